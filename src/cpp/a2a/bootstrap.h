@@ -1,0 +1,29 @@
+// How ranks find each other: an exchange of small byte strings before any transport exists.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "a2a/types.h"
+
+namespace a2a {
+
+// Every rank of the group calls allgather the same number of times; each call returns all ranks' strings in rank order.
+// Implementations: the two below, and any Python object with an allgather method.
+class A2A_API Bootstrap {
+ public:
+  virtual ~Bootstrap() = default;
+  virtual std::vector<std::string> allgather(std::string_view mine, Deadline deadline) = 0;
+};
+
+// Ranks as processes of one host that know nothing but a common job name (A2A_JOB). Rank 0 listens on an abstract Unix
+// socket named after the job and the user; the others connect to it. Processes of other users are refused. Throws
+// Error(timeout) naming the ranks that did not come, Error(invalid_argument) when a rank joins twice or with another size.
+A2A_API std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string& job, Deadline deadline);
+
+// Ranks as threads of this process: element r belongs to the thread that is rank r.
+A2A_API std::vector<std::shared_ptr<Bootstrap>> thread_bootstraps(int size);
+
+}  // namespace a2a

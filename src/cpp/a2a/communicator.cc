@@ -1,0 +1,300 @@
+#include "a2a/communicator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+
+#include "transport/shm/host.h"
+#include "transport/shm/shm_transport.h"
+
+namespace a2a {
+namespace {
+
+using shm::ShmTransport;
+
+// The bootstrap of a group that is made from another: the parent's control exchange, seen by the members alone. Ranks of
+// the parent that are not members must call allgather as often as the members do.
+class SubgroupBootstrap final : public Bootstrap {
+ public:
+  SubgroupBootstrap(Communicator& parent, std::vector<Rank> members, Op op)
+      : parent_(parent), members_(std::move(members)), op_(op) {}
+
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+    auto all = parent_.allgather_bytes(mine, op_, deadline);
+    std::vector<std::string> ours;
+    for (const Rank member : members_) ours.push_back(std::move(all[static_cast<size_t>(member)]));
+    return ours;
+  }
+
+ private:
+  Communicator& parent_;
+  std::vector<Rank> members_;
+  Op op_;
+};
+
+template <class T>
+std::string_view as_bytes(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(T)};
+}
+
+template <class T>
+T from_bytes(const std::string& text) {
+  T value{};
+  if (text.size() != sizeof(T)) throw Error(Code::backend, "control exchange: unexpected length");
+  std::memcpy(&value, text.data(), sizeof(T));
+  return value;
+}
+
+}  // namespace
+
+struct Communicator::State {
+  Rank rank = 0;
+  int size = 1;
+  Options options;
+  std::unique_ptr<ShmTransport> host;
+  mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
+  uint64_t number = 0;
+  uint64_t plans = 0;
+  bool closed = false;
+
+  State(Rank rank_, int size_, Options options_, std::unique_ptr<ShmTransport> host_)
+      : rank(rank_), size(size_), options(options_), host(std::move(host_)) {}
+
+  Deadline deadline(const std::optional<Deadline>& given) const {
+    return given ? *given : Deadline::after_seconds(options.timeout_seconds);
+  }
+
+  // The one place that decides which transport runs an operation: by the kind of memory alone, which all ranks compare.
+  Transport& choose_transport(Memory memory) {
+    if (memory == Memory::host) return *host;
+    throw Error(Code::unsupported, std::string("no transport for ") + to_string(memory) + " memory in this build");
+  }
+
+  void want_open(Op op) const {
+    if (closed) {
+      throw Error(Code::aborted, std::string(to_string(op)) + ": rank " + std::to_string(rank) +
+                                     " has closed this communicator");
+    }
+  }
+
+  std::shared_ptr<Work> submit(Batch batch, const Call& call) {
+    std::lock_guard lock(mutex);
+    want_open(call.op);
+    Transport& transport = choose_transport(call.memory);
+    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
+    batch.unit_bytes = call.unit_bytes;
+    batch.deadline = deadline(call.deadline);
+    return transport.start(std::move(batch), call.stream);
+  }
+};
+
+Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Communicator::~Communicator() = default;
+
+std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(Code::invalid_argument, "rank = " + std::to_string(rank) + " and size = " + std::to_string(size) +
+                                            " do not satisfy 0 <= rank < size");
+  }
+  auto host = ShmTransport::connect(rank, size, bootstrap, Deadline::after_seconds(options.timeout_seconds));
+  return std::shared_ptr<Communicator>(
+      new Communicator(std::make_unique<State>(rank, size, options, std::move(host))));
+}
+
+Rank Communicator::rank() const { return state_->rank; }
+int Communicator::size() const { return state_->size; }
+double Communicator::timeout_seconds() const { return state_->options.timeout_seconds; }
+
+uint64_t Communicator::last_number() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->number;
+}
+
+uint64_t Communicator::next_plan() {
+  std::lock_guard lock(state_->mutex);
+  return ++state_->plans;
+}
+
+std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void* const> send,
+                                          std::span<void* const> recv, const Call& call) {
+  if (plan.rank() != rank() || plan.size() != size()) {
+    const std::string reason = "the plan was made for rank " + std::to_string(plan.rank()) + " of " +
+                               std::to_string(plan.size()) + ", this is rank " + std::to_string(rank()) + " of " +
+                               std::to_string(size());
+    refuse(call, reason);
+    throw Error(Code::invalid_argument, reason);
+  }
+  // A send run is only read; Run has one pointer type for both directions.
+  const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
+  const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
+  Batch batch;
+  batch.sends = runs_of(plan.sends(), {from, send.size()});
+  batch.recvs = runs_of(plan.recvs(), {to, recv.size()});
+  return state_->submit(std::move(batch), call);
+}
+
+void Communicator::refuse(const Call& call, std::string_view reason) {
+  Batch batch;
+  batch.refusal = reason.empty() ? "no reason given" : std::string(reason);
+  Call on_host = call;
+  on_host.memory = Memory::host;  // refusals travel where every rank can see them
+  state_->submit(std::move(batch), on_host);
+}
+
+void Communicator::barrier(std::optional<Deadline> deadline) {
+  Call call;
+  call.op = Op::barrier;
+  call.deadline = deadline;
+  state_->submit({}, call)->wait();
+}
+
+std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op op, std::optional<Deadline> deadline) {
+  const auto ranks = static_cast<size_t>(size());
+  Call call;
+  call.op = op;
+  call.deadline = state_->deadline(deadline);  // one budget for both exchanges
+
+  const int64_t length = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> lengths(ranks);
+  const void* from = &length;
+  void* to = lengths.data();
+  start(Plan::allgather(rank(), size(), sizeof(length)), {&from, 1}, {&to, 1}, call)->wait();
+
+  const std::vector<int64_t> counts(ranks, length), displs(ranks, 0);
+  const auto total = static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  std::string all(total, '\0');
+  from = mine.data();
+  to = all.data();
+  start(Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total), {&from, 1}, {&to, 1}, call)
+      ->wait();
+
+  std::vector<std::string> result;
+  size_t offset = 0;
+  for (const int64_t bytes : lengths) {
+    result.push_back(all.substr(offset, static_cast<size_t>(bytes)));
+    offset += static_cast<size_t>(bytes);
+  }
+  return result;
+}
+
+std::shared_ptr<Communicator> Communicator::split(int color, int key, std::optional<Deadline> deadline) {
+  struct Choice {
+    int color, key;
+  };
+  const Deadline until = state_->deadline(deadline);
+  const auto all = allgather_bytes(as_bytes(Choice{color, key}), Op::split, until);
+  std::vector<std::pair<int, Rank>> order;  // (key, rank) of this color
+  for (Rank r = 0; r < size(); ++r) {
+    const auto choice = from_bytes<Choice>(all[static_cast<size_t>(r)]);
+    if (choice.color == color && color >= 0) order.emplace_back(choice.key, r);
+  }
+  std::ranges::sort(order);
+  std::vector<Rank> members;
+  for (const auto& [_, r] : order) members.push_back(r);
+  return derive(std::move(members), Op::split, until);
+}
+
+std::shared_ptr<Communicator> Communicator::group(std::span<const Rank> ranks, std::optional<Deadline> deadline) {
+  const Deadline until = state_->deadline(deadline);
+  Call call;
+  call.op = Op::group;
+  call.deadline = until;
+  std::vector<bool> seen(static_cast<size_t>(size()));
+  for (const Rank r : ranks) {
+    std::string reason;
+    if (r < 0 || r >= size()) reason = "ranks contains " + std::to_string(r) + ", the group has size " + std::to_string(size());
+    else if (seen[static_cast<size_t>(r)]) reason = "ranks contains " + std::to_string(r) + " twice";
+    if (!reason.empty()) {
+      reason = "group: rank " + std::to_string(rank()) + ": " + reason;
+      refuse(call, reason);
+      throw Error(Code::invalid_argument, reason);
+    }
+    seen[static_cast<size_t>(r)] = true;
+  }
+  const auto all = allgather_bytes({reinterpret_cast<const char*>(ranks.data()), ranks.size_bytes()}, Op::group, until);
+  for (Rank r = 0; r < size(); ++r) {
+    if (all[static_cast<size_t>(r)] != all[static_cast<size_t>(rank())]) {
+      throw Error(Code::mismatch, "group: rank " + std::to_string(r) + " and rank " + std::to_string(rank()) +
+                                      " give different lists of ranks");
+    }
+  }
+  return derive(std::vector<Rank>(ranks.begin(), ranks.end()), Op::group, until);
+}
+
+// Collective over this communicator, members or not.
+std::shared_ptr<Communicator> Communicator::derive(std::vector<Rank> members, Op op, Deadline deadline) {
+  if (std::ranges::find(members, rank()) == members.end()) {
+    allgather_bytes({}, op, deadline);  // the members' one control exchange
+    return nullptr;
+  }
+  SubgroupBootstrap bootstrap(*this, members, op);
+  auto host = state_->host->derive(members, bootstrap, deadline);
+  return with_members(*state_, members, std::move(host));
+}
+
+std::shared_ptr<Communicator> Communicator::with_members(const State& parent, std::span<const Rank> members,
+                                                         std::unique_ptr<shm::ShmTransport> host) {
+  const auto mine = std::ranges::find(members, parent.rank) - members.begin();
+  return std::shared_ptr<Communicator>(new Communicator(std::make_unique<State>(
+      static_cast<Rank>(mine), static_cast<int>(members.size()), parent.options, std::move(host))));
+}
+
+std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadline) {
+  const Deadline until = state_->deadline(deadline);
+  std::vector<Rank> members;
+  auto host = state_->host->shrink(&members, until);
+  auto smaller = with_members(*state_, members, std::move(host));
+  try {
+    smaller->barrier(until);
+  } catch (const Error& error) {
+    if (error.code() != Code::peer_lost && error.code() != Code::aborted) throw;
+    return smaller->shrink(until);  // another rank died meanwhile
+  }
+  return smaller;
+}
+
+void Communicator::abort(std::string_view reason) noexcept { state_->host->abort(reason); }
+
+void Communicator::close(std::optional<Deadline> deadline) {
+  if (closed()) return;
+  const auto let_go = [this](shm::Left how) {
+    std::lock_guard lock(state_->mutex);
+    state_->closed = true;
+    state_->host->leave(how);
+  };
+  try {
+    Call call;
+    call.op = Op::close;
+    call.deadline = deadline;
+    if (!broken()) state_->submit({}, call)->wait();
+  } catch (const Error&) {
+    let_go(shm::Left::dropped);
+    throw;
+  }
+  let_go(shm::Left::closed);
+}
+
+bool Communicator::closed() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->closed;
+}
+
+bool Communicator::broken() const { return state_->host->broken().has_value(); }
+
+HostFacts Communicator::host_facts() const {
+  const auto& around = state_->host->surroundings();
+  return {around.ranks, around.cpus, around.oversubscribed(), state_->host->vm_readv()};
+}
+
+std::shared_ptr<std::byte> Communicator::allocate_shared(size_t bytes) {
+  shm::Host& host = shm::Host::get();
+  return {host.arena().allocate(bytes), [&host](std::byte* data) {
+            if (!host.inherited()) host.arena().release(data);
+          }};
+}
+
+}  // namespace a2a

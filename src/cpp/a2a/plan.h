@@ -1,0 +1,84 @@
+// Counts and displacements in, checked byte segments out. This is the only place where elements become bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "a2a/types.h"
+
+namespace a2a {
+
+// One run of bytes exchanged with one peer.
+struct Segment {
+  Rank peer = 0;
+  int buffer = 0;     // index of the tensor in the list form, otherwise 0
+  size_t offset = 0;  // bytes from the start of that buffer
+  size_t bytes = 0;   // never 0: empty segments are not stored
+
+  bool operator==(const Segment&) const = default;
+};
+
+// Where each peer's part lies in a buffer, in elements (dim-0 rows when the caller's unit is a row). Empty displs mean
+// packed in rank order.
+struct Layout {
+  std::span<const int64_t> counts;
+  std::span<const int64_t> displs = {};
+};
+
+// What one rank sends and receives. Checked when made, immutable, reusable, does no I/O and knows no device.
+//
+// Matching rule: for every ordered pair a -> b the k-th send segment at a pairs with the k-th receive segment at b, and
+// both have the same bytes. sends() and recvs() are sorted by peer; segments of one peer keep their order k. Segments
+// are never merged.
+//
+// All factories throw Error(invalid_argument) naming the rank, the argument and its values when a count or displacement
+// is negative, a product or sum overflows, a segment leaves its buffer, two receive segments overlap, or what the rank
+// sends to itself is not what it expects from itself. Send segments may overlap each other.
+class A2A_API Plan {
+ public:
+  // Each rank sends counts[p] elements to rank p. send_elems and recv_elems are the sizes of the two buffers.
+  static Plan alltoallv(Rank rank, int size, size_t elem_bytes, Layout send, size_t send_elems, Layout recv,
+                        size_t recv_elems);
+
+  // Buffer i of each list goes to, or comes from, rank i, whole.
+  static Plan alltoall_list(Rank rank, int size, std::span<const size_t> send_bytes,
+                            std::span<const size_t> recv_bytes);
+
+  // Every rank's bytes_per_rank bytes, packed in rank order.
+  static Plan allgather(Rank rank, int size, size_t bytes_per_rank);
+
+  // Paddle's mixture-of-experts exchange. With E = counts / size experts on each rank, local[r * E + e] rows go to
+  // expert e of rank r, and global[r * E + e] rows come from rank r for this rank's expert e. The input is packed by
+  // (rank, expert), the output by (expert, rank). local and global have the same length, a positive multiple of size.
+  // The input holds sum(local) rows and the output sum(global). The caller compares the extents, which are these in
+  // bytes, with its buffers.
+  static Plan global_scatter(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
+                             std::span<const int64_t> global);
+  // The way back: the input is packed by (expert, rank) with global rows, the output by (rank, expert) with local rows.
+  static Plan global_gather(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
+                            std::span<const int64_t> global);
+
+  // Sends and receives exchanged: the backward pass. Throws invalid_argument when the send segments overlap each other,
+  // because they would become overlapping receives.
+  Plan transpose() const;
+
+  Rank rank() const { return rank_; }
+  int size() const { return size_; }
+  std::span<const Segment> sends() const { return sends_; }
+  std::span<const Segment> recvs() const { return recvs_; }
+  // One past the last byte used in each buffer of that side; one entry per buffer (size() entries in the list form).
+  std::span<const size_t> send_extents() const { return send_extents_; }
+  std::span<const size_t> recv_extents() const { return recv_extents_; }
+
+ private:
+  Plan(Rank rank, int size) : rank_(rank), size_(size) {}
+
+  Rank rank_;
+  int size_;
+  std::vector<Segment> sends_, recvs_;
+  std::vector<size_t> send_extents_, recv_extents_;
+};
+
+}  // namespace a2a

@@ -1,0 +1,78 @@
+#include "a2a/schedule.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+namespace a2a {
+namespace {
+
+// Appends the runs with one peer, cut into pieces of at most max_bytes. The pieces depend on nothing but the length of
+// the run, so both ranks of a pair cut alike.
+void append_cut(std::vector<Run>& pieces, std::span<const Run> runs, Rank peer, size_t max_bytes) {
+  for (const Run& run : runs_with(runs, peer)) {
+    for (size_t done = 0; done < run.bytes; done += std::min(max_bytes, run.bytes - done)) {
+      pieces.push_back({peer, run.data + done, std::min(max_bytes, run.bytes - done)});
+    }
+  }
+}
+
+// Whether the stretches from the first to the last byte of each side meet. The gaps between runs count too, so the
+// answer can be a yes too many, which only costs time. Addresses are compared with std::less because only that orders
+// pointers into different buffers.
+bool may_share_memory(std::span<const Run> a, std::span<const Run> b) {
+  const std::less<const std::byte*> before;
+  const auto begin = [](const Run& run) -> const std::byte* { return run.data; };
+  const auto end = [](const Run& run) -> const std::byte* { return run.data + run.bytes; };
+  return before(begin(std::ranges::min(a, before, begin)), end(std::ranges::max(b, before, end))) &&
+         before(begin(std::ranges::min(b, before, begin)), end(std::ranges::max(a, before, end)));
+}
+
+}  // namespace
+
+std::vector<Run> runs_of(std::span<const Segment> segments, std::span<std::byte* const> base) {
+  std::vector<Run> runs;
+  runs.reserve(segments.size());
+  for_each_run(segments, base, [&](Rank peer, std::byte* data, size_t bytes) { runs.push_back({peer, data, bytes}); });
+  return runs;
+}
+
+std::span<const Run> runs_with(std::span<const Run> runs, Rank peer) {
+  const auto found = std::ranges::equal_range(runs, peer, {}, &Run::peer);
+  return {found.begin(), found.end()};
+}
+
+std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size, int window,
+                              size_t max_bytes) {
+  if (window < 0 || max_bytes == 0) {
+    throw Error(Code::invalid_argument, "rank " + std::to_string(rank) + ": window = " + std::to_string(window) +
+                                            " and max_bytes = " + std::to_string(max_bytes) +
+                                            "; at least 0 and 1 are needed");
+  }
+  const int steps = window == 0 ? size : std::min(window, size);  // per portion
+  std::vector<Portion> result(static_cast<size_t>((size - 1) / steps + 1));
+  for (int step = 0; step < size; ++step) {
+    Portion& portion = result[static_cast<size_t>(step / steps)];
+    append_cut(portion.sends, sends, send_peer(rank, size, step), max_bytes);
+    append_cut(portion.recvs, recvs, recv_peer(rank, size, step), max_bytes);
+  }
+  return result;
+}
+
+void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank) {
+  const std::span<const Run> from = runs_with(sends, rank), to = runs_with(recvs, rank);
+  if (from.size() <= 1 || !may_share_memory(from, to)) {
+    for (size_t k = 0; k < from.size(); ++k) std::memmove(to[k].data, from[k].data, from[k].bytes);
+    return;
+  }
+  // In place with several runs, a copy may overwrite what a later one reads. All of it is read first.
+  std::vector<std::byte> staged;
+  for (const Run& run : from) staged.insert(staged.end(), run.data, run.data + run.bytes);
+  const std::byte* next = staged.data();
+  for (const Run& run : to) {
+    std::memcpy(run.data, next, run.bytes);
+    next += run.bytes;
+  }
+}
+
+}  // namespace a2a

@@ -1,0 +1,74 @@
+// From a plan to what a transport runs: memory runs, their order, and their splitting. Pure functions, no I/O.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "a2a/plan.h"
+#include "a2a/types.h"
+
+namespace a2a {
+
+// One contiguous piece of memory that goes to, or is filled by, a peer.
+struct Run {
+  Rank peer = 0;
+  std::byte* data = nullptr;  // a send run is only read
+  size_t bytes = 0;
+
+  bool operator==(const Run&) const = default;
+};
+
+// What all ranks must agree on besides the bytes.
+struct Signature {
+  Op op = Op::alltoallv;
+  Memory memory = Memory::host;
+  DType dtype;
+  uint64_t number = 0;  // of the operation on its communicator, from 1
+  uint64_t plan = 0;    // of the reusable plan, from 1; 0 = made for this call
+};
+
+// One operation as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this
+// rank itself are included.
+struct Batch {
+  std::vector<Run> sends, recvs;
+  Signature signature;
+  size_t unit_bytes = 1;  // bytes of one row or element, only for messages
+  Deadline deadline = Deadline::never();
+  std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
+};
+
+// The only place that knows that a segment is one contiguous piece of memory: calls visit(peer, pointer, bytes) for
+// each run of each segment, in order. base[i] is the address of buffer i.
+template <class Visit>
+void for_each_run(std::span<const Segment> segments, std::span<std::byte* const> base, Visit&& visit) {
+  for (const Segment& s : segments) visit(s.peer, base[static_cast<size_t>(s.buffer)] + s.offset, s.bytes);
+}
+
+// The runs of a plan over these buffers.
+A2A_API std::vector<Run> runs_of(std::span<const Segment> segments, std::span<std::byte* const> base);
+
+// The runs of one peer in a list sorted by peer.
+A2A_API std::span<const Run> runs_with(std::span<const Run> runs, Rank peer);
+
+// Who a rank talks to at step k of a rotation, k = 0 .. size-1: it sends to send_peer and receives from recv_peer, so
+// that at every step each rank is the target of exactly one other. Step 0 is the rank itself.
+constexpr Rank send_peer(Rank rank, int size, int step) { return (rank + step) % size; }
+constexpr Rank recv_peer(Rank rank, int size, int step) { return (rank - step + size) % size; }
+
+// The same exchange in an order and in portions a transport can post: batch i holds the sends and receives of `window`
+// consecutive rotation steps (0 = all steps at once). The self runs are in the first batch. No run is longer than
+// max_bytes: longer ones are cut in pieces alike on both sides, so the matching rule still holds within each pair.
+// Throws Error(invalid_argument) when window is negative or max_bytes is 0.
+struct Portion {
+  std::vector<Run> sends, recvs;
+};
+A2A_API std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size,
+                                      int window, size_t max_bytes);
+
+// Copies this rank's self sends into its self receives. Sizes agree run by run (checked by the caller). Memory may
+// overlap: everything is received as it was before the call.
+A2A_API void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank);
+
+}  // namespace a2a

@@ -1,0 +1,103 @@
+// The words every other file uses: ranks, data types, deadlines, streams and errors.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#if defined(_WIN32)
+#error "a2a runs on Linux"
+#endif
+#define A2A_API __attribute__((visibility("default")))
+
+namespace a2a {
+
+using Rank = int;
+
+// An element type by its DLPack triple. Two tensors have the same dtype when all three agree. An exchange only
+// moves bytes, so any type whose bits * lanes is a multiple of 8 can travel.
+struct DType {
+  uint8_t code = 1;  // DLPack DLDataTypeCode; 1 = unsigned integer
+  uint8_t bits = 8;
+  uint16_t lanes = 1;
+
+  size_t bytes() const { return size_t{bits} * lanes / 8; }
+  bool operator==(const DType&) const = default;
+};
+
+// "bfloat16", "float8_e4m3fn", "uint8", ... and "dtype(code, bits, lanes)" for a code this version has no name for.
+A2A_API std::string to_string(DType);
+
+// Where a tensor's bytes live, by DLPack device type. Pinned host memory counts as host.
+enum class Memory : uint8_t { host = 1, cuda = 2, npu = 12 };
+
+A2A_API const char* to_string(Memory);
+
+// What a call does. All ranks of a group must make the same sequence of these.
+enum class Op : uint8_t {
+  alltoallv = 1,
+  alltoall,
+  alltoall_list,
+  allgather,
+  global_scatter,
+  global_gather,
+  exchange,
+  barrier,
+  split,
+  group,
+  shrink,
+  plan,
+  close,
+};
+
+A2A_API const char* to_string(Op);
+
+// A point in time on the monotonic clock. Made once where a call enters the library and passed down, so that several
+// waits inside one call share one budget.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline never() { return Deadline(Clock::time_point::max()); }
+  static Deadline at(Clock::time_point t) { return Deadline(t); }
+  // Negative or huge values mean never; 0 means "do not wait".
+  A2A_API static Deadline after_seconds(double seconds);
+
+  bool passed() const { return when_ != Clock::time_point::max() && Clock::now() >= when_; }
+  bool passed(Clock::time_point now) const { return now >= when_ && when_ != Clock::time_point::max(); }
+  Clock::time_point when() const { return when_; }
+
+ private:
+  explicit Deadline(Clock::time_point when) : when_(when) {}
+  Clock::time_point when_;
+};
+
+// A device's queue of work (cudaStream_t, aclrtStream). Host transports ignore it.
+struct Stream {
+  void* handle = nullptr;
+};
+
+// The kinds of error, by what the caller may do next (docs/errors.md). After peer_lost, timeout and aborted the
+// communicator is broken; after the others it is as it was.
+enum class Code {
+  invalid_argument = 1,  // this rank's own arguments; its peers get mismatch
+  mismatch,              // ranks disagree about the call; nothing of the disagreeing pair was written
+  peer_lost,             // a rank died or left
+  timeout,               // a deadline passed
+  aborted,               // somebody called abort(), or the communicator was already broken or closed
+  unsupported,           // cannot be done by this build, on this machine, or at all
+  backend,               // the operating system or a vendor library failed
+};
+
+class A2A_API Error : public std::runtime_error {
+ public:
+  Error(Code code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Code code() const { return code_; }
+
+ private:
+  Code code_;
+};
+
+}  // namespace a2a

@@ -1,0 +1,32 @@
+// One operation in flight.
+#pragma once
+
+#include "a2a/types.h"
+
+namespace a2a {
+
+// Safe to use from any thread. The buffers of the operation must stay alive until it is finished, or until the
+// communicator's transport is destroyed.
+class A2A_API Work {
+ public:
+  virtual ~Work() = default;
+
+  // Whether the operation is finished, well or not. Lends a hand to all of this rank's operations; never blocks.
+  virtual bool done() = 0;
+
+  // Blocks this thread until the operation is finished (true), the deadline passes, or a signal arrives (both false).
+  // The operation goes on in the last two cases. Throws the operation's error once it has failed.
+  virtual bool wait_until(Deadline deadline) = 0;
+
+  // Blocks until finished. Throws the operation's error, or Error(timeout) when the deadline passes first; in the latter
+  // case the operation goes on and may be waited for again.
+  void wait(Deadline deadline = Deadline::never());
+
+  // Work enqueued on the stream after this call sees the received data. For host transports the same as wait().
+  virtual void order_before(Stream) { wait(); }
+
+  // Whether everything from that rank has arrived and may be read. A transport that cannot tell says so when all is done.
+  virtual bool arrived(Rank) { return done(); }
+};
+
+}  // namespace a2a

@@ -1,0 +1,193 @@
+#include "transport/shm/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "a2a/types.h"
+
+namespace a2a::shm {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kSmallestSegment = size_t{16} << 20;
+constexpr size_t kReturnToSystem = size_t{1} << 20;  // freed blocks from this size on give their pages back
+
+[[noreturn]] void fail(const std::string& what) {
+  throw Error(Code::backend, "shared memory: " + what + ": " + std::strerror(errno));
+}
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// The most memory this process could ever share: what the machine has, or its control group allows.
+size_t memory_limit() {
+  auto limit = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * kPage;
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  if (size_t allowed = 0; file >> allowed) limit = std::min(limit, allowed);
+  rlimit file_size{};
+  if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY) {
+    limit = std::min<size_t>(limit, file_size.rlim_cur);  // beyond it ftruncate would raise SIGXFSZ
+  }
+  return limit;
+}
+
+size_t wanted_segment() {
+  if (const char* text = std::getenv("A2A_SHM_SEGMENT")) {
+    char* end = nullptr;
+    const unsigned long long bytes = std::strtoull(text, &end, 10);
+    if (end == text || *end != '\0' || bytes < kSmallestSegment) {
+      throw Error(Code::invalid_argument,
+                  std::string("A2A_SHM_SEGMENT = '") + text + "' is not a number of bytes of at least 16777216");
+    }
+    return round_up(bytes, kPage);
+  }
+  return std::max(memory_limit() / kPage * kPage, kSmallestSegment);
+}
+
+// Gives the pages back to the system; they read as zero afterwards.
+void punch(int fd, size_t offset, size_t bytes) {
+  ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
+}  // namespace
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+void Fd::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+Mapping::Mapping(int fd, size_t bytes, bool writable) : bytes_(bytes) {
+  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* base = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (base == MAP_FAILED) fail("cannot map " + std::to_string(bytes) + " bytes (see ulimit -v)");
+  base_ = static_cast<std::byte*>(base);
+  ::madvise(base, bytes, MADV_DONTDUMP);  // a core file need not hold every peer's memory
+}
+
+Mapping::Mapping(Mapping&& other) noexcept
+    : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+Mapping& Mapping::operator=(Mapping&& other) noexcept {
+  std::swap(base_, other.base_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Mapping::~Mapping() {
+  if (base_ != nullptr) ::munmap(base_, bytes_);
+}
+
+Fd sealed_memfd(const char* name, size_t bytes) {
+  Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) fail("memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fail("cannot size " + std::to_string(bytes) + " bytes");
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("cannot seal");
+  return fd;
+}
+
+Mapping map_peer(int fd, size_t bytes, bool writable) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  struct stat status {};
+  if ((::fcntl(fd, F_GET_SEALS) & kSeals) != kSeals || ::fstat(fd, &status) != 0 ||
+      static_cast<size_t>(status.st_size) != bytes) {
+    throw Error(Code::backend, "shared memory: a peer offered a segment that is not sealed or not of the size it said");
+  }
+  return Mapping(fd, bytes, writable);
+}
+
+Arena::Arena() {
+  for (size_t bytes = wanted_segment();; bytes = bytes / 2 / kPage * kPage) {
+    try {
+      Fd fd = sealed_memfd("a2a", bytes);
+      mapping_ = Mapping(fd.get(), bytes, true);
+      fd_ = std::move(fd);
+      break;
+    } catch (const Error&) {
+      if (bytes / 2 < kSmallestSegment) throw;
+    }
+  }
+  free_[0] = mapping_.bytes();
+}
+
+size_t Arena::take(size_t bytes, size_t alignment) {
+  for (auto& [offset, available] : free_) {
+    const size_t start = round_up(offset, alignment);
+    const size_t skipped = start - offset;
+    if (skipped > available || available - skipped < bytes) continue;
+    const size_t hole = offset, hole_bytes = available;
+    free_.erase(hole);
+    if (skipped > 0) free_[hole] = skipped;
+    if (hole_bytes - skipped > bytes) free_[start + bytes] = hole_bytes - skipped - bytes;
+    used_[start] = bytes;
+    return start;
+  }
+  throw Error(Code::backend, "shared memory: no room for " + std::to_string(bytes) + " bytes in a segment of " +
+                                 std::to_string(mapping_.bytes()));
+}
+
+void Arena::give(size_t offset, size_t bytes) noexcept {
+  auto [at, inserted] = free_.emplace(offset, bytes);
+  if (auto next = std::next(at); next != free_.end() && at->first + at->second == next->first) {
+    at->second += next->second;
+    free_.erase(next);
+  }
+  if (at != free_.begin()) {
+    if (auto before = std::prev(at); before->first + before->second == at->first) {
+      before->second += at->second;
+      free_.erase(at);
+    }
+  }
+}
+
+std::byte* Arena::allocate(size_t bytes) {
+  const size_t room = round_up(std::max<size_t>(bytes, 1), bytes >= kPage ? kPage : 64);
+  if (room < bytes) throw Error(Code::backend, "shared memory: no room for " + std::to_string(bytes) + " bytes");
+  size_t offset = 0;
+  {
+    std::lock_guard lock(mutex_);
+    offset = take(room, bytes >= kPage ? kPage : 64);
+  }
+  std::byte* data = base() + offset;
+  const bool large = room >= kReturnToSystem;
+  if (large) punch(fd(), offset, room);  // zeroes what smaller blocks left here
+  if (const int error = ::posix_fallocate(fd(), static_cast<off_t>(offset), static_cast<off_t>(room)); error != 0) {
+    release(data);
+    errno = error;
+    fail("no memory for " + std::to_string(bytes) + " bytes");
+  }
+  if (!large) std::memset(data, 0, room);
+  return data;
+}
+
+void Arena::release(std::byte* data) noexcept {
+  std::lock_guard lock(mutex_);
+  const auto at = used_.find(offset(data));
+  const size_t start = at->first, bytes = at->second;
+  used_.erase(at);
+  if (bytes >= kReturnToSystem) punch(fd(), start, bytes);
+  give(start, bytes);
+}
+
+size_t Arena::allocated() const {
+  std::lock_guard lock(mutex_);
+  size_t total = 0;
+  for (const auto& [offset, bytes] : used_) total += bytes;
+  return total;
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,86 @@
+// Shared memory of one process: a sealed memfd of its own, and an allocator over it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace a2a::shm {
+
+// A file descriptor that closes itself.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(other.release()) {}
+  Fd& operator=(Fd&& other) noexcept;
+  ~Fd() { reset(); }
+  int get() const { return fd_; }
+  int release() {
+    const int fd = fd_;
+    fd_ = -1;
+    return fd;
+  }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+// A mapping that unmaps itself.
+class Mapping {
+ public:
+  Mapping() = default;
+  // Throws Error(backend).
+  Mapping(int fd, size_t bytes, bool writable);
+  Mapping(Mapping&& other) noexcept;
+  Mapping& operator=(Mapping&& other) noexcept;
+  ~Mapping();
+  std::byte* base() const { return base_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// A memfd that can neither shrink nor grow any more, so that no peer can make another's access fail with SIGBUS.
+Fd sealed_memfd(const char* name, size_t bytes);
+
+// Maps a peer's memfd. Throws Error(backend) unless it is sealed and has exactly this size.
+Mapping map_peer(int fd, size_t bytes, bool writable);
+
+// The segment of this process. Sparse: as large as the machine's memory, but only allocated parts exist. All of its
+// memory is committed when it is allocated, so that running out is an error here and not a signal later. Thread-safe.
+class Arena {
+ public:
+  Arena();
+
+  // 64-byte aligned (page-aligned from a page on), zeroed. Throws Error(backend) when there is not enough memory.
+  std::byte* allocate(size_t bytes);
+  void release(std::byte* data) noexcept;
+
+  int fd() const { return fd_.get(); }
+  std::byte* base() const { return mapping_.base(); }
+  size_t bytes() const { return mapping_.bytes(); }
+  uint64_t offset(const std::byte* data) const { return static_cast<uint64_t>(data - mapping_.base()); }
+  // Whether all of these bytes are in this segment.
+  bool contains(const std::byte* data, size_t bytes) const {
+    return data >= base() && data <= base() + this->bytes() && bytes <= static_cast<size_t>(base() + this->bytes() - data);
+  }
+  size_t allocated() const;  // bytes, for tests of leaks
+
+ private:
+  size_t take(size_t bytes, size_t alignment);
+  void give(size_t offset, size_t bytes) noexcept;
+
+  Fd fd_;
+  Mapping mapping_;
+  mutable std::mutex mutex_;
+  std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are merged
+  std::map<size_t, size_t> used_;
+};
+
+}  // namespace a2a::shm

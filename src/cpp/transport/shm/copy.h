@@ -1,0 +1,46 @@
+// Moving bytes between lists of runs. A list of runs is one stream of bytes; the two sides may be cut differently.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <span>
+
+#include "a2a/schedule.h"
+
+namespace a2a::shm {
+
+// A position in the byte stream of a list of runs.
+struct Cursor {
+  std::span<const Run> runs;
+  size_t index = 0;   // of the run
+  size_t offset = 0;  // bytes within that run
+
+  bool at_end() const { return index == runs.size(); }
+  std::byte* data() const { return runs[index].data + offset; }
+  size_t contiguous() const { return runs[index].bytes - offset; }
+  // Requires bytes <= contiguous().
+  void advance(size_t bytes) {
+    offset += bytes;
+    if (offset == runs[index].bytes) {
+      ++index;
+      offset = 0;
+    }
+  }
+};
+
+// Copies the next `bytes` of the stream to a contiguous place, or from one.
+void gather(Cursor& from, std::byte* to, size_t bytes);
+void scatter(Cursor& to, const std::byte* from, size_t bytes);
+
+// Copies at most `limit` bytes from one stream to the other, both in this process's reach. Returns how many.
+size_t copy(Cursor& from, Cursor& to, size_t limit);
+
+// The same with `from` in another process's memory. Returns how many bytes were copied, or -1 with errno: ESRCH when that
+// process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
+ssize_t copy_from_process(pid_t pid, Cursor& from, Cursor& to, size_t limit);
+
+// Whether this process may read from that one: tries it on 8 bytes and compares.
+bool can_read(pid_t pid, const void* address, uint64_t expected);
+
+}  // namespace a2a::shm

@@ -1,0 +1,368 @@
+#include "transport/shm/exchange.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace a2a::shm {
+namespace {
+
+// The most a rank copies for one peer before it looks after the others, deadlines and aborts again.
+constexpr size_t kCopyStep = size_t{1} << 20;
+
+[[noreturn]] void nonsense(Rank peer, const char* what) {
+  throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " wrote a line with a bad " + what);
+}
+
+}  // namespace
+
+Exchange::Exchange(Batch batch, std::shared_ptr<Progress> progress, Rank rank, int size)
+    : batch_(std::move(batch)), progress_(std::move(progress)), rank_(rank), pairs_(static_cast<size_t>(size)) {
+  for (Rank peer = 0; peer < size; ++peer) {
+    const auto sends = runs_with(batch_.sends, peer), recvs = runs_with(batch_.recvs, peer);
+    Pair& p = pair(peer);
+    p.mine = facts(batch_.signature, sends, recvs);
+    p.source.runs = sends;
+    p.target.runs = recvs;
+    p.in_left = p.mine.expected;
+  }
+}
+
+bool Exchange::done() {
+  if (!finished()) progress_->poll();
+  return finished();
+}
+
+bool Exchange::wait_until(Deadline deadline) {
+  if (!finished() && !progress_->wait([this] { return finished(); }, deadline)) return false;
+  if (error_) throw *error_;
+  return true;
+}
+
+bool Exchange::arrived(Rank rank) {
+  if (finished()) return !error_;
+  progress_->poll();
+  std::lock_guard lock(progress_->mutex());
+  if (finished()) return !error_;
+  if (rank == rank_) return posted_;
+  const Pair& p = pair(rank);
+  return p.in == Pair::In::arrived && static_cast<Kind>(p.theirs.kind) != Kind::refused && agree(p.mine, p.theirs);
+}
+
+// ---- sending -------------------------------------------------------------------------------------------------------
+
+bool Exchange::post(Membership& m) {
+  const uint64_t n = number();
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank() && !m.slot_free(peer, n)) return false;
+  }
+  auto& words = m.block().words();
+  words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
+  words.started.store(n, std::memory_order_relaxed);
+  if (!batch_.refusal.empty()) write_text(words.refusal_text[n % kSlots], batch_.refusal);
+  for (int step = 1; step < m.size(); ++step) {
+    offer(m, send_peer(m.rank(), m.size(), step));
+    awaited_.push_back(recv_peer(m.rank(), m.size(), step));
+  }
+  m.wake_sleepers();
+  copy_self(batch_.sends, batch_.recvs, m.rank());
+  posted_ = true;
+  return true;
+}
+
+void Exchange::offer(Membership& m, Rank peer) {
+  const uint64_t n = number();
+  Pair& p = pair(peer);
+  Line& line = m.block().line(n, peer);
+  const Kind kind = choose_kind(m, peer);
+  Head head = p.mine;
+  head.kind = static_cast<uint8_t>(kind);
+  head.backlog = static_cast<uint8_t>(
+      std::min<uint64_t>(n - m.block().words().done.load(std::memory_order_relaxed), UINT8_MAX));
+  if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind, head);
+  std::memcpy(&line.head, &head, sizeof(head));
+  if (kind == Kind::inlined) gather(p.source, const_cast<std::byte*>(inline_payload(line)), p.mine.sent);
+  publish(line, n);
+  if (p.out != Pair::Out::settled) unsettled_.push_back(peer);
+}
+
+Kind Exchange::choose_kind(Membership& m, Rank peer) const {
+  if (!batch_.refusal.empty()) return Kind::refused;
+  const Pair& p = pair(peer);
+  const size_t bytes = p.mine.sent;
+  if (bytes == 0) return Kind::none;
+  if (bytes <= kInlineBytes) return Kind::inlined;
+  const Neighbour& host = *m.peer(peer).host;
+  if (bytes >= m.thresholds().shared) {
+    if (host.same_process) return Kind::pointer;
+    const auto in_segment = [&m](const Run& run) { return m.arena().contains(run.data, run.bytes); };
+    if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
+  }
+  return bytes >= m.thresholds().remote && host.reads_us ? Kind::remote : Kind::ring;
+}
+
+// Fills in where the peer finds the bytes, and what this rank still has to do for them.
+void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) {
+  Pair& p = pair(peer);
+  if (kind == Kind::ring) {
+    Ring& ring = m.ring(peer);
+    head.where = m.arena().offset(ring.base);
+    head.first = ring.produced;
+    p.out_left = (p.mine.sent + m.chunk_bytes() - 1) / m.chunk_bytes();
+    p.out = Pair::Out::streaming;
+    head.count = stage_chunk(m, peer) ? 1 : 0;  // the first chunk travels with the line, the rest while others copy
+    return;
+  }
+  p.out = Pair::Out::unacknowledged;
+  const auto where = [&](const Run& run) {
+    return kind == Kind::shared ? m.arena().offset(run.data) : reinterpret_cast<uint64_t>(run.data);
+  };
+  head.count = static_cast<uint32_t>(p.source.runs.size());
+  if (head.count == 1) {
+    head.where = where(p.source.runs[0]);
+    return;
+  }
+  std::byte* list = m.arena().allocate(p.source.runs.size() * sizeof(ListedRun));
+  lists_.push_back(list);
+  auto* entry = reinterpret_cast<ListedRun*>(list);
+  for (const Run& run : p.source.runs) *entry++ = {where(run), run.bytes};
+  head.where = m.arena().offset(list);
+}
+
+bool Exchange::stage_chunk(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  Ring& ring = m.peer(peer).ring;
+  if (!ring.has_room()) {
+    const uint64_t before = number() - 1;
+    if (m.finished(peer, before)) ring.consumed = std::max(ring.consumed, ring.end[before % kSlots]);
+    const auto& taken = m.peer(peer).block.pipe(m.rank()).consumed;
+    ring.consumed = std::max(ring.consumed, taken.load(std::memory_order_acquire));
+    // A peer's counter is not trusted to be sane: more than was produced would let chunks overwrite each other.
+    if (ring.consumed > ring.produced) nonsense(peer, "count of chunks");
+    if (!ring.has_room()) return false;
+  }
+  const size_t left = p.out_left > 1 ? m.chunk_bytes() : p.mine.sent - (p.mine.sent - 1) / m.chunk_bytes() * m.chunk_bytes();
+  gather(p.source, ring.base + ring.produced % Ring::kChunks * m.chunk_bytes(), left);
+  ++ring.produced;
+  if (--p.out_left == 0) {
+    p.out = Pair::Out::settled;
+    ring.end[number() % kSlots] = ring.produced;
+  }
+  return true;
+}
+
+// Stages what fits, or looks for the acknowledgement. Returns whether anything moved.
+bool Exchange::stage(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  if (p.out == Pair::Out::unacknowledged) {
+    if (!m.finished(peer, number())) return false;
+    p.out = Pair::Out::settled;
+    return true;
+  }
+  bool moved = false;
+  while (p.out == Pair::Out::streaming && stage_chunk(m, peer)) {
+    m.block().pipe(peer).produced.store(m.peer(peer).ring.produced, std::memory_order_release);
+    moved = true;
+  }
+  return moved;
+}
+
+// ---- receiving -----------------------------------------------------------------------------------------------------
+
+bool Exchange::advance(Membership& m) {
+  bool moved = false;
+  std::erase_if(awaited_, [&](Rank peer) {
+    moved |= receive(m, peer);
+    return pair(peer).in == Pair::In::arrived;
+  });
+  std::erase_if(unsettled_, [&](Rank peer) {
+    if (pair(peer).out != Pair::Out::settled) moved |= stage(m, peer);
+    return pair(peer).out == Pair::Out::settled;
+  });
+  if (awaited_.empty() && !received_) {
+    received_ = moved = true;
+    m.block().words().done.store(number(), std::memory_order_release);
+  }
+  if (moved) m.wake_sleepers();
+  if (received_ && unsettled_.empty()) finish(m);
+  return moved;
+}
+
+bool Exchange::receive(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  const size_t before = p.in_left;
+  const bool opened = p.in == Pair::In::awaited && open(m, peer);
+  if (p.in == Pair::In::streaming) take_chunks(m, peer);
+  if (p.in == Pair::In::pulling) pull(m, peer);
+  return opened || p.in_left != before || p.in == Pair::In::arrived;
+}
+
+// Looks for the peer's line and, if it is there, compares the facts and prepares to take the bytes.
+bool Exchange::open(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  Peer& other = m.peer(peer);
+  const Line& line = other.block.line(number(), m.rank());
+  if (!observe(line, number(), &p.theirs)) return false;
+  if (p.theirs.backlog < UINT8_MAX && p.theirs.backlog <= number()) {
+    other.done = std::max(other.done, number() - p.theirs.backlog);
+  }
+  const auto kind = static_cast<Kind>(p.theirs.kind);
+  if (!batch_.refusal.empty()) {
+    p.in = Pair::In::arrived;  // everybody was told; what the others wanted to send no longer matters
+    return true;
+  }
+  if (kind == Kind::refused || !agree(p.mine, p.theirs)) {
+    disagree(m, peer);
+    return true;
+  }
+  switch (kind) {
+    case Kind::none:
+      if (p.in_left != 0) nonsense(peer, "kind");
+      p.in = Pair::In::arrived;
+      break;
+    case Kind::inlined:
+      if (p.in_left > kInlineBytes) nonsense(peer, "kind");
+      scatter(p.target, inline_payload(line), p.in_left);
+      p.in_left = 0;
+      p.in = Pair::In::arrived;
+      break;
+    case Kind::ring:
+      if (p.theirs.where > other.host->bytes || other.host->bytes - p.theirs.where < Ring::kChunks * m.chunk_bytes()) {
+        nonsense(peer, "ring");
+      }
+      p.in_next = p.theirs.first;
+      p.in = Pair::In::streaming;
+      break;
+    case Kind::shared:
+    case Kind::pointer:
+    case Kind::remote: begin_pull(m, peer, kind); break;
+    default: nonsense(peer, "kind");
+  }
+  return true;
+}
+
+void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
+  Pair& p = pair(peer);
+  const Neighbour& host = *m.peer(peer).host;
+  if ((kind == Kind::pointer && !host.same_process) || (kind == Kind::remote && !host.readable)) nonsense(peer, "kind");
+  const size_t count = p.theirs.count;
+  std::vector<ListedRun> entries(1, {p.theirs.where, p.theirs.sent});
+  if (count != 1) {
+    const size_t bytes = count * sizeof(ListedRun);
+    if (count == 0 || p.theirs.where % alignof(ListedRun) != 0 || p.theirs.where > host.bytes ||
+        host.bytes - p.theirs.where < bytes) {
+      nonsense(peer, "list of runs");
+    }
+    entries.resize(count);
+    std::memcpy(entries.data(), host.base + p.theirs.where, bytes);
+  }
+  uint64_t left = p.theirs.sent;
+  for (const auto& [where, bytes] : entries) {
+    if (bytes == 0 || bytes > left) nonsense(peer, "list of runs");
+    if (kind == Kind::shared && (where > host.bytes || host.bytes - where < bytes)) nonsense(peer, "run");
+    left -= bytes;
+    const auto* data = kind == Kind::shared ? host.base + where : reinterpret_cast<const std::byte*>(where);
+    p.listed.push_back({peer, const_cast<std::byte*>(data), bytes});
+  }
+  if (left != 0) nonsense(peer, "list of runs");
+  p.remote.runs = p.listed;
+  p.in = Pair::In::pulling;
+}
+
+void Exchange::take_chunks(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  Peer& other = m.peer(peer);
+  auto& pipe = m.block().pipe(peer);
+  const uint64_t with_line = p.theirs.first + std::min<uint64_t>(p.theirs.count, Ring::kChunks);
+  uint64_t available = std::max(with_line, other.block.pipe(m.rank()).produced.load(std::memory_order_acquire));
+  available = std::min(available, p.in_next + Ring::kChunks);  // a peer's counter is no loop bound
+  const std::byte* base = other.host->base + p.theirs.where;
+  while (p.in_left > 0 && p.in_next < available) {
+    const size_t bytes = std::min(p.in_left, m.chunk_bytes());
+    scatter(p.target, base + p.in_next % Ring::kChunks * m.chunk_bytes(), bytes);
+    p.in_left -= bytes;
+    ++p.in_next;
+    if (p.in_left > 0) pipe.consumed.store(p.in_next, std::memory_order_release);
+  }
+  if (p.in_left == 0) p.in = Pair::In::arrived;
+}
+
+void Exchange::pull(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  const Neighbour& host = *m.peer(peer).host;
+  if (static_cast<Kind>(p.theirs.kind) == Kind::remote) {
+    const ssize_t copied = copy_from_process(host.pid, p.remote, p.target, std::min(p.in_left, kCopyStep));
+    if (copied < 0 && errno == ESRCH) {
+      throw Error(Code::peer_lost, name_of(batch_.signature) + ": rank " + std::to_string(m.rank()) + " lost " +
+                                       m.describe(peer));
+    }
+    if (copied <= 0) {
+      throw Error(Code::backend, name_of(batch_.signature) + ": reading the memory of rank " + std::to_string(peer) +
+                                     " failed: " + std::strerror(errno));
+    }
+    p.in_left -= static_cast<size_t>(copied);
+  } else {
+    p.in_left -= copy(p.remote, p.target, std::min(p.in_left, kCopyStep));
+  }
+  if (p.in_left == 0) p.in = Pair::In::arrived;
+}
+
+// The pair is over: both sides see the same disagreement, so neither waits for the other's bytes.
+void Exchange::disagree(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  if (static_cast<Kind>(p.theirs.kind) == Kind::refused) {
+    const char* reason = m.peer(peer).block.words().refusal_text[number() % kSlots];
+    quarrels_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(peer) +
+                        " does not take part, its arguments were refused there: " + peer_text(reason));
+  } else {
+    quarrels_.push_back(
+        disagreement(batch_.signature, batch_.unit_bytes, m.rank(), p.mine, peer, p.theirs));
+  }
+  if (p.out == Pair::Out::streaming) m.peer(peer).ring.end[number() % kSlots] = m.peer(peer).ring.produced;
+  p.out = Pair::Out::settled;
+  p.in = Pair::In::arrived;
+}
+
+// ---- the end -------------------------------------------------------------------------------------------------------
+
+void Exchange::finish(Membership& m) {
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank()) m.throw_if_aborted(peer);
+  }
+  if (!quarrels_.empty()) {
+    constexpr size_t kMost = 4;
+    std::string text;
+    for (size_t i = 0; i < std::min(quarrels_.size(), kMost); ++i) text += (i > 0 ? "; " : "") + quarrels_[i];
+    if (quarrels_.size() > kMost) text += "; and with " + std::to_string(quarrels_.size() - kMost) + " ranks more";
+    error_.emplace(Code::mismatch, text);
+  }
+  for (std::byte* list : lists_) m.arena().release(list);
+  lists_.clear();
+  finished_.store(true, std::memory_order_release);
+}
+
+void Exchange::fail(Membership& m, const Error& error) {
+  if (finished()) return;
+  error_.emplace(error);
+  for (std::byte* list : lists_) m.arena().release(list);
+  finished_.store(true, std::memory_order_release);
+}
+
+bool Exchange::needs(Membership& m, Rank peer) const {
+  if (!posted_) return m.peer(peer).done + kSlots < number();
+  const Pair& p = pair(peer);
+  if (p.out == Pair::Out::unacknowledged) return !m.finished(peer, number());
+  if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming) return true;
+  if (p.in != Pair::In::awaited) return false;
+  return m.peer(peer).block.line(number(), m.rank()).seq.load(std::memory_order_acquire) != number();
+}
+
+std::string Exchange::missing(Membership& m) const {
+  std::string text;
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank() && needs(m, peer)) text += (text.empty() ? "" : "; ") + m.describe(peer);
+  }
+  return text;
+}
+
+}  // namespace a2a::shm

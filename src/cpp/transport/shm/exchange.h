@@ -1,0 +1,95 @@
+// One operation of the shared-memory transport in flight.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "a2a/transport.h"
+#include "transport/shm/copy.h"
+#include "transport/shm/facts.h"
+#include "transport/shm/membership.h"
+
+namespace a2a::shm {
+
+// What this rank owes to, and still wants from, one peer in one operation.
+struct Pair {
+  enum class Out : uint8_t { settled, streaming, unacknowledged };
+  enum class In : uint8_t { awaited, streaming, pulling, arrived };
+
+  Out out = Out::settled;
+  In in = In::awaited;
+  Head mine{};              // the facts, as in this rank's line
+  Head theirs{};            // the peer's line, once it was seen
+  Cursor source;            // what is left to stage of the sends
+  Cursor target;            // what is left to fill of the receives
+  uint64_t out_left = 0;    // chunks still to stage
+  uint64_t in_next = 0;     // index of the next chunk to take
+  size_t in_left = 0;       // bytes still to come
+  std::vector<Run> listed;  // the peer's runs, when the bytes are pulled
+  Cursor remote;            // what is left of them
+};
+
+// Life: queued -> posted (its lines are out) -> finished. Everything but finished() and the Work interface wants the
+// progress mutex held.
+class Exchange final : public Work {
+ public:
+  Exchange(Batch batch, std::shared_ptr<Progress> progress, Rank rank, int size);
+
+  // Work
+  bool done() override;
+  bool wait_until(Deadline deadline) override;
+  bool arrived(Rank rank) override;
+
+  const Batch& batch() const { return batch_; }
+  uint64_t number() const { return batch_.signature.number; }
+  bool posted() const { return posted_; }
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
+
+  // Writes this rank's lines if their slots are free at every peer. Returns whether it did.
+  bool post(Membership& m);
+  // As the oldest operation of its communicator: moves whatever can move. Returns whether anything did. Afterwards
+  // finished() may hold.
+  bool advance(Membership& m);
+  // Ends the operation with an error.
+  void fail(Membership& m, const Error& error);
+  // Whether something is still wanted from that peer, so that its death is this operation's failure.
+  bool needs(Membership& m, Rank peer) const;
+  // "rank 2 (pid 4711, alive): ...; rank 3 ...": who is waited for.
+  std::string missing(Membership& m) const;
+
+ private:
+  Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
+  const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
+
+  void offer(Membership& m, Rank peer);
+  Kind choose_kind(Membership& m, Rank peer) const;
+  void describe_source(Membership& m, Rank peer, Kind kind, Head& head);
+  bool stage(Membership& m, Rank peer);
+  bool stage_chunk(Membership& m, Rank peer);
+
+  bool receive(Membership& m, Rank peer);
+  bool open(Membership& m, Rank peer);
+  void begin_pull(Membership& m, Rank peer, Kind kind);
+  void take_chunks(Membership& m, Rank peer);
+  void pull(Membership& m, Rank peer);
+  void disagree(Membership& m, Rank peer);
+  void finish(Membership& m);
+
+  Batch batch_;
+  std::shared_ptr<Progress> progress_;
+  Rank rank_;
+  std::vector<Pair> pairs_;
+  std::vector<Rank> awaited_;         // peers whose bytes are not all here
+  std::vector<Rank> unsettled_;       // peers that still stage or have not acknowledged
+  std::vector<std::byte*> lists_;     // run lists in the segment
+  std::vector<std::string> quarrels_;  // disagreements with single peers
+  std::optional<Error> error_;        // written before finished_
+  bool posted_ = false;
+  bool received_ = false;             // `done` was published
+  std::atomic<bool> finished_{false};
+};
+
+}  // namespace a2a::shm

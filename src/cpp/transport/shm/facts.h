@@ -1,0 +1,38 @@
+// What two ranks must agree on before a byte of their pair moves, and what to say when they do not.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "a2a/schedule.h"
+#include "transport/shm/layout.h"
+
+namespace a2a::shm {
+
+uint32_t pack(DType dtype);
+DType unpack(uint32_t packed);
+
+// Of the sizes of the segments, so that two ranks notice when they cut the same bytes differently. 0 for fewer than two.
+uint32_t size_hash(std::span<const Run> runs);
+
+// What this rank would write into its own line for the peer (only the facts, not how the bytes travel).
+Head facts(const Signature& signature, std::span<const Run> sends, std::span<const Run> recvs);
+
+bool agree(const Head& mine, const Head& theirs);
+
+// The sentence for a MismatchError. Both sides come to the same facts in it.
+std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Head& mine, Rank peer,
+                         const Head& theirs);
+
+// "alltoallv #146"
+std::string name_of(const Signature& signature);
+std::string name_of(uint32_t op, uint64_t number);
+
+// Text a peer wrote into its words, made safe to print.
+std::string peer_text(const char* text);
+// Writes text into such words, cut to fit.
+void write_text(char* words, std::string_view text);
+
+}  // namespace a2a::shm

@@ -1,0 +1,79 @@
+#include "transport/shm/host.h"
+
+#include <pthread.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "a2a/types.h"
+
+namespace a2a::shm {
+namespace {
+
+// Counts the forks between the first process and this one. Only fork handlers write it.
+std::atomic<uint64_t> generation{0};
+Host* current = nullptr;  // guarded by making; never deleted
+std::mutex making;
+
+void before_fork() { making.lock(); }
+void in_parent() { making.unlock(); }
+
+}  // namespace
+
+void close_guarded_in_child() {
+  if (current != nullptr) {
+    for (const int fd : current->guarded_) ::close(fd);
+    current->guarded_.clear();
+  }
+  generation.fetch_add(1);
+  making.unlock();
+}
+
+Host& Host::get() {
+  std::lock_guard lock(making);
+  static const int registered = pthread_atfork(before_fork, in_parent, close_guarded_in_child);
+  if (registered != 0) throw Error(Code::backend, "pthread_atfork failed");
+  if (current == nullptr || current->inherited()) current = new Host();
+  return *current;
+}
+
+Host::Host() : generation_(generation.load()) {
+  const size_t bytes = kBells * sizeof(BellWord);
+  bells_fd_ = sealed_memfd("a2a-bells", bytes);
+  bells_ = Mapping(bells_fd_.get(), bytes, true);
+  for (uint32_t i = kBells; i > 0; --i) free_bells_.push_back(i - 1);
+  if (::getrandom(&nonce_, sizeof(nonce_), 0) != sizeof(nonce_)) throw Error(Code::backend, "getrandom failed");
+  guarded_.push_back(arena_.fd());
+  guarded_.push_back(bells_fd_.get());
+}
+
+bool Host::inherited() const { return generation_ != generation.load(std::memory_order_relaxed); }
+
+uint32_t Host::take_bell() {
+  std::lock_guard lock(mutex_);
+  if (free_bells_.empty()) {
+    throw Error(Code::backend, "more than " + std::to_string(kBells) + " ranks in one process");
+  }
+  const uint32_t index = free_bells_.back();
+  free_bells_.pop_back();
+  return index;
+}
+
+void Host::give_bell(uint32_t index) {
+  std::lock_guard lock(mutex_);
+  free_bells_.push_back(index);
+}
+
+void Host::guard(int fd) {
+  std::lock_guard lock(making);
+  guarded_.push_back(fd);
+}
+
+void Host::unguard(int fd) {
+  std::lock_guard lock(making);
+  std::erase(guarded_, fd);
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,57 @@
+// What a process has once: its segment, its doorbells, and its guard against fork().
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "transport/shm/arena.h"
+#include "transport/shm/layout.h"
+
+namespace a2a::shm {
+
+using RankWords = RankBlock<StdAtomics>;
+using SeatWords = Seat<StdAtomics>;
+using BellWord = Bell<StdAtomics>;
+
+constexpr int kBells = 1024;  // per process: one for each thread that is a rank
+
+// Lives until the process ends: exported tensors may outlive every communicator.
+class Host {
+ public:
+  // The host object of this process, made on first use. After fork() the child gets one of its own.
+  static Host& get();
+
+  Arena& arena() { return arena_; }
+  int bells_fd() const { return bells_fd_.get(); }
+  size_t bells_bytes() const { return bells_.bytes(); }
+  BellWord& bell(uint32_t index) { return reinterpret_cast<BellWord*>(bells_.base())[index]; }
+  uint32_t take_bell();
+  void give_bell(uint32_t index);
+
+  // A random number that tells this process from all others; peers prove with it that they can read this memory.
+  const uint64_t& nonce() const { return nonce_; }
+  // Whether this object was inherited from the parent process. Nothing shared may be written then.
+  bool inherited() const;
+
+  // Descriptors that a forked child must close, so that it does not hold back the news of its parent's death.
+  void guard(int fd);
+  void unguard(int fd);
+
+ private:
+  Host();
+  friend void close_guarded_in_child();
+
+  Arena arena_;
+  Fd bells_fd_;
+  Mapping bells_;
+  uint64_t nonce_ = 0;
+  uint64_t generation_ = 0;
+  std::mutex mutex_;
+  std::vector<uint32_t> free_bells_;
+  std::vector<int> guarded_;
+};
+
+}  // namespace a2a::shm

@@ -1,0 +1,208 @@
+// The words that ranks share, who writes and who reads each of them, and the few steps that need a memory order.
+//
+// A rank's words stand in its own segment, which peers map read-only. The one exception is the doorbell, on a page of its
+// own that peers may write. Everything read from a peer is copied once into a local and checked before use.
+//
+// All atomics of the transport are in this file. The protocol steps are templates over the atomics (and over the fence),
+// so that a model checker can drive this very code.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace a2a::shm {
+
+struct StdAtomics {
+  template <class T>
+  using atomic = std::atomic<T>;
+  static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+};
+
+constexpr size_t kCacheLine = 64;
+// Operations of one communicator that may be posted at once. Operation n uses slot n % kSlots; a slot is free again when
+// every peer's `done` has reached n - kSlots.
+constexpr uint64_t kSlots = 2;
+constexpr size_t kInlineBytes = 80;  // payload that travels inside a pair line
+constexpr int kMaxRanks = 1024;        // of one host
+constexpr size_t kTextBytes = 448;   // of a refusal or an abort reason, zero-terminated
+
+// How the bytes of a pair travel.
+enum class Kind : uint8_t {
+  none = 0,     // nothing to send
+  inlined = 1,  // in the line itself
+  ring = 2,     // staged chunk by chunk through the sender's ring for this pair
+  shared = 3,   // the receiver copies from the sender's segment
+  pointer = 4,  // the receiver copies from the sender's memory, which is its own process's
+  remote = 5,   // the receiver copies with process_vm_readv
+  refused = 6,  // the sender's arguments were bad; the reason stands in its refusal text
+};
+
+// What a line says, besides its sequence number. Plain data: complete before `seq` is stored, constant until the slot is
+// used again.
+struct Head {
+  uint64_t sent;           // bytes from the writer to the reader
+  uint64_t expected;       // bytes the writer expects from the reader
+  uint32_t sent_hash;      // of the segment sizes, 0 for fewer than two segments
+  uint32_t expected_hash;  //
+  uint32_t dtype;          // code | bits << 8 | lanes << 16
+  uint32_t plan;           // low bits of the plan's number
+  uint8_t op;              // a2a::Op
+  uint8_t kind;            // Kind
+  uint8_t memory;          // a2a::Memory
+  uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most 255
+  uint32_t count;          // ring: chunks ready when posted; shared, pointer, remote: runs
+  uint64_t where;          // ring: its offset in the segment; one run: its offset or address; several: offset of the list
+  uint64_t first;          // ring: index of the first chunk
+};
+static_assert(sizeof(Head) == 56);
+
+// One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where and runs to the
+// end of the line, so that up to 16 bytes arrive with the first cache line.
+template <class A>
+struct alignas(2 * kCacheLine) PairLine {
+  typename A::template atomic<uint64_t> seq;  // number of the operation this line speaks of; stored last
+  Head head;
+  std::byte more[64];
+};
+static_assert(sizeof(PairLine<StdAtomics>) == 128);
+constexpr size_t kInlineOffset = 48;
+static_assert(kInlineOffset + kInlineBytes == sizeof(PairLine<StdAtomics>));
+
+// One run of a run list, in the sender's segment.
+struct ListedRun {
+  uint64_t where;  // offset in the sender's segment, or address
+  uint64_t bytes;
+};
+
+// Progress of the ring of one pair, in chunks since the communicator was made. Two cache lines because two ranks poll
+// them.
+template <class A>
+struct Pipe {
+  alignas(kCacheLine) typename A::template atomic<uint64_t> produced;  // by the owner, for the peer
+  alignas(kCacheLine) typename A::template atomic<uint64_t> consumed;  // by the owner, from the peer
+};
+
+enum class Left : uint32_t { no = 0, closed = 1, dropped = 2 };
+
+// A rank's membership in one communicator. Written by its owner only.
+template <class A>
+struct alignas(2 * kCacheLine) RankBlock {
+  alignas(kCacheLine) uint64_t uid;  // of this block; another value means it was given up and the memory used again
+  // All lines of operations up to this number were read and all their bytes copied. The owner stores it with release
+  // after its last copy; a peer that reads n may reuse everything it gave to operation n.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> done;
+  // Only for messages: what the owner started last.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> started;
+  typename A::template atomic<uint32_t> started_op;
+  // 0, or the a2a::Code with which the owner gave up. Stored with release after abort_text; never goes back to 0. A
+  // reader looks again after it copied from the owner's memory: 0 still means that the bytes were good.
+  alignas(kCacheLine) typename A::template atomic<uint32_t> aborted;
+  typename A::template atomic<uint32_t> left;  // Left; stored when the owner lets go of the communicator
+  // Agreement on the survivors (shrink.cc). Each proposal is a set of ranks; the version is odd while it is written.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> version;
+  typename A::template atomic<uint32_t> committed;  // 1: the proposal is this rank's final word
+  typename A::template atomic<uint64_t> alive[kMaxRanks / 64];
+  typename A::template atomic<uint64_t> successor;  // offset of the block of the new group
+  char abort_text[kTextBytes];
+  char refusal_text[kSlots][kTextBytes];
+};
+
+// One per thread of ranks: whether it sleeps. In the owner's segment, written by the owner's threads only.
+template <class A>
+struct Seat {
+  alignas(kCacheLine) typename A::template atomic<uint32_t> sleepers;
+};
+
+// The word a rank sleeps on. The only word that peers write.
+template <class A>
+struct Bell {
+  alignas(kCacheLine) typename A::template atomic<uint32_t> rings;
+};
+
+// ---- protocol steps ------------------------------------------------------------------------------------------------
+
+// Publishes operation n to one peer. The head and any payload are written before, by plain stores.
+template <class A>
+void publish(PairLine<A>& line, uint64_t n) {
+  line.seq.store(n, std::memory_order_release);
+}
+
+// Whether operation n was published; then *head is what it says.
+template <class A>
+bool observe(const PairLine<A>& line, uint64_t n, Head* head) {
+  if (line.seq.load(std::memory_order_acquire) != n) return false;
+  std::memcpy(head, &line.head, sizeof(Head));
+  return true;
+}
+
+template <class A>
+const std::byte* inline_payload(const PairLine<A>& line) {
+  return reinterpret_cast<const std::byte*>(&line) + kInlineOffset;
+}
+
+// Falling asleep and waking are a Dekker pair: the sleeper announces itself, then looks for news once more; the waker
+// stores its news, then looks for sleepers. The fences make it impossible that both miss each other.
+template <class A>
+void announce_sleep(Seat<A>& seat) {
+  seat.sleepers.fetch_add(1, std::memory_order_relaxed);
+  A::fence();
+}
+
+template <class A>
+void end_sleep(Seat<A>& seat) {
+  seat.sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+// Once after a round of news (several lines, counters, ...) and before must_wake().
+template <class A>
+void before_waking() {
+  A::fence();
+}
+
+// Whether the peer must be woken; the bell was changed then, and the caller makes the futex call. A wake without a change
+// of the word would be lost on a peer that is about to sleep.
+template <class A>
+bool must_wake(const Seat<A>& seat, Bell<A>& bell) {
+  if (seat.sleepers.load(std::memory_order_relaxed) == 0) return false;
+  bell.rings.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+// ---- the layout of a block -----------------------------------------------------------------------------------------
+
+using Line = PairLine<StdAtomics>;
+
+// A block of one rank for a group of `size` ranks: the RankBlock, kSlots rows of lines (one per peer), one pipe per peer.
+// Works for the owner's own block and, through a pointer to const, for a peer's read-only mapping.
+class Block {
+ public:
+  using Words = RankBlock<StdAtomics>;
+  using Flow = Pipe<StdAtomics>;
+
+  Block() = default;
+  Block(std::byte* base, int size) : base_(base), size_(static_cast<size_t>(size)) {}
+
+  static size_t bytes(int size) {
+    const auto n = static_cast<size_t>(size);
+    return sizeof(Words) + n * (kSlots * sizeof(Line) + sizeof(Flow));
+  }
+
+  Words& words() const { return *reinterpret_cast<Words*>(base_); }
+  Line& line(uint64_t n, int peer) const {
+    const size_t index = (n % kSlots) * size_ + static_cast<size_t>(peer);
+    return *reinterpret_cast<Line*>(base_ + sizeof(Words) + index * sizeof(Line));
+  }
+  Flow& pipe(int peer) const {
+    const size_t at = sizeof(Words) + kSlots * size_ * sizeof(Line) + static_cast<size_t>(peer) * sizeof(Flow);
+    return *reinterpret_cast<Flow*>(base_ + at);
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t size_ = 0;
+};
+static_assert(sizeof(Block::Words) % alignof(Line) == 0);
+
+}  // namespace a2a::shm

@@ -1,0 +1,395 @@
+// How the ranks of a group meet: each tells the others where its listening socket is (through the bootstrap), then every
+// pair of processes makes one connection, over which each hands the other its segment.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "transport/shm/copy.h"
+#include "transport/shm/neighbour.h"
+#include "transport/shm/progress.h"
+
+namespace a2a::shm {
+namespace {
+
+constexpr uint32_t kProtocol = 1;  // changes with every change of layout.h or of the two structs below
+
+// What a rank says of itself through the bootstrap.
+struct Address {
+  uint32_t protocol = kProtocol;
+  uint32_t uid = 0;
+  int32_t size = 0;
+  uint32_t bell = 0;
+  char boot_id[40] = {};
+  uint64_t nonce = 0;          // of the process
+  uint64_t nonce_address = 0;  // where the nonce stands in its memory
+  uint64_t segment_bytes = 0, bells_bytes = 0;
+  uint64_t seat = 0, block = 0;  // offsets in the segment
+  uint64_t cpu_quota_micros = 0;  // CPU time its control group allows per second, 0 = no limit
+  cpu_set_t cpus = {};
+  char listener[32] = {};  // abstract name, without its leading zero
+};
+
+// What two processes tell each other over their connection.
+struct Hello {
+  uint32_t protocol = kProtocol;
+  int32_t rank = 0;
+  uint64_t nonce = 0;
+};
+
+// The answer to "can you read my memory?".
+struct Verdict {
+  uint32_t readable = 0;
+};
+
+[[noreturn]] void fail(const std::string& what) {
+  throw Error(Code::backend, "shared memory: " + what + ": " + std::strerror(errno));
+}
+
+bool vm_readv_wanted() {
+  const char* text = std::getenv("A2A_SHM_CMA");
+  return text == nullptr || std::strcmp(text, "0") != 0;
+}
+
+// Where the Yama security module restricts reading to ancestors, a process may lift that for its own memory. Other
+// processes of the same user can then read it, as they can everywhere without Yama. A2A_SHM_CMA=0 leaves it closed.
+void allow_reading() {
+  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+  if (int scope = 0; file >> scope && scope == 1) ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+}
+
+uint64_t cpu_quota_micros() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  uint64_t quota = 0, period = 0;
+  return file >> quota >> period && period > 0 ? quota * 1'000'000 / period : 0;
+}
+
+template <class T>
+std::string_view as_bytes(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(T)};
+}
+
+// Waits until `fd` can be read, or a peer met so far hangs up.
+void await_readable(int fd, const std::vector<std::shared_ptr<Neighbour>>& met, Deadline deadline) {
+  for (;;) {
+    pollfd poll_fd{fd, POLLIN, 0};
+    if (::poll(&poll_fd, 1, 20) > 0) return;
+    for (size_t r = 0; r < met.size(); ++r) {
+      if (met[r] != nullptr && met[r]->host != nullptr && met[r]->gone()) {
+        throw Error(Code::peer_lost, "rank " + std::to_string(r) + " (" + met[r]->state() + ") was lost while the ranks met");
+      }
+    }
+    if (deadline.passed()) throw Error(Code::timeout, "shared memory: timed out while the ranks met");
+  }
+}
+
+void send_message(int socket, std::string_view bytes, std::span<const int> fds = {}) {
+  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  if (::sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) fail("a peer does not listen");
+}
+
+// Receives one message of exactly sizeof(T) bytes, with its file descriptors if any come.
+template <class T>
+T receive_message(int socket, Fd* first = nullptr, Fd* second = nullptr) {
+  T value;
+  iovec data{&value, sizeof(T)};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  int fds[2] = {-1, -1};
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+    std::memcpy(fds, CMSG_DATA(header), std::min(header->cmsg_len - CMSG_LEN(0), sizeof(fds)));
+  }
+  Fd one(fds[0]), two(fds[1]);
+  if (first != nullptr) *first = std::move(one);
+  if (second != nullptr) *second = std::move(two);
+  if (got != sizeof(T)) throw Error(Code::peer_lost, "shared memory: a peer hung up or sent nonsense while the ranks met");
+  return value;
+}
+
+sockaddr_un abstract_address(const char* name, socklen_t* length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t bytes = ::strnlen(name, sizeof(Address::listener));
+  std::memcpy(address.sun_path + 1, name, bytes);
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  return address;
+}
+
+class Listener {
+ public:
+  explicit Listener(int backlog) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socklen_t length = sizeof(sa_family_t);  // nothing but the family: the kernel picks a free abstract name
+    if (socket_.get() < 0 || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+        ::listen(socket_.get(), backlog) != 0) {
+      fail("cannot listen on a Unix socket");
+    }
+    length = sizeof(address);
+    ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &length);
+    name_.assign(address.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1);
+  }
+  int fd() const { return socket_.get(); }
+  const std::string& name() const { return name_; }
+
+ private:
+  Fd socket_;
+  std::string name_;
+};
+
+// One rank's side of the meeting.
+class Guest {
+ public:
+  Guest(Rank rank, int size, Progress& progress, Deadline deadline)
+      : rank_(rank), size_(size), host_(progress.host()), deadline_(deadline), listener_(size) {}
+
+  Meeting run(Bootstrap& bootstrap, Progress& progress, uint64_t block) {
+    if (vm_readv_wanted()) allow_reading();
+    exchange_addresses(bootstrap, progress, block);
+    meeting_.neighbours.resize(static_cast<size_t>(size_));
+    for (Rank peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && at(peer).nonce == host_.nonce()) join_thread(peer);
+    }
+    // Connections go from the lower rank to the higher. Connecting never waits for the other side, accepting waits only
+    // for connecting, and answers only for accepting: no order of arrival can block.
+    for (Rank peer = rank_ + 1; peer < size_; ++peer) {
+      if (remote(peer)) connect_to(peer);
+    }
+    const auto below = std::count_if(addresses_.begin(), addresses_.begin() + rank_,
+                                     [this](const Address& a) { return a.nonce != host_.nonce(); });
+    for (auto i = below; i > 0; --i) accept_one();
+    for (Rank peer = rank_ + 1; peer < size_; ++peer) {
+      if (remote(peer)) finish_connecting(peer);
+    }
+    for (Rank peer = 0; peer < rank_; ++peer) {
+      if (remote(peer)) hear_verdict(peer);
+    }
+    look_around();
+    return std::move(meeting_);
+  }
+
+ private:
+  const Address& at(Rank peer) const { return addresses_[static_cast<size_t>(peer)]; }
+  std::shared_ptr<Neighbour>& neighbour(Rank peer) { return meeting_.neighbours[static_cast<size_t>(peer)]; }
+  bool remote(Rank peer) const { return at(peer).nonce != host_.nonce(); }
+
+  void exchange_addresses(Bootstrap& bootstrap, Progress& progress, uint64_t block) {
+    Address mine;
+    mine.uid = ::geteuid();
+    mine.size = size_;
+    mine.bell = progress.bell_index();
+    std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36);
+    mine.nonce = host_.nonce();
+    mine.nonce_address = reinterpret_cast<uint64_t>(&host_.nonce());
+    mine.segment_bytes = host_.arena().bytes();
+    mine.bells_bytes = host_.bells_bytes();
+    mine.seat = progress.seat_offset();
+    mine.block = block;
+    mine.cpu_quota_micros = cpu_quota_micros();
+    ::sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus);
+    listener_.name().copy(mine.listener, sizeof(mine.listener));
+    const auto all = bootstrap.allgather(as_bytes(mine), deadline_);
+    if (all.size() != static_cast<size_t>(size_)) {
+      throw Error(Code::invalid_argument, "the bootstrap returned " + std::to_string(all.size()) + " strings for a group of " +
+                                              std::to_string(size_) + " ranks");
+    }
+    for (Rank peer = 0; peer < size_; ++peer) {
+      const std::string& text = all[static_cast<size_t>(peer)];
+      Address theirs;
+      if (text.size() == sizeof(theirs)) std::memcpy(&theirs, text.data(), sizeof(theirs));
+      if (text.size() != sizeof(theirs) || theirs.protocol != kProtocol) {
+        throw Error(Code::unsupported, "rank " + std::to_string(peer) + " runs another version of this library");
+      }
+      check(peer, theirs, mine);
+      addresses_.push_back(theirs);
+      meeting_.blocks.push_back(theirs.block);
+    }
+  }
+
+  void check(Rank peer, const Address& theirs, const Address& mine) const {
+    const std::string who = "rank " + std::to_string(peer);
+    if (theirs.size != size_) {
+      throw Error(Code::invalid_argument, who + " was started with size " + std::to_string(theirs.size) + ", rank " +
+                                              std::to_string(rank_) + " with size " + std::to_string(size_));
+    }
+    if (std::memcmp(theirs.boot_id, mine.boot_id, sizeof(mine.boot_id)) != 0) {
+      throw Error(Code::unsupported, who + " lives on another host than rank " + std::to_string(rank_) +
+                                         "; shared memory ends at the host");
+    }
+    if (theirs.uid != mine.uid) {
+      throw Error(Code::unsupported, who + " belongs to user " + std::to_string(theirs.uid) + ", rank " +
+                                         std::to_string(rank_) + " to user " + std::to_string(mine.uid));
+    }
+  }
+
+  void join_thread(Rank peer) {
+    auto n = std::make_shared<Neighbour>();
+    n->pid = ::getpid();
+    n->same_process = true;
+    use_memory(*n, peer, host_.arena().base(), reinterpret_cast<std::byte*>(&host_.bell(0)));
+    neighbour(peer) = std::move(n);
+  }
+
+  void use_memory(Neighbour& n, Rank peer, const std::byte* segment, std::byte* bells) {
+    const Address& a = at(peer);
+    n.base = segment;
+    n.bytes = a.segment_bytes;
+    if (a.seat % alignof(SeatWords) != 0 || a.seat > n.bytes - sizeof(SeatWords) ||
+        (size_t{a.bell} + 1) * sizeof(BellWord) > a.bells_bytes) {
+      throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " named a seat outside of its segment");
+    }
+    n.seat = reinterpret_cast<const SeatWords*>(segment + a.seat);
+    n.bell = reinterpret_cast<BellWord*>(bells) + a.bell;
+  }
+
+  void connect_to(Rank peer) {
+    auto n = std::make_shared<Neighbour>();
+    n->socket = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    if (n->socket.get() < 0) fail("no socket");
+    socklen_t length = 0;
+    const sockaddr_un address = abstract_address(at(peer).listener, &length);
+    if (::connect(n->socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+      if (errno != ECONNREFUSED) fail("cannot connect to rank " + std::to_string(peer));
+      throw Error(Code::peer_lost, "rank " + std::to_string(peer) +
+                                       " cannot be reached: it has exited, or lives in another network namespace");
+    }
+    if (!same_user(n->socket.get())) {
+      throw Error(Code::unsupported, "rank " + std::to_string(peer) + " belongs to another user");
+    }
+    introduce(*n);
+    say_hello(n->socket.get());
+    neighbour(peer) = std::move(n);
+  }
+
+  static ucred other_end(int socket) {
+    ucred who{};
+    socklen_t length = sizeof(who);
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) fail("SO_PEERCRED");
+    return who;
+  }
+  static bool same_user(int socket) { return other_end(socket).uid == ::geteuid(); }
+
+  // Who is at the other end, as the kernel says.
+  void introduce(Neighbour& n) {
+    const ucred who = other_end(n.socket.get());
+    n.pid = who.pid;
+    if (who.pid > 0) n.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+    host_.guard(n.socket.get());
+    if (n.pidfd.get() >= 0) host_.guard(n.pidfd.get());
+    n.host = &host_;
+  }
+
+  void say_hello(int socket) {
+    Hello hello;
+    hello.rank = rank_;
+    hello.nonce = host_.nonce();
+    const int fds[2] = {host_.arena().fd(), host_.bells_fd()};
+    send_message(socket, as_bytes(hello), fds);
+  }
+
+  // Reads the other's hello, maps its memory, and tries to read it.
+  Rank hear_hello(Neighbour& n) {
+    await_readable(n.socket.get(), meeting_.neighbours, deadline_);
+    Fd segment, bells;
+    const Hello hello = receive_message<Hello>(n.socket.get(), &segment, &bells);
+    if (hello.protocol != kProtocol || hello.rank < 0 || hello.rank >= size_ || at(hello.rank).nonce != hello.nonce) {
+      throw Error(Code::backend, "shared memory: a process that is not of this group connected");
+    }
+    const Address& a = at(hello.rank);
+    n.segment = map_peer(segment.get(), a.segment_bytes, false);
+    n.bells = map_peer(bells.get(), a.bells_bytes, true);
+    use_memory(n, hello.rank, n.segment.base(), n.bells.base());
+    n.readable = vm_readv_wanted() && can_read(n.pid, reinterpret_cast<const void*>(a.nonce_address), a.nonce);
+    return hello.rank;
+  }
+
+  void accept_one() {
+    auto n = std::make_shared<Neighbour>();
+    do {
+      await_readable(listener_.fd(), meeting_.neighbours, deadline_);
+      n->socket = Fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (n->socket.get() < 0) fail("accept");
+    } while (!same_user(n->socket.get()));  // anybody may connect to an abstract name; strangers are hung up on
+    introduce(*n);
+    const Rank peer = hear_hello(*n);
+    if (peer >= rank_ || neighbour(peer) != nullptr) {
+      throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " connected twice");
+    }
+    say_hello(n->socket.get());
+    send_message(n->socket.get(), as_bytes(Verdict{n->readable}));
+    neighbour(peer) = std::move(n);
+  }
+
+  void finish_connecting(Rank peer) {
+    Neighbour& n = *neighbour(peer);
+    hear_hello(n);
+    send_message(n.socket.get(), as_bytes(Verdict{n.readable}));
+    hear_verdict(peer);
+  }
+
+  void hear_verdict(Rank peer) {
+    Neighbour& n = *neighbour(peer);
+    await_readable(n.socket.get(), meeting_.neighbours, deadline_);
+    n.reads_us = receive_message<Verdict>(n.socket.get()).readable != 0;
+  }
+
+  void look_around() {
+    cpu_set_t all{};
+    uint64_t quota = 0;
+    for (const Address& a : addresses_) {
+      CPU_OR(&all, &all, &a.cpus);
+      quota = std::max(quota, a.cpu_quota_micros);
+    }
+    meeting_.surroundings.ranks = size_;
+    meeting_.surroundings.cpus = CPU_COUNT(&all);
+    if (quota > 0) {
+      const int allowed = std::max(1, static_cast<int>((quota + 999'999) / 1'000'000));
+      meeting_.surroundings.cpus = std::min(meeting_.surroundings.cpus, allowed);
+    }
+  }
+
+  Rank rank_;
+  int size_;
+  Host& host_;
+  Deadline deadline_;
+  Listener listener_;
+  std::vector<Address> addresses_;
+  Meeting meeting_;
+};
+
+}  // namespace
+
+Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline) {
+  return Guest(rank, size, progress, deadline).run(bootstrap, progress, block_offset);
+}
+
+}  // namespace a2a::shm

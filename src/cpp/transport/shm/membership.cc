@@ -1,0 +1,216 @@
+#include "transport/shm/membership.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstdlib>
+#include <list>
+#include <new>
+#include <set>
+
+#include "transport/shm/facts.h"
+
+namespace a2a::shm {
+namespace {
+
+// All rings of a rank in one communicator together, so that their traffic stays in the cache nearest to the core.
+constexpr size_t kRingBudget = size_t{1} << 20;
+constexpr size_t kSmallestChunk = 4096, kLargestChunk = size_t{32} << 10;
+
+size_t choose_chunk(int size) {
+  const size_t share = kRingBudget / static_cast<size_t>(std::max(1, size - 1)) / Ring::kChunks;
+  return std::clamp(std::bit_floor(share), kSmallestChunk, kLargestChunk);
+}
+
+void override_bytes(const char* name, size_t* value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return;
+  char* end = nullptr;
+  const unsigned long long bytes = std::strtoull(text, &end, 10);
+  if (end == text || *end != '\0' || *text == '-') {
+    throw Error(Code::invalid_argument, std::string(name) + " = '" + text + "' is not a number of bytes");
+  }
+  *value = bytes;
+}
+
+uint64_t next_uid() {
+  static std::atomic<uint64_t> count{1};
+  return count.fetch_add(1);
+}
+
+// Blocks that were given up while a peer might still read them. A block is free for other use once every peer has left
+// the group too: closed, dropped, gone, or already used its own block again.
+class Graveyard {
+ public:
+  struct Grave {
+    Host* host;
+    std::byte* block;
+    std::vector<std::byte*> rings;
+    struct Mourner {
+      std::shared_ptr<Neighbour> host;
+      Block block;
+      uint64_t uid;
+    };
+    std::vector<Mourner> mourners;
+  };
+
+  void born(uint64_t uid) {
+    std::lock_guard lock(mutex_);
+    alive_.insert(uid);
+  }
+
+  void add(Grave grave, uint64_t uid) {
+    std::lock_guard lock(mutex_);
+    alive_.erase(uid);
+    graves_.push_back(std::move(grave));
+  }
+
+  void sweep() {
+    std::lock_guard lock(mutex_);
+    graves_.remove_if([this](Grave& grave) {
+      if (grave.host->inherited()) return true;
+      if (!std::ranges::all_of(grave.mourners, [this](auto& mourner) { return has_left(mourner); })) return false;
+      for (std::byte* ring : grave.rings) grave.host->arena().release(ring);
+      grave.host->arena().release(grave.block);
+      return true;
+    });
+  }
+
+ private:
+  bool has_left(Grave::Mourner& mourner) const {
+    if (mourner.host->same_process) return !alive_.contains(mourner.uid);
+    const auto& words = mourner.block.words();
+    return words.left.load(std::memory_order_acquire) != 0 || words.uid != mourner.uid || mourner.host->gone();
+  }
+
+  std::mutex mutex_;
+  std::list<Grave> graves_;
+  std::set<uint64_t> alive_;  // blocks of this process that are in use
+};
+
+Graveyard& graveyard() {
+  static auto* yard = new Graveyard;  // never destroyed: communicators may be let go while the program exits
+  return *yard;
+}
+
+}  // namespace
+
+Thresholds Thresholds::from_environment(bool crowded) {
+  Thresholds t;
+  // Where ranks share CPUs, waiting for the receiver costs a turn of the scheduler.
+  if (crowded) t.shared = t.remote = size_t{128} << 10;
+  override_bytes("A2A_SHM_DIRECT_MIN", &t.shared);
+  override_bytes("A2A_SHM_CMA_MIN", &t.remote);
+  return t;
+}
+
+std::byte* Membership::new_block(Host& host, int size) {
+  graveyard().sweep();
+  std::byte* base = host.arena().allocate(std::max(Block::bytes(size), size_t{4096}));
+  new (base) RankWords{};
+  const uint64_t uid = host.nonce() + next_uid();
+  Block(base, size).words().uid = uid;
+  graveyard().born(uid);
+  return base;
+}
+
+Membership::Membership(Rank rank, std::byte* block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+                       std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks)
+    : rank_(rank),
+      block_(block, static_cast<int>(neighbours.size())),
+      progress_(std::move(progress)),
+      surroundings_(surroundings),
+      thresholds_(Thresholds::from_environment(surroundings.oversubscribed())),
+      peers_(neighbours.size()),
+      chunk_bytes_(choose_chunk(static_cast<int>(neighbours.size()))) {
+  for (Rank r = 0; r < size(); ++r) {
+    const auto i = static_cast<size_t>(r);
+    if (r == rank_) continue;
+    peers_[i].host = neighbours[i];
+    peers_[i].block = neighbours[i]->block(blocks[i], size());
+    peers_[i].uid = peers_[i].block.words().uid;
+    threads_ |= neighbours[i]->same_process;
+  }
+  progress_->note(surroundings_, threads_);
+}
+
+Membership::~Membership() {
+  Host& host = progress_->host();
+  if (host.inherited()) return;
+  leave(Left::dropped);
+  Graveyard::Grave grave{&host, reinterpret_cast<std::byte*>(&block_.words()), {}, {}};
+  for (Rank r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    Peer& p = peer(r);
+    if (p.ring.base != nullptr) grave.rings.push_back(p.ring.base);
+    grave.mourners.push_back({p.host, p.block, p.uid});
+  }
+  graveyard().add(std::move(grave), block_.words().uid);
+  graveyard().sweep();
+}
+
+Ring& Membership::ring(Rank rank) {
+  Ring& ring = peer(rank).ring;
+  if (ring.base == nullptr) ring.base = arena().allocate(Ring::kChunks * chunk_bytes_);
+  return ring;
+}
+
+bool Membership::slot_free(Rank rank, uint64_t n) {
+  if (n > kSlots && !finished(rank, n - kSlots)) return false;
+  Ring& ring = peer(rank).ring;
+  ring.consumed = std::max(ring.consumed, ring.end[n % kSlots]);
+  return true;
+}
+
+bool Membership::finished(Rank rank, uint64_t n) {
+  Peer& p = peer(rank);
+  if (p.done < n) p.done = std::max(p.done, p.block.words().done.load(std::memory_order_acquire));
+  return p.done >= n;
+}
+
+void Membership::wake_sleepers() {
+  before_waking<StdAtomics>();
+  for (Rank r = 0; r < size(); ++r) {
+    if (r != rank_) wake(*peer(r).host);
+  }
+}
+
+void Membership::post_abort(Code code, std::string_view text) noexcept {
+  auto& words = block_.words();
+  if (words.aborted.load(std::memory_order_relaxed) != 0) return;
+  write_text(words.abort_text, text);
+  words.aborted.store(static_cast<uint32_t>(code), std::memory_order_release);
+  for (Rank r = 0; r < size(); ++r) {
+    if (r != rank_) wake_always(*peer(r).host);
+  }
+}
+
+void Membership::leave(Left how) noexcept {
+  if (left_) return;
+  left_ = true;
+  block_.words().left.store(static_cast<uint32_t>(how), std::memory_order_release);
+  for (Rank r = 0; r < size(); ++r) {
+    if (r != rank_) wake_always(*peer(r).host);
+  }
+}
+
+void Membership::throw_if_aborted(Rank rank) {
+  const auto& words = peer(rank).block.words();
+  const uint32_t code = words.aborted.load(std::memory_order_acquire);
+  if (code == 0) return;
+  const bool known = code >= static_cast<uint32_t>(Code::peer_lost) && code <= static_cast<uint32_t>(Code::backend);
+  throw Error(known ? static_cast<Code>(code) : Code::aborted,
+              "rank " + std::to_string(rank) + " gave up: " + peer_text(words.abort_text));
+}
+
+std::string Membership::describe(Rank rank) {
+  const auto& words = peer(rank).block.words();
+  const uint64_t started = words.started.load(std::memory_order_relaxed);
+  std::string text = "rank " + std::to_string(rank) + " (" + peer(rank).host->state() + "): last operation ";
+  text += name_of(words.started_op.load(std::memory_order_relaxed), started);
+  const uint64_t done = words.done.load(std::memory_order_relaxed);
+  if (started > done) text += ", not finished";
+  return text;
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,66 @@
+// A peer rank on this host, as this rank reaches it; and how all ranks of a group meet.
+#pragma once
+
+#include <sched.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "a2a/bootstrap.h"
+#include "a2a/types.h"
+#include "transport/shm/host.h"
+
+namespace a2a::shm {
+
+class Progress;
+
+// Shared by a communicator and the ones split from it. Keeps the peer's segment mapped as long as it exists.
+struct Neighbour {
+  pid_t pid = 0;                   // in this process's view, 0 when it cannot be seen
+  bool same_process = false;       // a thread of this process: its memory is ours
+  bool readable = false;           // this rank may use process_vm_readv on it
+  bool reads_us = false;           // it may use process_vm_readv on this rank
+  const std::byte* base = nullptr;  // of its segment
+  size_t bytes = 0;
+  const SeatWords* seat = nullptr;
+  BellWord* bell = nullptr;
+
+  Neighbour() = default;
+  Neighbour(const Neighbour&) = delete;
+  Neighbour& operator=(const Neighbour&) = delete;
+  ~Neighbour();
+
+  // Its block at that offset of its segment. Throws Error(backend) when it would not lie inside.
+  Block block(uint64_t offset, int size) const;
+  // Whether its process is gone; once true, always true. Asks the kernel.
+  bool gone();
+  // For messages: "pid 4711, stopped", "pid 4711, exited", ...
+  std::string state() const;
+
+  Host* host = nullptr;
+  Mapping segment, bells;  // empty for a thread of this process
+  Fd socket, pidfd;
+  std::atomic<bool> lost{false};
+};
+
+// What this host can do for the group.
+struct Surroundings {
+  int ranks = 1;
+  int cpus = 1;  // allowed to the ranks together, by affinity and control group
+  bool oversubscribed() const { return ranks > cpus; }
+};
+
+struct Meeting {
+  std::vector<std::shared_ptr<Neighbour>> neighbours;  // by rank; empty at this rank's own place
+  std::vector<uint64_t> blocks;                        // offset of each rank's block in its segment
+  Surroundings surroundings;
+};
+
+// Collective over the bootstrap. Tells the others about this rank's seat and block, and makes sure that each pair sees
+// each other's memory. Throws Error(unsupported) when ranks live on several hosts or belong to other users,
+// Error(peer_lost) when a rank dies meanwhile, Error(timeout).
+Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline);
+
+}  // namespace a2a::shm

@@ -1,0 +1,138 @@
+#include "transport/shm/progress.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <new>
+
+namespace a2a::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A rank with a CPU of its own spins this long before it sleeps: longer than ranks that compute the same thing drift
+// apart, short against a wake-up's cost when they do not.
+constexpr auto kSpin = 200us;
+// Ranks that share CPUs hand theirs over at once, and sleep when nothing has come for this long.
+constexpr auto kYield = 500us;
+// The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
+constexpr auto kSlice = 10ms;
+constexpr unsigned kYieldsPerLook = 8;
+
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// The futexes lie in memory that processes share, so the private kinds of operation would not do.
+long futex(BellWord& bell, int operation, uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, &bell.rings, operation, value, timeout, nullptr, 0);
+}
+
+void futex_wake(BellWord& bell) { futex(bell, FUTEX_WAKE, INT_MAX, nullptr); }
+
+}  // namespace
+
+std::shared_ptr<Progress> Progress::of_this_thread() {
+  thread_local std::weak_ptr<Progress> here;
+  auto progress = here.lock();
+  if (progress == nullptr || progress->host().inherited()) {
+    progress = std::make_shared<Progress>();
+    here = progress;
+  }
+  return progress;
+}
+
+Progress::Progress() : host_(Host::get()), bell_index_(host_.take_bell()) {
+  bell_ = &host_.bell(bell_index_);
+  seat_ = new (host_.arena().allocate(sizeof(SeatWords))) SeatWords{};
+}
+
+Progress::~Progress() {
+  // Peers may still look at the seat, and ring the bell of a rank that is gone: both only cost a needless wake-up.
+  if (host_.inherited()) return;
+  host_.give_bell(bell_index_);
+  host_.arena().release(reinterpret_cast<std::byte*>(seat_));
+}
+
+bool Progress::advance() {
+  bool moved = false;
+  for (size_t i = 0; i < active_.size(); ++i) moved |= active_[i]->advance();
+  return moved;
+}
+
+void Progress::poll() {
+  {
+    std::lock_guard lock(mutex_);
+    if (advance()) return;
+  }
+  check(Deadline::Clock::now());
+}
+
+void Progress::note(const Surroundings& surroundings, bool threads) {
+  // Ranks that are threads may hold an interpreter's lock among them, so that one of them runs at a time.
+  crowded_ |= surroundings.oversubscribed() || threads;
+}
+
+bool Progress::pause(Patience& patience, Deadline deadline) {
+  if (!patience.exhausted) {
+    if (crowded_) {
+      ::sched_yield();
+    } else {
+      relax();
+    }
+    if (++patience.steps % (crowded_ ? kYieldsPerLook : kStepsPerLook) != 0) return true;
+  }
+  const auto now = Deadline::Clock::now();
+  if (deadline.passed(now)) return false;
+  check(now);
+  if (patience.since == Deadline::Clock::time_point{}) patience.since = now;
+  patience.exhausted |= now - patience.since >= (crowded_ ? kYield : kSpin);
+  return patience.exhausted ? sleep(patience, deadline) : true;
+}
+
+bool Progress::sleep(Patience& patience, Deadline deadline) {
+  const uint32_t ticket = bell_->rings.load(std::memory_order_acquire);
+  announce_sleep(*seat_);
+  {
+    std::lock_guard lock(mutex_);
+    if (advance()) patience.renew();
+  }
+  bool interrupted = false;
+  if (patience.exhausted) {
+    auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
+    if (deadline.when() != Deadline::Clock::time_point::max()) {
+      slice = std::clamp<std::chrono::nanoseconds>(deadline.when() - Deadline::Clock::now(), 0ns, slice);
+    }
+    const timespec timeout{0, static_cast<long>(slice.count())};
+    interrupted = futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR;
+  }
+  end_sleep(*seat_);
+  return !interrupted;
+}
+
+void Progress::check(Deadline::Clock::time_point now) {
+  std::lock_guard lock(mutex_);
+  const bool ask_kernel = now - last_asked_ >= kSlice;
+  if (ask_kernel) last_asked_ = now;
+  for (size_t i = 0; i < active_.size(); ++i) active_[i]->check(now, ask_kernel);
+}
+
+void wake(const Neighbour& peer) {
+  if (must_wake(*peer.seat, *peer.bell)) futex_wake(*peer.bell);
+}
+
+void wake_always(const Neighbour& peer) {
+  peer.bell->rings.fetch_add(1, std::memory_order_release);
+  futex_wake(*peer.bell);
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,199 @@
+#include "transport/shm/shm_transport.h"
+
+#include <cstring>
+
+namespace a2a::shm {
+namespace {
+
+[[noreturn]] void refuse_forked() {
+  throw Error(Code::aborted,
+              "this communicator was made before fork(): it belongs to the parent process. Make a new one in the child");
+}
+
+}  // namespace
+
+std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
+  if (size > kMaxRanks) {
+    throw Error(Code::unsupported, "size = " + std::to_string(size) + ": at most " + std::to_string(kMaxRanks) +
+                                       " ranks share one host");
+  }
+  auto progress = Progress::of_this_thread();
+  std::byte* block = Membership::new_block(progress->host(), size);
+  Meeting meeting = meet(rank, size, bootstrap, *progress, progress->host().arena().offset(block), deadline);
+  return std::unique_ptr<ShmTransport>(new ShmTransport(rank, block, progress, meeting.surroundings,
+                                                        std::move(meeting.neighbours), meeting.blocks));
+}
+
+ShmTransport::ShmTransport(Rank rank, std::byte* block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+                           std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks)
+    : membership_(rank, block, std::move(progress), surroundings, std::move(neighbours), blocks) {
+  std::lock_guard lock(membership_.progress().mutex());
+  membership_.progress().enter(this);
+}
+
+ShmTransport::~ShmTransport() {
+  if (!membership_.progress().host().inherited()) leave(Left::dropped);
+  // In a forked child another thread may have held the mutex at the fork; nobody else is there to race with.
+  std::unique_lock lock(membership_.progress().mutex(), std::defer_lock);
+  if (!membership_.progress().host().inherited()) lock.lock();
+  membership_.progress().leave(this);
+}
+
+std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
+  if (membership_.progress().host().inherited()) refuse_forked();
+  const bool refusal = !batch.refusal.empty();
+  const Deadline deadline = batch.deadline;
+  auto exchange = std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(),
+                                             size());
+  {
+    std::lock_guard lock(membership_.progress().mutex());
+    if (broken_) {
+      exchange->fail(membership_, Error(broken_->code(), name_of(exchange->batch().signature) +
+                                                             ": the communicator is broken: " + broken_->what()));
+      return exchange;
+    }
+    queue_.push_back(exchange);
+    advance();
+  }
+  // The caller raises its own error next and may never come back, so the peers must be able to see the refusal first.
+  if (refusal) {
+    while (!membership_.progress().wait([&] { return exchange->posted() || exchange->finished(); }, deadline)) {
+      if (deadline.passed()) break;
+    }
+  }
+  return exchange;
+}
+
+bool ShmTransport::advance() {
+  if (queue_.empty()) return false;
+  try {
+    // A bounded number of steps, so that somebody looks at deadlines and aborts during a long copy too.
+    constexpr int kMost = 4;
+    int steps = 0;
+    while (steps < kMost && step()) ++steps;
+    return steps > 0;
+  } catch (const Error& error) {
+    break_with(error);
+  } catch (const std::exception& error) {  // out of memory, most likely
+    break_with(Error(Code::backend, error.what()));
+  }
+  return true;
+}
+
+// One look at everything that is posted or could be. Returns whether anything moved.
+bool ShmTransport::step() {
+  bool moved = false;
+  for (size_t i = 0; i < queue_.size() && i < kSlots; ++i) {
+    if (queue_[i]->posted()) continue;
+    if (!queue_[i]->post(membership_)) break;
+    moved = true;
+  }
+  if (queue_.empty() || !queue_.front()->posted()) return moved;
+  moved |= queue_.front()->advance(membership_);
+  if (!queue_.front()->finished()) return moved;
+  queue_.pop_front();
+  return !queue_.empty() || moved;
+}
+
+void ShmTransport::check(Deadline::Clock::time_point now, bool ask_kernel) {
+  if (queue_.empty()) return;
+  for (size_t i = 0; i < queue_.size() && !broken_; ++i) {
+    if (queue_[i]->batch().deadline.passed(now)) expire(*queue_[i]);
+  }
+  for (Rank peer = 0; peer < size() && !broken_; ++peer) {
+    if (peer != membership_.rank()) check_peer(peer, ask_kernel);
+  }
+}
+
+void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
+  Peer& p = membership_.peer(peer);
+  const auto& words = p.block.words();
+  try {
+    membership_.throw_if_aborted(peer);
+  } catch (const Error& error) {
+    return break_with(error);
+  }
+  const auto left = static_cast<Left>(words.left.load(std::memory_order_acquire));
+  const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
+  if (left == Left::no && !gone) return;
+  // What it wrote before it left is all there. Take that first; only what is still wanting then is lost.
+  advance();
+  if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
+  const std::string how = gone                    ? " lost "
+                          : left == Left::closed ? " misses, because it has closed this communicator, "
+                                                 : " misses, because it has left this communicator, ";
+  break_with(Error(Code::peer_lost, name_of(queue_.front()->batch().signature) + ": rank " +
+                                        std::to_string(membership_.rank()) + how + membership_.describe(peer)));
+}
+
+void ShmTransport::expire(Exchange& exchange) {
+  break_with(Error(Code::timeout, name_of(exchange.batch().signature) + ": timed out on rank " +
+                                      std::to_string(membership_.rank()) + ", which still waits for " +
+                                      queue_.front()->missing(membership_)));
+}
+
+// The order matters: peers that are copying from this rank must see the abort before any caller here learns that its
+// buffers are its own again.
+void ShmTransport::break_with(const Error& error) {
+  if (broken_) return;
+  broken_.emplace(error);
+  membership_.post_abort(error.code(), error.what());
+  for (auto& exchange : queue_) exchange->fail(membership_, error);
+  queue_.clear();
+}
+
+void ShmTransport::abort(std::string_view reason) noexcept {
+  if (membership_.progress().host().inherited()) return;
+  std::lock_guard lock(membership_.progress().mutex());
+  break_with(Error(Code::aborted, "rank " + std::to_string(membership_.rank()) + " aborted: " + std::string(reason)));
+}
+
+void ShmTransport::leave(Left how) noexcept {
+  std::lock_guard lock(membership_.progress().mutex());
+  if (!queue_.empty()) break_with(Error(Code::aborted, "the communicator was let go"));
+  membership_.leave(how);
+}
+
+std::optional<Error> ShmTransport::broken() {
+  std::lock_guard lock(membership_.progress().mutex());
+  return broken_;
+}
+
+bool ShmTransport::vm_readv() {
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == membership_.rank()) continue;
+    const Neighbour& host = *membership_.peer(peer).host;
+    if (!host.same_process && !(host.readable && host.reads_us)) return false;
+  }
+  return true;
+}
+
+std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                                   Deadline deadline) {
+  std::byte* block = Membership::new_block(membership_.progress().host(), static_cast<int>(members.size()));
+  const uint64_t offset = membership_.arena().offset(block);
+  const auto all = bootstrap.allgather({reinterpret_cast<const char*>(&offset), sizeof(offset)}, deadline);
+  std::vector<uint64_t> blocks;
+  for (const std::string& text : all) {
+    uint64_t value = 0;
+    if (text.size() != sizeof(value)) throw Error(Code::backend, "shared memory: a member named no block");
+    std::memcpy(&value, text.data(), sizeof(value));
+    blocks.push_back(value);
+  }
+  return derive(members, block, blocks, membership_.surroundings());
+}
+
+std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, std::byte* block,
+                                                   std::span<const uint64_t> blocks,
+                                                   const Surroundings& surroundings) {
+  std::vector<std::shared_ptr<Neighbour>> neighbours;
+  Rank mine = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] == membership_.rank()) mine = static_cast<Rank>(i);
+    neighbours.push_back(membership_.peer(members[i]).host);
+  }
+  return std::unique_ptr<ShmTransport>(
+      new ShmTransport(mine, block, membership_.shared_progress(), surroundings, std::move(neighbours), blocks));
+}
+
+}  // namespace a2a::shm

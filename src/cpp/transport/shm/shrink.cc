@@ -1,0 +1,133 @@
+// How the ranks that are alive agree on who they are.
+//
+// Each rank publishes the set of ranks it believes alive, and takes out of it who is dead and whoever another living rank
+// has taken out. Sets only get smaller, so they become equal. A rank that sees its own set published by all of its
+// members commits to it: that is its final word. Whoever sees a living rank commit to a set that holds itself adopts that
+// set; it can do so safely, because it had published this very set before. Two different sets cannot both be committed by
+// living ranks: each would need every living rank to have published it, and the one that committed first publishes no more.
+// A member that dies after the commitment is found by the new group's first operation.
+#include <sched.h>
+
+#include <array>
+#include <optional>
+#include <thread>
+
+#include "transport/shm/shm_transport.h"
+
+namespace a2a::shm {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Ranks {
+  std::array<uint64_t, kMaxRanks / 64> words{};
+
+  bool has(Rank r) const { return (words[static_cast<size_t>(r) / 64] >> (r % 64) & 1) != 0; }
+  void add(Rank r) { words[static_cast<size_t>(r) / 64] |= uint64_t{1} << (r % 64); }
+  void remove(Rank r) { words[static_cast<size_t>(r) / 64] &= ~(uint64_t{1} << (r % 64)); }
+  void keep_only(const Ranks& other) {
+    for (size_t i = 0; i < words.size(); ++i) words[i] &= other.words[i];
+  }
+  bool operator==(const Ranks&) const = default;
+};
+
+void publish(RankWords& words, const Ranks& ranks) {
+  const uint64_t version = words.version.load(std::memory_order_relaxed);
+  words.version.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  for (size_t i = 0; i < ranks.words.size(); ++i) words.alive[i].store(ranks.words[i], std::memory_order_relaxed);
+  words.version.store(version + 2, std::memory_order_release);
+}
+
+struct Proposal {
+  Ranks ranks;
+  bool committed;
+};
+
+// A peer's proposal, if it has made one and is not just changing it.
+std::optional<Proposal> read(const RankWords& words) {
+  const uint64_t version = words.version.load(std::memory_order_acquire);
+  if (version == 0 || version % 2 != 0) return std::nullopt;
+  Proposal proposal;
+  proposal.committed = words.committed.load(std::memory_order_acquire) != 0;
+  for (size_t i = 0; i < proposal.ranks.words.size(); ++i) {
+    proposal.ranks.words[i] = words.alive[i].load(std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (words.version.load(std::memory_order_relaxed) != version) return std::nullopt;
+  return proposal;
+}
+
+bool is_out(Peer& peer) {
+  return peer.block.words().left.load(std::memory_order_acquire) != 0 || peer.host->gone();
+}
+
+// One look at everybody. Makes `ranks` smaller where it must be; returns whether all of its members agree on it.
+bool agree_on(Membership& m, Ranks& ranks) {
+  bool agreed = true;
+  for (Rank r = 0; r < m.size(); ++r) {
+    if (r == m.rank() || !ranks.has(r)) continue;
+    if (is_out(m.peer(r))) {
+      ranks.remove(r);
+      agreed = false;
+      continue;
+    }
+    const auto theirs = read(m.peer(r).block.words());
+    if (theirs && theirs->committed && theirs->ranks.has(m.rank())) {
+      ranks = theirs->ranks;
+      return true;
+    }
+    agreed = agreed && theirs && theirs->ranks == ranks;
+    if (theirs && theirs->ranks.has(m.rank())) ranks.keep_only(theirs->ranks);
+  }
+  return agreed;
+}
+
+std::string undecided(Membership& m, const Ranks& ranks) {
+  std::string text;
+  for (Rank r = 0; r < m.size(); ++r) {
+    if (r == m.rank() || !ranks.has(r)) continue;
+    const auto theirs = read(m.peer(r).block.words());
+    if (!theirs || theirs->ranks != ranks) text += (text.empty() ? "" : "; ") + m.describe(r);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<ShmTransport> ShmTransport::shrink(std::vector<Rank>* members, Deadline deadline) {
+  Membership& m = membership_;
+  auto& words = m.block().words();
+  if (words.committed.load(std::memory_order_relaxed) != 0) {
+    throw Error(Code::aborted, "shrink: this communicator has been replaced by a smaller one already");
+  }
+  abort("it shrinks");  // ends what is in flight, here and at the peers
+  std::byte* block = Membership::new_block(m.progress().host(), size());
+  words.successor.store(m.arena().offset(block), std::memory_order_relaxed);
+  Ranks ranks;
+  for (Rank r = 0; r < size(); ++r) ranks.add(r);
+  for (;;) {
+    publish(words, ranks);
+    const Ranks before = ranks;
+    if (agree_on(m, ranks)) break;
+    if (ranks != before) continue;
+    if (deadline.passed()) {
+      throw Error(Code::timeout, "shrink: timed out on rank " + std::to_string(m.rank()) + ", which still waits for " +
+                                     undecided(m, ranks));
+    }
+    std::this_thread::sleep_for(100us);
+  }
+  publish(words, ranks);
+  words.committed.store(1, std::memory_order_release);
+  std::vector<uint64_t> blocks;
+  for (Rank r = 0; r < size(); ++r) {
+    if (!ranks.has(r)) continue;
+    members->push_back(r);
+    blocks.push_back(r == m.rank() ? 0 : m.peer(r).block.words().successor.load(std::memory_order_acquire));
+  }
+  Surroundings around = m.surroundings();
+  around.ranks = static_cast<int>(members->size());
+  return derive(*members, block, blocks, around);
+}
+
+}  // namespace a2a::shm
