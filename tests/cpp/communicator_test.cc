@@ -22,7 +22,8 @@ constexpr int kSlow = 1;
 
 // Byte i of what `from` sends to `to` in round `round`.
 std::byte pattern(Rank from, Rank to, uint64_t round, size_t i) {
-  return static_cast<std::byte>((static_cast<size_t>(from) * 131 + static_cast<size_t>(to) * 31 + round * 17 + i * 7 + (i >> 8)) & 0xff);
+  return static_cast<std::byte>(
+      (static_cast<size_t>(from) * 131 + static_cast<size_t>(to) * 31 + round * 17 + i * 7 + (i >> 8)) & 0xff);
 }
 
 // One random alltoallv with gaps and permuted order; every rank draws the same matrix.
@@ -39,7 +40,9 @@ struct Case {
 Case draw(check::Random& random, int size, int64_t most) {
   Case c{size, {}, random.in(size_t{1}, size_t{8}), random.chance(0.5), random.chance(0.3)};
   for (int i = 0; i < size * size; ++i) {
-    c.counts.push_back(random.chance(0.2) ? 0 : random.chance(0.1) ? random.in(int64_t{0}, most) : random.in(int64_t{0}, int64_t{200}));
+    c.counts.push_back(random.chance(0.2)   ? 0
+                       : random.chance(0.1) ? random.in(int64_t{0}, most)
+                                            : random.in(int64_t{0}, int64_t{200}));
   }
   return c;
 }
@@ -87,8 +90,9 @@ void run_case(Communicator& comm, const Case& c, uint64_t round) {
       expected[static_cast<size_t>(in.displs[i]) * c.elem + b] = pattern(p, comm.rank(), round, b);
     }
   }
-  const auto plan = a2a::Plan::alltoallv(comm.rank(), c.size, c.elem, {out.counts, out.displs}, static_cast<size_t>(out.rows),
-                                         {in.counts, in.displs}, static_cast<size_t>(in.rows));
+  const auto plan =
+      a2a::Plan::alltoallv(comm.rank(), c.size, c.elem, {out.counts, out.displs}, static_cast<size_t>(out.rows),
+                           {in.counts, in.displs}, static_cast<size_t>(in.rows));
   const void* from = send;
   void* to = recv.data();
   comm.start(plan, {&from, 1}, {&to, 1}, {})->wait();
@@ -159,7 +163,8 @@ TEST("many operations in flight finish in order") {
     for (size_t i = 0; i < kOps; ++i) {
       CHECK(works[i]->done());
       works[i]->wait();
-      for (size_t p = 0; p < n; ++p) CHECK_EQ(recvs[i][p * 300 + 7], static_cast<int64_t>(i) * 10 + static_cast<int64_t>(p));
+      for (size_t p = 0; p < n; ++p)
+        CHECK_EQ(recvs[i][p * 300 + 7], static_cast<int64_t>(i) * 10 + static_cast<int64_t>(p));
     }
   });
 }
@@ -172,7 +177,8 @@ TEST("two communicators used in opposite order do not block each other") {
     if (comm.rank() == 1) std::swap(order[0], order[1]);
     const std::vector<int64_t> counts(2, 40'000);
     const auto plan = a2a::Plan::alltoallv(comm.rank(), 2, 8, {counts, {}}, 80'000, {counts, {}}, 80'000);
-    std::vector<int64_t> send(80'000, comm.rank()), recv[2] = {std::vector<int64_t>(80'000), std::vector<int64_t>(80'000)};
+    std::vector<int64_t> send(80'000, comm.rank()),
+        recv[2] = {std::vector<int64_t>(80'000), std::vector<int64_t>(80'000)};
     std::shared_ptr<a2a::Work> works[2];
     for (int i = 0; i < 2; ++i) {
       const void* from = send.data();
@@ -220,7 +226,8 @@ TEST("wrong group lists are refused") {
 
 TEST("allgather_bytes carries strings of any length") {
   ranks::everywhere(4, [](Communicator& comm) {
-    const auto all = comm.allgather_bytes(std::string(static_cast<size_t>(comm.rank()) * 1000, static_cast<char>('a' + comm.rank())), a2a::Op::plan);
+    const auto all = comm.allgather_bytes(
+        std::string(static_cast<size_t>(comm.rank()) * 1000, static_cast<char>('a' + comm.rank())), a2a::Op::plan);
     for (size_t r = 0; r < 4; ++r) CHECK(all[r] == std::string(r * 1000, static_cast<char>('a' + r)));
   });
 }
@@ -232,9 +239,12 @@ namespace {
 // alltoallv of int32 in which this rank sends send_count and expects recv_count elements from everybody.
 void attempt(Communicator& comm, std::vector<int64_t> sends, std::vector<int64_t> recvs, a2a::DType dtype = {0, 32, 1},
              a2a::Op op = a2a::Op::alltoallv, std::byte* out = nullptr) {
-  const auto total = [](const auto& counts) { return static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})); };
+  const auto total = [](const auto& counts) {
+    return static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  };
   std::vector<int32_t> send(total(sends), comm.rank()), recv(total(recvs), -7);
-  const auto plan = a2a::Plan::alltoallv(comm.rank(), comm.size(), 4, {sends, {}}, send.size(), {recvs, {}}, recv.size());
+  const auto plan =
+      a2a::Plan::alltoallv(comm.rank(), comm.size(), 4, {sends, {}}, send.size(), {recvs, {}}, recv.size());
   const void* from = send.data();
   void* to = out != nullptr ? static_cast<void*>(out) : recv.data();
   a2a::Call call;

@@ -132,7 +132,8 @@ std::string list(const std::vector<Rank>& ranks) {
 // Rank 0: listens until everybody is there, then collects and hands out.
 class Hub final : public Bootstrap {
  public:
-  Hub(int size, const std::string& job, Deadline deadline) : size_(size), job_(job), guests_(static_cast<size_t>(size)) {
+  Hub(int size, const std::string& job, Deadline deadline)
+      : size_(size), job_(job), guests_(static_cast<size_t>(size)) {
     Socket listener = new_socket();
     const Address address = address_of(job);
     if (::bind(listener.fd(), address.get(), address.length) != 0) {
@@ -202,8 +203,9 @@ class Hub final : public Bootstrap {
     if (::connect(probe.fd(), address.get(), address.length) == 0) {
       who = " (pid " + std::to_string(other_end(probe.fd()).pid) + ")";
     }
-    throw Error(Code::invalid_argument, "job '" + job_ + "': rank 0 is already there" + who +
-                                            "; each rank of a job is started once, and each job needs a name of its own");
+    throw Error(Code::invalid_argument,
+                "job '" + job_ + "': rank 0 is already there" + who +
+                    "; each rank of a job is started once, and each job needs a name of its own");
   }
 
   // Waits a little for newcomers, introductions and departures.
@@ -231,6 +233,7 @@ class Hub final : public Bootstrap {
     strangers = std::move(quiet);
     if (fds[0].revents == 0) return;
     Socket newcomer(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!newcomer.open() && (errno == EMFILE || errno == ENFILE)) fail("cannot accept rank " + list(missing()));
     // Anybody on the host may connect to an abstract name; other users are hung up on without an answer.
     if (newcomer.open() && other_end(newcomer.fd()).uid == ::geteuid()) strangers.push_back(std::move(newcomer));
   }
@@ -294,7 +297,10 @@ class Spoke final : public Bootstrap {
   }
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
-    if (!send(socket_.fd(), {.kind = Header::data, .rank = rank_}, mine)) lost();
+    if (!send(socket_.fd(), {.kind = Header::data, .rank = rank_}, mine)) {
+      next(socket_, deadline);  // rank 0 may have said why it left
+      lost();
+    }
     std::vector<std::string> all;
     while (all.size() < static_cast<size_t>(size_)) {
       auto message = next(socket_, deadline);
@@ -325,26 +331,32 @@ class Spoke final : public Bootstrap {
     pollfd fd{socket.fd(), POLLIN, 0};
     while (::poll(&fd, 1, slice(deadline)) <= 0) {
       if (deadline.passed()) {
-        throw Error(Code::timeout, "job '" + job_ + "': rank " + std::to_string(rank_) +
-                                       " timed out waiting for the other ranks");
+        throw Error(Code::timeout,
+                    "job '" + job_ + "': rank " + std::to_string(rank_) + " timed out waiting for the other ranks");
       }
     }
     auto message = receive(socket.fd());
     if (message && message->header.kind == Header::refusal) {
-      throw Error(static_cast<Code>(message->header.size), message->text);
+      const int code = message->header.size;
+      const bool known = code >= static_cast<int>(Code::invalid_argument) && code <= static_cast<int>(Code::backend);
+      throw Error(known ? static_cast<Code>(code) : Code::backend, message->text);
     }
     return message;
   }
 
-  [[noreturn]] void lost() {
-    throw Error(Code::peer_lost, "job '" + job_ + "': rank 0 was lost while the ranks met");
-  }
+  [[noreturn]] void lost() { throw Error(Code::peer_lost, "job '" + job_ + "': rank 0 was lost while the ranks met"); }
 
   Rank rank_;
   int size_;
   std::string job_;
   Socket socket_;
 };
+
+void refuse_large(int size) {
+  constexpr int kMost = 65536;
+  if (size <= kMost) return;
+  throw Error(Code::invalid_argument, "size = " + std::to_string(size) + " is more than " + std::to_string(kMost));
+}
 
 // The common table of ranks that are threads. A round ends when every rank has taken the result.
 struct Table {
@@ -393,6 +405,7 @@ class ThreadBootstrap final : public Bootstrap {
 }  // namespace
 
 std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string& job, Deadline deadline) {
+  refuse_large(size);
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(Code::invalid_argument, "rank = " + std::to_string(rank) + " and size = " + std::to_string(size) +
                                             " do not satisfy 0 <= rank < size");
@@ -404,6 +417,7 @@ std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string
 
 std::vector<std::shared_ptr<Bootstrap>> thread_bootstraps(int size) {
   if (size < 1) throw Error(Code::invalid_argument, "size = " + std::to_string(size) + " is less than 1");
+  refuse_large(size);
   const auto table = std::make_shared<Table>(size);
   std::vector<std::shared_ptr<Bootstrap>> all;
   for (Rank r = 0; r < size; ++r) all.push_back(std::make_shared<ThreadBootstrap>(r, table));

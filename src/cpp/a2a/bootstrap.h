@@ -20,7 +20,8 @@ class A2A_API Bootstrap {
 
 // Ranks as processes of one host that know nothing but a common job name (A2A_JOB). Rank 0 listens on an abstract Unix
 // socket named after the job and the user; the others connect to it. Processes of other users are refused. Throws
-// Error(timeout) naming the ranks that did not come, Error(invalid_argument) when a rank joins twice or with another size.
+// Error(timeout) naming the ranks that did not come, Error(invalid_argument) when a rank joins twice or with another
+// size.
 A2A_API std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string& job, Deadline deadline);
 
 // Ranks as threads of this process: element r belongs to the thread that is rank r.

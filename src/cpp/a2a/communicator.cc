@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include "transport/shm/host.h"
 #include "transport/shm/shm_transport.h"
@@ -15,8 +16,8 @@ namespace {
 
 using shm::ShmTransport;
 
-// The bootstrap of a group that is made from another: the parent's control exchange, seen by the members alone. Ranks of
-// the parent that are not members must call allgather as often as the members do.
+// The bootstrap of a group that is made from another: the parent's control exchange, seen by the members alone. Ranks
+// of the parent that are not members must call allgather as often as the members do.
 class SubgroupBootstrap final : public Bootstrap {
  public:
   SubgroupBootstrap(Communicator& parent, std::vector<Rank> members, Op op)
@@ -54,11 +55,10 @@ struct Communicator::State {
   Rank rank = 0;
   int size = 1;
   Options options;
-  std::unique_ptr<ShmTransport> host;
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
+  std::shared_ptr<ShmTransport> host;  // empty once closed
   uint64_t number = 0;
   uint64_t plans = 0;
-  bool closed = false;
 
   State(Rank rank_, int size_, Options options_, std::unique_ptr<ShmTransport> host_)
       : rank(rank_), size(size_), options(options_), host(std::move(host_)) {}
@@ -67,28 +67,39 @@ struct Communicator::State {
     return given ? *given : Deadline::after_seconds(options.timeout_seconds);
   }
 
-  // The one place that decides which transport runs an operation: by the kind of memory alone, which all ranks compare.
-  Transport& choose_transport(Memory memory) {
-    if (memory == Memory::host) return *host;
-    throw Error(Code::unsupported, std::string("no transport for ") + to_string(memory) + " memory in this build");
+  // The host transport. Throws when closed.
+  std::shared_ptr<ShmTransport> open(Op op) const {
+    std::lock_guard lock(mutex);
+    return want_open(op);
   }
 
-  void want_open(Op op) const {
-    if (closed) {
-      throw Error(Code::aborted, std::string(to_string(op)) + ": rank " + std::to_string(rank) +
-                                     " has closed this communicator");
-    }
+  const std::shared_ptr<ShmTransport>& want_open(Op op) const {
+    if (host != nullptr) return host;
+    throw Error(Code::aborted,
+                std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");
   }
+
+  // The one place that decides which transport runs an operation: by the kind of memory alone, which all ranks compare.
+  Transport* choose_transport(Memory memory) { return memory == Memory::host ? host.get() : nullptr; }
 
   std::shared_ptr<Work> submit(Batch batch, const Call& call) {
+    home.refuse_if_inherited();  // before the mutex, which another thread may have held at the fork
     std::lock_guard lock(mutex);
     want_open(call.op);
-    Transport& transport = choose_transport(call.memory);
     batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
     batch.unit_bytes = call.unit_bytes;
     batch.deadline = deadline(call.deadline);
-    return transport.start(std::move(batch), call.stream);
+    if (Transport* transport = choose_transport(call.memory)) return transport->start(std::move(batch), call.stream);
+    const std::string reason = std::string("no transport for ") + to_string(call.memory) + " memory in this build";
+    batch.sends.clear();
+    batch.recvs.clear();
+    batch.refusal = reason;
+    host->start(std::move(batch), {});
+    throw Error(Code::unsupported, reason);
   }
+
+  // Everything shared belongs to the process that made it.
+  shm::Host& home = shm::Host::get();
 };
 
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -101,8 +112,7 @@ std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstra
                                             " do not satisfy 0 <= rank < size");
   }
   auto host = ShmTransport::connect(rank, size, bootstrap, Deadline::after_seconds(options.timeout_seconds));
-  return std::shared_ptr<Communicator>(
-      new Communicator(std::make_unique<State>(rank, size, options, std::move(host))));
+  return std::shared_ptr<Communicator>(new Communicator(std::make_unique<State>(rank, size, options, std::move(host))));
 }
 
 Rank Communicator::rank() const { return state_->rank; }
@@ -115,6 +125,7 @@ uint64_t Communicator::last_number() const {
 }
 
 uint64_t Communicator::next_plan() {
+  state_->home.refuse_if_inherited();
   std::lock_guard lock(state_->mutex);
   return ++state_->plans;
 }
@@ -164,12 +175,19 @@ std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op
   void* to = lengths.data();
   start(Plan::allgather(rank(), size(), sizeof(length)), {&from, 1}, {&to, 1}, call)->wait();
 
+  constexpr int64_t kLongest = int64_t{1} << 30;
+  for (size_t r = 0; r < ranks; ++r) {
+    if (lengths[r] >= 0 && lengths[r] <= kLongest) continue;
+    throw Error(Code::backend,
+                "rank " + std::to_string(r) + " announces a string of " + std::to_string(lengths[r]) + " bytes");
+  }
   const std::vector<int64_t> counts(ranks, length), displs(ranks, 0);
   const auto total = static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
   std::string all(total, '\0');
   from = mine.data();
   to = all.data();
-  start(Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total), {&from, 1}, {&to, 1}, call)
+  start(Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total), {&from, 1}, {&to, 1},
+        call)
       ->wait();
 
   std::vector<std::string> result;
@@ -206,8 +224,10 @@ std::shared_ptr<Communicator> Communicator::group(std::span<const Rank> ranks, s
   std::vector<bool> seen(static_cast<size_t>(size()));
   for (const Rank r : ranks) {
     std::string reason;
-    if (r < 0 || r >= size()) reason = "ranks contains " + std::to_string(r) + ", the group has size " + std::to_string(size());
-    else if (seen[static_cast<size_t>(r)]) reason = "ranks contains " + std::to_string(r) + " twice";
+    if (r < 0 || r >= size())
+      reason = "ranks contains " + std::to_string(r) + ", the group has size " + std::to_string(size());
+    else if (seen[static_cast<size_t>(r)])
+      reason = "ranks contains " + std::to_string(r) + " twice";
     if (!reason.empty()) {
       reason = "group: rank " + std::to_string(rank()) + ": " + reason;
       refuse(call, reason);
@@ -232,7 +252,7 @@ std::shared_ptr<Communicator> Communicator::derive(std::vector<Rank> members, Op
     return nullptr;
   }
   SubgroupBootstrap bootstrap(*this, members, op);
-  auto host = state_->host->derive(members, bootstrap, deadline);
+  auto host = state_->open(op)->derive(members, bootstrap, deadline);
   return with_members(*state_, members, std::move(host));
 }
 
@@ -246,7 +266,8 @@ std::shared_ptr<Communicator> Communicator::with_members(const State& parent, st
 std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadline) {
   const Deadline until = state_->deadline(deadline);
   std::vector<Rank> members;
-  auto host = state_->host->shrink(&members, until);
+  state_->home.refuse_if_inherited();
+  auto host = state_->open(Op::shrink)->shrink(&members, until);
   auto smaller = with_members(*state_, members, std::move(host));
   try {
     smaller->barrier(until);
@@ -257,14 +278,18 @@ std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadl
   return smaller;
 }
 
-void Communicator::abort(std::string_view reason) noexcept { state_->host->abort(reason); }
+void Communicator::abort(std::string_view reason) noexcept {
+  if (state_->home.inherited()) return;
+  std::lock_guard lock(state_->mutex);
+  if (state_->host != nullptr) state_->host->abort(reason);
+}
 
 void Communicator::close(std::optional<Deadline> deadline) {
+  state_->home.refuse_if_inherited();
   if (closed()) return;
-  const auto let_go = [this](shm::Left how) {
+  const auto let_go = [this] {
     std::lock_guard lock(state_->mutex);
-    state_->closed = true;
-    state_->host->leave(how);
+    return std::exchange(state_->host, nullptr);  // what leaves without a word is a lost peer to the others
   };
   try {
     Call call;
@@ -272,22 +297,31 @@ void Communicator::close(std::optional<Deadline> deadline) {
     call.deadline = deadline;
     if (!broken()) state_->submit({}, call)->wait();
   } catch (const Error&) {
-    let_go(shm::Left::dropped);
+    let_go();
     throw;
   }
-  let_go(shm::Left::closed);
+  if (const auto host = let_go()) {
+    host->leave(shm::Left::closed);
+    host->see_off(std::chrono::milliseconds(50));
+  }
 }
 
 bool Communicator::closed() const {
+  if (state_->home.inherited()) return true;
   std::lock_guard lock(state_->mutex);
-  return state_->closed;
+  return state_->host == nullptr;
 }
 
-bool Communicator::broken() const { return state_->host->broken().has_value(); }
+bool Communicator::broken() const {
+  if (state_->home.inherited()) return true;
+  std::lock_guard lock(state_->mutex);
+  return state_->host != nullptr && state_->host->broken().has_value();
+}
 
 HostFacts Communicator::host_facts() const {
-  const auto& around = state_->host->surroundings();
-  return {around.ranks, around.cpus, around.oversubscribed(), state_->host->vm_readv()};
+  const auto host = state_->open(Op::barrier);
+  const auto& around = host->surroundings();
+  return {around.ranks, around.cpus, around.oversubscribed(), host->vm_readv()};
 }
 
 std::shared_ptr<std::byte> Communicator::allocate_shared(size_t bytes) {

@@ -25,18 +25,18 @@ struct Call {
   Op op = Op::alltoallv;
   DType dtype;
   Memory memory = Memory::host;
-  size_t unit_bytes = 1;                   // bytes of one row or element; only for messages
-  uint64_t plan = 0;                       // number of a reusable plan, 0 = made for this call
-  std::optional<Deadline> deadline;        // empty: now + the communicator's default timeout
+  size_t unit_bytes = 1;             // bytes of one row or element; only for messages
+  uint64_t plan = 0;                 // number of a reusable plan, 0 = made for this call
+  std::optional<Deadline> deadline;  // empty: now + the communicator's default timeout
   Stream stream;
 };
 
 // Facts for `a2a info` and for messages.
 struct HostFacts {
-  int ranks = 1;           // of the group on this host
-  int cpus = 1;            // allowed to them together
+  int ranks = 1;  // of the group on this host
+  int cpus = 1;   // allowed to them together
   bool oversubscribed = false;
-  bool vm_readv = false;   // every peer may be read with process_vm_readv
+  bool vm_readv = false;  // every peer may be read with process_vm_readv
 };
 
 // Every member makes the same sequence of calls. Each call that exchanges data takes the next operation number, on
@@ -67,7 +67,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
                               const Call& call);
 
   // Takes the next operation number and tells every peer why this rank does not take part: their call raises
-  // Error(mismatch) naming this rank and the reason. Returns once they can see it; the caller then raises its own error.
+  // Error(mismatch) naming this rank and the reason. Returns once they can see it; the caller then raises its own
+  // error.
   void refuse(const Call& call, std::string_view reason);
 
   // The number of the next reusable plan. Ranks make their plans in the same order.

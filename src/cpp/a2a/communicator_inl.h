@@ -48,7 +48,8 @@ void alltoall(Communicator& comm, std::span<const T> send, std::span<T> recv) {
     if (send.size() != recv.size() || send.size() % size != 0) {
       throw Error(Code::invalid_argument, "rank " + std::to_string(comm.rank()) + ": " + std::to_string(send.size()) +
                                               " elements to send and " + std::to_string(recv.size()) +
-                                              " to receive do not divide equally among " + std::to_string(size) + " ranks");
+                                              " to receive do not divide equally among " + std::to_string(size) +
+                                              " ranks");
     }
     const std::vector<int64_t> counts(size, static_cast<int64_t>(send.size() / size));
     return Plan::alltoallv(comm.rank(), comm.size(), sizeof(T), {counts, {}}, send.size(), {counts, {}}, recv.size());
@@ -61,8 +62,8 @@ void allgather(Communicator& comm, std::span<const T> send, std::span<T> recv) {
     if (recv.size() != send.size() * static_cast<size_t>(comm.size())) {
       throw Error(Code::invalid_argument, "rank " + std::to_string(comm.rank()) + ": recv has " +
                                               std::to_string(recv.size()) + " elements, not size " +
-                                              std::to_string(comm.size()) + " times the " + std::to_string(send.size()) +
-                                              " of send");
+                                              std::to_string(comm.size()) + " times the " +
+                                              std::to_string(send.size()) + " of send");
     }
     return Plan::allgather(comm.rank(), comm.size(), send.size_bytes());
   });

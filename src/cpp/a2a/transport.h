@@ -9,8 +9,8 @@
 
 namespace a2a {
 
-// A transport moves bytes between the ranks of one group. It knows bytes, peers and streams, never counts, dtypes (beyond
-// comparing them) or frameworks. Arguments were checked before they get here.
+// A transport moves bytes between the ranks of one group. It knows bytes, peers and streams, never counts, dtypes
+// (beyond comparing them) or frameworks. Arguments were checked before they get here.
 class A2A_API Transport {
  public:
   virtual ~Transport() = default;

@@ -18,14 +18,15 @@ class A2A_API Work {
   // The operation goes on in the last two cases. Throws the operation's error once it has failed.
   virtual bool wait_until(Deadline deadline) = 0;
 
-  // Blocks until finished. Throws the operation's error, or Error(timeout) when the deadline passes first; in the latter
-  // case the operation goes on and may be waited for again.
+  // Blocks until finished. Throws the operation's error, or Error(timeout) when the deadline passes first; in the
+  // latter case the operation goes on and may be waited for again.
   void wait(Deadline deadline = Deadline::never());
 
   // Work enqueued on the stream after this call sees the received data. For host transports the same as wait().
   virtual void order_before(Stream) { wait(); }
 
-  // Whether everything from that rank has arrived and may be read. A transport that cannot tell says so when all is done.
+  // Whether everything from that rank has arrived and may be read. A transport that cannot tell says so when all is
+  // done.
   virtual bool arrived(Rank) { return done(); }
 };
 

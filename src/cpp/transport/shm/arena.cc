@@ -36,7 +36,11 @@ size_t memory_limit() {
   if (size_t allowed = 0; file >> allowed) limit = std::min(limit, allowed);
   rlimit file_size{};
   if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY) {
-    limit = std::min<size_t>(limit, file_size.rlim_cur);  // beyond it ftruncate would raise SIGXFSZ
+    if (file_size.rlim_cur < kSmallestSegment) {  // beyond it ftruncate would raise SIGXFSZ
+      throw Error(Code::backend, "shared memory: the limit on file sizes (ulimit -f) is " +
+                                     std::to_string(file_size.rlim_cur) + " bytes; at least 16777216 are needed");
+    }
+    limit = std::min<size_t>(limit, file_size.rlim_cur);
   }
   return limit;
 }
@@ -102,7 +106,7 @@ Fd sealed_memfd(const char* name, size_t bytes) {
 
 Mapping map_peer(int fd, size_t bytes, bool writable) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  struct stat status {};
+  struct stat status{};
   if ((::fcntl(fd, F_GET_SEALS) & kSeals) != kSeals || ::fstat(fd, &status) != 0 ||
       static_cast<size_t>(status.st_size) != bytes) {
     throw Error(Code::backend, "shared memory: a peer offered a segment that is not sealed or not of the size it said");
@@ -165,7 +169,11 @@ std::byte* Arena::allocate(size_t bytes) {
   std::byte* data = base() + offset;
   const bool large = room >= kReturnToSystem;
   if (large) punch(fd(), offset, room);  // zeroes what smaller blocks left here
-  if (const int error = ::posix_fallocate(fd(), static_cast<off_t>(offset), static_cast<off_t>(room)); error != 0) {
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd(), static_cast<off_t>(offset), static_cast<off_t>(room));
+  } while (error == EINTR);
+  if (error != 0) {
     release(data);
     errno = error;
     fail("no memory for " + std::to_string(bytes) + " bytes");

@@ -68,7 +68,8 @@ class Arena {
   uint64_t offset(const std::byte* data) const { return static_cast<uint64_t>(data - mapping_.base()); }
   // Whether all of these bytes are in this segment.
   bool contains(const std::byte* data, size_t bytes) const {
-    return data >= base() && data <= base() + this->bytes() && bytes <= static_cast<size_t>(base() + this->bytes() - data);
+    return data >= base() && data <= base() + this->bytes() &&
+           bytes <= static_cast<size_t>(base() + this->bytes() - data);
   }
   size_t allocated() const;  // bytes, for tests of leaks
 

@@ -2,6 +2,10 @@
 
 #include <sys/uio.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -31,33 +35,89 @@ void skip(Cursor& at, size_t bytes) {
   }
 }
 
+#if defined(__x86_64__)
+// Both loops want a target aligned to 32 bytes and a multiple of 128 bytes.
+__attribute__((target("avx2"))) void copy_blocks_avx2(std::byte* to, const std::byte* from, size_t bytes, bool stream) {
+  for (size_t i = 0; i < bytes; i += 128) {
+    const auto* in = reinterpret_cast<const __m256i*>(from + i);
+    auto* out = reinterpret_cast<__m256i*>(to + i);
+    const __m256i a = _mm256_loadu_si256(in), b = _mm256_loadu_si256(in + 1);
+    const __m256i c = _mm256_loadu_si256(in + 2), d = _mm256_loadu_si256(in + 3);
+    if (stream) {
+      _mm256_stream_si256(out, a), _mm256_stream_si256(out + 1, b);
+      _mm256_stream_si256(out + 2, c), _mm256_stream_si256(out + 3, d);
+    } else {
+      _mm256_store_si256(out, a), _mm256_store_si256(out + 1, b);
+      _mm256_store_si256(out + 2, c), _mm256_store_si256(out + 3, d);
+    }
+  }
+}
+
+void copy_blocks_sse2(std::byte* to, const std::byte* from, size_t bytes, bool stream) {
+  for (size_t i = 0; i < bytes; i += 64) {
+    const auto* in = reinterpret_cast<const __m128i*>(from + i);
+    auto* out = reinterpret_cast<__m128i*>(to + i);
+    const __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
+    const __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
+    if (stream) {
+      _mm_stream_si128(out, a), _mm_stream_si128(out + 1, b), _mm_stream_si128(out + 2, c),
+          _mm_stream_si128(out + 3, d);
+    } else {
+      _mm_store_si128(out, a), _mm_store_si128(out + 1, b), _mm_store_si128(out + 2, c), _mm_store_si128(out + 3, d);
+    }
+  }
+}
+
+const auto copy_blocks = __builtin_cpu_supports("avx2") ? copy_blocks_avx2 : copy_blocks_sse2;
+#endif
+
 }  // namespace
+
+void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
+#if defined(__x86_64__)
+  constexpr size_t kSmall = 1024;  // below, the C library does the same
+  if (bytes >= kSmall) {
+    const size_t head = -reinterpret_cast<uintptr_t>(to) % 32;
+    std::memcpy(to, from, head);
+    const size_t blocks = (bytes - head) / 128 * 128;
+    const bool stream = stores == Stores::streaming;
+    copy_blocks(to + head, from + head, blocks, stream);
+    if (stream) _mm_sfence();
+    to += head + blocks;
+    from += head + blocks;
+    bytes -= head + blocks;
+  }
+#else
+  (void)stores;
+#endif
+  std::memcpy(to, from, bytes);
+}
 
 void gather(Cursor& from, std::byte* to, size_t bytes) {
   while (bytes > 0) {
     const size_t step = std::min(bytes, from.contiguous());
-    std::memcpy(to, from.data(), step);
+    copy_bytes(to, from.data(), step);
     from.advance(step);
     to += step;
     bytes -= step;
   }
 }
 
-void scatter(Cursor& to, const std::byte* from, size_t bytes) {
+void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stores) {
   while (bytes > 0) {
     const size_t step = std::min(bytes, to.contiguous());
-    std::memcpy(to.data(), from, step);
+    copy_bytes(to.data(), from, step, stores);
     to.advance(step);
     from += step;
     bytes -= step;
   }
 }
 
-size_t copy(Cursor& from, Cursor& to, size_t limit) {
+size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores) {
   size_t copied = 0;
   while (copied < limit && !from.at_end() && !to.at_end()) {
     const size_t step = std::min({from.contiguous(), to.contiguous(), limit - copied});
-    std::memcpy(to.data(), from.data(), step);
+    copy_bytes(to.data(), from.data(), step, stores);
     from.advance(step);
     to.advance(step);
     copied += step;

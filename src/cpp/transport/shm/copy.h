@@ -29,15 +29,21 @@ struct Cursor {
   }
 };
 
+// memcpy with an even pace. The one in the C library copies larger pieces with `rep movsb`, which on some processors is
+// ten times slower for some distances between source and target (docs/performance.md). Streaming leaves the target out
+// of the caches: for targets that would not fit there anyway.
+enum class Stores : bool { cached, streaming };
+void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
+
 // Copies the next `bytes` of the stream to a contiguous place, or from one.
 void gather(Cursor& from, std::byte* to, size_t bytes);
-void scatter(Cursor& to, const std::byte* from, size_t bytes);
+void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
 // Copies at most `limit` bytes from one stream to the other, both in this process's reach. Returns how many.
-size_t copy(Cursor& from, Cursor& to, size_t limit);
+size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores = Stores::cached);
 
-// The same with `from` in another process's memory. Returns how many bytes were copied, or -1 with errno: ESRCH when that
-// process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
+// The same with `from` in another process's memory. Returns how many bytes were copied, or -1 with errno: ESRCH when
+// that process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
 ssize_t copy_from_process(pid_t pid, Cursor& from, Cursor& to, size_t limit);
 
 // Whether this process may read from that one: tries it on 8 bytes and compares.

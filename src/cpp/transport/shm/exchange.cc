@@ -8,9 +8,42 @@ namespace a2a::shm {
 namespace {
 
 // The most a rank copies for one peer before it looks after the others, deadlines and aborts again.
-constexpr size_t kCopyStep = size_t{1} << 20;
+constexpr size_t kCopyStep = size_t{256} << 10;
 
-[[noreturn]] void nonsense(Rank peer, const char* what) {
+// Says that this rank is copying from a peer's memory, in steps short enough to wait for. A peer that gives up waits
+// for the end of the step before its caller may free that memory (see Membership::post_abort).
+class ReadingGuard {
+ public:
+  ReadingGuard(Membership& m, Rank peer) : reading_(m.block().words().reading) {
+    reading_.store(static_cast<uint32_t>(peer) + 1, std::memory_order_relaxed);
+    StdAtomics::fence();
+    try {
+      m.throw_if_aborted(peer);
+    } catch (...) {
+      reading_.store(0, std::memory_order_release);
+      throw;
+    }
+  }
+  ~ReadingGuard() { reading_.store(0, std::memory_order_release); }
+  ReadingGuard(const ReadingGuard&) = delete;
+  ReadingGuard& operator=(const ReadingGuard&) = delete;
+
+ private:
+  std::atomic<uint32_t>& reading_;
+};
+
+// Whether all runs of one list lie on one side of all runs of the other.
+bool disjoint(std::span<const Run> a, std::span<const Run> b) {
+  const auto first = [](std::span<const Run> runs) { return std::ranges::min(runs, {}, &Run::data).data; };
+  const auto last = [](std::span<const Run> runs) {
+    const auto end = [](const Run& run) { return run.data + run.bytes; };
+    return end(std::ranges::max(runs, {}, end));
+  };
+  return a.empty() || b.empty() || last(a) <= first(b) || last(b) <= first(a);
+}
+
+[[noreturn]] void nonsense(Membership& m, Rank peer, const char* what) {
+  m.throw_if_aborted(peer);  // what it left behind when it gave up need not make sense
   throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " wrote a line with a bad " + what);
 }
 
@@ -25,21 +58,29 @@ Exchange::Exchange(Batch batch, std::shared_ptr<Progress> progress, Rank rank, i
     p.source.runs = sends;
     p.target.runs = recvs;
     p.in_left = p.mine.expected;
+    received_bytes_ += p.mine.expected;
   }
 }
 
+bool Exchange::streaming() const {
+  return std::ranges::any_of(unsettled_, [this](Rank peer) { return pair(peer).out == Pair::Out::streaming; });
+}
+
 bool Exchange::done() {
+  progress_->host().refuse_if_inherited();
   if (!finished()) progress_->poll();
   return finished();
 }
 
 bool Exchange::wait_until(Deadline deadline) {
+  progress_->host().refuse_if_inherited();
   if (!finished() && !progress_->wait([this] { return finished(); }, deadline)) return false;
   if (error_) throw *error_;
   return true;
 }
 
 bool Exchange::arrived(Rank rank) {
+  progress_->host().refuse_if_inherited();
   if (finished()) return !error_;
   progress_->poll();
   std::lock_guard lock(progress_->mutex());
@@ -59,15 +100,24 @@ bool Exchange::post(Membership& m) {
   auto& words = m.block().words();
   words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
+  if (received_bytes_ >= m.thresholds().stream) stores_ = Stores::streaming;
   if (!batch_.refusal.empty()) write_text(words.refusal_text[n % kSlots], batch_.refusal);
   for (int step = 1; step < m.size(); ++step) {
     offer(m, send_peer(m.rank(), m.size(), step));
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
   }
   m.wake_sleepers();
-  copy_self(batch_.sends, batch_.recvs, m.rank());
+  copy_own();
   posted_ = true;
   return true;
+}
+
+// This rank's own part. In place, or with parts of one buffer that overlap, the careful way.
+void Exchange::copy_own() {
+  const auto sends = runs_with(batch_.sends, rank_), recvs = runs_with(batch_.recvs, rank_);
+  if (!disjoint(sends, recvs)) return copy_self(batch_.sends, batch_.recvs, rank_);
+  Cursor from{sends}, to{recvs};
+  copy(from, to, pair(rank_).mine.sent, stores_);
 }
 
 void Exchange::offer(Membership& m, Rank peer) {
@@ -77,8 +127,8 @@ void Exchange::offer(Membership& m, Rank peer) {
   const Kind kind = choose_kind(m, peer);
   Head head = p.mine;
   head.kind = static_cast<uint8_t>(kind);
-  head.backlog = static_cast<uint8_t>(
-      std::min<uint64_t>(n - m.block().words().done.load(std::memory_order_relaxed), UINT8_MAX));
+  head.backlog =
+      static_cast<uint8_t>(std::min<uint64_t>(n - m.block().words().done.load(std::memory_order_relaxed), UINT8_MAX));
   if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind, head);
   std::memcpy(&line.head, &head, sizeof(head));
   if (kind == Kind::inlined) gather(p.source, const_cast<std::byte*>(inline_payload(line)), p.mine.sent);
@@ -138,10 +188,11 @@ bool Exchange::stage_chunk(Membership& m, Rank peer) {
     const auto& taken = m.peer(peer).block.pipe(m.rank()).consumed;
     ring.consumed = std::max(ring.consumed, taken.load(std::memory_order_acquire));
     // A peer's counter is not trusted to be sane: more than was produced would let chunks overwrite each other.
-    if (ring.consumed > ring.produced) nonsense(peer, "count of chunks");
+    if (ring.consumed > ring.produced) nonsense(m, peer, "count of chunks");
     if (!ring.has_room()) return false;
   }
-  const size_t left = p.out_left > 1 ? m.chunk_bytes() : p.mine.sent - (p.mine.sent - 1) / m.chunk_bytes() * m.chunk_bytes();
+  const size_t left =
+      p.out_left > 1 ? m.chunk_bytes() : p.mine.sent - (p.mine.sent - 1) / m.chunk_bytes() * m.chunk_bytes();
   gather(p.source, ring.base + ring.produced % Ring::kChunks * m.chunk_bytes(), left);
   ++ring.produced;
   if (--p.out_left == 0) {
@@ -217,26 +268,29 @@ bool Exchange::open(Membership& m, Rank peer) {
   }
   switch (kind) {
     case Kind::none:
-      if (p.in_left != 0) nonsense(peer, "kind");
+      if (p.in_left != 0) nonsense(m, peer, "kind");
       p.in = Pair::In::arrived;
       break;
     case Kind::inlined:
-      if (p.in_left > kInlineBytes) nonsense(peer, "kind");
+      if (p.in_left > kInlineBytes) nonsense(m, peer, "kind");
       scatter(p.target, inline_payload(line), p.in_left);
       p.in_left = 0;
       p.in = Pair::In::arrived;
       break;
     case Kind::ring:
       if (p.theirs.where > other.host->bytes || other.host->bytes - p.theirs.where < Ring::kChunks * m.chunk_bytes()) {
-        nonsense(peer, "ring");
+        nonsense(m, peer, "ring");
       }
       p.in_next = p.theirs.first;
       p.in = Pair::In::streaming;
       break;
     case Kind::shared:
     case Kind::pointer:
-    case Kind::remote: begin_pull(m, peer, kind); break;
-    default: nonsense(peer, "kind");
+    case Kind::remote:
+      begin_pull(m, peer, kind);
+      break;
+    default:
+      nonsense(m, peer, "kind");
   }
   return true;
 }
@@ -244,27 +298,28 @@ bool Exchange::open(Membership& m, Rank peer) {
 void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
   Pair& p = pair(peer);
   const Neighbour& host = *m.peer(peer).host;
-  if ((kind == Kind::pointer && !host.same_process) || (kind == Kind::remote && !host.readable)) nonsense(peer, "kind");
+  if ((kind == Kind::pointer && !host.same_process) || (kind == Kind::remote && !host.readable))
+    nonsense(m, peer, "kind");
   const size_t count = p.theirs.count;
   std::vector<ListedRun> entries(1, {p.theirs.where, p.theirs.sent});
   if (count != 1) {
     const size_t bytes = count * sizeof(ListedRun);
     if (count == 0 || p.theirs.where % alignof(ListedRun) != 0 || p.theirs.where > host.bytes ||
         host.bytes - p.theirs.where < bytes) {
-      nonsense(peer, "list of runs");
+      nonsense(m, peer, "list of runs");
     }
     entries.resize(count);
     std::memcpy(entries.data(), host.base + p.theirs.where, bytes);
   }
   uint64_t left = p.theirs.sent;
   for (const auto& [where, bytes] : entries) {
-    if (bytes == 0 || bytes > left) nonsense(peer, "list of runs");
-    if (kind == Kind::shared && (where > host.bytes || host.bytes - where < bytes)) nonsense(peer, "run");
+    if (bytes == 0 || bytes > left) nonsense(m, peer, "list of runs");
+    if (kind == Kind::shared && (where > host.bytes || host.bytes - where < bytes)) nonsense(m, peer, "run");
     left -= bytes;
     const auto* data = kind == Kind::shared ? host.base + where : reinterpret_cast<const std::byte*>(where);
     p.listed.push_back({peer, const_cast<std::byte*>(data), bytes});
   }
-  if (left != 0) nonsense(peer, "list of runs");
+  if (left != 0) nonsense(m, peer, "list of runs");
   p.remote.runs = p.listed;
   p.in = Pair::In::pulling;
 }
@@ -279,7 +334,7 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
   const std::byte* base = other.host->base + p.theirs.where;
   while (p.in_left > 0 && p.in_next < available) {
     const size_t bytes = std::min(p.in_left, m.chunk_bytes());
-    scatter(p.target, base + p.in_next % Ring::kChunks * m.chunk_bytes(), bytes);
+    scatter(p.target, base + p.in_next % Ring::kChunks * m.chunk_bytes(), bytes, stores_);
     p.in_left -= bytes;
     ++p.in_next;
     if (p.in_left > 0) pipe.consumed.store(p.in_next, std::memory_order_release);
@@ -287,22 +342,30 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
 
+// Why process_vm_readv failed. A peer that gave up may have unmapped its memory, or exited, since: then its own reason
+// is the one to tell.
+void Exchange::cannot_read(Membership& m, Rank peer, int error) {
+  m.throw_if_aborted(peer);
+  const std::string name = name_of(batch_.signature) + ": rank " + std::to_string(m.rank());
+  if (error == ESRCH || m.peer(peer).host->gone()) {
+    m.peer(peer).host->lost.store(true, std::memory_order_relaxed);
+    throw Error(Code::peer_lost, name + " lost " + m.describe(peer));
+  }
+  throw Error(Code::backend,
+              name + " cannot read the memory of rank " + std::to_string(peer) + ": " + std::strerror(error));
+}
+
 void Exchange::pull(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   const Neighbour& host = *m.peer(peer).host;
+  const size_t step = std::min(p.in_left, kCopyStep);
   if (static_cast<Kind>(p.theirs.kind) == Kind::remote) {
-    const ssize_t copied = copy_from_process(host.pid, p.remote, p.target, std::min(p.in_left, kCopyStep));
-    if (copied < 0 && errno == ESRCH) {
-      throw Error(Code::peer_lost, name_of(batch_.signature) + ": rank " + std::to_string(m.rank()) + " lost " +
-                                       m.describe(peer));
-    }
-    if (copied <= 0) {
-      throw Error(Code::backend, name_of(batch_.signature) + ": reading the memory of rank " + std::to_string(peer) +
-                                     " failed: " + std::strerror(errno));
-    }
+    const ssize_t copied = copy_from_process(host.pid, p.remote, p.target, step);
+    if (copied <= 0) cannot_read(m, peer, errno);
     p.in_left -= static_cast<size_t>(copied);
   } else {
-    p.in_left -= copy(p.remote, p.target, std::min(p.in_left, kCopyStep));
+    const ReadingGuard guard(m, peer);
+    p.in_left -= copy(p.remote, p.target, step, stores_);
   }
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
@@ -315,8 +378,7 @@ void Exchange::disagree(Membership& m, Rank peer) {
     quarrels_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(peer) +
                         " does not take part, its arguments were refused there: " + peer_text(reason));
   } else {
-    quarrels_.push_back(
-        disagreement(batch_.signature, batch_.unit_bytes, m.rank(), p.mine, peer, p.theirs));
+    quarrels_.push_back(disagreement(batch_.signature, batch_.unit_bytes, m.rank(), p.mine, peer, p.theirs));
   }
   if (p.out == Pair::Out::streaming) m.peer(peer).ring.end[number() % kSlots] = m.peer(peer).ring.produced;
   p.out = Pair::Out::settled;

@@ -46,6 +46,8 @@ class Exchange final : public Work {
   const Batch& batch() const { return batch_; }
   uint64_t number() const { return batch_.signature.number; }
   bool posted() const { return posted_; }
+  // Whether some of its chunks are not in their ring yet.
+  bool streaming() const;
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
   // Writes this rank's lines if their slots are free at every peer. Returns whether it did.
@@ -64,6 +66,7 @@ class Exchange final : public Work {
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
 
+  void copy_own();
   void offer(Membership& m, Rank peer);
   Kind choose_kind(Membership& m, Rank peer) const;
   void describe_source(Membership& m, Rank peer, Kind kind, Head& head);
@@ -75,6 +78,7 @@ class Exchange final : public Work {
   void begin_pull(Membership& m, Rank peer, Kind kind);
   void take_chunks(Membership& m, Rank peer);
   void pull(Membership& m, Rank peer);
+  [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);
   void disagree(Membership& m, Rank peer);
   void finish(Membership& m);
 
@@ -82,13 +86,15 @@ class Exchange final : public Work {
   std::shared_ptr<Progress> progress_;
   Rank rank_;
   std::vector<Pair> pairs_;
-  std::vector<Rank> awaited_;         // peers whose bytes are not all here
-  std::vector<Rank> unsettled_;       // peers that still stage or have not acknowledged
-  std::vector<std::byte*> lists_;     // run lists in the segment
+  std::vector<Rank> awaited_;          // peers whose bytes are not all here
+  std::vector<Rank> unsettled_;        // peers that still stage or have not acknowledged
+  std::vector<std::byte*> lists_;      // run lists in the segment
   std::vector<std::string> quarrels_;  // disagreements with single peers
-  std::optional<Error> error_;        // written before finished_
+  std::optional<Error> error_;         // written before finished_
+  size_t received_bytes_ = 0;          // in all
+  Stores stores_ = Stores::cached;     // of what is received
   bool posted_ = false;
-  bool received_ = false;             // `done` was published
+  bool received_ = false;  // `done` was published
   std::atomic<bool> finished_{false};
 };
 

@@ -16,8 +16,8 @@ std::string quantity(uint64_t bytes, size_t unit_bytes, bool rows) {
 std::string size_sentence(const Signature& signature, size_t unit_bytes, Rank from, uint64_t sent, Rank to,
                           uint64_t expected) {
   const bool rows = unit_bytes != signature.dtype.bytes();
-  std::string text = rank_name(from) + " sends " + quantity(sent, unit_bytes, rows) + " to " + rank_name(to) +
-                     ", which expects ";
+  std::string text =
+      rank_name(from) + " sends " + quantity(sent, unit_bytes, rows) + " to " + rank_name(to) + ", which expects ";
   if (unit_bytes != 0 && sent % unit_bytes == 0 && expected % unit_bytes == 0) {
     text += std::to_string(expected / unit_bytes);
   } else {
@@ -114,7 +114,9 @@ std::string peer_text(const char* text) {
 }
 
 void write_text(char* words, std::string_view text) {
-  const size_t length = std::min(text.size(), kTextBytes - 1);
+  size_t length = std::min(text.size(), kTextBytes - 1);
+  // Not in the middle of a UTF-8 character.
+  while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) --length;
   text.copy(words, length);
   words[length] = '\0';
 }

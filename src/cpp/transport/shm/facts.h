@@ -14,7 +14,8 @@ namespace a2a::shm {
 uint32_t pack(DType dtype);
 DType unpack(uint32_t packed);
 
-// Of the sizes of the segments, so that two ranks notice when they cut the same bytes differently. 0 for fewer than two.
+// Of the sizes of the segments, so that two ranks notice when they cut the same bytes differently. 0 for fewer than
+// two.
 uint32_t size_hash(std::span<const Run> runs);
 
 // What this rank would write into its own line for the peer (only the facts, not how the bytes travel).

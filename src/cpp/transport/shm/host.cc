@@ -51,6 +51,13 @@ Host::Host() : generation_(generation.load()) {
 
 bool Host::inherited() const { return generation_ != generation.load(std::memory_order_relaxed); }
 
+void Host::refuse_if_inherited() const {
+  if (!inherited()) return;
+  throw Error(
+      Code::aborted,
+      "this communicator was made before fork(): it belongs to the parent process. Make a new one in the child");
+}
+
 uint32_t Host::take_bell() {
   std::lock_guard lock(mutex_);
   if (free_bells_.empty()) {

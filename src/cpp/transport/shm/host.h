@@ -35,6 +35,8 @@ class Host {
   const uint64_t& nonce() const { return nonce_; }
   // Whether this object was inherited from the parent process. Nothing shared may be written then.
   bool inherited() const;
+  // Throws Error(aborted) then.
+  void refuse_if_inherited() const;
 
   // Descriptors that a forked child must close, so that it does not hold back the news of its parent's death.
   void guard(int fd);

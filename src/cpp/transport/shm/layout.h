@@ -1,10 +1,10 @@
 // The words that ranks share, who writes and who reads each of them, and the few steps that need a memory order.
 //
-// A rank's words stand in its own segment, which peers map read-only. The one exception is the doorbell, on a page of its
-// own that peers may write. Everything read from a peer is copied once into a local and checked before use.
+// A rank's words stand in its own segment, which peers map read-only. The one exception is the doorbell, on a page of
+// its own that peers may write. Everything read from a peer is copied once into a local and checked before use.
 //
-// All atomics of the transport are in this file. The protocol steps are templates over the atomics (and over the fence),
-// so that a model checker can drive this very code.
+// All atomics of the transport are in this file. The protocol steps are templates over the atomics (and over the
+// fence), so that a model checker can drive this very code.
 #pragma once
 
 #include <atomic>
@@ -21,11 +21,11 @@ struct StdAtomics {
 };
 
 constexpr size_t kCacheLine = 64;
-// Operations of one communicator that may be posted at once. Operation n uses slot n % kSlots; a slot is free again when
-// every peer's `done` has reached n - kSlots.
+// Operations of one communicator that may be posted at once. Operation n uses slot n % kSlots; a slot is free again
+// when every peer's `done` has reached n - kSlots.
 constexpr uint64_t kSlots = 2;
 constexpr size_t kInlineBytes = 80;  // payload that travels inside a pair line
-constexpr int kMaxRanks = 1024;        // of one host
+constexpr int kMaxRanks = 1024;      // of one host
 constexpr size_t kTextBytes = 448;   // of a refusal or an abort reason, zero-terminated
 
 // How the bytes of a pair travel.
@@ -39,8 +39,8 @@ enum class Kind : uint8_t {
   refused = 6,  // the sender's arguments were bad; the reason stands in its refusal text
 };
 
-// What a line says, besides its sequence number. Plain data: complete before `seq` is stored, constant until the slot is
-// used again.
+// What a line says, besides its sequence number. Plain data: complete before `seq` is stored, constant until the slot
+// is used again.
 struct Head {
   uint64_t sent;           // bytes from the writer to the reader
   uint64_t expected;       // bytes the writer expects from the reader
@@ -53,13 +53,13 @@ struct Head {
   uint8_t memory;          // a2a::Memory
   uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most 255
   uint32_t count;          // ring: chunks ready when posted; shared, pointer, remote: runs
-  uint64_t where;          // ring: its offset in the segment; one run: its offset or address; several: offset of the list
-  uint64_t first;          // ring: index of the first chunk
+  uint64_t where;  // ring: its offset in the segment; one run: its offset or address; several: offset of the list
+  uint64_t first;  // ring: index of the first chunk
 };
 static_assert(sizeof(Head) == 56);
 
-// One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where and runs to the
-// end of the line, so that up to 16 bytes arrive with the first cache line.
+// One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where and runs to
+// the end of the line, so that up to 16 bytes arrive with the first cache line.
 template <class A>
 struct alignas(2 * kCacheLine) PairLine {
   typename A::template atomic<uint64_t> seq;  // number of the operation this line speaks of; stored last
@@ -93,6 +93,8 @@ struct alignas(2 * kCacheLine) RankBlock {
   // All lines of operations up to this number were read and all their bytes copied. The owner stores it with release
   // after its last copy; a peer that reads n may reuse everything it gave to operation n.
   alignas(kCacheLine) typename A::template atomic<uint64_t> done;
+  // 0, or 1 + the rank from whose memory the owner is copying just now.
+  typename A::template atomic<uint32_t> reading;
   // Only for messages: what the owner started last.
   alignas(kCacheLine) typename A::template atomic<uint64_t> started;
   typename A::template atomic<uint32_t> started_op;
@@ -161,8 +163,8 @@ void before_waking() {
   A::fence();
 }
 
-// Whether the peer must be woken; the bell was changed then, and the caller makes the futex call. A wake without a change
-// of the word would be lost on a peer that is about to sleep.
+// Whether the peer must be woken; the bell was changed then, and the caller makes the futex call. A wake without a
+// change of the word would be lost on a peer that is about to sleep.
 template <class A>
 bool must_wake(const Seat<A>& seat, Bell<A>& bell) {
   if (seat.sleepers.load(std::memory_order_relaxed) == 0) return false;
@@ -174,8 +176,8 @@ bool must_wake(const Seat<A>& seat, Bell<A>& bell) {
 
 using Line = PairLine<StdAtomics>;
 
-// A block of one rank for a group of `size` ranks: the RankBlock, kSlots rows of lines (one per peer), one pipe per peer.
-// Works for the owner's own block and, through a pointer to const, for a peer's read-only mapping.
+// A block of one rank for a group of `size` ranks: the RankBlock, kSlots rows of lines (one per peer), one pipe per
+// peer. Works for the owner's own block and, through a pointer to const, for a peer's read-only mapping.
 class Block {
  public:
   using Words = RankBlock<StdAtomics>;

@@ -1,9 +1,10 @@
-// How the ranks of a group meet: each tells the others where its listening socket is (through the bootstrap), then every
-// pair of processes makes one connection, over which each hands the other its segment.
+// How the ranks of a group meet: each tells the others where its listening socket is (through the bootstrap), then
+// every pair of processes makes one connection, over which each hands the other its segment.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "transport/shm/copy.h"
 #include "transport/shm/neighbour.h"
@@ -30,11 +32,13 @@ struct Address {
   uint32_t uid = 0;
   int32_t size = 0;
   uint32_t bell = 0;
+  int32_t pid = 0;
+  uint64_t pid_namespace = 0;
   char boot_id[40] = {};
   uint64_t nonce = 0;          // of the process
   uint64_t nonce_address = 0;  // where the nonce stands in its memory
   uint64_t segment_bytes = 0, bells_bytes = 0;
-  uint64_t seat = 0, block = 0;  // offsets in the segment
+  uint64_t seat = 0, block = 0;   // offsets in the segment
   uint64_t cpu_quota_micros = 0;  // CPU time its control group allows per second, 0 = no limit
   cpu_set_t cpus = {};
   char listener[32] = {};  // abstract name, without its leading zero
@@ -45,6 +49,7 @@ struct Hello {
   uint32_t protocol = kProtocol;
   int32_t rank = 0;
   uint64_t nonce = 0;
+  uint32_t gave_up = 0;  // 1: this rank could not go on; do not wait for it
 };
 
 // The answer to "can you read my memory?".
@@ -79,21 +84,12 @@ std::string_view as_bytes(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(T)};
 }
 
-// Waits until `fd` can be read, or a peer met so far hangs up.
-void await_readable(int fd, const std::vector<std::shared_ptr<Neighbour>>& met, Deadline deadline) {
-  for (;;) {
-    pollfd poll_fd{fd, POLLIN, 0};
-    if (::poll(&poll_fd, 1, 20) > 0) return;
-    for (size_t r = 0; r < met.size(); ++r) {
-      if (met[r] != nullptr && met[r]->host != nullptr && met[r]->gone()) {
-        throw Error(Code::peer_lost, "rank " + std::to_string(r) + " (" + met[r]->state() + ") was lost while the ranks met");
-      }
-    }
-    if (deadline.passed()) throw Error(Code::timeout, "shared memory: timed out while the ranks met");
-  }
+uint64_t pid_namespace() {
+  struct stat status{};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-void send_message(int socket, std::string_view bytes, std::span<const int> fds = {}) {
+bool try_send(int socket, std::string_view bytes, std::span<const int> fds = {}) {
   iovec data{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
@@ -108,12 +104,13 @@ void send_message(int socket, std::string_view bytes, std::span<const int> fds =
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) fail("a peer does not listen");
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-// Receives one message of exactly sizeof(T) bytes, with its file descriptors if any come.
+// Receives one message of exactly sizeof(T) bytes, with its file descriptors if any come. Nothing when the other end
+// hung up or sent something else.
 template <class T>
-T receive_message(int socket, Fd* first = nullptr, Fd* second = nullptr) {
+std::optional<T> receive_message(int socket, Fd* first = nullptr, Fd* second = nullptr) {
   T value;
   iovec data{&value, sizeof(T)};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
@@ -131,7 +128,7 @@ T receive_message(int socket, Fd* first = nullptr, Fd* second = nullptr) {
   Fd one(fds[0]), two(fds[1]);
   if (first != nullptr) *first = std::move(one);
   if (second != nullptr) *second = std::move(two);
-  if (got != sizeof(T)) throw Error(Code::peer_lost, "shared memory: a peer hung up or sent nonsense while the ranks met");
+  if (got != sizeof(T)) return std::nullopt;
   return value;
 }
 
@@ -175,6 +172,18 @@ class Guest {
   Meeting run(Bootstrap& bootstrap, Progress& progress, uint64_t block) {
     if (vm_readv_wanted()) allow_reading();
     exchange_addresses(bootstrap, progress, block);
+    try {
+      connect_all();
+    } catch (const Error&) {
+      warn_others();
+      throw;
+    }
+    look_around();
+    return std::move(meeting_);
+  }
+
+ private:
+  void connect_all() {
     meeting_.neighbours.resize(static_cast<size_t>(size_));
     for (Rank peer = 0; peer < size_; ++peer) {
       if (peer != rank_ && at(peer).nonce == host_.nonce()) join_thread(peer);
@@ -184,29 +193,69 @@ class Guest {
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
       if (remote(peer)) connect_to(peer);
     }
-    const auto below = std::count_if(addresses_.begin(), addresses_.begin() + rank_,
-                                     [this](const Address& a) { return a.nonce != host_.nonce(); });
-    for (auto i = below; i > 0; --i) accept_one();
+    accept_all();
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
       if (remote(peer)) finish_connecting(peer);
     }
     for (Rank peer = 0; peer < rank_; ++peer) {
       if (remote(peer)) hear_verdict(peer);
     }
-    look_around();
-    return std::move(meeting_);
   }
 
- private:
+  // Higher ranks wait for this one's connection. Lower ranks notice that the listening socket is closed.
+  void warn_others() {
+    for (Rank peer = rank_ + 1; peer < size_; ++peer) {
+      if (!remote(peer) || neighbour(peer) != nullptr) continue;
+      try {
+        connect_to(peer, true);
+      } catch (const Error&) {  // it is in trouble itself
+      }
+    }
+  }
+
   const Address& at(Rank peer) const { return addresses_[static_cast<size_t>(peer)]; }
   std::shared_ptr<Neighbour>& neighbour(Rank peer) { return meeting_.neighbours[static_cast<size_t>(peer)]; }
   bool remote(Rank peer) const { return at(peer).nonce != host_.nonce(); }
+
+  // Ranks may die before they have connected. Where their processes can be seen, that is noticed at once.
+  void watch(const Address& mine) {
+    for (Rank peer = 0; peer < size_; ++peer) {
+      const bool visible = remote(peer) && at(peer).pid_namespace == mine.pid_namespace;
+      watched_.emplace_back(visible ? static_cast<int>(::syscall(SYS_pidfd_open, at(peer).pid, 0)) : -1);
+      if (visible && watched_.back().get() < 0 && errno == ESRCH) lost(peer);
+    }
+  }
+
+  [[noreturn]] void lost(Rank peer) const {
+    throw Error(Code::peer_lost, "rank " + std::to_string(peer) + " (pid " + std::to_string(at(peer).pid) +
+                                     ") was lost while the ranks met");
+  }
+
+  // Waits until one of these descriptors can be read, and returns its index. Throws when a rank dies first.
+  size_t await_readable(const std::vector<int>& sources) const {
+    std::vector<pollfd> fds;
+    for (const int fd : sources) fds.push_back({fd, POLLIN, 0});
+    for (const Fd& process : watched_) fds.push_back({process.get(), POLLIN, 0});
+    for (;;) {
+      ::poll(fds.data(), fds.size(), 20);
+      for (size_t i = 0; i < fds.size(); ++i) {
+        if (fds[i].revents == 0) continue;
+        if (i < sources.size()) return i;
+        lost(static_cast<Rank>(i - sources.size()));
+      }
+      if (deadline_.passed()) {
+        throw Error(Code::timeout, "rank " + std::to_string(rank_) + " timed out while the ranks met");
+      }
+    }
+  }
 
   void exchange_addresses(Bootstrap& bootstrap, Progress& progress, uint64_t block) {
     Address mine;
     mine.uid = ::geteuid();
     mine.size = size_;
     mine.bell = progress.bell_index();
+    mine.pid = ::getpid();
+    mine.pid_namespace = pid_namespace();
     std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36);
     mine.nonce = host_.nonce();
     mine.nonce_address = reinterpret_cast<uint64_t>(&host_.nonce());
@@ -219,8 +268,8 @@ class Guest {
     listener_.name().copy(mine.listener, sizeof(mine.listener));
     const auto all = bootstrap.allgather(as_bytes(mine), deadline_);
     if (all.size() != static_cast<size_t>(size_)) {
-      throw Error(Code::invalid_argument, "the bootstrap returned " + std::to_string(all.size()) + " strings for a group of " +
-                                              std::to_string(size_) + " ranks");
+      throw Error(Code::invalid_argument, "the bootstrap returned " + std::to_string(all.size()) +
+                                              " strings for a group of " + std::to_string(size_) + " ranks");
     }
     for (Rank peer = 0; peer < size_; ++peer) {
       const std::string& text = all[static_cast<size_t>(peer)];
@@ -233,6 +282,7 @@ class Guest {
       addresses_.push_back(theirs);
       meeting_.blocks.push_back(theirs.block);
     }
+    watch(mine);
   }
 
   void check(Rank peer, const Address& theirs, const Address& mine) const {
@@ -263,15 +313,16 @@ class Guest {
     const Address& a = at(peer);
     n.base = segment;
     n.bytes = a.segment_bytes;
-    if (a.seat % alignof(SeatWords) != 0 || a.seat > n.bytes - sizeof(SeatWords) ||
+    if (a.seat % alignof(SeatWords) != 0 || n.bytes < sizeof(SeatWords) || a.seat > n.bytes - sizeof(SeatWords) ||
         (size_t{a.bell} + 1) * sizeof(BellWord) > a.bells_bytes) {
-      throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " named a seat outside of its segment");
+      throw Error(Code::backend,
+                  "shared memory: rank " + std::to_string(peer) + " named a seat outside of its segment");
     }
     n.seat = reinterpret_cast<const SeatWords*>(segment + a.seat);
     n.bell = reinterpret_cast<BellWord*>(bells) + a.bell;
   }
 
-  void connect_to(Rank peer) {
+  void connect_to(Rank peer, bool gave_up = false) {
     auto n = std::make_shared<Neighbour>();
     n->socket = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (n->socket.get() < 0) fail("no socket");
@@ -286,7 +337,7 @@ class Guest {
       throw Error(Code::unsupported, "rank " + std::to_string(peer) + " belongs to another user");
     }
     introduce(*n);
-    say_hello(n->socket.get());
+    say_hello(*n, peer, gave_up);
     neighbour(peer) = std::move(n);
   }
 
@@ -308,58 +359,92 @@ class Guest {
     n.host = &host_;
   }
 
-  void say_hello(int socket) {
+  void say_hello(const Neighbour& n, Rank peer, bool gave_up = false) {
     Hello hello;
     hello.rank = rank_;
     hello.nonce = host_.nonce();
+    hello.gave_up = gave_up ? 1 : 0;
     const int fds[2] = {host_.arena().fd(), host_.bells_fd()};
-    send_message(socket, as_bytes(hello), fds);
+    if (!try_send(n.socket.get(), as_bytes(hello), fds)) lost(peer);
   }
 
-  // Reads the other's hello, maps its memory, and tries to read it.
-  Rank hear_hello(Neighbour& n) {
-    await_readable(n.socket.get(), meeting_.neighbours, deadline_);
-    Fd segment, bells;
-    const Hello hello = receive_message<Hello>(n.socket.get(), &segment, &bells);
-    if (hello.protocol != kProtocol || hello.rank < 0 || hello.rank >= size_ || at(hello.rank).nonce != hello.nonce) {
-      throw Error(Code::backend, "shared memory: a process that is not of this group connected");
+  // Maps the memory that came with a peer's hello, and tries to read it.
+  void take_memory(Neighbour& n, Rank peer, const Fd& segment, const Fd& bells) {
+    const Address& a = at(peer);
+    try {
+      n.segment = map_peer(segment.get(), a.segment_bytes, false);
+      n.bells = map_peer(bells.get(), a.bells_bytes, true);
+    } catch (const Error& error) {
+      throw Error(error.code(), "rank " + std::to_string(rank_) + " cannot map the memory of rank " +
+                                    std::to_string(peer) + ": " + error.what());
     }
-    const Address& a = at(hello.rank);
-    n.segment = map_peer(segment.get(), a.segment_bytes, false);
-    n.bells = map_peer(bells.get(), a.bells_bytes, true);
-    use_memory(n, hello.rank, n.segment.base(), n.bells.base());
+    use_memory(n, peer, n.segment.base(), n.bells.base());
     n.readable = vm_readv_wanted() && can_read(n.pid, reinterpret_cast<const void*>(a.nonce_address), a.nonce);
-    return hello.rank;
   }
 
-  void accept_one() {
-    auto n = std::make_shared<Neighbour>();
-    do {
-      await_readable(listener_.fd(), meeting_.neighbours, deadline_);
-      n->socket = Fd(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (n->socket.get() < 0) fail("accept");
-    } while (!same_user(n->socket.get()));  // anybody may connect to an abstract name; strangers are hung up on
-    introduce(*n);
-    const Rank peer = hear_hello(*n);
-    if (peer >= rank_ || neighbour(peer) != nullptr) {
-      throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " connected twice");
+  // Who says hello, if it is a rank of this group that is still to come.
+  std::optional<Rank> read_hello(int socket, Fd* segment, Fd* bells) {
+    const auto hello = receive_message<Hello>(socket, segment, bells);
+    if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
+    if (at(hello->rank).nonce != hello->nonce) return std::nullopt;
+    if (hello->gave_up != 0) {
+      throw Error(Code::peer_lost, "rank " + std::to_string(hello->rank) + " gave up while the ranks met");
     }
-    say_hello(n->socket.get());
-    send_message(n->socket.get(), as_bytes(Verdict{n->readable}));
-    neighbour(peer) = std::move(n);
+    return hello->rank;
+  }
+
+  // Takes the connections of all lower ranks. Anybody on the host may connect to an abstract name: other users are hung
+  // up on, and whoever of this user says nothing, or nonsense, keeps nobody waiting.
+  void accept_all() {
+    auto left = std::count_if(addresses_.begin(), addresses_.begin() + rank_,
+                              [this](const Address& a) { return a.nonce != host_.nonce(); });
+    std::vector<Fd> silent;
+    while (left > 0) {
+      std::vector<int> sources{listener_.fd()};
+      for (const Fd& socket : silent) sources.push_back(socket.get());
+      const size_t ready = await_readable(sources);
+      if (ready == 0) {
+        Fd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (socket.get() < 0 && errno != ECONNABORTED && errno != EINTR) fail("cannot accept a rank's connection");
+        if (socket.get() >= 0 && same_user(socket.get())) silent.push_back(std::move(socket));
+        continue;
+      }
+      Fd socket = std::move(silent[ready - 1]);
+      silent.erase(silent.begin() + static_cast<ptrdiff_t>(ready) - 1);
+      if (admit(std::move(socket))) --left;
+    }
+  }
+
+  bool admit(Fd socket) {
+    Fd segment, bells;
+    const auto peer = read_hello(socket.get(), &segment, &bells);
+    if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return false;
+    auto n = std::make_shared<Neighbour>();
+    n->socket = std::move(socket);
+    introduce(*n);
+    take_memory(*n, *peer, segment, bells);
+    say_hello(*n, *peer);
+    if (!try_send(n->socket.get(), as_bytes(Verdict{n->readable}))) lost(*peer);
+    neighbour(*peer) = std::move(n);
+    return true;
   }
 
   void finish_connecting(Rank peer) {
     Neighbour& n = *neighbour(peer);
-    hear_hello(n);
-    send_message(n.socket.get(), as_bytes(Verdict{n.readable}));
+    await_readable({n.socket.get()});
+    Fd segment, bells;
+    if (read_hello(n.socket.get(), &segment, &bells) != peer) lost(peer);
+    take_memory(n, peer, segment, bells);
+    if (!try_send(n.socket.get(), as_bytes(Verdict{n.readable}))) lost(peer);
     hear_verdict(peer);
   }
 
   void hear_verdict(Rank peer) {
     Neighbour& n = *neighbour(peer);
-    await_readable(n.socket.get(), meeting_.neighbours, deadline_);
-    n.reads_us = receive_message<Verdict>(n.socket.get()).readable != 0;
+    await_readable({n.socket.get()});
+    const auto verdict = receive_message<Verdict>(n.socket.get());
+    if (!verdict) lost(peer);
+    n.reads_us = verdict->readable != 0;
   }
 
   void look_around() {
@@ -383,6 +468,7 @@ class Guest {
   Deadline deadline_;
   Listener listener_;
   std::vector<Address> addresses_;
+  std::vector<Fd> watched_;  // by rank: a pidfd, or none
   Meeting meeting_;
 };
 

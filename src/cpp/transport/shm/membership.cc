@@ -7,6 +7,7 @@
 #include <list>
 #include <new>
 #include <set>
+#include <thread>
 
 #include "transport/shm/facts.h"
 
@@ -59,6 +60,11 @@ class Graveyard {
     alive_.insert(uid);
   }
 
+  void forget(uint64_t uid) {
+    std::lock_guard lock(mutex_);
+    alive_.erase(uid);
+  }
+
   void add(Grave grave, uint64_t uid) {
     std::lock_guard lock(mutex_);
     alive_.erase(uid);
@@ -98,26 +104,31 @@ Graveyard& graveyard() {
 Thresholds Thresholds::from_environment(bool crowded) {
   Thresholds t;
   // Where ranks share CPUs, waiting for the receiver costs a turn of the scheduler.
-  if (crowded) t.shared = t.remote = size_t{128} << 10;
+  if (crowded) t.shared = size_t{48} << 10;
   override_bytes("A2A_SHM_DIRECT_MIN", &t.shared);
   override_bytes("A2A_SHM_CMA_MIN", &t.remote);
+  override_bytes("A2A_SHM_STREAM_MIN", &t.stream);
   return t;
 }
 
-std::byte* Membership::new_block(Host& host, int size) {
+Membership::NewBlock Membership::new_block(Host& host, int size) {
   graveyard().sweep();
-  std::byte* base = host.arena().allocate(std::max(Block::bytes(size), size_t{4096}));
-  new (base) RankWords{};
-  const uint64_t uid = host.nonce() + next_uid();
-  Block(base, size).words().uid = uid;
-  graveyard().born(uid);
-  return base;
+  NewBlock block(host.arena().allocate(std::max(Block::bytes(size), size_t{4096})));
+  auto* words = new (block.get()) RankWords{};
+  words->uid = host.nonce() + next_uid();
+  graveyard().born(words->uid);
+  return block;
 }
 
-Membership::Membership(Rank rank, std::byte* block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+void Membership::GiveBack::operator()(std::byte* block) const noexcept {
+  graveyard().forget(reinterpret_cast<RankWords*>(block)->uid);
+  Host::get().arena().release(block);
+}
+
+Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
                        std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks)
     : rank_(rank),
-      block_(block, static_cast<int>(neighbours.size())),
+      block_(block.get(), static_cast<int>(neighbours.size())),
       progress_(std::move(progress)),
       surroundings_(surroundings),
       thresholds_(Thresholds::from_environment(surroundings.oversubscribed())),
@@ -132,6 +143,7 @@ Membership::Membership(Rank rank, std::byte* block, std::shared_ptr<Progress> pr
     threads_ |= neighbours[i]->same_process;
   }
   progress_->note(surroundings_, threads_);
+  block.release();
 }
 
 Membership::~Membership() {
@@ -180,8 +192,14 @@ void Membership::post_abort(Code code, std::string_view text) noexcept {
   if (words.aborted.load(std::memory_order_relaxed) != 0) return;
   write_text(words.abort_text, text);
   words.aborted.store(static_cast<uint32_t>(code), std::memory_order_release);
+  StdAtomics::fence();  // either a reader sees the abort before it copies, or this rank sees that it reads
   for (Rank r = 0; r < size(); ++r) {
-    if (r != rank_) wake_always(*peer(r).host);
+    if (r == rank_) continue;
+    wake_always(*peer(r).host);
+    // A thread of this process copies from addresses that the caller may unmap as soon as it hears of the error.
+    while (peer(r).host->same_process && peer(r).block.words().reading.load(std::memory_order_acquire) == my_mark()) {
+      std::this_thread::yield();
+    }
   }
 }
 
@@ -194,13 +212,26 @@ void Membership::leave(Left how) noexcept {
   }
 }
 
+void Membership::see_off(Deadline deadline) {
+  for (Rank r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    const Peer& p = peer(r);
+    const auto& words = p.block.words();
+    while (words.left.load(std::memory_order_acquire) == 0 && words.uid == p.uid && !p.host->gone()) {
+      if (deadline.passed()) return;
+      std::this_thread::yield();
+    }
+  }
+}
+
 void Membership::throw_if_aborted(Rank rank) {
   const auto& words = peer(rank).block.words();
+  std::atomic_thread_fence(std::memory_order_acquire);  // what was copied before was copied before this look
   const uint32_t code = words.aborted.load(std::memory_order_acquire);
   if (code == 0) return;
   const bool known = code >= static_cast<uint32_t>(Code::peer_lost) && code <= static_cast<uint32_t>(Code::backend);
-  throw Error(known ? static_cast<Code>(code) : Code::aborted,
-              "rank " + std::to_string(rank) + " gave up: " + peer_text(words.abort_text));
+  // The first rank's words, handed on unchanged: they name the culprit, the operation and who noticed.
+  throw Error(known ? static_cast<Code>(code) : Code::aborted, peer_text(words.abort_text));
 }
 
 std::string Membership::describe(Rank rank) {

@@ -17,8 +17,10 @@ namespace a2a::shm {
 // From how many bytes of a pair on the receiver copies straight from the sender's memory, which saves one of two copies
 // and costs the sender a wait for the receiver. Measured: docs/performance.md.
 struct Thresholds {
-  size_t shared = size_t{16} << 10;   // A2A_SHM_DIRECT_MIN: the source lies in shared memory, or in the same process
-  size_t remote = size_t{256} << 10;  // A2A_SHM_CMA_MIN: the source is private, read with process_vm_readv
+  size_t shared = size_t{16} << 10;  // A2A_SHM_DIRECT_MIN: the source lies in shared memory, or in the same process
+  size_t remote = size_t{4} << 20;   // A2A_SHM_CMA_MIN: the source is private, read with process_vm_readv; below, two
+                                     // copies through a ring that stays in the caches are faster
+  size_t stream = size_t{8} << 20;   // A2A_SHM_STREAM_MIN: bytes a rank receives in all, written past the caches
 
   // With the environment's overrides. Throws Error(invalid_argument) when one is not a number.
   static Thresholds from_environment(bool crowded);
@@ -28,9 +30,9 @@ struct Thresholds {
 struct Ring {
   static constexpr uint64_t kChunks = 8;
 
-  std::byte* base = nullptr;             // made on first use
-  uint64_t produced = 0;                 // chunks filled since the communicator was made
-  uint64_t consumed = 0;                 // chunks known to be free again
+  std::byte* base = nullptr;              // made on first use
+  uint64_t produced = 0;                  // chunks filled since the communicator was made
+  uint64_t consumed = 0;                  // chunks known to be free again
   std::array<uint64_t, kSlots> end = {};  // `produced` at the end of the operation that used this slot last
 
   bool has_room() const { return produced - consumed < kChunks; }
@@ -46,10 +48,14 @@ struct Peer {
 
 class Membership {
  public:
-  // Takes a zeroed block of this process's segment.
-  static std::byte* new_block(Host& host, int size);
+  // A zeroed block of this process's segment, given back unless a membership takes it over.
+  struct GiveBack {
+    void operator()(std::byte* block) const noexcept;
+  };
+  using NewBlock = std::unique_ptr<std::byte, GiveBack>;
+  static NewBlock new_block(Host& host, int size);
 
-  Membership(Rank rank, std::byte* block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+  Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
              std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks);
   ~Membership();
   Membership(const Membership&) = delete;
@@ -86,10 +92,15 @@ class Membership {
   // has raised an error for this operation: it must not count as a success here.
   void throw_if_aborted(Rank peer);
 
+  // Waits until every peer has left or is gone, or the deadline passes.
+  void see_off(Deadline deadline);
+
   // "rank 2 (pid 4711, alive): last operation allgather #7, finished up to #6"
   std::string describe(Rank peer);
 
  private:
+  uint32_t my_mark() const { return static_cast<uint32_t>(rank_) + 1; }
+
   Rank rank_;
   Block block_;
   std::shared_ptr<Progress> progress_;

@@ -42,8 +42,8 @@ Block Neighbour::block(uint64_t offset, int size) const {
 
 bool Neighbour::gone() {
   if (same_process || lost.load(std::memory_order_relaxed)) return lost.load(std::memory_order_relaxed);
-  // A pidfd is readable once the process has ended; the socket hangs up then, and also when a process that cannot be seen
-  // from here ends. Both at once, because a forked child of the peer may hold the socket open.
+  // A pidfd is readable once the process has ended; the socket hangs up then, and also when a process that cannot be
+  // seen from here ends. Both at once, because a forked child of the peer may hold the socket open.
   pollfd fds[2] = {{socket.get(), POLLIN | POLLRDHUP, 0}, {pidfd.get(), POLLIN, 0}};
   if (::poll(fds, 2, 0) > 0 && ((fds[0].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0 || fds[1].revents != 0)) {
     lost.store(true, std::memory_order_relaxed);
@@ -58,11 +58,14 @@ std::string Neighbour::state() const {
   if (lost) return text + ", exited";
   switch (process_state(pid)) {
     case 'T':
-    case 't': return text + ", alive but stopped";
+    case 't':
+      return text + ", alive but stopped";
     case 'Z':
     case 'X':
-    case '\0': return text + ", exited";
-    default: return text + ", alive";
+    case '\0':
+      return text + ", exited";
+    default:
+      return text + ", alive";
   }
 }
 

@@ -18,10 +18,10 @@ class Progress;
 
 // Shared by a communicator and the ones split from it. Keeps the peer's segment mapped as long as it exists.
 struct Neighbour {
-  pid_t pid = 0;                   // in this process's view, 0 when it cannot be seen
-  bool same_process = false;       // a thread of this process: its memory is ours
-  bool readable = false;           // this rank may use process_vm_readv on it
-  bool reads_us = false;           // it may use process_vm_readv on this rank
+  pid_t pid = 0;                    // in this process's view, 0 when it cannot be seen
+  bool same_process = false;        // a thread of this process: its memory is ours
+  bool readable = false;            // this rank may use process_vm_readv on it
+  bool reads_us = false;            // it may use process_vm_readv on this rank
   const std::byte* base = nullptr;  // of its segment
   size_t bytes = 0;
   const SeatWords* seat = nullptr;

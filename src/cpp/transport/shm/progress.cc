@@ -15,11 +15,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A rank with a CPU of its own spins this long before it sleeps: longer than ranks that compute the same thing drift
-// apart, short against a wake-up's cost when they do not.
-constexpr auto kSpin = 200us;
-// Ranks that share CPUs hand theirs over at once, and sleep when nothing has come for this long.
-constexpr auto kYield = 500us;
+// A rank with a CPU of its own spins for so many steps (a few microseconds); then it yields between its looks, because
+// whoever it waits for may stand in line for this very CPU. Ranks that are known to share CPUs yield from the start.
+constexpr unsigned kSpins = 128;
+// With nothing new for this long a rank sleeps. Longer than ranks that compute the same thing drift apart.
+constexpr auto kAwake = 500us;
 // The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
 constexpr auto kSlice = 10ms;
 constexpr unsigned kYieldsPerLook = 8;
@@ -74,7 +74,7 @@ void Progress::poll() {
     std::lock_guard lock(mutex_);
     if (advance()) return;
   }
-  check(Deadline::Clock::now());
+  look(Deadline::never());
 }
 
 void Progress::note(const Surroundings& surroundings, bool threads) {
@@ -82,20 +82,33 @@ void Progress::note(const Surroundings& surroundings, bool threads) {
   crowded_ |= surroundings.oversubscribed() || threads;
 }
 
-bool Progress::pause(Patience& patience, Deadline deadline) {
-  if (!patience.exhausted) {
-    if (crowded_) {
-      ::sched_yield();
-    } else {
-      relax();
-    }
-    if (++patience.steps % (crowded_ ? kYieldsPerLook : kStepsPerLook) != 0) return true;
-  }
+bool Progress::look(Deadline deadline) {
+  constexpr auto kOften = 500us;  // aborts and deadlines
   const auto now = Deadline::Clock::now();
   if (deadline.passed(now)) return false;
-  check(now);
+  std::lock_guard lock(mutex_);
+  if (now - last_checked_ < kOften) return true;
+  last_checked_ = now;
+  const bool ask_kernel = now - last_asked_ >= kSlice;
+  if (ask_kernel) last_asked_ = now;
+  for (size_t i = 0; i < active_.size(); ++i) active_[i]->check(now, ask_kernel);
+  return true;
+}
+
+bool Progress::pause(Patience& patience, Deadline deadline) {
+  if (!patience.exhausted) {
+    ++patience.idle;
+    if (!crowded_ && patience.idle < kSpins) {
+      relax();
+      return true;
+    }
+    ::sched_yield();
+    if (patience.idle % kYieldsPerLook != 0) return true;
+  }
+  if (!look(deadline)) return false;
+  const auto now = Deadline::Clock::now();
   if (patience.since == Deadline::Clock::time_point{}) patience.since = now;
-  patience.exhausted |= now - patience.since >= (crowded_ ? kYield : kSpin);
+  patience.exhausted |= now - patience.since >= kAwake;
   return patience.exhausted ? sleep(patience, deadline) : true;
 }
 
@@ -117,13 +130,6 @@ bool Progress::sleep(Patience& patience, Deadline deadline) {
   }
   end_sleep(*seat_);
   return !interrupted;
-}
-
-void Progress::check(Deadline::Clock::time_point now) {
-  std::lock_guard lock(mutex_);
-  const bool ask_kernel = now - last_asked_ >= kSlice;
-  if (ask_kernel) last_asked_ = now;
-  for (size_t i = 0; i < active_.size(); ++i) active_[i]->check(now, ask_kernel);
 }
 
 void wake(const Neighbour& peer) {

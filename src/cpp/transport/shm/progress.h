@@ -1,5 +1,5 @@
-// How a rank waits: one place for all of its communicators, so that each wait advances every operation in flight and two
-// communicators used in different order by different ranks cannot block each other.
+// How a rank waits: one place for all of its communicators, so that each wait advances every operation in flight and
+// two communicators used in different order by different ranks cannot block each other.
 #pragma once
 
 #include <memory>
@@ -56,36 +56,40 @@ class Progress {
   bool wait(Finished&& finished, Deadline deadline) {
     Patience patience;
     for (;;) {
+      bool moved = false;
       {
         std::lock_guard lock(mutex_);
-        const bool moved = advance();
+        moved = advance();
         if (finished()) return true;
         if (moved) patience.renew();
-        if (moved && patience.steps % kStepsPerLook != 0) continue;
       }
-      if (!pause(patience, deadline)) return false;
+      if (moved ? patience.moves % kMovesPerLook == 0 && !look(deadline) : !pause(patience, deadline)) return false;
     }
   }
 
  private:
-  static constexpr unsigned kStepsPerLook = 64;  // at the clock, which costs as much as a few looks at a line
+  // A step copies at most 256 KiB for each peer, so that a long copy is looked up from often enough.
+  static constexpr unsigned kMovesPerLook = 4;
 
   // How long this wait has lasted since something moved last.
   struct Patience {
-    unsigned steps = 0;
+    unsigned moves = 0;
+    unsigned idle = 0;                    // looks since then
     Deadline::Clock::time_point since{};  // set at the first look at the clock
     bool exhausted = false;               // sleep from now on
 
     void renew() {
-      ++steps;
+      ++moves;
+      idle = 0;
       since = {};
       exhausted = false;
     }
   };
+  // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths.
+  bool look(Deadline deadline);
   // One step of waiting: spin or yield at first, sleep later. False when the deadline passed or a signal arrived.
   bool pause(Patience& patience, Deadline deadline);
   bool sleep(Patience& patience, Deadline deadline);
-  void check(Deadline::Clock::time_point now);
 
   Host& host_;
   std::mutex mutex_;
@@ -94,7 +98,7 @@ class Progress {
   BellWord* bell_;
   uint32_t bell_index_;
   bool crowded_ = false;
-  Deadline::Clock::time_point last_asked_{};
+  Deadline::Clock::time_point last_asked_{}, last_checked_{};
 };
 
 // Wakes a peer if it sleeps. Call before_waking() once before a round of these.

@@ -3,30 +3,22 @@
 #include <cstring>
 
 namespace a2a::shm {
-namespace {
-
-[[noreturn]] void refuse_forked() {
-  throw Error(Code::aborted,
-              "this communicator was made before fork(): it belongs to the parent process. Make a new one in the child");
-}
-
-}  // namespace
-
 std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
   if (size > kMaxRanks) {
-    throw Error(Code::unsupported, "size = " + std::to_string(size) + ": at most " + std::to_string(kMaxRanks) +
-                                       " ranks share one host");
+    throw Error(Code::unsupported,
+                "size = " + std::to_string(size) + ": at most " + std::to_string(kMaxRanks) + " ranks share one host");
   }
   auto progress = Progress::of_this_thread();
-  std::byte* block = Membership::new_block(progress->host(), size);
-  Meeting meeting = meet(rank, size, bootstrap, *progress, progress->host().arena().offset(block), deadline);
-  return std::unique_ptr<ShmTransport>(new ShmTransport(rank, block, progress, meeting.surroundings,
+  auto block = Membership::new_block(progress->host(), size);
+  Meeting meeting = meet(rank, size, bootstrap, *progress, progress->host().arena().offset(block.get()), deadline);
+  return std::unique_ptr<ShmTransport>(new ShmTransport(rank, std::move(block), progress, meeting.surroundings,
                                                         std::move(meeting.neighbours), meeting.blocks));
 }
 
-ShmTransport::ShmTransport(Rank rank, std::byte* block, std::shared_ptr<Progress> progress, Surroundings surroundings,
-                           std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks)
-    : membership_(rank, block, std::move(progress), surroundings, std::move(neighbours), blocks) {
+ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<Progress> progress,
+                           Surroundings surroundings, std::vector<std::shared_ptr<Neighbour>> neighbours,
+                           std::span<const uint64_t> blocks)
+    : membership_(rank, std::move(block), std::move(progress), surroundings, std::move(neighbours), blocks) {
   std::lock_guard lock(membership_.progress().mutex());
   membership_.progress().enter(this);
 }
@@ -40,11 +32,11 @@ ShmTransport::~ShmTransport() {
 }
 
 std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
-  if (membership_.progress().host().inherited()) refuse_forked();
+  membership_.progress().host().refuse_if_inherited();
   const bool refusal = !batch.refusal.empty();
   const Deadline deadline = batch.deadline;
-  auto exchange = std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(),
-                                             size());
+  auto exchange =
+      std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(), size());
   {
     std::lock_guard lock(membership_.progress().mutex());
     if (broken_) {
@@ -67,11 +59,7 @@ std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
 bool ShmTransport::advance() {
   if (queue_.empty()) return false;
   try {
-    // A bounded number of steps, so that somebody looks at deadlines and aborts during a long copy too.
-    constexpr int kMost = 4;
-    int steps = 0;
-    while (steps < kMost && step()) ++steps;
-    return steps > 0;
+    return step();
   } catch (const Error& error) {
     break_with(error);
   } catch (const std::exception& error) {  // out of memory, most likely
@@ -85,6 +73,8 @@ bool ShmTransport::step() {
   bool moved = false;
   for (size_t i = 0; i < queue_.size() && i < kSlots; ++i) {
     if (queue_[i]->posted()) continue;
+    // The ring of a pair is one stream: the next operation's chunks may only follow when this one's are all in.
+    if (i > 0 && queue_[i - 1]->streaming()) break;
     if (!queue_[i]->post(membership_)) break;
     moved = true;
   }
@@ -119,7 +109,7 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   // What it wrote before it left is all there. Take that first; only what is still wanting then is lost.
   advance();
   if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
-  const std::string how = gone                    ? " lost "
+  const std::string how = gone                   ? " lost "
                           : left == Left::closed ? " misses, because it has closed this communicator, "
                                                  : " misses, because it has left this communicator, ";
   break_with(Error(Code::peer_lost, name_of(queue_.front()->batch().signature) + ": rank " +
@@ -149,9 +139,14 @@ void ShmTransport::abort(std::string_view reason) noexcept {
 }
 
 void ShmTransport::leave(Left how) noexcept {
+  if (membership_.progress().host().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
   if (!queue_.empty()) break_with(Error(Code::aborted, "the communicator was let go"));
   membership_.leave(how);
+}
+
+void ShmTransport::see_off(std::chrono::milliseconds patience) {
+  membership_.see_off(Deadline::at(Deadline::Clock::now() + patience));
 }
 
 std::optional<Error> ShmTransport::broken() {
@@ -170,30 +165,37 @@ bool ShmTransport::vm_readv() {
 
 std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
                                                    Deadline deadline) {
-  std::byte* block = Membership::new_block(membership_.progress().host(), static_cast<int>(members.size()));
-  const uint64_t offset = membership_.arena().offset(block);
-  const auto all = bootstrap.allgather({reinterpret_cast<const char*>(&offset), sizeof(offset)}, deadline);
-  std::vector<uint64_t> blocks;
-  for (const std::string& text : all) {
-    uint64_t value = 0;
-    if (text.size() != sizeof(value)) throw Error(Code::backend, "shared memory: a member named no block");
-    std::memcpy(&value, text.data(), sizeof(value));
-    blocks.push_back(value);
+  Membership::NewBlock block;
+  std::string mine, failure;
+  try {
+    block = Membership::new_block(membership_.progress().host(), static_cast<int>(members.size()));
+    const uint64_t offset = membership_.arena().offset(block.get());
+    mine.assign(reinterpret_cast<const char*>(&offset), sizeof(offset));
+  } catch (const Error& error) {
+    failure = error.what();  // the others must hear of it: an empty string
   }
-  return derive(members, block, blocks, membership_.surroundings());
+  const auto all = bootstrap.allgather(mine, deadline);
+  if (!failure.empty()) throw Error(Code::backend, failure);
+  std::vector<uint64_t> blocks(members.size());
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (all[i].size() != sizeof(uint64_t)) {
+      throw Error(Code::backend, "rank " + std::to_string(members[i]) + " has no room for another communicator");
+    }
+    std::memcpy(&blocks[i], all[i].data(), sizeof(uint64_t));
+  }
+  return derive(members, std::move(block), blocks, membership_.surroundings());
 }
 
-std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, std::byte* block,
-                                                   std::span<const uint64_t> blocks,
-                                                   const Surroundings& surroundings) {
+std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, Membership::NewBlock block,
+                                                   std::span<const uint64_t> blocks, const Surroundings& surroundings) {
   std::vector<std::shared_ptr<Neighbour>> neighbours;
   Rank mine = 0;
   for (size_t i = 0; i < members.size(); ++i) {
     if (members[i] == membership_.rank()) mine = static_cast<Rank>(i);
     neighbours.push_back(membership_.peer(members[i]).host);
   }
-  return std::unique_ptr<ShmTransport>(
-      new ShmTransport(mine, block, membership_.shared_progress(), surroundings, std::move(neighbours), blocks));
+  return std::unique_ptr<ShmTransport>(new ShmTransport(mine, std::move(block), membership_.shared_progress(),
+                                                        surroundings, std::move(neighbours), blocks));
 }
 
 }  // namespace a2a::shm

@@ -32,6 +32,8 @@ class ShmTransport final : public Transport, private Active {
 
   // Takes no more part: peers that still need this rank learn that it left. Operations in flight are aborted.
   void leave(Left how) noexcept;
+  // Waits a little for the peers to leave too, so that what is shared with them can be given back at once.
+  void see_off(std::chrono::milliseconds patience);
   // The error that broke it, if any.
   std::optional<Error> broken();
 
@@ -40,7 +42,7 @@ class ShmTransport final : public Transport, private Active {
   bool vm_readv();  // of every peer
 
  private:
-  ShmTransport(Rank rank, std::byte* block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+  ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
                std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks);
 
   // Active; the mutex is held
@@ -51,7 +53,7 @@ class ShmTransport final : public Transport, private Active {
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
   void break_with(const Error& error);
-  std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, std::byte* block,
+  std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, Membership::NewBlock block,
                                        std::span<const uint64_t> blocks, const Surroundings& surroundings);
 
   Membership membership_;

@@ -1,11 +1,11 @@
 // How the ranks that are alive agree on who they are.
 //
-// Each rank publishes the set of ranks it believes alive, and takes out of it who is dead and whoever another living rank
-// has taken out. Sets only get smaller, so they become equal. A rank that sees its own set published by all of its
-// members commits to it: that is its final word. Whoever sees a living rank commit to a set that holds itself adopts that
-// set; it can do so safely, because it had published this very set before. Two different sets cannot both be committed by
-// living ranks: each would need every living rank to have published it, and the one that committed first publishes no more.
-// A member that dies after the commitment is found by the new group's first operation.
+// Each rank publishes the set of ranks it believes alive, and takes out of it who is dead and whoever another living
+// rank has taken out. Sets only get smaller, so they become equal. A rank that sees its own set published by all of its
+// members commits to it: that is its final word. Whoever sees a living rank commit to a set that holds itself adopts
+// that set; it can do so safely, because it had published this very set before. Two different sets cannot both be
+// committed by living ranks: each would need every living rank to have published it, and the one that committed first
+// publishes no more. A member that dies after the commitment is found by the new group's first operation.
 #include <sched.h>
 
 #include <array>
@@ -58,9 +58,7 @@ std::optional<Proposal> read(const RankWords& words) {
   return proposal;
 }
 
-bool is_out(Peer& peer) {
-  return peer.block.words().left.load(std::memory_order_acquire) != 0 || peer.host->gone();
-}
+bool is_out(Peer& peer) { return peer.block.words().left.load(std::memory_order_acquire) != 0 || peer.host->gone(); }
 
 // One look at everybody. Makes `ranks` smaller where it must be; returns whether all of its members agree on it.
 bool agree_on(Membership& m, Ranks& ranks) {
@@ -102,8 +100,8 @@ std::unique_ptr<ShmTransport> ShmTransport::shrink(std::vector<Rank>* members, D
     throw Error(Code::aborted, "shrink: this communicator has been replaced by a smaller one already");
   }
   abort("it shrinks");  // ends what is in flight, here and at the peers
-  std::byte* block = Membership::new_block(m.progress().host(), size());
-  words.successor.store(m.arena().offset(block), std::memory_order_relaxed);
+  auto block = Membership::new_block(m.progress().host(), size());
+  words.successor.store(m.arena().offset(block.get()), std::memory_order_relaxed);
   Ranks ranks;
   for (Rank r = 0; r < size(); ++r) ranks.add(r);
   for (;;) {
@@ -127,7 +125,7 @@ std::unique_ptr<ShmTransport> ShmTransport::shrink(std::vector<Rank>* members, D
   }
   Surroundings around = m.surroundings();
   around.ranks = static_cast<int>(members->size());
-  return derive(*members, block, blocks, around);
+  return derive(*members, std::move(block), blocks, around);
 }
 
 }  // namespace a2a::shm

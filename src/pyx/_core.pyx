@@ -1,0 +1,72 @@
+# cython: language_level=3, cdivision=True, boundscheck=False, wraparound=False, auto_pickle=False, autotestdict=False
+# distutils: language = c++
+"""The compiled core: errors, communicators, plans and work on any DLPack tensor."""
+
+cimport cython
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, PyObject_CheckBuffer
+from cpython.dict cimport PyDict_GetItem
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
+from cpython.object cimport PyObject
+from cpython.pycapsule cimport (
+    PyCapsule_CheckExact,
+    PyCapsule_GetPointer,
+    PyCapsule_IsValid,
+    PyCapsule_New,
+    PyCapsule_SetName,
+)
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cython.operator cimport dereference
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from a2a cimport *
+from background cimport *
+from dlpack cimport *
+
+import importlib
+import os
+
+import numpy as np
+
+cdef object ndarray = np.ndarray
+
+cdef extern from "Python.h":
+    long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
+
+core_version = A2A_VERSION.decode()
+
+include "errors.pxi"
+include "protocols.pxi"
+include "dtypes.pxi"
+include "tensor.pxi"
+include "memory.pxi"
+include "arguments.pxi"
+include "shared_array.pxi"
+include "allocate.pxi"
+include "operations.pxi"
+include "endpoint.pxi"
+include "work.pxi"
+include "plan.pxi"
+include "communicator.pxi"
+include "bootstrap.pxi"
+
+
+def describe_tensor(obj):
+    """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.
+    ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""
+    cdef View view
+    view_of(obj, "tensor", True, False, &view)
+    return {
+        "shape": tuple([view.shape[i] for i in range(view.ndim)]),
+        "dtype": dtype_name(view.dtype),
+        "device": (int(view.device.device_type), view.device.device_id),
+        "contiguous": bool(view.contiguous),
+        "writable": None if view.access == UNKNOWN else view.access == WRITABLE,
+        "framework": framework_of(obj),
+        "bytes": view.nbytes,
+    }

@@ -1,0 +1,273 @@
+# The C++ core as the bindings see it, and the few lines of C++ that have no shape in Cython.
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+
+cdef extern from *:
+    """
+    #include <cstring>
+    #include <new>
+
+    #include "a2a/types.h"
+
+    namespace a2a_py {
+
+    // The Python class of each a2a::Code, set once when the module is imported.
+    static PyObject* error_class[8];
+
+    // The one gate for C++ exceptions, called with the GIL while an exception is being handled.
+    // A message may hold words of a peer, or of an argument: bytes that are not UTF-8 are shown as such.
+    static void set_error(a2a::Code code, const char* text) {
+      PyObject* message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "backslashreplace");
+      if (message == nullptr) return;
+      PyErr_SetObject(error_class[static_cast<int>(code)], message);
+      Py_DECREF(message);
+    }
+
+    static void raise_current() {
+      try {
+        throw;
+      } catch (const a2a::Error& error) {
+        set_error(error.code(), error.what());
+      } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+      } catch (const std::exception& error) {
+        set_error(a2a::Code::backend, error.what());
+      }
+    }
+
+    }  // namespace a2a_py
+    """
+    void raise_current "a2a_py::raise_current"()
+    PyObject** error_class "a2a_py::error_class"
+
+
+cdef extern from "a2a/types.h" nogil:
+    cdef cppclass DType "a2a::DType":
+        uint8_t code
+        uint8_t bits
+        uint16_t lanes
+
+    enum class Memory "a2a::Memory":
+        host
+        cuda
+        npu
+
+    enum class Op "a2a::Op":
+        alltoallv
+        alltoall
+        alltoall_list
+        allgather
+        global_scatter
+        global_gather
+        exchange
+        barrier
+        split
+        group
+        shrink
+        close
+
+    string dtype_string "a2a::to_string"(DType) except +raise_current
+    const char* memory_string "a2a::to_string"(Memory)
+
+    cdef cppclass Stream "a2a::Stream":
+        void* handle
+
+
+cdef extern from "a2a/work.h" nogil:
+    cdef cppclass CppWork "a2a::Work":
+        cbool done() except +raise_current
+        cbool arrived(int) except +raise_current
+
+
+cdef extern from "a2a/bootstrap.h" nogil:
+    cdef cppclass Bootstrap "a2a::Bootstrap":
+        pass
+
+    vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
+
+
+cdef extern from "a2a/communicator.h" nogil:
+    cdef cppclass Call "a2a::Call":
+        Op op
+        DType dtype
+        Memory memory
+        size_t unit_bytes
+        uint64_t plan
+        When deadline
+        Stream stream
+
+    cdef cppclass HostFacts "a2a::HostFacts":
+        int ranks
+        int cpus
+        cbool oversubscribed
+        cbool vm_readv
+
+    cdef cppclass CppCommunicator "a2a::Communicator":
+        int rank() except +raise_current
+        int size() except +raise_current
+        double timeout_seconds() except +raise_current
+        uint64_t next_plan() except +raise_current
+        void refuse(const Call&, string) except +raise_current
+        void abort(string)
+        cbool closed() except +raise_current
+        cbool broken() except +raise_current
+        HostFacts host_facts() except +raise_current
+
+
+cdef extern from *:
+    """
+    #include <algorithm>
+    #include <chrono>
+    #include <memory>
+    #include <optional>
+    #include <string>
+    #include <vector>
+
+    #include "a2a/communicator.h"
+
+    #ifndef A2A_VERSION
+    #define A2A_VERSION "0"
+    #endif
+
+    namespace a2a_py {
+
+    using PlanPtr = std::shared_ptr<const a2a::Plan>;
+    using WorkPtr = std::shared_ptr<a2a::Work>;
+    using CountList = std::vector<int64_t>;
+    using When = std::optional<a2a::Deadline>;
+
+    inline When deadline_after(double seconds) { return a2a::Deadline::after_seconds(seconds); }
+
+    // Everything Communicator::start needs. `listed` says which of the two forms of buffers is meant.
+    struct Exchange {
+      PlanPtr plan;
+      a2a::Call call;
+      bool listed = false;
+      const void* send = nullptr;
+      void* recv = nullptr;
+      std::vector<const void*> sends;
+      std::vector<void*> recvs;
+    };
+
+    inline WorkPtr start(a2a::Communicator& comm, const Exchange& x) {
+      if (x.listed) return comm.start(*x.plan, x.sends, x.recvs, x.call);
+      return comm.start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call);
+    }
+
+    // Waits for a while, so that the caller can look for signals between two waits. True once finished. Throws
+    // Error(timeout) when `until` has passed.
+    inline bool wait_slice(a2a::Work& work, const When& until) {
+      const auto now = a2a::Deadline::Clock::now();
+      if (until && until->passed(now)) {
+        work.wait(*until);
+        return true;
+      }
+      auto end = now + std::chrono::milliseconds(50);
+      if (until) end = std::min(end, until->when());
+      return work.wait_until(a2a::Deadline::at(end));
+    }
+
+    // For the memory of the buffers: "not finished" is the safe answer when done() cannot tell.
+    inline bool finished(a2a::Work& work) noexcept {
+      try {
+        return work.done();
+      } catch (...) {
+        return false;
+      }
+    }
+
+    inline PlanPtr plan_alltoallv(int rank, int size, size_t row_bytes, const CountList& send_counts,
+                                  const CountList& send_displs, size_t send_rows, const CountList& recv_counts,
+                                  const CountList& recv_displs, size_t recv_rows) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::alltoallv(
+          rank, size, row_bytes, {send_counts, send_displs}, send_rows, {recv_counts, recv_displs}, recv_rows));
+    }
+
+    inline PlanPtr plan_alltoall_list(int rank, int size, const std::vector<size_t>& send_bytes,
+                                      const std::vector<size_t>& recv_bytes) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::alltoall_list(rank, size, send_bytes, recv_bytes));
+    }
+
+    inline PlanPtr plan_allgather(int rank, int size, size_t bytes_per_rank) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::allgather(rank, size, bytes_per_rank));
+    }
+
+    inline PlanPtr plan_global(bool gather, int rank, int size, size_t row_bytes, const CountList& local,
+                               const CountList& global) {
+      auto make = gather ? a2a::Plan::global_gather : a2a::Plan::global_scatter;
+      return std::make_shared<const a2a::Plan>(make(rank, size, row_bytes, local, global));
+    }
+
+    inline PlanPtr transpose(const PlanPtr& plan) { return std::make_shared<const a2a::Plan>(plan->transpose()); }
+    inline size_t send_extent(const PlanPtr& plan) { return plan->send_extents()[0]; }
+    inline size_t recv_extent(const PlanPtr& plan) { return plan->recv_extents()[0]; }
+
+    inline bool multiply(int64_t a, int64_t b, int64_t& product) { return !__builtin_mul_overflow(a, b, &product); }
+    inline bool add(int64_t a, int64_t b, int64_t& sum) { return !__builtin_add_overflow(a, b, &sum); }
+
+    // Memory by reference count, so that it can be let go on any thread, without the GIL and after the interpreter.
+    using SharedMemory = std::shared_ptr<void>;
+
+    inline SharedMemory allocate_shared(size_t bytes) { return a2a::Communicator::allocate_shared(bytes); }
+
+    inline SharedMemory hold_object(PyObject* owner) {
+      Py_INCREF(owner);
+      return SharedMemory(owner, [](void* object) {
+        if (!Py_IsInitialized()) return;
+        const PyGILState_STATE state = PyGILState_Ensure();
+        Py_DECREF(static_cast<PyObject*>(object));
+        PyGILState_Release(state);
+      });
+    }
+
+    }  // namespace a2a_py
+    """
+    const char* A2A_VERSION
+
+    ctypedef vector[int64_t] CountList "a2a_py::CountList"
+
+    cdef cppclass When "a2a_py::When":
+        pass
+
+    cdef cppclass PlanPtr "a2a_py::PlanPtr":
+        cbool operator bool()
+
+    cdef cppclass SharedMemory "a2a_py::SharedMemory":
+        void* get() nogil
+
+    cdef cppclass Exchange "a2a_py::Exchange":
+        PlanPtr plan
+        Call call
+        cbool listed
+        const void* send
+        void* recv
+        vector[const void*] sends
+        vector[void*] recvs
+
+    When deadline_after "a2a_py::deadline_after"(double)
+    shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_current nogil
+    cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
+    cbool finished "a2a_py::finished"(CppWork&) nogil
+
+    PlanPtr cpp_plan_alltoallv "a2a_py::plan_alltoallv"(
+        int, int, size_t, const CountList&, const CountList&, size_t, const CountList&, const CountList&, size_t
+    ) except +raise_current
+    PlanPtr cpp_plan_alltoall_list "a2a_py::plan_alltoall_list"(
+        int, int, const vector[size_t]&, const vector[size_t]&) except +raise_current
+    PlanPtr cpp_plan_allgather "a2a_py::plan_allgather"(int, int, size_t) except +raise_current
+    PlanPtr cpp_plan_global "a2a_py::plan_global"(
+        cbool, int, int, size_t, const CountList&, const CountList&) except +raise_current
+    PlanPtr cpp_transpose "a2a_py::transpose"(const PlanPtr&) except +raise_current
+    size_t send_extent "a2a_py::send_extent"(const PlanPtr&)
+    size_t recv_extent "a2a_py::recv_extent"(const PlanPtr&)
+
+    cbool multiply "a2a_py::multiply"(int64_t, int64_t, int64_t&)
+    cbool add "a2a_py::add"(int64_t, int64_t, int64_t&)
+
+    SharedMemory allocate_shared "a2a_py::allocate_shared"(size_t) except +raise_current nogil
+    SharedMemory hold_object "a2a_py::hold_object"(object) except +raise_current

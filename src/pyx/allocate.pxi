@@ -1,0 +1,69 @@
+# New tensors in the framework of another: outputs of exchange() and out=None, and Communicator.empty().
+
+
+cdef void keep_error(void* context, const char* kind, const char* message) noexcept with gil:
+    (<list> context).append(message.decode(errors="replace"))
+
+
+cdef object allocate_exchange(const DLPackExchangeAPI* api, const View* view, int64_t rows):
+    """``rows`` rows shaped like those of the view, from the allocator of its framework."""
+    cdef DLTensor prototype
+    cdef DLManagedTensorVersioned* managed = NULL
+    cdef int64_t[MAX_NDIM] shape
+    cdef int64_t[MAX_NDIM] strides
+    cdef int64_t stride = 1
+    cdef void* made = NULL
+    cdef list errors = []
+    cdef int i
+    for i in range(view.ndim - 1, -1, -1):
+        shape[i] = view.shape[i] if i > 0 else rows
+        strides[i] = stride
+        stride *= shape[i]
+    prototype.data, prototype.shape, prototype.strides, prototype.byte_offset = NULL, shape, strides, 0
+    prototype.device, prototype.dtype, prototype.ndim = view.device, view.dtype, view.ndim
+    if api.managed_tensor_allocator(&prototype, &managed, <void*> errors, keep_error) != 0:
+        raise MemoryError(f"cannot allocate {rows} rows of {view.row_bytes} bytes: {'; '.join(errors)}")
+    api.managed_tensor_to_py_object_no_sync(managed, &made)
+    result = <object> made
+    Py_DECREF(result)  # the call gave us a reference of our own
+    return result
+
+
+cdef object allocate_like(object tensor, const View* view, int64_t rows):
+    """An uninitialised tensor of ``rows`` rows for the result of an exchange of ``tensor``. Frameworks whose arrays
+    cannot be written get a NumPy array, which convert_like then turns into theirs."""
+    cdef _ExchangeType kind
+    if isinstance(tensor, ndarray):
+        return np.empty((rows, *tensor.shape[1:]), tensor.dtype)
+    kind = exchange_type_of(tensor)
+    if kind is not None:
+        return allocate_exchange(kind.api, view, rows)
+    shape = [rows]
+    shape.extend([view.shape[i] for i in range(1, view.ndim)])
+    return np.empty(shape, numpy_dtype(view.dtype))
+
+
+cdef object convert_like(object tensor):
+    """What turns the result of allocate_like(tensor) into the framework of ``tensor``; None where it is already."""
+    if framework_of(tensor) != "jax":
+        return None
+    import jax.numpy
+    return jax.numpy.asarray
+
+
+cdef object empty_like(object like, DLDataType dtype, object shape):
+    """An array in shared memory as a tensor of the framework ``like`` names or comes from."""
+    name = like if isinstance(like, str) else framework_of(like)
+    if name not in ("numpy", "torch", "paddle", "jax", "a2a"):
+        raise InvalidArgumentError(f"like is {like!r}; pass \"numpy\", \"torch\", \"paddle\", \"jax\" or one of their "
+                                   f"tensors")
+    if name == "numpy":
+        # The dtype first: a missing ml_dtypes should not cost an allocation.
+        kind = numpy_dtype(dtype)
+        array = allocate_array(dtype, shape)
+        return np.ndarray(array.shape, kind, array)
+    array = allocate_array(dtype, shape)
+    if name == "a2a":
+        return array
+    module = importlib.import_module("jax.dlpack" if name == "jax" else name)
+    return module.from_dlpack(array)

@@ -1,0 +1,220 @@
+# From what the caller passes to what the core takes: counts, timeouts, streams, and pairs of tensors that fit.
+
+
+cdef int64_t count_of(object item, str name, Py_ssize_t index) except? -1:
+    """One entry of a list of counts that is not a plain int: NumPy integers and whatever else counts as an index."""
+    if isinstance(item, bool) or "bool" in str(getattr(item, "dtype", "")):
+        raise InvalidArgumentError(f"{name}[{index}] is {item!r}, a bool; counts are integers")
+    try:
+        return item.__index__()
+    except OverflowError:
+        raise InvalidArgumentError(f"{name}[{index}] = {item} does not fit in 64 bits") from None
+    except (AttributeError, TypeError):
+        raise InvalidArgumentError(f"{name}[{index}] is {item!r}; counts are integers") from None
+
+
+cdef int append_sequence(object items, str name, CountList& counts) except -1:
+    """Integers from a list or tuple."""
+    cdef Py_ssize_t i
+    cdef int overflow = 0
+    cdef int64_t value
+    counts.reserve(len(items))
+    for i, item in enumerate(items):
+        if type(item) is int:
+            value = PyLong_AsLongLongAndOverflow(item, &overflow)
+            if overflow:
+                raise InvalidArgumentError(f"{name}[{i}] = {item} does not fit in 64 bits")
+        else:
+            value = count_of(item, name, i)
+        counts.push_back(value)
+    return 0
+
+
+cdef int64_t load_integer(const char* where, DLDataType dtype) noexcept nogil:
+    """One integer of any width. A uint64 above the range of int64 comes out negative."""
+    cdef bint signed_ = dtype.code == kDLInt
+    cdef int64_t value = 0
+    memcpy(&value, where, dtype.bits // 8)  # little-endian
+    if signed_ and dtype.bits < 64:
+        value = (value ^ (<int64_t> 1 << (dtype.bits - 1))) - (<int64_t> 1 << (dtype.bits - 1))
+    return value
+
+
+cdef int append_tensor(object tensor, str name, CountList& counts) except -1:
+    """Integers from a 1-D tensor on the host, strided or not."""
+    cdef View view
+    cdef int64_t i
+    cdef object holder = view_of(tensor, name, False, False, &view)
+    if view.ndim != 1:
+        raise InvalidArgumentError(f"{name} has {view.ndim} dimensions; counts are a list of integers or a 1-D tensor")
+    if view.dtype.lanes != 1 or (view.dtype.code != kDLInt and view.dtype.code != kDLUInt):
+        raise InvalidArgumentError(f"{name} has dtype {dtype_name(view.dtype)}; counts are integers")
+    if memory_of(&view, name) != Memory.host:
+        raise InvalidArgumentError(f"{name} is on a device, but counts are needed on the host; pass {name}.tolist()")
+    counts.resize(view.rows)
+    for i in range(view.rows):
+        counts[i] = load_integer(view.data + i * view.stride, view.dtype)
+        if counts[i] < 0 and view.dtype.code == kDLUInt:
+            raise InvalidArgumentError(f"{name}[{i}] = {<uint64_t> counts[i]} does not fit in 64 bits")
+    del holder  # The memory was needed until here.
+    return 0
+
+
+cdef int parse_counts(object obj, str name, CountList& counts) except -1:
+    """Integers from a sequence or tensor, without a check of how many there are."""
+    if type(obj) is list or type(obj) is tuple:
+        return append_sequence(obj, name, counts)
+    if is_tensor(obj):
+        return append_tensor(obj, name, counts)
+    try:
+        items = list(obj)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is {obj!r}; counts are a list of integers or a 1-D tensor") from None
+    return append_sequence(items, name, counts)
+
+
+cdef int parse_rank_counts(object obj, str name, int size, CountList& counts) except -1:
+    """Exactly one integer per rank."""
+    parse_counts(obj, name, counts)
+    if counts.size() != <size_t> size:
+        raise InvalidArgumentError(f"{name} has {counts.size()} entries, but the group has {size} ranks")
+    return 0
+
+
+cdef int parse_displs(object obj, str name, int size, CountList& displs) except -1:
+    """None is packed in rank order, which the core says with an empty list."""
+    return 0 if obj is None else parse_rank_counts(obj, name, size, displs)
+
+
+cdef int parse_int(object value, str name) except? -1:
+    """A 32-bit integer."""
+    try:
+        return value.__index__()
+    except OverflowError:
+        raise InvalidArgumentError(f"{name} = {value} does not fit in 32 bits") from None
+    except (AttributeError, TypeError):
+        raise InvalidArgumentError(f"{name} is {value!r}; pass an integer") from None
+
+
+cdef vector[int] parse_ranks(object obj, int size) except *:
+    """Ranks of a group of this size."""
+    cdef CountList ranks
+    cdef vector[int] result
+    cdef int64_t rank
+    parse_counts(obj, "ranks", ranks)
+    for rank in ranks:
+        if not 0 <= rank < size:
+            raise InvalidArgumentError(f"ranks contains {rank}, but the group has {size} ranks")
+        result.push_back(<int> rank)
+    return result
+
+
+cdef double parse_timeout(object timeout) except *:
+    try:
+        seconds = float(timeout)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"timeout is {timeout!r}; pass seconds, or None for the default") from None
+    if not seconds >= 0:
+        raise InvalidArgumentError(f"timeout is {seconds} seconds; it cannot be negative or NaN")
+    return seconds
+
+
+cdef void* parse_stream(object stream) except? NULL:
+    """A raw stream handle from an int or an object with __cuda_stream__. NULL: the default."""
+    handle = stream
+    if hasattr(stream, "__cuda_stream__"):
+        version, handle = stream.__cuda_stream__()
+        if version != 0:
+            raise InvalidArgumentError(f"stream speaks version {version} of __cuda_stream__; this build reads 0")
+    if not isinstance(handle, int) or handle < 0:
+        raise InvalidArgumentError(f"stream is {stream!r}; pass a handle, an object with __cuda_stream__, or None")
+    return <void*> <uintptr_t> handle
+
+
+cdef int parse_call(Call* call, Op op, object stream, object timeout) except -1:
+    call.op = op
+    if stream is not None:
+        call.stream.handle = parse_stream(stream)
+    if timeout is not None:
+        call.deadline = deadline_after(parse_timeout(timeout))
+    return 0
+
+
+cdef Memory memory_of(const View* view, str name) except *:
+    """Which transport a tensor's memory belongs to."""
+    cdef int kind = view.device.device_type
+    if kind == kDLCPU or kind == kDLCUDAHost or kind == kDLROCMHost:
+        return Memory.host
+    if kind == kDLCUDA or kind == kDLCUDAManaged:
+        return Memory.cuda
+    if kind == kDLExtDev:  # what Torch says for Ascend
+        return Memory.npu
+    raise UnsupportedError(f"{name} is in the memory of DLPack device type {kind}, which no transport serves")
+
+
+cdef int require_transport(Memory memory) except -1:
+    if memory != Memory.host:
+        raise UnsupportedError(f"no transport for {memory_string(memory).decode()} memory in this build")
+    return 0
+
+
+cdef str shape_text(const View* view):
+    return str(tuple([view.shape[i] for i in range(view.ndim)]))
+
+
+cdef int require_contiguous(const View* view, str name) except -1:
+    if not view.contiguous:
+        raise InvalidArgumentError(f"{name} of shape {shape_text(view)} is not contiguous, and tensors are never "
+                                   f"copied silently; pass {name}.contiguous() or numpy.ascontiguousarray({name})")
+    return 0
+
+
+cdef int require_output(const View* view, str name, object obj) except -1:
+    """Whether we may write there, which the exporting framework cannot always say."""
+    if not view.contiguous:
+        raise InvalidArgumentError(f"{name} of shape {shape_text(view)} is not contiguous; receive into a contiguous "
+                                   f"tensor and copy from there")
+    if view.access == READ_ONLY:
+        why = "JAX arrays are immutable" if framework_of(obj) == "jax" else "it is read-only"
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be written: {why}; receive into a writable "
+                                   f"array, or use a call that allocates its output")
+    if view.access == UNKNOWN:
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) exports only legacy DLPack, which cannot say whether it "
+                                   f"may be written; receive into a NumPy array")
+    return 0
+
+
+cdef bint overlap(const View* a, const View* b) noexcept:
+    return a.nbytes > 0 and b.nbytes > 0 and a.data < b.data + b.nbytes and b.data < a.data + a.nbytes
+
+
+cdef int require_pair(Call* call, const View* send, str send_name, const View* recv, str recv_name) except -1:
+    """What must hold of any two tensors of one operation. Enters dtype and memory into the call."""
+    if not same_dtype(send.dtype, recv.dtype):
+        raise InvalidArgumentError(f"{send_name} is {dtype_name(send.dtype)}, but {recv_name} is "
+                                   f"{dtype_name(recv.dtype)}")
+    if overlap(send, recv):
+        raise InvalidArgumentError(f"{send_name} and {recv_name} share memory; receive into a tensor of its own")
+    call.memory = memory_of(send, send_name)
+    if memory_of(recv, recv_name) != call.memory:
+        raise InvalidArgumentError(f"{send_name} is in {memory_string(call.memory).decode()} memory, but {recv_name} "
+                                   f"is in {memory_string(memory_of(recv, recv_name)).decode()} memory")
+    require_transport(call.memory)
+    set_call_dtype(call, send)
+    return 0
+
+
+cdef void set_call_dtype(Call* call, const View* view) noexcept:
+    call.dtype.code, call.dtype.bits, call.dtype.lanes = view.dtype.code, view.dtype.bits, view.dtype.lanes
+    call.unit_bytes = <size_t> view.row_bytes
+
+
+cdef int require_rows(const View* send, str send_name, const View* recv, str recv_name) except -1:
+    """Rows are the unit of counts, so they must mean the same on both sides."""
+    if send.ndim == 0 or recv.ndim == 0:
+        raise InvalidArgumentError(f"{send_name if send.ndim == 0 else recv_name} is 0-d and has no rows; pass a "
+                                   f"tensor with at least one dimension")
+    if send.row_bytes != recv.row_bytes:
+        raise InvalidArgumentError(f"a row of {send_name} {shape_text(send)} is {send.row_bytes} bytes, but a row of "
+                                   f"{recv_name} {shape_text(recv)} is {recv.row_bytes} bytes")
+    return 0

@@ -1,0 +1,138 @@
+# Calls that block in C++ for long, made interruptible: Ctrl-C ends the wait for them.
+from cpython.object cimport PyObject
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from a2a cimport Bootstrap, CppCommunicator, When, raise_current
+
+
+cdef extern from *:
+    """
+    #include <chrono>
+    #include <functional>
+    #include <future>
+    #include <thread>
+
+    namespace a2a_py {
+
+    using CommPtr = std::shared_ptr<a2a::Communicator>;
+    using BootstrapPtr = std::shared_ptr<a2a::Bootstrap>;
+
+    // What control calls give back; each sets what it has.
+    struct Outcome {
+      CommPtr communicator;
+      BootstrapPtr bootstrap;
+      std::vector<std::string> strings;
+    };
+
+    // A call that runs in a thread of its own. It may be abandoned; it holds what it uses.
+    class Background {
+     public:
+      explicit Background(std::function<Outcome()> call) {
+        std::packaged_task<Outcome()> task(std::move(call));
+        outcome_ = task.get_future();
+        std::thread(std::move(task)).detach();
+      }
+
+      // Waits for a while. True once finished.
+      bool wait_slice() { return outcome_.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready; }
+
+      // Once, after finished.
+      Outcome result() { return outcome_.get(); }
+
+     private:
+      std::future<Outcome> outcome_;
+    };
+
+    using Task = std::shared_ptr<Background>;
+
+    inline Task background(std::function<Outcome()> call) { return std::make_shared<Background>(std::move(call)); }
+
+    inline Task join_job(int rank, int size, std::string job, double timeout) {
+      return background([=] {
+        return Outcome{nullptr, a2a::unix_bootstrap(rank, size, job, a2a::Deadline::after_seconds(timeout)), {}};
+      });
+    }
+
+    inline Task bootstrap_allgather(BootstrapPtr bootstrap, std::string mine, double timeout) {
+      return background([=] {
+        return Outcome{nullptr, nullptr, bootstrap->allgather(mine, a2a::Deadline::after_seconds(timeout))};
+      });
+    }
+
+    inline Task split(CommPtr comm, int color, int key, When until) {
+      return background([=] { return Outcome{comm->split(color, key, until), nullptr, {}}; });
+    }
+
+    inline Task group(CommPtr comm, std::vector<int> ranks, When until) {
+      return background([=] { return Outcome{comm->group(ranks, until), nullptr, {}}; });
+    }
+
+    inline Task shrink(CommPtr comm, When until) {
+      return background([=] { return Outcome{comm->shrink(until), nullptr, {}}; });
+    }
+
+    inline Task close(CommPtr comm, When until) {
+      return background([=] { return comm->close(until), Outcome{}; });
+    }
+
+    inline Task allgather_bytes(CommPtr comm, std::string mine, When until) {
+      return background([=] {
+        return Outcome{nullptr, nullptr, comm->allgather_bytes(mine, a2a::Op::allgather, until)};
+      });
+    }
+
+    // A bootstrap whose allgather is a function of the bindings. It reports failure by returning false, having kept the
+    // reason itself.
+    class CallbackBootstrap final : public a2a::Bootstrap {
+     public:
+      using Callback = bool (*)(PyObject* context, const std::string& mine, std::vector<std::string>& all);
+
+      CallbackBootstrap(Callback callback, PyObject* context) : callback_(callback), context_(context) {}
+
+      std::vector<std::string> allgather(std::string_view mine, a2a::Deadline) override {
+        std::vector<std::string> all;
+        if (callback_(context_, std::string(mine), all)) return all;
+        throw a2a::Error(a2a::Code::backend, "the bootstrap's allgather failed");
+      }
+
+     private:
+      Callback callback_;
+      PyObject* context_;  // outlives the call that uses this
+    };
+
+    // In the calling thread, because communicators that one thread makes wait together.
+    inline CommPtr create(int rank, int size, double timeout, CallbackBootstrap::Callback callback,
+                          PyObject* context) {
+      CallbackBootstrap bootstrap(callback, context);
+      return a2a::Communicator::create(rank, size, bootstrap, {timeout});
+    }
+
+    }  // namespace a2a_py
+    """
+    ctypedef shared_ptr[CppCommunicator] CommPtr "a2a_py::CommPtr"
+    ctypedef shared_ptr[Bootstrap] BootstrapPtr "a2a_py::BootstrapPtr"
+    ctypedef shared_ptr[Background] Task "a2a_py::Task"
+
+    cdef cppclass Outcome "a2a_py::Outcome":
+        CommPtr communicator
+        BootstrapPtr bootstrap
+        vector[string] strings
+
+    cdef cppclass Background "a2a_py::Background":
+        cbool wait_slice() nogil
+        Outcome result() except +raise_current
+
+    Task task_join_job "a2a_py::join_job"(int, int, string, double) except +raise_current
+    Task task_bootstrap_allgather "a2a_py::bootstrap_allgather"(BootstrapPtr, string, double) except +raise_current
+    Task task_split "a2a_py::split"(CommPtr, int, int, When) except +raise_current
+    Task task_group "a2a_py::group"(CommPtr, vector[int], When) except +raise_current
+    Task task_shrink "a2a_py::shrink"(CommPtr, When) except +raise_current
+    Task task_close "a2a_py::close"(CommPtr, When) except +raise_current
+    Task task_allgather_bytes "a2a_py::allgather_bytes"(CommPtr, string, When) except +raise_current
+
+    CommPtr create_communicator "a2a_py::create"(
+        int, int, double, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil, PyObject*
+    ) except +raise_current nogil

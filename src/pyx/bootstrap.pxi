@@ -1,0 +1,126 @@
+# How a communicator comes to be, and the wait for calls in the background.
+
+
+cdef int wait_task(Task& task) except -1:
+    """Wait for a call in the background, looking for signals in between."""
+    cdef cbool done = False
+    while not done:
+        with nogil:
+            done = dereference(task).wait_slice()
+        PyErr_CheckSignals()
+    return 0
+
+
+cdef Outcome finish_task(Task task) except *:
+    wait_task(task)
+    return dereference(task).result()
+
+
+cdef Communicator wrap(const CommPtr& comm):
+    """The Python side of a communicator; None for NULL."""
+    cdef Communicator made
+    if comm.get() == NULL:
+        return None
+    made = Communicator.__new__(Communicator)
+    made.comm, made.flights = comm, []
+    made._rank, made._size = dereference(comm).rank(), dereference(comm).size()
+    return made
+
+
+@cython.final
+cdef class ThreadBootstrap:
+    """In-process meeting point of ranks that are threads; satisfies SupportsAllgather."""
+
+    cdef BootstrapPtr bootstrap
+
+    def __init__(self):
+        raise TypeError("use thread_bootstraps(size)")
+
+    def allgather(self, bytes mine, /):
+        """Every rank's bytes in rank order. Blocks until every rank's thread has called it."""
+        return finish_task(task_bootstrap_allgather(self.bootstrap, mine, -1)).strings
+
+
+cdef ThreadBootstrap make_bootstrap(const BootstrapPtr& bootstrap):
+    cdef ThreadBootstrap made = ThreadBootstrap.__new__(ThreadBootstrap)
+    made.bootstrap = bootstrap
+    return made
+
+
+def thread_bootstraps(int size):
+    """One bootstrap for each of ``size`` ranks that are threads of this process."""
+    cdef vector[BootstrapPtr] made
+    if size < 1:
+        raise InvalidArgumentError(f"size is {size}; a group has at least one rank")
+    made = cpp_thread_bootstraps(size)
+    return [make_bootstrap(made[i]) for i in range(size)]
+
+
+# What connect() and the calls back from the core share.
+cdef class _Meeting:
+    cdef object bootstrap
+    cdef int size
+    cdef double timeout
+    cdef object failure     # what the bootstrap raised
+
+    cdef vector[string] allgather(self, bytes mine) except *:
+        if isinstance(self.bootstrap, ThreadBootstrap):
+            return finish_task(task_bootstrap_allgather(
+                (<ThreadBootstrap> self.bootstrap).bootstrap, mine, self.timeout)).strings
+        items = [bytes(memoryview(item)) for item in self.bootstrap.allgather(mine)]
+        if len(items) != self.size:
+            raise InvalidArgumentError(f"bootstrap.allgather returned {len(items)} items for {self.size} ranks")
+        return items
+
+
+cdef cbool call_bootstrap(PyObject* context, const string& mine, vector[string]& all_) noexcept with gil:
+    meeting = <_Meeting> context
+    try:
+        (&all_)[0] = meeting.allgather(mine)
+    except BaseException as error:
+        meeting.failure = error
+        return False
+    return True
+
+
+def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0):
+    """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
+
+    Args:
+        rank, size: this rank's number and how many ranks there are; 0 <= rank < size.
+        job: ranks of this host and user that give the same name meet.
+        bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
+            neither.
+        timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
+
+    Raises TimeoutError naming the ranks that did not come. Whatever ``bootstrap.allgather`` raises comes out unchanged.
+    """
+    cdef _Meeting meeting = _Meeting()
+    cdef double seconds = parse_timeout(timeout)
+    cdef CommPtr comm
+    if not 0 <= rank < size:
+        raise InvalidArgumentError(f"rank = {rank} and size = {size} do not satisfy 0 <= rank < size")
+    if job is not None and bootstrap is not None:
+        raise InvalidArgumentError("job and bootstrap are two ways to meet; pass one of them")
+    if job is not None:
+        bootstrap = make_bootstrap(finish_task(task_join_job(rank, size, os.fsencode(str(job)), seconds)).bootstrap)
+    elif bootstrap is None:
+        if size > 1:
+            raise InvalidArgumentError(f"rank {rank} of {size} has no way to meet the others; pass job or bootstrap")
+        bootstrap = thread_bootstraps(1)[0]
+    meeting.bootstrap, meeting.size, meeting.timeout = bootstrap, size, seconds
+    try:
+        with nogil:
+            comm = create_communicator(rank, size, seconds, call_bootstrap, <PyObject*> meeting)
+    except Error:
+        if meeting.failure is not None:
+            raise meeting.failure from None
+        raise
+    return wrap(comm)
+
+
+def host_facts(Communicator comm):
+    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's host."""
+    facts = dereference(comm.live()).host_facts()
+    return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
+            "vm_readv": facts.vm_readv}

@@ -1,0 +1,261 @@
+# The communicator: convert the arguments, then one call into the core.
+
+
+@cython.final
+cdef class Communicator(_Endpoint):
+    """A rank's membership in a group of ranks. Every member makes the same sequence of calls. Use as a context manager
+    or call close(). Counts and displacements are in dim-0 rows of the tensor (elements for 1-D tensors).
+
+    Ctrl-C interrupts every call within 100 ms. An interrupted operation goes on: the communicator keeps its tensors,
+    which must not be touched before a later barrier(), and stays usable."""
+
+    @property
+    def rank(self):
+        """This rank's number in the group."""
+        return self._rank
+
+    @property
+    def size(self):
+        """How many ranks the group has."""
+        return self._size
+
+    @property
+    def timeout(self):
+        """Default deadline of every operation in seconds."""
+        return dereference(self.live()).timeout_seconds()
+
+    @property
+    def closed(self):
+        """Whether close() was called, or a ``with`` block was left by an exception."""
+        return self.comm.get() == NULL or dereference(self.comm).closed()
+
+    @property
+    def broken(self):
+        """Whether a rank was lost, a deadline passed or abort() was called; see shrink()."""
+        return self.comm.get() != NULL and dereference(self.comm).broken()
+
+    def __repr__(self):
+        state = " closed" if self.closed else " broken" if self.broken else ""
+        return f"<Communicator rank {self._rank} of {self._size}{state}>"
+
+    def alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None, *,
+                  bint async_op=False, stream=None, timeout=None):
+        """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
+        ``recv_counts[p]`` rows into row ``recv_displs[p]`` of ``recv``. Displacements default to packed in rank order.
+        Rows outside the receive ranges are left as they are. Both tensors have the same dtype and row size in bytes.
+        Returns a Work with ``async_op=True``."""
+        cdef Exchange x
+        try:
+            parse_call(&x.call, Op.alltoallv, stream, timeout)
+            tensors = prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs,
+                                        recv_displs, async_op)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        return self.launch(x, async_op, tensors, recv, None)
+
+    def alltoall(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
+        """Equal parts: dim 0 of both tensors is divided into ``size`` pieces."""
+        cdef Exchange x
+        try:
+            parse_call(&x.call, Op.alltoall, stream, timeout)
+            tensors = prepare_alltoall(x, self._rank, self._size, send, recv, async_op)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        return self.launch(x, async_op, tensors, recv, None)
+
+    def alltoall_list(self, sends, recvs, *, bint async_op=False, stream=None, timeout=None):
+        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Shapes may differ from entry to entry."""
+        cdef Exchange x
+        try:
+            parse_call(&x.call, Op.alltoall_list, stream, timeout)
+            tensors = prepare_list(x, self._rank, self._size, sends, recvs, async_op)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        return self.launch(x, async_op, tensors, recvs, None)
+
+    def allgather(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
+        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked."""
+        cdef Exchange x
+        try:
+            parse_call(&x.call, Op.allgather, stream, timeout)
+            tensors = prepare_allgather(x, self._rank, self._size, send, recv, async_op)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        return self.launch(x, async_op, tensors, recv, None)
+
+    def exchange(self, send, send_counts, *, stream=None, timeout=None):
+        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``.
+        Returns (recv, recv_counts)."""
+        cdef Exchange first, second
+        try:
+            parse_call(&first.call, Op.exchange, stream, timeout)
+            given, wanted = prepare_counts(first, self._rank, self._size, send, send_counts)
+        except BaseException as error:
+            raise self.refused(first.call, error)
+        try:
+            self.launch(first, False, (given, wanted), None, None)
+        except Error:
+            raise
+        except BaseException as error:  # Ctrl-C: the peers go on to the second half, and must learn that it is empty
+            raise self.refused(first.call, error)
+        second.call = first.call
+        try:
+            recv, tensors = prepare_exchange(second, self._rank, self._size, send, given, wanted)
+            convert = convert_like(send)
+        except BaseException as error:
+            raise self.refused(second.call, error)
+        self.launch(second, False, tensors, None, None)
+        return (recv if convert is None else convert(recv)), wanted
+
+    def global_scatter(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
+                       timeout=None):
+        """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by
+        (rank, expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come
+        from rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in
+        the framework of ``x``. With ``async_op=True`` the Work's ``result`` is the output."""
+        return self.global_exchange(False, x, local_count, global_count, out, async_op, stream, timeout)
+
+    def global_gather(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
+                      timeout=None):
+        """The way back of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
+        return self.global_exchange(True, x, local_count, global_count, out, async_op, stream, timeout)
+
+    cdef object global_exchange(self, bint gather, object tensor, object local_count, object global_count, object out,
+                                bint async_op, object stream, object timeout):
+        cdef Exchange x
+        try:
+            parse_call(&x.call, Op.global_gather if gather else Op.global_scatter, stream, timeout)
+            convert = convert_like(tensor) if out is None else None
+            recv, tensors = prepare_global(x, self._rank, self._size, gather, tensor, local_count, global_count, out,
+                                           async_op)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        work = self.launch(x, async_op, tensors, recv, convert)
+        if async_op:
+            return work
+        return recv if convert is None else convert(recv)
+
+    def plan_alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None):
+        """A reusable plan. The tensors give dtype, row size and bounds; they are not kept. Every rank makes its plans
+        in the same order; nothing is sent. A call that raises takes its number, too."""
+        cdef Exchange x
+        cdef uint64_t number = self.next_plan()
+        parse_call(&x.call, Op.alltoallv, None, None)
+        prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs, recv_displs,
+                          False)
+        return make_plan(self, x, x.call.unit_bytes, number)
+
+    def plan_alltoall(self, send, recv):
+        """A reusable alltoall; see plan_alltoallv."""
+        cdef Exchange x
+        cdef uint64_t number = self.next_plan()
+        parse_call(&x.call, Op.alltoall, None, None)
+        prepare_alltoall(x, self._rank, self._size, send, recv, False)
+        return make_plan(self, x, x.call.unit_bytes, number)
+
+    def plan_allgather(self, send, recv):
+        """A reusable allgather; see plan_alltoallv."""
+        cdef Exchange x
+        cdef uint64_t number = self.next_plan()
+        parse_call(&x.call, Op.allgather, None, None)
+        prepare_allgather(x, self._rank, self._size, send, recv, False)
+        return make_plan(self, x, 0, number)
+
+    def plan_global_scatter(self, x, local_count, global_count):
+        """A reusable global_scatter; see plan_alltoallv. ``x`` gives dtype and row size."""
+        return self.plan_global(False, x, local_count, global_count)
+
+    def plan_global_gather(self, x, local_count, global_count):
+        """A reusable global_gather; see plan_alltoallv. ``x`` gives dtype and row size."""
+        return self.plan_global(True, x, local_count, global_count)
+
+    cdef object plan_global(self, bint gather, object tensor, object local_count, object global_count):
+        cdef Exchange x
+        cdef uint64_t number = self.next_plan()
+        parse_call(&x.call, Op.global_gather if gather else Op.global_scatter, None, None)
+        prepare_global_plan(x, self._rank, self._size, gather, tensor, local_count, global_count)
+        return make_plan(self, x, x.call.unit_bytes, number)
+
+    def barrier(self, *, timeout=None):
+        """Block until every rank has come here."""
+        cdef Exchange x
+        cdef vector[size_t] nothing
+        try:
+            parse_call(&x.call, Op.barrier, None, timeout)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        nothing.assign(self._size, 0)
+        x.plan = cpp_plan_alltoall_list(self._rank, self._size, nothing, nothing)
+        self.launch(x, False, None, None, None)
+
+    def split(self, color, key=0, *, timeout=None):
+        """Collective. Ranks of one color form a group ordered by (key, rank); a negative color gives None."""
+        cdef Call call
+        cdef int color_, key_
+        try:
+            parse_call(&call, Op.split, None, timeout)
+            color_, key_ = parse_int(color, "color"), parse_int(key, "key")
+        except BaseException as error:
+            raise self.refused(call, error)
+        return wrap(self.run_control(task_split(self.live(), color_, key_, call.deadline)).communicator)
+
+    def group(self, ranks, *, timeout=None):
+        """Collective, same list everywhere; rank i of the result is ``ranks[i]``. None for ranks not in the list."""
+        cdef Call call
+        cdef vector[int] members
+        try:
+            parse_call(&call, Op.group, None, timeout)
+            members = parse_ranks(ranks, self._size)
+        except BaseException as error:
+            raise self.refused(call, error)
+        return wrap(self.run_control(task_group(self.live(), members, call.deadline)).communicator)
+
+    def shrink(self, timeout=None):
+        """A working communicator of the ranks still alive, on a broken communicator too. Collective among them."""
+        cdef Call call
+        parse_call(&call, Op.shrink, None, timeout)
+        return wrap(self.run_control(task_shrink(self.live(), call.deadline)).communicator)
+
+    def allgather_bytes(self, mine, *, timeout=None):
+        """Every rank's byte string in rank order: small control traffic."""
+        cdef Call call
+        try:
+            parse_call(&call, Op.allgather, None, timeout)
+            if not isinstance(mine, bytes):
+                raise InvalidArgumentError(f"mine is {type_name(mine)}; pass bytes")
+        except BaseException as error:
+            raise self.refused(call, error)
+        return self.run_control(task_allgather_bytes(self.live(), mine, call.deadline)).strings
+
+    def empty(self, shape, dtype="float32", like="numpy"):
+        """An uninitialised tensor in shared memory, which peers read with one copy. ``dtype`` is a name ("bfloat16",
+        "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or one of its tensors. The memory
+        lives until the tensor is gone, also beyond close()."""
+        return empty_like(like, parse_dtype(dtype), shape)
+
+    def abort(self, str reason="abort() was called"):
+        """Break the communicator everywhere: operations in flight and later ones raise AbortedError."""
+        if self.comm.get() != NULL:
+            dereference(self.comm).abort(reason.encode())
+
+    def close(self, *, timeout=None):
+        """Collective: wait for every rank, then let go. A broken communicator is let go without waiting."""
+        cdef Call call
+        if self.comm.get() == NULL:
+            return
+        try:
+            parse_call(&call, Op.close, None, timeout)
+        except BaseException as error:
+            raise self.refused(call, error)
+        self.run_control(task_close(self.live(), call.deadline))
+        self.prune()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        """Close; after an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
+        if kind is None:
+            self.close()
+        else:
+            self.comm.reset()

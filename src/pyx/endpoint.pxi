@@ -1,0 +1,114 @@
+# What lies below the calls of a communicator.
+
+cdef bytes reason_of(object error):
+    """What to tell the peers. Whatever the exception's own __str__ does, there is something to tell."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return (text or type_name(error)).encode("utf-8", "backslashreplace")
+
+
+# What every call of a communicator needs: its core object, the wait, and the memory of what is still in flight.
+@cython.no_gc_clear
+cdef class _Endpoint:
+    cdef CommPtr comm       # empty once left
+    cdef Task control       # a control call that Ctrl-C interrupted; it goes on, and the next call waits for it
+    cdef int _rank, _size
+    cdef list flights       # unfinished operations whose memory nobody else is sure to hold
+    cdef object __weakref__
+
+    def __init__(self):
+        raise TypeError("use a2a.init(), a2a.spawn() or a method of another communicator")
+
+    def __dealloc__(self):
+        # The transport first, because it may still write into the tensors of the flights. This leaves without waiting.
+        self.comm.reset()
+
+    cdef CommPtr live(self) except *:
+        if self.control.get() != NULL:
+            wait_task(self.control)  # Nobody wants its result any more.
+            self.control.reset()
+        if self.comm.get() == NULL:
+            raise AbortedError(f"rank {self._rank} has left this communicator")
+        return self.comm
+
+    cdef object launch(self, Exchange& x, bint async_op, object tensors, object output, object convert):
+        """Start the operation, then wait for it or return its Work."""
+        cdef CommPtr comm = self.live()
+        cdef shared_ptr[CppWork] work
+        cdef When never
+        cdef cbool done = False
+        if self.flights:
+            self.prune()
+        with nogil:
+            work = start(dereference(comm), x)
+            if not async_op:
+                done = wait_slice(dereference(work), never)
+        if done:
+            return None
+        if async_op:
+            self.keep(work, tensors)
+            return make_work(self, work, output, convert)
+        try:
+            PyErr_CheckSignals()
+            finish(work, never)
+        except BaseException:
+            self.keep(work, tensors)
+            raise
+        return None
+
+    cdef int keep(self, const shared_ptr[CppWork]& work, object tensors) except -1:
+        flight = make_flight(work, tensors)
+        with cython.critical_section(self):
+            self.flights.append(flight)
+        return 0
+
+    cdef int prune(self) except -1:
+        """Let go of the tensors of what has finished. Operations finish in the order of their start, so the first that
+        has not ends the search."""
+        cdef _Flight first
+        cdef cbool done
+        while True:
+            with cython.critical_section(self):
+                first = self.flights[0] if self.flights else None
+            if first is None:
+                return 0
+            with nogil:
+                done = finished(dereference(first.work))
+            if not done:
+                return 0
+            with cython.critical_section(self):
+                if self.flights and self.flights[0] is first:
+                    del self.flights[0]
+
+    cdef object refused(self, Call& call, object error):
+        """Tell the peers that this rank's arguments are bad, so that they do not wait. Returns the error to raise."""
+        cdef CommPtr comm
+        if isinstance(error, Error) and not str(error).startswith("rank "):
+            error.args = (f"rank {self._rank}: {error}",)
+        cdef string reason = reason_of(error)
+        try:
+            comm = self.live()
+            with nogil:
+                dereference(comm).refuse(call, reason)
+        except Error:
+            pass  # The communicator is broken or closed, and the peers know that already.
+        return error
+
+    cdef Outcome run_control(self, Task task) except *:
+        """Wait for a control call. After Ctrl-C it goes on, and the next call waits for it first."""
+        self.control = task
+        wait_task(self.control)
+        self.control.reset()
+        return dereference(task).result()
+
+    cdef uint64_t next_plan(self) except? 0:
+        cdef CommPtr comm = self.live()
+        return dereference(comm).next_plan()
+
+
+cdef Work make_work(_Endpoint comm, const shared_ptr[CppWork]& work, object output, object convert):
+    cdef Work made = Work.__new__(Work)
+    made.work, made.comm, made.output, made.convert = work, comm, output, convert
+    return made

@@ -1,0 +1,64 @@
+# The error classes, and the ways a message gets its words.
+import builtins
+
+
+class Error(Exception):
+    """Base class of all errors of this package. ``args[0]`` is the message."""
+    __module__ = "a2a"
+
+
+class InvalidArgumentError(Error, ValueError):
+    """This rank's own arguments are wrong. Nothing was sent; peers get MismatchError. The communicator stays usable."""
+    __module__ = "a2a"
+
+
+class MismatchError(Error, ValueError):
+    """Ranks disagree about the call. Nothing of the pair was written. The communicator stays usable."""
+    __module__ = "a2a"
+
+
+class PeerLostError(Error, ConnectionError):
+    """A rank died or left. The communicator is broken: shrink() or close() it."""
+    __module__ = "a2a"
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """A deadline passed. After an operation's own deadline the communicator is broken; after wait(timeout=) it is
+    not."""
+    __module__ = "a2a"
+
+
+class AbortedError(Error, RuntimeError):
+    """Somebody called abort(), or the communicator is already broken, closed, or inherited by fork()."""
+    __module__ = "a2a"
+
+
+class UnsupportedError(Error, NotImplementedError):
+    """Cannot be done by this build, on this machine, or at all."""
+    __module__ = "a2a"
+
+
+class BackendError(Error, RuntimeError):
+    """The operating system or a vendor library failed."""
+    __module__ = "a2a"
+
+
+# In the order of a2a::Code, which starts at 1.
+cdef tuple error_classes = (
+    InvalidArgumentError, MismatchError, PeerLostError, TimeoutError, AbortedError, UnsupportedError, BackendError)
+
+
+cdef void set_error_classes() noexcept:
+    cdef int code
+    for code in range(1, 8):
+        Py_INCREF(error_classes[code - 1])
+        error_class[code] = <PyObject*> error_classes[code - 1]
+
+
+set_error_classes()
+
+
+cdef str type_name(object obj):
+    """The name of an object's type as its framework's users know it, such as torch.Tensor."""
+    kind = type(obj)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

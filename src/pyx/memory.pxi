@@ -1,0 +1,134 @@
+# Views of memory that Python itself describes: NumPy arrays and buffers.
+
+# The C array interface, version 3, as NumPy documents it: what array.__array_struct__ points to. Unlike the buffer
+# protocol it serves every dtype, those of ml_dtypes included.
+cdef extern from *:
+    """
+    namespace a2a_py {
+    struct ArrayInterface {
+      int two;  // sanity check
+      int nd;
+      char typekind;
+      int itemsize;
+      int flags;
+      Py_intptr_t *shape, *strides;  // strides in bytes
+      void* data;
+      PyObject* descr;
+    };
+    static_assert(sizeof(Py_intptr_t) == sizeof(int64_t));
+    }  // namespace a2a_py
+    """
+    ctypedef struct ArrayInterface "a2a_py::ArrayInterface":
+        int two
+        int nd
+        char typekind
+        int itemsize
+        int flags
+        int64_t* shape "shape"
+        int64_t* strides
+        void* data
+
+cdef enum:
+    ARRAY_NOT_SWAPPED = 0x200
+    ARRAY_WRITEABLE = 0x400
+
+# What to do with NumPy dtypes that have no meaning outside NumPy, by typekind.
+cdef dict numpy_advice = {
+    "m": 'pass array.view("int64")',
+    "M": 'pass array.view("int64")',
+    "O": "objects cannot be exchanged",
+    "S": "pass a uint8 view",
+    "U": "pass a uint32 view",
+    "V": "pass a uint8 view",
+}
+
+
+cdef bint parse_typekind(int typekind, int itemsize, DLDataType* dtype) noexcept:
+    """A dtype from NumPy's kind letter; false when DLPack has none."""
+    dtype.lanes = 1
+    dtype.bits = <uint8_t> (8 * itemsize)
+    if itemsize not in (1, 2, 4, 8, 16):
+        return False
+    if typekind == c"f" and 2 <= itemsize <= 8:  # long double differs from machine to machine
+        dtype.code = kDLFloat
+    elif typekind == c"i":
+        dtype.code = kDLInt
+    elif typekind == c"u":
+        dtype.code = kDLUInt
+    elif typekind == c"b" and itemsize == 1:
+        dtype.code = kDLBool
+    elif typekind == c"c":
+        dtype.code = kDLComplex
+    else:
+        return False
+    return True
+
+
+cdef int refuse_numpy(object array, str name) except -1:
+    dtype = array.dtype
+    advice = numpy_advice.get(dtype.kind, "convert it with astype()")
+    if dtype.byteorder == ">":
+        advice = "pass array.astype(array.dtype.newbyteorder('='))"
+    raise InvalidArgumentError(f"{name} has the NumPy dtype {dtype}, which other frameworks do not have; {advice}")
+
+
+cdef object view_numpy(object array, str name, View* view):
+    cdef object capsule = array.__array_struct__
+    cdef ArrayInterface* interface = <ArrayInterface*> PyCapsule_GetPointer(capsule, NULL)
+    if not interface.flags & ARRAY_NOT_SWAPPED and interface.itemsize > 1:
+        refuse_numpy(array, name)
+    if not parse_typekind(interface.typekind, interface.itemsize, &view.dtype):
+        triple = dtype_names.get(array.dtype.name)
+        if triple is None or triple[1] != 8 * interface.itemsize:
+            refuse_numpy(array, name)
+        view.dtype = make_dtype(triple)
+    view.data = <char*> interface.data
+    view.ndim = interface.nd
+    view.device.device_type = kDLCPU
+    view.device.device_id = 0
+    view.access = WRITABLE if interface.flags & ARRAY_WRITEABLE else READ_ONLY
+    set_layout(view, name, interface.shape, interface.strides, 1)
+    return array
+
+
+cdef bint parse_format(const char* format, int itemsize, DLDataType* dtype) noexcept:
+    """A dtype from a struct format of one element; false for anything else, and for foreign byte order."""
+    cdef int typekind
+    if format == NULL:  # plain bytes
+        format = b"B"
+    if format[0] in b"@=<|":
+        format += 1
+    if format[0] == c"Z":
+        format += 1
+        typekind = c"c" if format[0] in b"fd" else 0
+    elif format[0] == c"?":
+        typekind = c"b"
+    elif format[0] in b"efd":
+        typekind = c"f"
+    elif format[0] in b"bhilqn":
+        typekind = c"i"
+    else:
+        typekind = c"u" if format[0] in b"BcHILQN" else 0
+    return format[0] != 0 and format[1] == 0 and parse_typekind(typekind, itemsize, dtype)
+
+
+cdef object view_buffer(object obj, str name, View* view):
+    """bytes, bytearray, memoryview, array.array, mmap, ... The memoryview holds the buffer, so it cannot be resized."""
+    cdef object holder
+    cdef Py_buffer* buffer
+    try:
+        holder = PyMemoryView_FromObject(obj)
+    except (BufferError, ValueError, TypeError) as error:
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) gives no buffer: {error}") from error
+    buffer = PyMemoryView_GET_BUFFER(holder)
+    if not parse_format(buffer.format, <int> buffer.itemsize, &view.dtype):
+        raise InvalidArgumentError(f"{name} has the buffer format {holder.format!r}; pass memoryview(x).cast('B')")
+    if buffer.ndim > MAX_NDIM or buffer.suboffsets != NULL:
+        raise InvalidArgumentError(f"{name} is a buffer of {buffer.ndim} dimensions with pointers inside")
+    view.data = <char*> buffer.buf
+    view.ndim = buffer.ndim
+    view.device.device_type = kDLCPU
+    view.device.device_id = 0
+    view.access = READ_ONLY if buffer.readonly else WRITABLE
+    set_layout(view, name, <const int64_t*> buffer.shape, <const int64_t*> buffer.strides, 1)
+    return holder

@@ -1,0 +1,212 @@
+# From the arguments of each operation to what Communicator.start takes. Each function fills an Exchange and returns the
+# objects that hold the memory.
+
+
+cdef object view_pair(Exchange& x, object send, str send_name, object recv, str recv_name, bint keep,
+                      View* sent, View* received):
+    """Two buffers of one operation. ``keep``: see view_of."""
+    cdef object sender, receiver
+    sender = view_of(send, send_name, False, keep, sent)
+    require_contiguous(sent, send_name)
+    receiver = view_of(recv, recv_name, True, keep, received)
+    require_output(received, recv_name, recv)
+    require_pair(&x.call, sent, send_name, received, recv_name)
+    x.send, x.recv = sent.data, received.data
+    return sender, receiver
+
+
+cdef object prepare_alltoallv(Exchange& x, int rank, int size, object send, object send_counts, object recv,
+                              object recv_counts, object send_displs, object recv_displs, bint keep):
+    cdef View sent, received
+    cdef CountList to, to_at, from_, from_at
+    tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
+    require_rows(&sent, "send", &received, "recv")
+    parse_rank_counts(send_counts, "send_counts", size, to)
+    parse_rank_counts(recv_counts, "recv_counts", size, from_)
+    parse_displs(send_displs, "send_displs", size, to_at)
+    parse_displs(recv_displs, "recv_displs", size, from_at)
+    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, to, to_at, sent.rows, from_, from_at, received.rows)
+    return tensors
+
+
+cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, object recv, bint keep):
+    cdef View sent, received
+    cdef CountList counts, packed
+    tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
+    require_rows(&sent, "send", &received, "recv")
+    if sent.rows != received.rows:
+        raise InvalidArgumentError(f"send has {sent.rows} rows, but recv has {received.rows}; equal parts need equal "
+                                   f"tensors")
+    if sent.rows % size != 0:
+        raise InvalidArgumentError(f"send has {sent.rows} rows, which {size} ranks cannot share equally")
+    counts.assign(size, sent.rows // size)
+    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, counts, packed, sent.rows, counts, packed, received.rows)
+    return tensors
+
+
+cdef object prepare_allgather(Exchange& x, int rank, int size, object send, object recv, bint keep):
+    cdef View sent, received
+    cdef int64_t total = 0
+    tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
+    if not multiply(sent.nbytes, size, total) or received.nbytes != total:
+        raise InvalidArgumentError(f"recv {shape_text(&received)} has {received.nbytes} bytes, but {size} ranks send "
+                                   f"{sent.nbytes} bytes each, like send {shape_text(&sent)}")
+    x.plan = cpp_plan_allgather(rank, size, sent.nbytes)
+    return tensors
+
+
+cdef int require_disjoint(vector[View]& sends, vector[View]& recvs) except -1:
+    """No receive buffer shares memory with any other buffer."""
+    cdef size_t i, j
+    for i in range(recvs.size()):
+        for j in range(sends.size()):
+            if overlap(&recvs[i], &sends[j]):
+                raise InvalidArgumentError(f"recvs[{i}] and sends[{j}] share memory; receive into a tensor of its own")
+        for j in range(i):
+            if overlap(&recvs[i], &recvs[j]):
+                raise InvalidArgumentError(f"recvs[{i}] and recvs[{j}] share memory; receive into a tensor of its own")
+    return 0
+
+
+cdef list as_list(object items, str name, int size):
+    try:
+        result = list(items)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is {type_name(items)}; pass a list with one tensor per rank") from None
+    if len(result) != size:
+        raise InvalidArgumentError(f"{name} has {len(result)} tensors, but the group has {size} ranks")
+    return result
+
+
+# size -> what messages call the entries of the two lists. Made once: formatting 64 names costs more than the exchange.
+cdef dict entry_names = {}
+
+
+cdef tuple names_of_entries(int size):
+    if size not in entry_names:
+        entry_names[size] = [f"sends[{i}]" for i in range(size)], [f"recvs[{i}]" for i in range(size)]
+    return entry_names[size]
+
+
+cdef object prepare_list(Exchange& x, int rank, int size, object send_list, object recv_list, bint keep):
+    cdef vector[View] sent, received
+    cdef vector[size_t] send_bytes, recv_bytes
+    cdef int i
+    sends, recvs = as_list(send_list, "sends", size), as_list(recv_list, "recvs", size)
+    send_names, recv_names = names_of_entries(size)
+    sent.resize(size)
+    received.resize(size)
+    tensors = []
+    for i in range(size):
+        tensors.append(view_of(sends[i], send_names[i], False, keep, &sent[i]))
+        require_contiguous(&sent[i], send_names[i])
+        tensors.append(view_of(recvs[i], recv_names[i], True, keep, &received[i]))
+        require_output(&received[i], recv_names[i], recvs[i])
+    for i in range(size):
+        require_pair(&x.call, &sent[i], send_names[i], &received[i], recv_names[i])
+        require_pair(&x.call, &sent[0], "sends[0]", &received[i], recv_names[i])
+        send_bytes.push_back(sent[i].nbytes)
+        recv_bytes.push_back(received[i].nbytes)
+        x.sends.push_back(sent[i].data)
+        x.recvs.push_back(received[i].data)
+    require_disjoint(sent, received)
+    x.listed = True
+    x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
+    x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
+    return tensors
+
+
+cdef int64_t total_of(const CountList& counts, str name) except -1:
+    """Rows of a result. Called after the plan has refused negative counts."""
+    cdef int64_t total = 0
+    cdef size_t i
+    for i in range(counts.size()):
+        if not add(total, counts[i], total):
+            raise InvalidArgumentError(f"{name} sums to more than 64 bits can hold")
+    return total
+
+
+cdef int require_enough(const View* view, str name, size_t bytes, str counts_name) except -1:
+    if <size_t> view.nbytes < bytes:
+        raise InvalidArgumentError(f"{name} {shape_text(view)} has {view.rows} rows, but {counts_name} needs "
+                                   f"{bytes // <size_t> view.row_bytes}")
+    return 0
+
+
+cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object tensor, object local_count,
+                           object global_count, object out, bint keep):
+    """Returns (output, tensors). Without ``out`` the output is allocated."""
+    cdef View sent, received
+    cdef CountList local, global_
+    holder = view_of(tensor, "x", False, keep, &sent)
+    require_contiguous(&sent, "x")
+    parse_counts(local_count, "local_count", local)
+    parse_counts(global_count, "global_count", global_)
+    if sent.ndim == 0:
+        raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
+    require_transport(memory_of(&sent, "x"))
+    x.plan = cpp_plan_global(gather, rank, size, sent.row_bytes, local, global_)
+    names = ("global_count", "local_count") if gather else ("local_count", "global_count")
+    require_enough(&sent, "x", send_extent(x.plan), names[0])
+    if out is None:
+        out = allocate_like(tensor, &sent, total_of(local if gather else global_, names[1]))
+    receiver = view_of(out, "out", True, keep, &received)
+    require_output(&received, "out", out)
+    require_pair(&x.call, &sent, "x", &received, "out")
+    require_rows(&sent, "x", &received, "out")
+    require_enough(&received, "out", recv_extent(x.plan), names[1])
+    x.send, x.recv = sent.data, received.data
+    return out, (holder, receiver)
+
+
+cdef object prepare_counts(Exchange& x, int rank, int size, object send, object send_counts):
+    """The first half of exchange(): every rank tells every other how many rows it will send. Returns both arrays."""
+    cdef View view
+    cdef CountList counts
+    view_of(send, "send", False, False, &view)
+    require_contiguous(&view, "send")
+    if view.ndim == 0:
+        raise InvalidArgumentError("send is 0-d and has no rows; pass a tensor with at least one dimension")
+    parse_rank_counts(send_counts, "send_counts", size, counts)
+    require_transport(memory_of(&view, "send"))
+    # The plan that is not run: it checks what this rank sends before any peer is told.
+    cpp_plan_alltoallv(rank, size, view.row_bytes, counts, CountList(), view.rows, counts, CountList(), view.rows)
+    given, wanted = np.empty(size, np.int64), np.empty(size, np.int64)
+    tensors = prepare_alltoall(x, rank, size, given, wanted, True)
+    memcpy(<void*> x.send, counts.data(), size * sizeof(int64_t))
+    set_call_dtype(&x.call, &view)  # so that ranks with different dtypes disagree here, before they allocate
+    x.call.unit_bytes = sizeof(int64_t)
+    return tensors
+
+
+cdef object prepare_exchange(Exchange& x, int rank, int size, object send, object given, object wanted):
+    """The second half of exchange(). Returns (output, tensors)."""
+    cdef View sent, received
+    cdef CountList to, packed, from_
+    holder = view_of(send, "send", False, False, &sent)
+    require_contiguous(&sent, "send")
+    append_tensor(given, "send_counts", to)
+    append_tensor(wanted, "recv_counts", from_)
+    total = total_of(from_, "recv_counts")
+    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, to, packed, sent.rows, from_, packed, total)
+    recv = allocate_like(send, &sent, total)
+    receiver = view_of(recv, "recv", True, False, &received)
+    require_pair(&x.call, &sent, "send", &received, "recv")
+    x.send, x.recv = sent.data, received.data
+    return recv, (holder, receiver)
+
+
+cdef int prepare_global_plan(Exchange& x, int rank, int size, bint gather, object tensor, object local_count,
+                             object global_count) except -1:
+    cdef View view
+    cdef CountList local, global_
+    view_of(tensor, "x", False, False, &view)
+    if view.ndim == 0:
+        raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
+    x.call.memory = memory_of(&view, "x")
+    require_transport(x.call.memory)
+    set_call_dtype(&x.call, &view)
+    parse_counts(local_count, "local_count", local)
+    parse_counts(global_count, "global_count", global_)
+    x.plan = cpp_plan_global(gather, rank, size, view.row_bytes, local, global_)
+    return 0

@@ -1,0 +1,247 @@
+# Any object -> View. Tried in this order: the DLPack C exchange API of its type, NumPy's array structure,
+# __dlpack__, a DLPack capsule, the buffer protocol. Nothing here copies a byte.
+
+cdef enum:
+    MAX_NDIM = 64
+
+cdef enum Access:
+    WRITABLE
+    READ_ONLY
+    UNKNOWN     # a legacy DLPack capsule cannot say
+
+
+# What an exchange needs to know about a tensor. It holds nothing: view_of returns the object that does.
+cdef struct View:
+    char* data
+    int64_t nbytes
+    int64_t rows            # dim 0; 1 for 0-d
+    int64_t row_bytes
+    int64_t stride          # bytes from one row to the next
+    int ndim
+    int64_t[MAX_NDIM] shape
+    DLDataType dtype
+    DLDevice device
+    bint contiguous
+    Access access
+
+
+# The C exchange API of one type, with the questions its tensors must be asked (Torch's lazy conjugation and negation
+# are invisible to DLPack).
+cdef class _ExchangeType:
+    cdef const DLPackExchangeAPI* api
+    cdef object is_neg, is_conj
+
+
+# type -> _ExchangeType. Holds the types, so that no other type can take a cached address.
+cdef dict exchange_types = {}
+
+
+cdef _ExchangeType find_exchange_type(object kind):
+    """The exchange API of a type that is not cached yet, or None."""
+    cdef DLPackExchangeAPIHeader* header
+    cdef _ExchangeType found
+    capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if capsule is None or not PyCapsule_IsValid(capsule, "dlpack_exchange_api"):
+        return None
+    header = <DLPackExchangeAPIHeader*> PyCapsule_GetPointer(capsule, "dlpack_exchange_api")
+    while header != NULL and header.version.major != 1:
+        header = header.prev_api
+    if header == NULL:
+        return None
+    found = _ExchangeType()
+    found.api = <const DLPackExchangeAPI*> header
+    found.is_neg = getattr(kind, "is_neg", None)
+    found.is_conj = getattr(kind, "is_conj", None)
+    exchange_types[kind] = found
+    return found
+
+
+cdef inline _ExchangeType exchange_type_of(object obj):
+    cdef PyObject* cached = PyDict_GetItem(exchange_types, type(obj))
+    return <_ExchangeType> cached if cached != NULL else find_exchange_type(type(obj))
+
+
+cdef int refuse_lazy_sign(object obj, str name, DLDataType dtype, object is_neg, object is_conj) except -1:
+    """The bytes of a Torch tensor with a conj or neg bit are not its values, and no export says so."""
+    if dtype.code == kDLUInt or dtype.code >= kDLBool:
+        return 0
+    if is_conj is not None and dtype.code == kDLComplex and is_conj(obj):
+        raise InvalidArgumentError(f"{name} is a lazily conjugated tensor; pass {name}.resolve_conj()")
+    if is_neg is not None and is_neg(obj):
+        raise InvalidArgumentError(f"{name} is a lazily negated tensor; pass {name}.resolve_neg()")
+    return 0
+
+
+cdef int set_layout(View* view, str name, const int64_t* shape, const int64_t* strides, int64_t unit) except -1:
+    """Fill in everything that follows from dtype, ndim, shape and strides. Strides count pieces of ``unit`` bytes;
+    NULL means packed in C order."""
+    cdef int i
+    cdef int64_t total = view.dtype.bits * view.dtype.lanes // 8
+    if total == 0 or (view.dtype.bits * view.dtype.lanes) % 8 != 0:
+        raise InvalidArgumentError(f"{name} has dtype {dtype_name(view.dtype)}, whose elements are not whole bytes; "
+                                   f"pass a uint8 view of its memory")
+    view.rows, view.row_bytes, view.stride, view.contiguous = 1, total, total, True
+    for i in range(view.ndim - 1, -1, -1):
+        view.shape[i], view.rows, view.row_bytes = shape[i], shape[i], total
+        view.stride = total if strides == NULL else strides[i] * unit
+        # The stride of a dimension of one entry means nothing, and producers write anything there.
+        if strides != NULL and shape[i] != 1 and strides[i] != total // unit:
+            view.contiguous = False
+        if shape[i] < 0 or not multiply(total, shape[i], total):
+            raise InvalidArgumentError(f"{name} has a dimension of {shape[i]} entries of {view.row_bytes} bytes")
+    view.nbytes = total
+    if total == 0:
+        view.contiguous = True
+    elif view.data == NULL:
+        raise InvalidArgumentError(f"{name} has {total} bytes but no memory")
+    return 0
+
+
+cdef int set_dltensor(View* view, str name, const DLTensor* tensor) except -1:
+    if tensor.ndim < 0 or tensor.ndim > MAX_NDIM or (tensor.ndim > 0 and tensor.shape == NULL):
+        raise InvalidArgumentError(f"{name} has {tensor.ndim} dimensions; 0 to {MAX_NDIM} can be exchanged")
+    view.data = <char*> NULL if tensor.data == NULL else <char*> tensor.data + tensor.byte_offset
+    view.ndim = tensor.ndim
+    view.dtype = tensor.dtype
+    view.device = tensor.device
+    return set_layout(view, name, tensor.shape, tensor.strides,
+                      tensor.dtype.bits * tensor.dtype.lanes // 8)
+
+
+cdef int set_managed(View* view, str name, const DLManagedTensorVersioned* managed) except -1:
+    if managed.version.major != 1:
+        raise InvalidArgumentError(f"{name} comes as DLPack {managed.version.major}.{managed.version.minor}; "
+                                   f"this build reads version 1")
+    # Writing into a copy that the producer made for us would be lost.
+    view.access = READ_ONLY if managed.flags & (
+        DLPACK_FLAG_BITMASK_READ_ONLY | DLPACK_FLAG_BITMASK_IS_COPIED) else WRITABLE
+    return set_dltensor(view, name, &managed.dl_tensor)
+
+
+cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output, bint keep, View* view):
+    """Borrow where that is enough. Only a managed tensor knows whether it may be written, and outlives this call."""
+    cdef DLTensor tensor
+    cdef DLManagedTensorVersioned* managed = NULL
+    cdef object holder = obj
+    try:
+        if output or keep or kind.api.dltensor_from_py_object_no_sync == NULL:
+            kind.api.managed_tensor_from_py_object_no_sync(<PyObject*> obj, &managed)
+        else:
+            kind.api.dltensor_from_py_object_no_sync(<PyObject*> obj, &tensor)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) has no plain memory: {error}") from error
+    if managed == NULL:
+        view.access = UNKNOWN
+        set_dltensor(view, name, &tensor)
+    elif keep:  # The object may be given other memory meanwhile, as with Tensor.set_().
+        holder = to_capsule(managed)
+        set_managed(view, name, managed)
+    else:
+        try:
+            set_managed(view, name, managed)
+        finally:
+            release(managed)
+    refuse_lazy_sign(obj, name, view.dtype, kind.is_neg, kind.is_conj)
+    return holder
+
+
+cdef object view_capsule(object capsule, str name, bint own, bint known_producer, View* view):
+    """A DLPack capsule. It stays unconsumed, and its destructor frees the tensor, unless ``own`` says to take it."""
+    cdef DLManagedTensorVersioned* managed
+    cdef DLManagedTensor* legacy
+    if PyCapsule_IsValid(capsule, "dltensor_versioned"):
+        managed = <DLManagedTensorVersioned*> PyCapsule_GetPointer(capsule, "dltensor_versioned")
+        set_managed(view, name, managed)
+        if own:
+            PyCapsule_SetName(capsule, "used_dltensor_versioned")
+            return to_capsule(managed)
+    elif PyCapsule_IsValid(capsule, "dltensor"):
+        legacy = <DLManagedTensor*> PyCapsule_GetPointer(capsule, "dltensor")
+        view.access = WRITABLE if known_producer else UNKNOWN
+        set_dltensor(view, name, &legacy.dl_tensor)
+        if own:
+            PyCapsule_SetName(capsule, "used_dltensor")
+            return legacy_to_capsule(legacy)
+    else:
+        raise InvalidArgumentError(f"{name} is a capsule without an unused DLPack tensor: {capsule!r}")
+    return capsule
+
+
+cdef object call_dlpack(object obj, bint on_device):
+    """obj.__dlpack__(), asking for no copy, a versioned capsule and no synchronisation as far as it understands."""
+    options = {"max_version": (1, 3), "copy": False}
+    if on_device:
+        options["stream"] = -1  # ordering is the transport's business; host producers refuse any stream
+    for dropped in ("copy", "max_version", None):
+        try:
+            return obj.__dlpack__(**options)
+        except TypeError:
+            if dropped is None:
+                raise
+            del options[dropped]
+
+
+# What a producer does not have to be told about streams for.
+cdef frozenset host_devices = frozenset((kDLCPU, kDLCUDAHost, kDLROCMHost))
+
+# Their tensors are mutable although they export capsules that cannot say so.
+cdef frozenset mutable_frameworks = frozenset(("torch", "torch_npu", "paddle", "cupy"))
+
+
+cdef str framework_of(object obj):
+    """The top-level package that an object's type comes from."""
+    root = type(obj).__module__.partition(".")[0]
+    return {"builtins": "python", "jaxlib": "jax"}.get(root, root)
+
+
+cdef object view_protocol(object obj, str name, View* view):
+    """A tensor with __dlpack__ but no C exchange API."""
+    try:
+        device = obj.__dlpack_device__()
+        capsule = call_dlpack(obj, int(device[0]) not in host_devices)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be exported: {error}") from error
+    kind = type(obj)
+    framework = framework_of(obj)
+    view_capsule(capsule, name, False, framework in mutable_frameworks, view)
+    if framework == "jax":
+        view.access = READ_ONLY
+    refuse_lazy_sign(obj, name, view.dtype, getattr(kind, "is_neg", None), getattr(kind, "is_conj", None))
+    return capsule
+
+
+cdef bint is_tensor(object obj):
+    """Whether view_of has a way for this type."""
+    return (type(obj) is ndarray or exchange_type_of(obj) is not None or hasattr(obj, "__dlpack__")
+            or PyCapsule_CheckExact(obj) or PyObject_CheckBuffer(obj))
+
+
+cdef object view_of(object obj, str name, bint output, bint keep, View* view):
+    """Fill in the view of a tensor and return the object that keeps its memory.
+
+    Args:
+        obj: any tensor.
+        name: what messages call it.
+        output: whether it will be written; only then ``view.access`` is sure to be known.
+        keep: whether the memory must outlive the call. Otherwise the caller's reference to ``obj`` may be the result.
+    """
+    cdef _ExchangeType kind
+    if type(obj) is ndarray:
+        return view_numpy(obj, name, view)
+    kind = exchange_type_of(obj)
+    if kind is not None:
+        return view_exchange(obj, kind, name, output, keep, view)
+    if isinstance(obj, ndarray):
+        return view_numpy(obj, name, view)
+    if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
+        return view_protocol(obj, name, view)
+    if PyCapsule_CheckExact(obj):
+        return view_capsule(obj, name, keep, False, view)
+    if PyObject_CheckBuffer(obj):
+        return view_buffer(obj, name, view)
+    raise InvalidArgumentError(
+        f"{name} is not a tensor: {type_name(obj)} has no DLPack, no buffer and is no NumPy array")
