@@ -126,7 +126,7 @@ cdef void* parse_stream(object stream) except? NULL:
         version, handle = stream.__cuda_stream__()
         if version != 0:
             raise InvalidArgumentError(f"stream speaks version {version} of __cuda_stream__; this build reads 0")
-    if not isinstance(handle, int) or handle < 0:
+    if not isinstance(handle, int) or not 0 <= handle < 2**64:
         raise InvalidArgumentError(f"stream is {stream!r}; pass a handle, an object with __cuda_stream__, or None")
     return <void*> <uintptr_t> handle
 

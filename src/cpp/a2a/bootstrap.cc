@@ -108,7 +108,7 @@ std::optional<Message> receive(int fd) {
   ssize_t got = 0;
   do {
     got = ::recv(fd, buffer.data(), buffer.size(), 0);
-  } while (got < 0 && errno == EINTR);
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));  // a reset is reported once, before the last words
   Message message;
   if (got < static_cast<ssize_t>(sizeof(Header))) return std::nullopt;
   std::memcpy(&message.header, buffer.data(), sizeof(Header));
@@ -143,9 +143,7 @@ class Hub final : public Bootstrap {
     if (::listen(listener.fd(), size) != 0) fail("listen");
     std::vector<Socket> strangers;  // connected, but have not said who they are
     while (!missing().empty()) {
-      if (deadline.passed()) {
-        throw Error(Code::timeout, "job '" + job + "': rank 0 timed out waiting for rank " + list(missing()));
-      }
+      if (deadline.passed()) late(missing());
       wait(listener, strangers, deadline);
     }
   }
@@ -156,9 +154,7 @@ class Hub final : public Bootstrap {
     std::vector<Rank> waiting;
     for (Rank r = 1; r < size_; ++r) waiting.push_back(r);
     while (!waiting.empty()) {
-      if (deadline.passed()) {
-        throw Error(Code::timeout, "job '" + job_ + "': rank 0 timed out waiting for rank " + list(waiting));
-      }
+      if (deadline.passed()) late(waiting);
       collect(waiting, all, deadline);
     }
     for (Rank to = 1; to < size_; ++to) {
@@ -189,6 +185,12 @@ class Hub final : public Bootstrap {
                              std::to_string(guest(rank).pid) + ") was lost while the ranks met";
     tell_everybody(Code::peer_lost, text);
     throw Error(Code::peer_lost, text);
+  }
+
+  [[noreturn]] void late(const std::vector<Rank>& ranks) {
+    const std::string text = "job '" + job_ + "': rank 0 timed out waiting for rank " + list(ranks);
+    tell_everybody(Code::timeout, text);
+    throw Error(Code::timeout, text);
   }
 
   void tell_everybody(Code code, const std::string& text) {
@@ -328,9 +330,10 @@ class Spoke final : public Bootstrap {
 
   // The next message from rank 0. Throws what it says when it is an error, and when the deadline passes.
   std::optional<Message> next(const Socket& socket, Deadline deadline) {
+    constexpr int kGrace = 100;  // milliseconds: rank 0 knows who is missing, and may be about to say so
     pollfd fd{socket.fd(), POLLIN, 0};
     while (::poll(&fd, 1, slice(deadline)) <= 0) {
-      if (deadline.passed()) {
+      if (deadline.passed() && ::poll(&fd, 1, kGrace) <= 0) {
         throw Error(Code::timeout,
                     "job '" + job_ + "': rank " + std::to_string(rank_) + " timed out waiting for the other ranks");
       }

@@ -256,7 +256,7 @@ class Guest {
     mine.bell = progress.bell_index();
     mine.pid = ::getpid();
     mine.pid_namespace = pid_namespace();
-    std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36);
+    if (!std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36)) fail("cannot read the boot id");
     mine.nonce = host_.nonce();
     mine.nonce_address = reinterpret_cast<uint64_t>(&host_.nonce());
     mine.segment_bytes = host_.arena().bytes();

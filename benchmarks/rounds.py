@@ -1,0 +1,121 @@
+"""The measuring itself: all contenders alive, one of them running at a time, in turn, for several rounds."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from cases import Case
+from contenders import Contender, cpus
+from floor import Floor
+from group import Group, GroupError
+from results import FLOOR, Point, Sample
+
+PILOT_ITERATIONS = 2
+MIN_ITERATIONS, MAX_ITERATIONS = 3, 400
+MAX_FAILURES = 2
+_LIMIT_BYTES_PER_S = 5e7  # Large cases may take longer before they count as hung.
+_TOUCH_BYTES_PER_S = 4e9  # Rewriting and reading buffers; only the number of iterations depends on it.
+
+
+class Seat:
+    """A contender's place in the run: its group is started again after a failure, until it has failed too often."""
+
+    def __init__(self, contender: Contender, ranks: int, scratch: Path, barrier_library: Path) -> None:
+        self.name = contender.name
+        self.version = ""
+        self.failure = ""
+        self._contender = contender
+        self._start = (ranks, scratch, barrier_library)
+        self._failures = 0
+        self._group: Group | None = None
+        self._stack = contextlib.ExitStack()
+
+    @property
+    def given_up(self) -> bool:
+        return self._failures >= MAX_FAILURES
+
+    def open(self) -> None:
+        """Starts the ranks unless they run. After a failure ``failure`` says why there are none."""
+        if self._group or self.given_up:
+            return
+        try:
+            self._group = self._stack.enter_context(Group(self._contender, *self._start))
+            self._group.connect()
+            self.version = self._group.version
+            self.failure = ""
+        except (GroupError, OSError) as error:
+            self._fail(str(error))
+
+    def measure(self, case: Case, iterations: int, limit_s: float) -> Sample | None:
+        """None after a failure."""
+        if not self._group:
+            return None
+        warmup = max(2, iterations // 5)
+        command = {"do": "run", "op": case.op, "size": case.size, "iterations": iterations, "warmup": warmup}
+        try:
+            replies = self._group.run(command, limit_s + case.memory_bytes / _LIMIT_BYTES_PER_S)
+            return Sample.of_replies(replies)
+        except GroupError as error:
+            self._fail(str(error))
+            return None
+
+    def close(self) -> None:
+        self._group = None
+        self._stack.close()
+
+    def _fail(self, reason: str) -> None:
+        self._failures += 1
+        self.failure = reason
+        self._group = None
+        stack, self._stack = self._stack, contextlib.ExitStack()
+        # Told of an error, the group is killed instead of asked to quit.
+        with contextlib.suppress(GroupError), stack:
+            raise GroupError(reason)
+
+
+def iterations_for(case: Case, time_us: float, budget_s: float) -> int:
+    """How many iterations fit into ``budget_s``, rewriting and reading included."""
+    per_iteration = time_us / 1e6 + case.memory_bytes / min(case.ranks, cpus()) / _TOUCH_BYTES_PER_S
+    return max(MIN_ITERATIONS, min(MAX_ITERATIONS, int(budget_s / per_iteration)))
+
+
+def run_case(
+    case: Case, seats: Sequence[Seat], floor: Floor | None, rounds: int, budget_s: float, limit_s: float
+) -> list[Point]:
+    """One point per contender. A short pilot decides how many iterations a round of it has."""
+    points = {seat.name: Point(seat.name, case.op, case.ranks, case.size) for seat in seats}
+    iterations: dict[str, int] = {}
+    for seat in seats:
+        seat.open()
+        pilot = seat.measure(case, PILOT_ITERATIONS, limit_s)
+        if pilot:
+            iterations[seat.name] = iterations_for(case, pilot.time_us, budget_s)
+    floor_point = Point(FLOOR, case.op, case.ranks, case.size)
+    turn = random.Random(case.size)
+    for _ in range(rounds):
+        if floor and not floor_point.failure:
+            try:
+                floor_point.samples.append(floor.copy(case, iterations_for(case, 1.0, budget_s)))
+            except GroupError as error:
+                floor_point.failure = str(error)
+        # A new order in each round, so that no contender always follows the same neighbour.
+        for seat in turn.sample(list(seats), len(seats)):
+            if seat.name not in iterations:
+                continue
+            sample = seat.measure(case, iterations[seat.name], limit_s)
+            if sample:
+                points[seat.name].samples.append(sample)
+    for seat in seats:
+        points[seat.name].failure = seat.failure
+    return [*points.values(), *([floor_point] if floor else [])]
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 1 << 62

@@ -1,0 +1,335 @@
+"""The compiled core: errors, communicators, plans and work on any DLPack tensor."""
+
+import builtins
+import sys
+from collections.abc import Awaitable, Generator, Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+
+class SupportsDLPack(Protocol):
+    """Anything with ``__dlpack__`` and ``__dlpack_device__``: NumPy, Torch, Paddle, JAX, CuPy, ... arrays."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+Tensor: TypeAlias = SupportsDLPack | npt.NDArray[Any] | bytes | bytearray | memoryview | Any
+"""A tensor: DLPack C exchange API, NumPy array, ``__dlpack__``, a DLPack capsule, or a buffer; tried in this order."""
+
+Counts: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | SupportsDLPack | Any
+"""One integer per rank (or per rank and expert), on the host: a sequence, a NumPy array or any integer tensor."""
+
+StreamLike: TypeAlias = int | Any | None
+"""A raw stream handle, an object with ``__cuda_stream__``, or None for the tensor's current stream."""
+
+_T = TypeVar("_T")
+
+class Error(Exception):
+    """Base class of all errors of this package. ``args[0]`` is the message."""
+
+class InvalidArgumentError(Error, ValueError):
+    """This rank's own arguments are wrong. Nothing was sent; peers get MismatchError. The communicator stays usable."""
+
+class MismatchError(Error, ValueError):
+    """Ranks disagree about the call. Nothing of the pair was written. The communicator stays usable."""
+
+class PeerLostError(Error, ConnectionError):
+    """A rank died or left. The communicator is broken: shrink() or close() it."""
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """A deadline passed. After an operation's own deadline the communicator is broken; after wait(timeout=) it is
+    not."""
+
+class AbortedError(Error, RuntimeError):
+    """Somebody called abort(), or the communicator is already broken, closed, or inherited by fork()."""
+
+class UnsupportedError(Error, NotImplementedError):
+    """Cannot be done by this build, on this machine, or at all."""
+
+class BackendError(Error, RuntimeError):
+    """The operating system or a vendor library failed."""
+
+@final
+class Work(Awaitable[None]):
+    """One operation in flight. Keeps both tensors alive until done; may be dropped, the communicator then keeps
+    them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until done. Raises the operation's error, or TimeoutError after ``timeout`` seconds (the operation then
+        goes on and may be waited for again). Ctrl-C interrupts the wait, not the operation."""
+    def done(self) -> bool:
+        """Whether the operation is finished, well or not. Never blocks."""
+    def arrived(self, rank: int) -> bool:
+        """Whether everything from ``rank`` has arrived and may be read."""
+    def order_before(self, stream: StreamLike) -> None:
+        """Make work enqueued on ``stream`` later see the result. Host tensors: the same as wait()."""
+    @property
+    def result(self) -> Any:
+        """The received tensor of an operation that allocates its output, otherwise the ``recv`` argument. Its contents
+        are valid once done. A JAX array cannot be filled in later, so for JAX this waits."""
+    def __await__(self) -> Generator[Any]:
+        """asyncio goes on meanwhile; it polls."""
+
+@final
+class Plan:
+    """A checked exchange that can run many times, made by ``Communicator.plan_*``. Counts, dtype and row size are
+    fixed; tensors may change from run to run if they are at least as large."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    def run(self, send: Tensor, recv: Tensor, *, stream: StreamLike = None, timeout: float | None = None) -> None:
+        """Exchange and wait. Like ``start`` otherwise."""
+    def start(self, send: Tensor, recv: Tensor, *, stream: StreamLike = None, timeout: float | None = None) -> Work:
+        """Exchange without waiting. Raises InvalidArgumentError when a tensor is smaller than the plan needs or differs
+        from it in dtype or row size; peers then get MismatchError."""
+    def transpose(self) -> Plan:
+        """Sends and receives swapped: the backward pass. Collective in the sense that every rank calls it in the same
+        order as other ``plan_*`` calls; no communication. Raises InvalidArgumentError when send segments overlap."""
+    @property
+    def number(self) -> int:
+        """1 for the communicator's first plan; ranks compare it at every run."""
+
+@final
+class Communicator:
+    """A rank's membership in a group of ranks. Every member makes the same sequence of calls. Use as a context manager
+    or call close(). Counts and displacements are in dim-0 rows of the tensor (elements for 1-D tensors).
+
+    Ctrl-C interrupts every call within 100 ms. An interrupted operation goes on: the communicator keeps its tensors,
+    which must not be touched before a later barrier(), and stays usable."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    @property
+    def rank(self) -> int:
+        """This rank's number in the group."""
+    @property
+    def size(self) -> int:
+        """How many ranks the group has."""
+    @property
+    def timeout(self) -> float:
+        """Default deadline of every operation in seconds."""
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, or a ``with`` block was left by an exception."""
+    @property
+    def broken(self) -> bool:
+        """Whether a rank was lost, a deadline passed or abort() was called; see shrink()."""
+    def alltoallv(
+        self,
+        send: Tensor,
+        send_counts: Counts,
+        recv: Tensor,
+        recv_counts: Counts,
+        send_displs: Counts | None = None,
+        recv_displs: Counts | None = None,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
+        ``recv_counts[p]`` rows into row ``recv_displs[p]`` of ``recv``. Displacements default to packed in rank order.
+        Rows outside the receive ranges are left as they are. Both tensors have the same dtype and row size in bytes.
+        Returns a Work with ``async_op=True``."""
+    def alltoall(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Equal parts: dim 0 of both tensors is divided into ``size`` pieces."""
+    def alltoall_list(
+        self,
+        sends: Sequence[Tensor],
+        recvs: Sequence[Tensor],
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Shapes may differ from entry to entry."""
+    def allgather(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked."""
+    def exchange(
+        self, send: _T, send_counts: Counts, *, stream: StreamLike = None, timeout: float | None = None
+    ) -> tuple[_T, npt.NDArray[np.int64]]:
+        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``.
+        Returns (recv, recv_counts)."""
+    def global_scatter(
+        self,
+        x: _T,
+        local_count: Counts,
+        global_count: Counts,
+        out: Tensor | None = None,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> _T | Work:
+        """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by
+        (rank, expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come
+        from rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in
+        the framework of ``x``. With ``async_op=True`` the Work's ``result`` is the output."""
+    def global_gather(
+        self,
+        x: _T,
+        local_count: Counts,
+        global_count: Counts,
+        out: Tensor | None = None,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> _T | Work:
+        """The way back of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
+    def plan_alltoallv(
+        self,
+        send: Tensor,
+        send_counts: Counts,
+        recv: Tensor,
+        recv_counts: Counts,
+        send_displs: Counts | None = None,
+        recv_displs: Counts | None = None,
+    ) -> Plan:
+        """A reusable plan. The tensors give dtype, row size and bounds; they are not kept. Every rank makes its plans
+        in the same order; nothing is sent. A call that raises takes its number, too."""
+    def plan_alltoall(self, send: Tensor, recv: Tensor) -> Plan:
+        """A reusable alltoall; see plan_alltoallv."""
+    def plan_allgather(self, send: Tensor, recv: Tensor) -> Plan:
+        """A reusable allgather; see plan_alltoallv."""
+    def plan_global_scatter(self, x: Tensor, local_count: Counts, global_count: Counts) -> Plan:
+        """A reusable global_scatter; see plan_alltoallv. ``x`` gives dtype and row size."""
+    def plan_global_gather(self, x: Tensor, local_count: Counts, global_count: Counts) -> Plan:
+        """A reusable global_gather; see plan_alltoallv. ``x`` gives dtype and row size."""
+    def barrier(self, *, timeout: float | None = None) -> None:
+        """Block until every rank has come here."""
+    def split(self, color: int, key: int = 0, *, timeout: float | None = None) -> Communicator | None:
+        """Collective. Ranks of one color form a group ordered by (key, rank); a negative color gives None."""
+    def group(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None:
+        """Collective, same list everywhere; rank i of the result is ``ranks[i]``. None for ranks not in the list."""
+    def shrink(self, timeout: float | None = None) -> Communicator:
+        """A working communicator of the ranks still alive, on a broken communicator too. Collective among them."""
+    def allgather_bytes(self, mine: bytes, *, timeout: float | None = None) -> list[bytes]:
+        """Every rank's byte string in rank order: small control traffic."""
+    def empty(
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = "float32",
+        like: Literal["numpy", "torch", "paddle", "jax"] | Any = "numpy",
+    ) -> Any:
+        """An uninitialised tensor in shared memory, which peers read with one copy. ``dtype`` is a name ("bfloat16",
+        "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or one of its tensors. The memory
+        lives until the tensor is gone, also beyond close()."""
+    def abort(self, reason: str = "abort() was called") -> None:
+        """Break the communicator everywhere: operations in flight and later ones raise AbortedError."""
+    def close(self, *, timeout: float | None = None) -> None:
+        """Collective: wait for every rank, then let go. A broken communicator is let go without waiting."""
+    def __enter__(self) -> Communicator: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close; after an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
+
+@final
+class SharedArray:
+    """A typed view of memory: DLPack producer and (writable) buffer. Made by ``from_pointer`` and
+    ``Communicator.empty``."""
+
+    __dlpack_c_exchange_api__: ClassVar[Any]
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Entries of each dimension."""
+    @property
+    def dtype(self) -> str:
+        """The dtype's name, a key of ``dtype_names``."""
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule that shares the memory: versioned when ``max_version`` allows it, otherwise legacy. Raises
+        BufferError for a copy, another device, or a read-only view in a legacy capsule."""
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(device type, device id) in DLPack's numbers."""
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def from_pointer(
+    ptr: int,
+    shape: int | Sequence[int],
+    dtype: Any,
+    device: tuple[int, int] = (1, 0),
+    owner: object = None,
+    readonly: bool = False,
+) -> SharedArray:
+    """A tensor over memory that no framework exports. ``owner`` is kept alive with it; the caller vouches for the
+    pointer, which must stay valid for prod(shape) elements.
+
+    Args:
+        ptr: address of the first element.
+        shape: an int or a sequence of ints; the memory is packed in C order.
+        dtype: a name from ``dtype_names`` or a dtype of a framework.
+        device: (DLPack device type, device id).
+        owner: any object; released when the last tensor over the memory is gone.
+        readonly: whether the memory must not be written.
+
+    Raises InvalidArgumentError for an impossible shape, an unknown dtype, or NULL with a size.
+    """
+
+class SupportsAllgather(Protocol):
+    """A way for ranks to meet: every rank calls it equally often and gets all ranks' bytes in rank order."""
+
+    def allgather(self, mine: bytes, /) -> Sequence[bytes]: ...
+
+def connect(
+    rank: int, size: int, *, job: str | None = None, bootstrap: SupportsAllgather | None = None, timeout: float = 600.0
+) -> Communicator:
+    """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
+
+    Args:
+        rank, size: this rank's number and how many ranks there are; 0 <= rank < size.
+        job: ranks of this host and user that give the same name meet.
+        bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
+            neither.
+        timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
+
+    Raises TimeoutError naming the ranks that did not come. Whatever ``bootstrap.allgather`` raises comes out unchanged.
+    """
+
+@final
+class ThreadBootstrap:
+    """In-process meeting point of ranks that are threads; satisfies SupportsAllgather."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    def allgather(self, mine: bytes, /) -> list[bytes]:
+        """Every rank's bytes in rank order. Blocks until every rank's thread has called it."""
+
+def thread_bootstraps(size: int) -> list[ThreadBootstrap]:
+    """One bootstrap for each of ``size`` ranks that are threads of this process."""
+
+def describe_tensor(obj: Tensor) -> dict[str, Any]:
+    """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.
+    ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""
+
+def host_facts(comm: Communicator) -> dict[str, Any]:
+    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's host."""
+
+core_version: str
+dtype_names: dict[str, tuple[int, int, int]]
+"""Name -> DLPack (code, bits, lanes) of every dtype with a name."""

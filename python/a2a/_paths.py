@@ -1,0 +1,27 @@
+"""Where the compiled core, and with it the C++ library, is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import _core
+
+
+def _root() -> Path:
+    # Found from the compiled core: in an editable install it stands with the library, and the Python files do not.
+    return Path(_core.__file__).resolve().parent
+
+
+def get_include() -> str:
+    """The directory to pass to the compiler with -I: it holds a2a/*.h."""
+    return str(_root() / "include")
+
+
+def get_library_dir() -> str:
+    """The directory of liba2a.so, for -L and the run path."""
+    return str(_root() / "lib")
+
+
+def get_cmake_dir() -> str:
+    """The directory of a2aConfig.cmake, for -Da2a_ROOT= or CMAKE_PREFIX_PATH."""
+    return str(_root() / "share" / "cmake" / "a2a")

@@ -1,0 +1,254 @@
+"""spawn() with processes. The parent hands every rank one sealed memory file with the pickled call; a rank puts its
+result into a memory file of its own and writes one byte into a pipe. So a rank that dies or stops half way can neither
+block the parent nor confuse it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import mmap
+import multiprocessing.spawn
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from ._core import Error, InvalidArgumentError, PeerLostError, connect
+from ._spawn import Outcome, call_rank, first_failure, job_name, unfinished
+
+# How long to wait for the rank that caused it after ranks noticed that another one failed.
+_CAUSE_SECONDS = 0.5
+# How long a rank may take to write where it is; one that has not come so far as to listen dies of the question.
+_STACK_SECONDS = 2.0
+# How long a rank may take to leave, after its result or after SIGTERM, before SIGKILL.
+_LEAVE_SECONDS = 2.0
+
+_importing_main = False
+_PR_SET_PDEATHSIG = 1
+
+
+class _Process:
+    """The parent's side of one rank."""
+
+    def __init__(self, rank: int, size: int, job: str, call: int) -> None:
+        self.rank = rank
+        self.board = os.memfd_create("a2a-result", os.MFD_CLOEXEC)
+        self.news, writer = os.pipe()
+        facts = (rank, size, job, os.getpid(), call, self.board, writer)
+        program = f"import sys; sys.path[:] = {sys.path!r}; from a2a._processes import rank_main; rank_main{facts!r}"
+        env = os.environ | {
+            "A2A_RANK": str(rank),
+            "A2A_SIZE": str(size),
+            "A2A_JOB": job,
+            "A2A_LOCAL_RANK": str(rank),
+        }
+        try:
+            # A process group of its own: Ctrl-C reaches the parent alone, and what a rank starts can be ended with it.
+            # Not a session: Linux schedules sessions as units (autogroup), and yielding to a peer would not reach it.
+            self.child = subprocess.Popen(
+                [sys.executable, "-c", program],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(call, self.board, writer),
+                preexec_fn=os.setpgrp,
+            )
+        finally:
+            os.close(writer)
+
+    def outcome(self) -> Outcome | None:
+        """How the rank ended, or None as long as it runs. Never blocks."""
+        death = self.death()
+        if _readable([self.news], 0) and os.read(self.news, 1):
+            with mmap.mmap(self.board, 0, prot=mmap.PROT_READ) as board:
+                return _unpack(self.rank, pickle.loads(board))
+        if death is None:
+            return None
+        return Outcome(self.rank, error=PeerLostError(f"rank {self.rank} {death}"), time=time.monotonic())
+
+    def death(self) -> str | None:
+        # The child stays a zombie until close(), so that its number cannot go to another process or group before.
+        state = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if state is None:
+            return None
+        if state.si_code == os.CLD_EXITED:
+            return f"exited with code {state.si_status} before it returned"
+        return f"was killed by {_signal_name(state.si_status)}"
+
+    def stack(self) -> str:
+        """Where a rank that does not end is, by its fault handler."""
+        size = os.fstat(self.board).st_size
+        return os.pread(self.board, min(size, 1 << 16), 0).decode(errors="replace")
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, number)
+
+    def close(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.child.wait()
+        os.close(self.news)
+        os.close(self.board)
+
+
+def run_processes(
+    fn: Callable[..., Any], n: int, args: tuple[Any, ...], deadline: float, keep_going: bool
+) -> list[Outcome]:
+    if _importing_main:
+        raise RuntimeError(
+            "spawn() was called while a rank imports the main program: put the call under `if __name__ == '__main__':`"
+        )
+    call = _pack_call(fn, args)
+    ranks: list[_Process] = []
+    try:
+        job = job_name()
+        for rank in range(n):
+            ranks.append(_Process(rank, n, job, call))
+        return _collect(ranks, deadline, keep_going)
+    finally:
+        os.close(call)
+        _end(ranks)
+
+
+def _collect(ranks: list[_Process], deadline: float, keep_going: bool) -> list[Outcome]:
+    running = dict(enumerate(ranks))
+    outcomes: list[Outcome] = []
+    while running:
+        # The pipe tells at once; the tick finds ranks whose own children keep the pipe open.
+        _readable([process.news for process in running.values()], 0.05)
+        ended = {rank: outcome for rank, process in running.items() if (outcome := process.outcome()) is not None}
+        for rank, outcome in ended.items():
+            outcomes.append(outcome)
+            del running[rank]
+        failure = None if keep_going else first_failure(outcomes)
+        if failure is not None and (not failure.follows or time.monotonic() > failure.time + _CAUSE_SECONDS):
+            break
+        if running and time.monotonic() > deadline:
+            raise unfinished(len(ranks), outcomes, _stacks(list(running.values())))
+        if not ended:
+            time.sleep(0.001)  # a dying rank's pipe is readable some time before the rank is dead
+    return sorted(outcomes, key=lambda outcome: outcome.rank)
+
+
+def _readable(descriptors: list[int], seconds: float) -> bool:
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
+
+
+def _stacks(running: list[_Process]) -> str:
+    for process in running:
+        process.signal(signal.SIGUSR2)
+    patience = time.monotonic() + _STACK_SECONDS
+    while not all(process.stack() for process in running) and time.monotonic() < patience:
+        time.sleep(0.01)
+    time.sleep(0.05)  # what has begun to appear is not complete yet
+    return "".join(f"\nrank {process.rank} was at:\n{process.stack()}" for process in running)
+
+
+def _end(ranks: list[_Process]) -> None:
+    """Ends and reaps all ranks. One that has told its result may leave by itself."""
+    try:
+        leaving = [process for process in ranks if _readable([process.news], 0)]
+        for process in ranks:
+            if process not in leaving:
+                process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while any(process.death() is None for process in ranks) and time.monotonic() < deadline:
+            time.sleep(0.002)
+    finally:
+        for process in ranks:
+            process.close()
+
+
+def _pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> int:
+    # What multiprocessing tells its own children: module search path, main module, arguments, log level. Its key for
+    # sockets refuses to be pickled, and ranks have no use for it.
+    preparation = multiprocessing.spawn.get_preparation_data("a2a rank")
+    preparation.pop("authkey", None)
+    try:
+        call = pickle.dumps((fn, args))
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"spawn: the function or its arguments cannot be pickled ({error}); use a function of a module, "
+            "or threads=True"
+        ) from error
+    board = os.memfd_create("a2a-call", os.MFD_CLOEXEC)
+    with open(board, "wb", closefd=False) as file:
+        pickle.dump(preparation, file)
+        file.write(call)
+    return board
+
+
+def _unpack(rank: int, message: tuple[str, Any, str, float]) -> Outcome:
+    kind, content, text, when = message
+    if kind == "value":
+        try:
+            return Outcome(rank, value=pickle.loads(content))
+        except Exception as error:
+            return Outcome(rank, error=error, traceback=traceback.format_exc(), time=time.monotonic())
+    return Outcome(rank, error=pickle.loads(content), traceback=text, time=when)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int, news: int) -> None:
+    """The program of one rank."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    for descriptor in (call, board, news):
+        os.set_inheritable(descriptor, False)
+    faulthandler.enable()
+    with open(board, "r+b", buffering=0, closefd=False) as stack:
+        faulthandler.register(signal.SIGUSR2, file=stack, all_threads=True)
+        try:
+            value = _call(rank, size, job, call)
+            message = ("value", pickle.dumps(value), "", 0.0)
+        except BaseException as error:
+            message = ("error", _portable(error), traceback.format_exc(), time.monotonic())
+        faulthandler.unregister(signal.SIGUSR2)
+    content = pickle.dumps(message)
+    os.ftruncate(board, len(content))
+    with mmap.mmap(board, len(content)) as memory:
+        memory[:] = content
+    os.write(news, b".")
+    os.close(news)
+    sys.exit(1 if message[0] == "error" else 0)
+
+
+def _call(rank: int, size: int, job: str, call: int) -> Any:
+    global _importing_main
+    with mmap.mmap(call, 0, prot=mmap.PROT_READ) as file:
+        preparation = pickle.load(file)
+        _importing_main = True
+        try:
+            multiprocessing.spawn.prepare(preparation)
+        finally:
+            _importing_main = False
+        fn, args = pickle.load(file)
+    return call_rank(fn, args, connect(rank, size, job=job))
+
+
+def _portable(error: BaseException) -> bytes:
+    """The exception as pickle, or another that says the same if it does not survive the journey."""
+    if not isinstance(error, Exception):
+        error = Error(f"{type(error).__name__}: {error}")  # SystemExit must not end the parent too
+    try:
+        content = pickle.dumps(error)
+        pickle.loads(content)
+    except Exception:
+        content = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content

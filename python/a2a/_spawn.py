@@ -1,0 +1,169 @@
+"""Ranks started from a program: ``a2a.spawn``, and ``run``, which also tells how each rank ended."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ._core import (
+    AbortedError,
+    Communicator,
+    InvalidArgumentError,
+    MismatchError,
+    PeerLostError,
+    TimeoutError,
+    connect,
+    thread_bootstraps,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVarTuple, Unpack
+
+    Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+
+__all__ = ["Outcome", "RankTraceback", "run", "spawn"]
+
+
+class RankTraceback(Exception):
+    """The ``__cause__`` of an exception that spawn() raises: which rank, and its own traceback as text."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(rank, text)
+        self.rank = rank
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}:\n{self.args[1].rstrip()}"
+
+
+@dataclass
+class Outcome:
+    """How one rank ended: with a value, or with an error."""
+
+    rank: int
+    value: Any = None
+    error: BaseException | None = None
+    traceback: str = ""
+    time: float = 0.0
+    """When the error came up, on the monotonic clock that all processes share."""
+
+    @property
+    def follows(self) -> bool:
+        """Whether the error may be what other ranks notice when one fails."""
+        echoes = (PeerLostError, AbortedError, MismatchError, TimeoutError)
+        return isinstance(self.error, echoes) and self.traceback != ""
+
+
+def spawn(
+    fn: Callable[[Communicator, Unpack[Ts]], T],
+    n: int,
+    *args: Unpack[Ts],
+    threads: bool = False,
+    timeout: float | None = None,
+) -> list[T]:
+    """Runs ``fn(comm, *args)`` on ``n`` ranks of this host and returns their results in rank order.
+
+    Ranks are fresh processes, so ``fn``, ``args`` and the results are pickled, ``fn`` is importable, and a program that
+    calls spawn() does so under ``if __name__ == "__main__":``. In them ``a2a.init()`` works too. With ``threads=True``
+    they are threads of this process and nothing is pickled. When a rank fails, the others are ended and its exception
+    is raised here, with a RankTraceback as its cause; a rank that dies gives PeerLostError. After ``timeout`` seconds
+    all ranks are ended and TimeoutError is raised. Nothing of the ranks is left when spawn() returns or raises; a
+    thread alone cannot be ended before it next uses its communicator."""
+    outcomes = run(fn, n, *args, threads=threads, timeout=timeout)
+    failure = first_failure(outcomes)
+    if failure is None:
+        return [outcome.value for outcome in outcomes]
+    assert failure.error is not None
+    raise failure.error from (RankTraceback(failure.rank, failure.traceback) if failure.traceback else None)
+
+
+def run(
+    fn: Callable[[Communicator, Unpack[Ts]], Any],
+    n: int,
+    *args: Unpack[Ts],
+    threads: bool = False,
+    timeout: float | None = None,
+    keep_going: bool = False,
+) -> list[Outcome]:
+    """Like spawn(), but returns how each rank ended. With ``keep_going`` a failed rank does not end the others, which
+    is what a test of failures wants; otherwise the list has only the ranks that ended by themselves."""
+    if n < 1:
+        raise InvalidArgumentError(f"spawn: n={n} is not a number of ranks")
+    deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+    if threads:
+        return _run_threads(fn, n, args, deadline, keep_going)
+    from ._processes import run_processes  # its imports are paid for by programs that start ranks
+
+    return run_processes(fn, n, args, deadline, keep_going)
+
+
+def first_failure(outcomes: list[Outcome]) -> Outcome | None:
+    """The failure to tell the caller about: the first that is not an echo of another rank's."""
+    failures = [outcome for outcome in outcomes if outcome.error is not None]
+    return min(failures, key=lambda outcome: (outcome.follows, outcome.time), default=None)
+
+
+def call_rank(fn: Callable[..., Any], args: tuple[Any, ...], comm: Communicator) -> Any:
+    """What a rank does: the call, and then the collective end."""
+    value = fn(comm, *args)
+    comm.close()
+    return value
+
+
+def job_name() -> str:
+    import secrets
+
+    return f"spawn-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def unfinished(n: int, outcomes: list[Outcome], stacks: str = "") -> TimeoutError:
+    done = {outcome.rank for outcome in outcomes}
+    late = ", ".join(str(rank) for rank in range(n) if rank not in done)
+    return TimeoutError(f"spawn: timeout passed before rank {late} of {n} ended{stacks}")
+
+
+def _run_threads(
+    fn: Callable[..., Any], n: int, args: tuple[Any, ...], deadline: float, keep_going: bool
+) -> list[Outcome]:
+    import queue
+    import threading
+    import traceback
+
+    ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    comms: dict[int, Communicator] = {}
+
+    def body(rank: int) -> None:
+        outcome = Outcome(rank)
+        try:
+            timeout = min(600, deadline - time.monotonic() + 1)
+            comms[rank] = connect(rank, n, bootstrap=bootstraps[rank], timeout=timeout)
+            outcome.value = call_rank(fn, args, comms[rank])
+        except BaseException as error:
+            outcome.error, outcome.traceback, outcome.time = error, traceback.format_exc(), time.monotonic()
+        ended.put(outcome)
+
+    bootstraps = thread_bootstraps(n)
+    ranks = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(n)]
+    for thread in ranks:
+        thread.start()
+    outcomes: list[Outcome] = []
+    try:
+        while len(outcomes) < n:
+            outcomes.append(ended.get(timeout=min(max(deadline - time.monotonic(), 0), threading.TIMEOUT_MAX)))
+            if outcomes[-1].error is not None and not keep_going:
+                break
+    except queue.Empty:
+        raise unfinished(n, outcomes) from None
+    finally:
+        if len(outcomes) < n:
+            for comm in list(comms.values()):
+                comm.abort("another rank of spawn() failed, or its time is over")
+        leave = time.monotonic() + 5
+        for thread in ranks:
+            thread.join(timeout=max(leave - time.monotonic(), 0))
+    while not ended.empty():
+        outcomes.append(ended.get())
+    return sorted(outcomes, key=lambda outcome: outcome.rank)

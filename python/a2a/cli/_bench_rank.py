@@ -1,0 +1,253 @@
+"""What one rank of ``a2a bench`` does. An operation is a case: arrays, a call, and what the oracle expects of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import testing
+from .._core import Communicator, UnsupportedError
+from ..workloads import IntArray, Workload, expert_counts, route
+
+OPERATIONS = ("alltoall", "alltoallv", "allgather", "global_scatter")
+# Without a workload: experts of a rank, and the largest row.
+_EXPERTS = 4
+_ROW_BYTES = 4096
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What to measure; the same for all ranks."""
+
+    operation: str
+    sizes: list[int]
+    dtypes: list[str]
+    iterations: int
+    warmup: int
+    checks: int
+    seed: int
+    layer: Workload | None
+    routing: str
+
+
+@dataclass
+class Row:
+    """One line of the table. Times in microseconds, bandwidths in GB/s."""
+
+    name: str
+    size: int
+    count: int
+    type: str
+    time: float
+    p50: float
+    p99: float
+    algbw: float
+    busbw: float
+    wrong: int
+
+
+@dataclass
+class Case:
+    """One operation on one size."""
+
+    name: str
+    size: int
+    count: int
+    dtype: str
+    send: Array
+    recv: Array
+    expected: npt.NDArray[np.uint8]
+    """Bytes of ``recv`` for the seeded bytes of ``send``."""
+    call: Callable[[], object]
+
+
+def header() -> list[str]:
+    return ["size", "count", "type", "time", "p50", "p99", "algbw", "busbw", "#wrong"]
+
+
+def run_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
+    """Measures everything; rank 0 prints each line when it is known. All ranks return the same rows."""
+    if comm.rank == 0:
+        what = f" {sweep.layer.id}, {sweep.routing} routing," if sweep.layer else ""
+        print(f"# {sweep.operation},{what} {comm.size} ranks, {sweep.iterations} iterations, {sweep.warmup} warm-up")
+        print("#     size       count        type    time us         p50         p99   algbw   busbw  #wrong")
+    rows = []
+    for dtype in [sweep.layer.dtype] if sweep.layer else sweep.dtypes:
+        for size in [0] if sweep.layer else sweep.sizes:
+            row = _measure(comm, _case(comm, sweep, size, dtype), sweep)
+            rows.append(row)
+            if comm.rank == 0:
+                print(
+                    f"{row.size:10} {row.count:11} {row.type:>11} {row.time:10.2f} {row.p50:11.2f} {row.p99:11.2f} "
+                    f"{row.algbw:7.2f} {row.busbw:7.2f} {row.wrong:7}",
+                    flush=True,
+                )
+    return rows
+
+
+def _measure(comm: Communicator, case: Case, sweep: Sweep) -> Row:
+    base = case.send.view(np.uint8).copy()
+    seconds = np.empty(sweep.iterations)
+    for iteration in range(-sweep.warmup, sweep.iterations):
+        _rewrite(case.send, base, iteration)
+        comm.barrier()
+        started = time.perf_counter()
+        case.call()
+        elapsed = time.perf_counter() - started
+        if iteration >= 0:
+            seconds[iteration] = elapsed
+    wrong = sum(_check(comm, case, base, key) for key in range(sweep.checks))
+    everybody = np.empty((comm.size, sweep.iterations))
+    comm.allgather(seconds, everybody)
+    wrongs = np.empty(comm.size, np.int64)
+    comm.allgather(np.array([wrong]), wrongs)
+    slowest = everybody.max(axis=0) * 1e6
+    mean = float(slowest.mean())
+    algbw = case.size / mean / 1e3
+    return Row(
+        case.name, case.size, case.count, case.dtype, mean, float(np.percentile(slowest, 50)),
+        float(np.percentile(slowest, 99)), algbw, algbw * (comm.size - 1) / comm.size, int(wrongs.sum()),
+    )  # fmt: skip
+
+
+def _rewrite(send: Array, base: npt.NDArray[np.uint8], key: int) -> None:
+    np.bitwise_xor(base, np.uint8(key & 0xFF), out=send.view(np.uint8))
+
+
+def _check(comm: Communicator, case: Case, base: npt.NDArray[np.uint8], key: int) -> int:
+    """How many elements of a poisoned output are wrong after one more iteration."""
+    _rewrite(case.send, base, key)
+    testing.poison(case.recv)
+    comm.barrier()
+    case.call()
+    right = (case.expected ^ np.uint8(key & 0xFF)).view(case.recv.dtype).reshape(case.recv.shape)
+    wrong = (_flat(case.recv) != _flat(right)).reshape(-1, case.recv.itemsize).any(axis=1)
+    return int(wrong.sum())
+
+
+def _case(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
+    if sweep.operation == "allgather":
+        return _allgather(comm, sweep, size, name)
+    if sweep.operation == "global_scatter":
+        return _global_scatter(comm, sweep, size, name)
+    return _alltoallv(comm, sweep, size, name)
+
+
+def _alltoallv(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
+    dtype, equal = _dtype(name), sweep.operation == "alltoall"
+    width = sweep.layer.hidden if sweep.layer else 1
+    count = size // (dtype.itemsize * comm.size) if equal else 0
+    if sweep.layer:
+        counts = _per_rank(_layer_counts(sweep.layer, comm.size, sweep), comm.size)
+    elif equal:
+        counts = np.full((comm.size, comm.size), count)
+    else:
+        counts = _spread(size, comm.size) // dtype.itemsize
+    send, blocks = _inputs(comm, sweep, counts, width, dtype)
+    expected = np.concatenate(blocks)
+    recv = np.zeros_like(expected)
+    sent, received = counts[comm.rank].copy(), counts[:, comm.rank].copy()
+
+    def call() -> object:
+        if equal:
+            return comm.alltoall(send, recv)
+        return comm.alltoallv(send, sent, recv, received)
+
+    title = sweep.layer.id if sweep.layer else sweep.operation
+    return Case(title, _busiest(counts) * width * dtype.itemsize, count, name, send, recv, _flat(expected), call)
+
+
+def _allgather(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
+    dtype = _dtype(name)
+    count = size // (dtype.itemsize * comm.size)
+    sends = [_bytes(sweep.seed, rank, (count,), dtype) for rank in range(comm.size)]
+    expected = testing.allgather(sends)[comm.rank]
+    send, recv = sends[comm.rank], np.zeros_like(expected)
+    return Case(
+        sweep.operation, recv.nbytes, count, name, send, recv, _flat(expected), lambda: comm.allgather(send, recv)
+    )
+
+
+def _global_scatter(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
+    dtype, ranks = _dtype(name), comm.size
+    if sweep.layer:
+        width, counts = sweep.layer.hidden, _layer_counts(sweep.layer, ranks, sweep)
+    else:
+        cells = ranks * _EXPERTS
+        width = max(1, min(_ROW_BYTES, size // cells) // dtype.itemsize)
+        counts = np.full((ranks, cells), size // (cells * width * dtype.itemsize))
+    pairs = _per_rank(counts, ranks)
+    send, blocks = _inputs(comm, sweep, pairs, width, dtype)
+    # Each rank sends rows by expert; they stand by expert and then by rank where they arrive.
+    mine = counts.reshape(ranks, ranks, -1)[:, comm.rank]
+    cells_of = [np.split(block, np.cumsum(mine[source])[:-1]) for source, block in enumerate(blocks)]
+    expected = np.concatenate([cells_of[source][expert] for expert in range(mine.shape[1]) for source in range(ranks)])
+    local, global_ = counts[comm.rank].copy(), testing.global_counts(counts)[comm.rank].copy()
+    recv = np.zeros_like(expected)
+    title = sweep.layer.id if sweep.layer else sweep.operation
+    return Case(
+        title, _busiest(pairs) * width * dtype.itemsize, 0, name, send, recv, _flat(expected),
+        lambda: comm.global_scatter(send, local, global_, out=recv),
+    )  # fmt: skip
+
+
+def _inputs(
+    comm: Communicator, sweep: Sweep, counts: IntArray, width: int, dtype: np.dtype[Any]
+) -> tuple[Array, list[Array]]:
+    """This rank's rows for all ranks, and every rank's rows for this one. Holds one other rank's rows at a time."""
+    blocks = []
+    send = np.empty((0, width), dtype)
+    for source in range(comm.size):
+        rows = _bytes(sweep.seed, source, (int(counts[source].sum()), width), dtype)
+        blocks.append(np.split(rows, np.cumsum(counts[source]))[comm.rank].copy())
+        if source == comm.rank:
+            send = rows
+    return send, blocks
+
+
+def _layer_counts(layer: Workload, ranks: int, sweep: Sweep) -> IntArray:
+    if layer.experts % ranks:
+        raise UnsupportedError(f"{layer.id}: {layer.experts} experts do not divide among {ranks} ranks")
+    choice = route(layer, ranks, routing=sweep.routing, seed=sweep.seed)
+    return np.stack([expert_counts(own, layer.experts) for own in choice])
+
+
+def _spread(size: int, ranks: int) -> IntArray:
+    """Bytes from rank i to j grow with d = (j - i) mod ranks, as nccl-tests does it; rounded down to 16."""
+    rank = np.arange(ranks)
+    distance = (rank[None, :] - rank[:, None]) % ranks
+    counts: IntArray = distance * size // max(1, ranks * (ranks - 1) // 2) // 16 * 16
+    return counts
+
+
+def _per_rank(counts: IntArray, ranks: int) -> IntArray:
+    return np.asarray(counts.reshape(ranks, ranks, -1).sum(axis=2))
+
+
+def _flat(array: Array) -> npt.NDArray[np.uint8]:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _busiest(counts: IntArray) -> int:
+    return int(max(counts.sum(axis=0).max(), counts.sum(axis=1).max()))
+
+
+def _bytes(seed: int, rank: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return testing.random_array(np.random.default_rng([seed, rank]), shape, dtype)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise UnsupportedError("bfloat16 needs ml_dtypes beside NumPy: pip install ml_dtypes") from None
+    return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return, unused-ignore]

@@ -1,0 +1,142 @@
+"""``a2a bench``: time and bandwidth of one operation, with the flags and columns of nccl-tests."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _spawn
+from .._core import Communicator, core_version
+from ..launch import Launch, init
+from ..workloads import ROUTINGS, WORKLOADS, workload
+from . import _plot
+from ._bench_rank import OPERATIONS, Row, Sweep, header, run_rank
+from ._machine import allowed_cpus
+
+_DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
+_ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+
+_DESCRIPTION = """\
+Time one operation. Inputs are rewritten before every iteration and ranks start together; the time of an iteration is
+that of the slowest rank. size: bytes that one rank sends to all (alltoall), the most that a rank sends or receives
+(alltoallv, global_scatter), or bytes that a rank receives (allgather); count: elements per rank pair, 0 where they
+differ. algbw = size / time in GB/s, busbw = algbw * (ranks - 1) / ranks. #wrong: elements that differ from the oracle
+in the -c extra iterations with poisoned outputs. alltoallv sends more to more distant ranks, from 0 to twice the
+average, in steps of 16 bytes. Under a launcher its ranks are used, otherwise -r processes are started. Exits with 1
+when an element is wrong."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("bench", help="time and bandwidth of an operation", description=_DESCRIPTION)
+    parser.add_argument("-r", "--ranks", type=int, help="ranks to start (default: CPUs, at least 2)")
+    parser.add_argument("--op", choices=OPERATIONS, help="default alltoall, with --workload global_scatter")
+    parser.add_argument("-b", "--minbytes", type=_bytes, default="1M", metavar="SIZE", help="first size (default 1M)")
+    parser.add_argument("-e", "--maxbytes", type=_bytes, metavar="SIZE", help="last size (default: the first)")
+    parser.add_argument("-i", "--stepbytes", type=_bytes, metavar="SIZE", help="add this from size to size")
+    parser.add_argument(
+        "-f", "--stepfactor", type=float, metavar="F", help="multiply by this from size to size (default 2)"
+    )
+    parser.add_argument("-n", "--iters", type=int, default=20, help="timed iterations (default 20)")
+    parser.add_argument("-w", "--warmup_iters", type=int, default=5, help="iterations before them (default 5)")
+    parser.add_argument("-c", "--check", type=int, default=1, help="checked iterations after them (default 1)")
+    parser.add_argument("-d", "--datatype", default="float32", metavar="TYPE", help=", ".join((*_DTYPES, "all")))
+    parser.add_argument(
+        "--workload", metavar="ID", help=f"a model's layer instead of sizes: {', '.join(WORKLOADS)}; ID/16"
+    )
+    parser.add_argument("--routing", choices=[name for name in ROUTINGS if name != "loads"], default="zipf")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-J", "--json", metavar="FILE", help="write the results to a file too")
+    parser.add_argument("--plot", metavar="FILE", help="write bandwidth over size as a picture (needs matplotlib)")
+    parser.set_defaults(function=lambda options: _bench(parser, options))
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", text, re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 64K, 32M or 1G")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+
+
+def _bench(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    sweep = _sweep(parser, options)
+    if options.plot:
+        _plot.check(options.plot)
+    launch = Launch.from_environ()
+    if launch.size > 1:
+        if options.ranks not in (None, launch.size):
+            parser.error(f"-r {options.ranks}: {launch.launcher} has started {launch.size} ranks")
+        with init() as comm:
+            rows = run_rank(comm, sweep)
+        ranks = launch.size
+    else:
+        ranks = options.ranks or max(2, allowed_cpus())
+        if ranks < 1:
+            parser.error(f"-r {ranks}: at least one rank")
+        rows = _spawn.spawn(_spawned_rank, ranks, sweep)[0]
+    if launch.rank == 0:
+        _write(options, sweep, ranks, rows)
+    return 1 if any(row.wrong for row in rows) else 0
+
+
+def _spawned_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
+    return run_rank(comm, sweep)
+
+
+def _sweep(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Sweep:
+    names = _DTYPES if options.datatype == "all" else [_ALIASES.get(options.datatype, options.datatype)]
+    for name in names:
+        if name not in _DTYPES:
+            parser.error(f"-d {name}: there are {', '.join(_DTYPES)} and all")
+    for flag, value, least in (("-n", options.iters, 1), ("-w", options.warmup_iters, 0), ("-c", options.check, 0)):
+        if value < least:
+            parser.error(f"{flag} {value}: at least {least}")
+    try:
+        layer = workload(options.workload) if options.workload else None
+    except ValueError as error:
+        parser.error(str(error))
+    operation = options.op or ("global_scatter" if layer else "alltoall")
+    if layer and operation not in ("global_scatter", "alltoallv"):
+        parser.error(f"--op {operation}: a workload runs as global_scatter or alltoallv")
+    return Sweep(
+        operation, _sizes(parser, options), list(names), options.iters, options.warmup_iters, options.check,
+        options.seed, layer, options.routing,
+    )  # fmt: skip
+
+
+def _sizes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[int]:
+    size, last = options.minbytes, options.maxbytes or options.minbytes
+    if options.stepbytes is not None and options.stepfactor is not None:
+        parser.error("-i and -f: give one of them")
+    if last < size or options.stepbytes == 0 or (options.stepfactor is not None and options.stepfactor <= 1):
+        parser.error("sizes grow from -b to -e by -i bytes, or by a factor -f above 1")
+    sizes = []
+    while size <= last:
+        sizes.append(size)
+        size = size + options.stepbytes if options.stepbytes else max(size + 1, int(size * (options.stepfactor or 2)))
+    return sizes
+
+
+def _write(options: argparse.Namespace, sweep: Sweep, ranks: int, rows: list[Row]) -> None:
+    if options.json:
+        content: dict[str, Any] = {
+            "version": core_version,
+            "arguments": sys.argv[1:],
+            "ranks": ranks,
+            "cpus": allowed_cpus(),
+            "numpy": np.__version__,
+            "columns": header(),
+            "results": [vars(row) for row in rows],
+        }
+        Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
+    if options.plot:
+        lines: dict[str, list[float]] = {}
+        for row in rows:
+            lines.setdefault(f"{sweep.operation}, {row.type}", []).append(row.algbw)
+        sizes = [row.size for row in rows if row.type == rows[0].type]
+        _plot.curves(sizes, dict(lines), options.plot, f"{ranks} ranks on {allowed_cpus()} CPUs", "algbw, GB/s")

@@ -1,0 +1,117 @@
+"""``a2a info``: versions, what the machine allows, and which launcher is seen."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _spawn
+from .._core import Communicator, Error, core_version, host_facts
+from ..launch import Launch
+from ._frameworks import FRAMEWORKS
+from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
+
+# Longest time of the probe with two ranks.
+_TIMEOUT_SECONDS = 60.0
+_ABSENT = {
+    "nccl": "not in this build",
+    "hccl": "not in this build",
+    "mpi": "not in this build",
+}
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Show versions, what this machine allows, and the launcher. Exits with 1 when shared memory does not work."
+    parser = commands.add_parser("info", help="versions and what this machine allows", description=text)
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.set_defaults(function=_info)
+
+
+def _info(options: argparse.Namespace) -> int:
+    facts = gather()
+    if options.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        for title, entries in facts.items():
+            print(title)
+            for name, value in entries.items():
+                print(f"  {name:<20} {value}")
+    return 0 if facts["transports"]["shared memory"] == "works" else 1
+
+
+def gather() -> dict[str, dict[str, Any]]:
+    """All facts, by group. Starts two ranks to see what works between processes."""
+    probe = _probe()
+    quota = cgroup_cpus()
+    return {
+        "versions": {
+            "a2a-comm": core_version,
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            **{entry.name: entry.version or "not installed" for entry in FRAMEWORKS},
+            **{name: _version(name) for name in ("ml_dtypes", "matplotlib")},
+        },
+        "machine": {
+            "cpus online": os.cpu_count(),
+            "cpus by affinity": affinity_cpus(),
+            "cpus by cgroup quota": "no quota" if quota is None else quota,
+            "cpus allowed": allowed_cpus(),
+            "memory available MiB": available_memory() >> 20,
+        },
+        "transports": {
+            "shared memory": probe["shared memory"],
+            "process_vm_readv": probe["process_vm_readv"],
+            **_ABSENT,
+        },
+        "launcher": _launcher(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _probe() -> dict[str, str]:
+    try:
+        facts = _spawn.spawn(_probe_rank, 2, timeout=_TIMEOUT_SECONDS)[0]
+    except Error as error:
+        return {"shared memory": f"fails: {error}", "process_vm_readv": "unknown"}
+    allowed = "allowed" if facts["vm_readv"] else f"not allowed ({_ptrace_scope()})"
+    return {"shared memory": "works", "process_vm_readv": allowed}
+
+
+def _probe_rank(comm: Communicator) -> dict[str, Any]:
+    received = np.full(2, -1, np.int64)
+    comm.alltoall(np.array([comm.rank, comm.rank + 2]), received)
+    if received.tolist() != [2 * comm.rank, 2 * comm.rank + 1]:
+        raise Error(f"rank {comm.rank} received {received.tolist()} from an exchange of four numbers")
+    return host_facts(comm)
+
+
+def _ptrace_scope() -> str:
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        return "no Yama; seccomp or a missing capability"
+    return f"kernel.yama.ptrace_scope = {scope}"
+
+
+def _launcher() -> dict[str, Any]:
+    try:
+        launch = Launch.from_environ()
+    except Error as error:
+        return {"seen": f"error: {error}"}
+    facts = {"seen": launch.launcher, "rank": launch.rank, "size": launch.size, "job": launch.job or "none"}
+    if launch.several_hosts:
+        facts["several hosts"] = launch.several_hosts
+    return facts

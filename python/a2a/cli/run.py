@@ -1,0 +1,245 @@
+"""``a2a run``: starts a program as ranks of this host."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from ._machine import allowed_cpus
+
+# How long ranks may take to leave after a signal before they are killed.
+_GRACE_SECONDS = 5.0
+_PR_SET_PDEATHSIG = 1
+# Looked up before fork: a child between fork and exec may do little more than call it.
+_prctl = ctypes.CDLL(None).prctl
+
+_DESCRIPTION = """\
+Start a Python program as N ranks of this host. Each rank finds A2A_RANK, A2A_SIZE, A2A_LOCAL_RANK and A2A_JOB in its
+environment, which a2a.init() reads. Output lines are prefixed by [rank]. When a rank fails the others are ended, and
+its exit code is passed on (128 + number for a signal). SIGINT, SIGTERM and SIGHUP are forwarded; ranks that do not
+leave within 5 seconds are killed, at once after a second signal. Ranks read nothing from standard input.
+OMP_NUM_THREADS is set to the CPUs per rank unless it is set."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "run",
+        help="start a program as ranks",
+        description=_DESCRIPTION,
+        usage="a2a run -n N [--no-prefix] [--no-python] [-m] [--] program [args]",
+    )
+    parser.add_argument("-n", "--ranks", type=int, required=True, metavar="N", help="how many ranks")
+    parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module")
+    parser.add_argument("--no-python", action="store_true", help="the program is any executable")
+    parser.add_argument("--no-prefix", action="store_true", help="ranks write to the terminal themselves")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="the program and its arguments")
+    parser.set_defaults(function=lambda options: _run(parser, options))
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if options.ranks < 1:
+        parser.error(f"-n {options.ranks}: at least one rank")
+    if not program:
+        parser.error("which program?")
+    if options.module:
+        program = [sys.executable, "-u", "-m", *program]
+    elif not options.no_python:
+        if not Path(program[0]).exists():
+            parser.error(f"{program[0]}: no such file")
+        program = [sys.executable, "-u", *program]
+    try:
+        with _Job(program, options.ranks, not options.no_prefix) as job:
+            return job.wait()
+    except OSError as error:
+        print(f"a2a run: {program[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+
+
+class _Job:
+    """All ranks. One thread waits for their output, their ends and signals together."""
+
+    def __init__(self, program: list[str], ranks: int, prefix: bool) -> None:
+        self._code: int | None = None  # of the whole job, once it is decided
+        self._kill_at = float("inf")
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._running: set[int] = set()
+        self._outputs: dict[int, _Output] = {}
+        self._poller = select.poll()
+        self._wake = _catch_signals()
+        self._poller.register(self._wake, select.POLLIN)
+        env = _environment(ranks)
+        try:
+            for rank in range(ranks):
+                self._start(rank, program, env, prefix)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _start(self, rank: int, program: list[str], env: dict[str, str], prefix: bool) -> None:
+        launcher = os.getpid()
+
+        def follow_launcher() -> None:
+            # A process group of its own: a terminal's Ctrl-C comes through us once, and a rank is ended with its
+            # children. Not a session: Linux schedules sessions as units (autogroup), and yielding to a peer would not
+            # reach it.
+            os.setpgrp()
+            # The kernel ends the rank when the launcher dies, however it dies; it may be dead already.
+            if _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != launcher:
+                os._exit(1)
+
+        pipe = subprocess.PIPE if prefix else None
+        child = subprocess.Popen(
+            program,
+            env=env | {"A2A_RANK": str(rank), "A2A_LOCAL_RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            preexec_fn=follow_launcher,
+        )
+        self._children.append(child)
+        self._running.add(rank)
+        for source, target in ((child.stdout, 1), (child.stderr, 2)):
+            if source is not None:
+                self._outputs[source.fileno()] = _Output(f"[{rank}] ".encode(), target)
+                self._poller.register(source, select.POLLIN)
+
+    def wait(self) -> int:
+        """Waits for all ranks to end and returns the job's exit code."""
+        while self._running:
+            left = self._kill_at - time.monotonic()
+            for descriptor, _ in self._poller.poll(None if left == float("inf") else max(left, 0) * 1000):
+                if descriptor == self._wake.fileno():
+                    self._on_signals(self._wake.recv(4096))
+                else:
+                    self._copy(descriptor)
+            if time.monotonic() >= self._kill_at:
+                self._signal(signal.SIGKILL)
+                self._kill_at = float("inf")
+        # What ranks wrote last is still in the pipes; what they left behind may hold the pipes open for ever.
+        while any([self._copy(descriptor) for descriptor, _ in self._poller.poll(0) if descriptor in self._outputs]):
+            pass
+        for output in self._outputs.values():
+            output.write(b"\n" if output.rest else b"")
+        return self._code or 0
+
+    def _on_signals(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number == signal.SIGCHLD:
+                self._reap()
+            elif self._kill_at == float("inf") and self._code is None:
+                self._end(128 + number, number)
+            else:
+                self._kill_at = 0
+
+    def _reap(self) -> None:
+        for rank in sorted(self._running):
+            # A dead rank stays a zombie until the job ends, so that the number of its group cannot become another's.
+            pid = self._children[rank].pid
+            state = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if state is None:
+                continue
+            self._running.remove(rank)
+            exited = state.si_code == os.CLD_EXITED
+            code = state.si_status if exited else 128 + state.si_status
+            if code != 0 and self._code is None:
+                how = f"exited with code {code}" if exited else f"was killed by {_name(state.si_status)}"
+                others = f"; ending {_ranks(self._running)}" if self._running else ""
+                _write(2, f"a2a run: rank {rank} {how}{others}\n".encode())
+                self._end(code, signal.SIGTERM)
+
+    def _end(self, code: int, number: int) -> None:
+        self._code = code
+        self._kill_at = time.monotonic() + _GRACE_SECONDS
+        self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+
+    def _copy(self, descriptor: int) -> bool:
+        """Copies what a rank wrote. False at the end of its output."""
+        data = os.read(descriptor, 1 << 16)
+        if not data:
+            self._poller.unregister(descriptor)
+            return False
+        if not self._outputs[descriptor].write(data) and self._code is None:
+            self._end(128 + signal.SIGPIPE, signal.SIGTERM)
+        return True
+
+    def __enter__(self) -> _Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signal(signal.SIGKILL)
+        for child in self._children:
+            child.wait()
+            for stream in (child.stdout, child.stderr):
+                if stream is not None:
+                    stream.close()
+        signal.set_wakeup_fd(-1)
+        self._wake.close()
+
+
+class _Output:
+    """Whole lines of one rank's output. A carriage return ends a line too, so that progress bars are seen."""
+
+    def __init__(self, prefix: bytes, target: int) -> None:
+        self.rest = b""
+        self._prefix, self._target = prefix, target
+
+    def write(self, data: bytes) -> bool:
+        """Writes the lines that are complete at once. False when nobody reads any more."""
+        lines = (self.rest + data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(b"\n")
+        self.rest = lines.pop()
+        return _write(self._target, b"".join(self._prefix + line + b"\n" for line in lines))
+
+
+def _write(target: int, data: bytes) -> bool:
+    try:
+        while data:
+            data = data[os.write(target, data) :]
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _catch_signals() -> socket.socket:
+    """A socket from which the numbers of the signals that concern us can be read."""
+    wake, waker = socket.socketpair()
+    wake.setblocking(False)
+    waker.setblocking(False)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
+    return wake
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    env = os.environ | {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
+    if ranks > 1:
+        # As every rank would otherwise start a thread per CPU.
+        env.setdefault("OMP_NUM_THREADS", str(max(1, allowed_cpus() // ranks)))
+    return env
+
+
+def _ranks(ranks: set[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,280 @@
+"""Where a rank learns who it is: explicit arguments, or the environment that a launcher leaves behind.
+
+The first launcher of this list whose variables are set wins, so that the one nearest to the program decides when
+launchers are nested (``a2a run`` inside torchrun inside srun):
+
+1. ``a2a run``, or the same variables set by hand: A2A_RANK, A2A_SIZE, A2A_JOB, A2A_LOCAL_RANK
+2. torchrun, and ``env://`` by hand: RANK, WORLD_SIZE; the job is named by TORCHELASTIC_RUN_ID,
+   TORCHELASTIC_RESTART_COUNT, MASTER_ADDR and MASTER_PORT
+3. paddle.distributed.launch: PADDLE_TRAINER_ID, PADDLE_TRAINERS_NUM; PADDLE_TRAINER_ENDPOINTS
+4. Open MPI mpiexec: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE; PMIX_NAMESPACE
+5. MPICH or Intel MPI mpiexec: PMI_RANK, PMI_SIZE; I_MPI_HYDRA_UUID, or the process behind PMI_FD
+6. srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_JOB_ID, SLURM_STEP_ID. A batch script outside
+   of srun is one process, although SLURM_PROCID is set there: SLURM_STEP_ID tells the two apart.
+
+Otherwise the program is one rank. A2A_JOB alone replaces the name of the job under every launcher.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ._core import Communicator, InvalidArgumentError, UnsupportedError, connect
+
+if TYPE_CHECKING:
+    from ._core import SupportsAllgather
+
+__all__ = ["Launch", "init"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher says about this process."""
+
+    launcher: str = "none"
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    job: str | None = None
+    """The same for all ranks of the job, and for no other job of this host; None when the launcher does not say."""
+    several_hosts: str = ""
+    """The variables that say that the ranks live on several hosts, or nothing."""
+
+    @classmethod
+    def from_environ(cls, env: Mapping[str, str] | None = None) -> Launch:
+        """Reads the variables of the launchers above, from ``os.environ`` by default. Raises InvalidArgumentError
+        naming the variable when its value makes no sense, or when its companion is missing."""
+        env = os.environ if env is None else env
+        for detect in (_a2a, _torchrun, _paddle, _open_mpi, _pmi, _slurm):
+            found = detect(env)
+            if found is not None:
+                return found
+        return cls()
+
+
+def init(
+    rank: int | None = None,
+    size: int | None = None,
+    job: str | None = None,
+    timeout: float = 600.0,
+    bootstrap: SupportsAllgather | None = None,
+) -> Communicator:
+    """The communicator of all ranks of this job.
+
+    ``rank`` and ``size`` are given together or found in the environment (see ``a2a.launch``). Ranks meet by the name
+    ``job``, or through ``bootstrap``: any object whose ``allgather(bytes)`` returns the list of all ranks' strings.
+    ``timeout`` in seconds bounds this call and is the default deadline of every operation. Every rank calls init()
+    equally often; each call makes an independent communicator. Raises InvalidArgumentError for arguments or variables
+    that make no sense, UnsupportedError when the launcher placed ranks on several hosts, TimeoutError when ranks do
+    not come."""
+    if (rank is None) != (size is None):
+        raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
+    if rank is None or size is None:
+        launch = Launch.from_environ()
+        rank, size = launch.rank, launch.size
+        if bootstrap is None and size > 1:
+            _require_one_host(launch)
+            job = job or _job_of(launch)
+    elif bootstrap is None and job is None and size > 1:
+        job = _job_for(rank, size)
+    if bootstrap is not None or size == 1 or job is None:
+        return connect(rank, size, bootstrap=bootstrap, timeout=timeout)
+    return connect(rank, size, job=_next_meeting(job, rank), timeout=timeout)
+
+
+_meetings: dict[tuple[str, int], int] = {}
+_meetings_lock = threading.Lock()
+
+
+def _next_meeting(job: str, rank: int) -> str:
+    # Each init() of a job is a meeting of its own. Counted per rank, because threads of one process may be ranks.
+    with _meetings_lock:
+        number = _meetings.get((job, rank), 0)
+        _meetings[job, rank] = number + 1
+    return f"{job}#{number}"
+
+
+def _require_one_host(launch: Launch) -> None:
+    if launch.several_hosts:
+        raise UnsupportedError(
+            f"{launch.launcher} placed the ranks on several hosts ({launch.several_hosts}); this version exchanges "
+            "between ranks of one host only"
+        )
+
+
+def _job_of(launch: Launch) -> str:
+    if launch.job is None:
+        raise InvalidArgumentError(
+            f"{launch.launcher} gives rank {launch.rank} of {launch.size} no name for its job: "
+            f"{_NO_JOB[launch.launcher]}; set A2A_JOB to one text for all ranks of the job, or pass job="
+        )
+    return launch.job
+
+
+def _job_for(rank: int, size: int) -> str:
+    # Explicit rank and size without a job: the launcher's job serves if it speaks of the same ranks.
+    if job := os.environ.get("A2A_JOB"):
+        return job
+    launch = Launch.from_environ()
+    if (launch.rank, launch.size) == (rank, size) and launch.job is not None:
+        _require_one_host(launch)
+        return launch.job
+    raise InvalidArgumentError(
+        f"init: rank={rank}, size={size} need job= (one text for all ranks of the job), A2A_JOB, or bootstrap="
+    )
+
+
+_NO_JOB = {
+    "a2a run": "A2A_JOB is not set",
+    "torchrun": "neither TORCHELASTIC_RUN_ID nor MASTER_PORT is set",
+    "paddle.distributed.launch": "neither PADDLE_TRAINER_ENDPOINTS nor PADDLE_MASTER is set",
+    "Open MPI": "neither PMIX_NAMESPACE nor OMPI_MCA_ess_base_jobid is set",
+    "MPICH": "PMI_FD does not lead to the launcher, perhaps a wrapper closed it",
+    "srun": "SLURM_JOB_ID is not set",
+}
+
+
+def _a2a(env: Mapping[str, str]) -> Launch | None:
+    found = _rank_and_size(env, "A2A_RANK", "A2A_SIZE")
+    if found is None:
+        return None
+    rank, size = found
+    return Launch("a2a run", rank, size, _integer(env, "A2A_LOCAL_RANK", rank), _job(env, []))
+
+
+def _torchrun(env: Mapping[str, str]) -> Launch | None:
+    found = _rank_and_size(env, "RANK", "WORLD_SIZE")
+    if found is None:
+        return None
+    rank, size = found
+    # A restarted group must not meet what the first attempt left, hence the restart count. The run id is "none" under
+    # a static rendezvous, hence the port.
+    names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"]
+    known = "TORCHELASTIC_RUN_ID" in env or "MASTER_PORT" in env
+    return Launch(
+        "torchrun",
+        rank,
+        size,
+        _integer(env, "LOCAL_RANK", rank),
+        _job(env, [env.get(name, "") for name in names] if known else []),
+        _differ(env, "LOCAL_WORLD_SIZE", "WORLD_SIZE"),
+    )
+
+
+def _paddle(env: Mapping[str, str]) -> Launch | None:
+    found = _rank_and_size(env, "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
+    if found is None:
+        return None
+    rank, size = found
+    endpoints = env.get("PADDLE_TRAINER_ENDPOINTS", "")
+    names = [name for name in (endpoints, env.get("PADDLE_MASTER", "")) if name]
+    hosts = {endpoint.rpartition(":")[0] for endpoint in endpoints.split(",") if endpoint}
+    several = f"PADDLE_TRAINER_ENDPOINTS={endpoints}" if len(hosts) > 1 else ""
+    if _integer(env, "PADDLE_NNODES", 1) > 1:
+        several = f"PADDLE_NNODES={env['PADDLE_NNODES']}"
+    local_rank = _integer(env, "PADDLE_RANK_IN_NODE", rank)
+    return Launch("paddle.distributed.launch", rank, size, local_rank, _job(env, names), several)
+
+
+def _open_mpi(env: Mapping[str, str]) -> Launch | None:
+    found = _rank_and_size(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if found is None:
+        return None
+    rank, size = found
+    names = [env[name] for name in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid") if name in env]
+    return Launch(
+        "Open MPI",
+        rank,
+        size,
+        _integer(env, "OMPI_COMM_WORLD_LOCAL_RANK", rank),
+        _job(env, names[:1]),
+        _differ(env, "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
+    )
+
+
+def _pmi(env: Mapping[str, str]) -> Launch | None:
+    found = _rank_and_size(env, "PMI_RANK", "PMI_SIZE")
+    if found is None:
+        return None
+    rank, size = found
+    names = [env["I_MPI_HYDRA_UUID"]] if "I_MPI_HYDRA_UUID" in env else _process_behind(env.get("PMI_FD", ""))
+    local_rank = _integer(env, "MPI_LOCALRANKID", rank)
+    launcher = "Intel MPI" if "I_MPI_HYDRA_UUID" in env else "MPICH"
+    return Launch(launcher, rank, size, local_rank, _job(env, names), _differ(env, "MPI_LOCALNRANKS", "PMI_SIZE"))
+
+
+def _slurm(env: Mapping[str, str]) -> Launch | None:
+    if "SLURM_STEP_ID" not in env:
+        return None
+    tasks = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
+    found = _rank_and_size(env, "SLURM_PROCID", tasks)
+    if found is None:
+        return None
+    rank, size = found
+    names = [env["SLURM_JOB_ID"], env["SLURM_STEP_ID"]] if "SLURM_JOB_ID" in env else []
+    # SLURM_NNODES counts the nodes of the whole allocation, of which a step may use fewer.
+    nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in env else "SLURM_NNODES"
+    several = f"{nodes}={env[nodes]}" if _integer(env, nodes, 1) > 1 else ""
+    return Launch("srun", rank, size, _integer(env, "SLURM_LOCALID", rank), _job(env, names), several)
+
+
+def _rank_and_size(env: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int] | None:
+    if rank_name not in env and size_name not in env:
+        return None
+    for present, absent in ((rank_name, size_name), (size_name, rank_name)):
+        if absent not in env:
+            raise InvalidArgumentError(f"{present}={env[present]} is set in the environment, but {absent} is not")
+    rank, size = _integer(env, rank_name, 0), _integer(env, size_name, 1)
+    if size < 1:
+        raise InvalidArgumentError(f"{size_name}={size} in the environment is not a number of ranks")
+    if not 0 <= rank < size:
+        raise InvalidArgumentError(f"{rank_name}={rank} in the environment is not a rank below {size_name}={size}")
+    return rank, size
+
+
+def _integer(env: Mapping[str, str], name: str, default: int) -> int:
+    text = env.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{name}={text!r} in the environment is not an integer") from None
+
+
+def _differ(env: Mapping[str, str], local_name: str, size_name: str) -> str:
+    size = _integer(env, size_name, 1)
+    local = _integer(env, local_name, size)
+    return f"{local_name}={local}, {size_name}={size}" if local != size else ""
+
+
+def _job(env: Mapping[str, str], names: list[str]) -> str | None:
+    if job := env.get("A2A_JOB"):
+        return job
+    if not names:
+        return None
+    # Socket names are short (107 bytes), endpoint lists are not.
+    text = "/".join(names)
+    return text if len(text) <= 64 else hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _process_behind(descriptor: str) -> list[str]:
+    """Process id and start time of the process at the other end of a socket: MPICH names its jobs in no variable, but
+    all local ranks talk to one proxy process, also through shell wrappers. Empty when this is no such socket."""
+    try:
+        with socket.fromfd(int(descriptor), socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid = struct.unpack("3i", credentials)[0]
+        # The start time, field 22, is counted after the command's closing parenthesis, which may hold blanks.
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, ValueError, IndexError):
+        return []
+    return [str(pid), started]

@@ -1,0 +1,246 @@
+"""The oracle for tests: every operation over all ranks' inputs at once, without communication.
+
+Lists are indexed by rank. These functions are written to be obviously right, not fast, and need nothing but NumPy.
+Beside them: random cases, bytes of any framework's tensor, and the workloads of ``a2a.workloads``.
+
+    expected = testing.alltoallv(sends, send_counts, recvs)[comm.rank]
+    assert testing.first_difference(recv, expected) is None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .workloads import (
+    WORKLOADS,
+    Workload,
+    dispatch_order,
+    expert_counts,
+    route,
+    router_logits,
+    top_k_experts,
+    workload,
+)
+
+__all__ = [
+    "POISON",
+    "WORKLOADS",
+    "Case",
+    "Workload",
+    "allgather",
+    "alltoall",
+    "alltoall_list",
+    "alltoallv",
+    "as_bytes",
+    "dispatch_order",
+    "expert_counts",
+    "first_difference",
+    "global_counts",
+    "global_gather",
+    "global_scatter",
+    "packed",
+    "poison",
+    "random_array",
+    "random_case",
+    "random_counts",
+    "route",
+    "router_logits",
+    "top_k_experts",
+    "workload",
+]
+
+Array = npt.NDArray[Any]
+IntArray = npt.NDArray[np.int64]
+Matrix = Sequence[Sequence[int]] | IntArray
+"""Row per rank."""
+
+POISON = 0xA5
+"""The byte that poison() writes: neither zero nor a likely result."""
+
+
+def alltoallv(
+    sends: Sequence[Array],
+    send_counts: Matrix,
+    recvs: Sequence[Array],
+    send_displs: Matrix | None = None,
+    recv_displs: Matrix | None = None,
+) -> list[Array]:
+    """What every rank's ``recv`` holds after alltoallv. ``send_counts[r][p]`` rows go from rank r to rank p. Rows of
+    ``recvs`` outside of the received ranges are as they were; the inputs are not changed."""
+    counts = np.asarray(send_counts, dtype=np.int64)
+    send_at = packed(counts) if send_displs is None else np.asarray(send_displs)
+    recv_at = packed(counts.T) if recv_displs is None else np.asarray(recv_displs)
+    results = [np.array(recv) for recv in recvs]
+    for source, send in enumerate(sends):
+        for target, result in enumerate(results):
+            for row in range(counts[source, target]):
+                result[recv_at[target, source] + row] = send[send_at[source, target] + row]
+    return results
+
+
+def alltoall(sends: Sequence[Array]) -> list[Array]:
+    """Equal parts of dim 0: part p of rank r becomes part r of rank p."""
+    parts = [np.split(send, len(sends)) for send in sends]
+    return [np.concatenate([part[rank] for part in parts]) for rank in range(len(sends))]
+
+
+def alltoall_list(sends: Sequence[Sequence[Array]]) -> list[list[Array]]:
+    """``sends[r][p]`` of rank r becomes entry r of rank p."""
+    return [[np.array(entries[rank]) for entries in sends] for rank in range(len(sends))]
+
+
+def allgather(sends: Sequence[Array]) -> list[Array]:
+    """Every rank gets all parts, concatenated in rank order."""
+    return [np.concatenate(list(sends)) for _ in sends]
+
+
+def global_counts(local_counts: Matrix) -> IntArray:
+    """The ``global_count`` of every rank from the ``local_count`` of every rank: what r sends to expert e of p is what
+    p receives from r for its expert e."""
+    local = np.asarray(local_counts, dtype=np.int64)
+    ranks = len(local)
+    result = np.empty_like(local)
+    experts = local.shape[1] // ranks
+    for rank in range(ranks):
+        for source in range(ranks):
+            for expert in range(experts):
+                result[rank, source * experts + expert] = local[source, rank * experts + expert]
+    return result
+
+
+def global_scatter(xs: Sequence[Array], local_counts: Matrix) -> list[Array]:
+    """Rows packed by (rank, expert) to the experts' ranks, where they are packed by (expert, source rank)."""
+    local = np.asarray(local_counts, dtype=np.int64)
+    ranks, experts = len(xs), local.shape[1] // len(xs)
+    at = packed(local)
+    results = []
+    for rank in range(ranks):
+        rows = [xs[0][:0]]
+        for expert in range(experts):
+            for source in range(ranks):
+                cell = rank * experts + expert
+                rows.append(xs[source][at[source, cell] : at[source, cell] + local[source, cell]])
+        results.append(np.concatenate(rows))
+    return results
+
+
+def global_gather(ys: Sequence[Array], local_counts: Matrix) -> list[Array]:
+    """The way back of global_scatter with the same counts."""
+    local = np.asarray(local_counts, dtype=np.int64)
+    ranks, experts = len(ys), local.shape[1] // len(ys)
+    at = packed(local)
+    results = [np.empty((int(row.sum()), *ys[0].shape[1:]), ys[0].dtype) for row in local]
+    for rank in range(ranks):
+        row = 0
+        for expert in range(experts):
+            for source in range(ranks):
+                for k in range(local[source, rank * experts + expert]):
+                    results[source][at[source, rank * experts + expert] + k] = ys[rank][row]
+                    row += 1
+    return results
+
+
+def packed(counts: Matrix) -> IntArray:
+    """Displacements of each row of ``counts`` without gaps."""
+    matrix = np.asarray(counts, dtype=np.int64)
+    return matrix.cumsum(axis=-1) - matrix
+
+
+@dataclass(frozen=True)
+class Case:
+    """One random alltoallv. Row r belongs to rank r; counts and displacements are in rows."""
+
+    send_counts: IntArray
+    recv_counts: IntArray
+    send_displs: IntArray
+    recv_displs: IntArray
+    send_rows: IntArray
+    """How many rows each rank's send tensor has."""
+    recv_rows: IntArray
+
+
+def random_counts(rng: np.random.Generator, ranks: int, max_rows: int, empty: float = 0.2) -> IntArray:
+    """``counts[r, p]`` rows from r to p: each empty with probability ``empty``, else small more often than large."""
+    size = np.exp(rng.uniform(0, np.log(max_rows + 1), (ranks, ranks))).astype(np.int64)
+    return np.where(rng.random((ranks, ranks)) < empty, 0, np.minimum(size, max_rows))
+
+
+def random_case(
+    rng: np.random.Generator, ranks: int, max_rows: int = 100, max_gap: int = 3, empty: float = 0.2
+) -> Case:
+    """Counts with displacements in any order and with gaps: no two received ranges overlap. ``max_gap=0`` packs the
+    ranges tightly, but still in a random order."""
+    counts = random_counts(rng, ranks, max_rows, empty)
+    received = np.ascontiguousarray(counts.T)
+    send_displs, send_rows = _random_displs(rng, counts, max_gap)
+    recv_displs, recv_rows = _random_displs(rng, received, max_gap)
+    return Case(counts, received, send_displs, recv_displs, send_rows, recv_rows)
+
+
+def _random_displs(rng: np.random.Generator, counts: IntArray, max_gap: int) -> tuple[IntArray, IntArray]:
+    displs, rows = np.zeros_like(counts), np.zeros(len(counts), np.int64)
+    for rank in range(len(counts)):
+        at = 0
+        for peer in rng.permutation(len(counts)):
+            at += int(rng.integers(max_gap + 1))
+            displs[rank, peer] = at
+            at += int(counts[rank, peer])
+        rows[rank] = at + int(rng.integers(max_gap + 1))
+    return displs, rows
+
+
+def random_array(rng: np.random.Generator, shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """Random bit patterns, NaN and denormals among them: an exchange has to keep all of them. bool has only its two."""
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = int(np.prod(sizes, dtype=np.int64))
+    return rng.integers(0, 256, count * dtype.itemsize, dtype=np.uint8).view(dtype).reshape(sizes)
+
+
+def poison(array: Array) -> Array:
+    """Fills a C-contiguous array with a byte that no test expects, and returns it."""
+    array.reshape(-1).view(np.uint8)[...] = POISON
+    return array
+
+
+def as_bytes(tensor: Any) -> npt.NDArray[np.uint8]:
+    """The bytes of a host tensor of any framework in row-major order, as a flat array; a view where that is possible.
+    Works for dtypes that NumPy has no name for, such as bfloat16."""
+    if isinstance(tensor, np.ndarray):
+        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+    framework = type(tensor).__module__.partition(".")[0]
+    if framework == "torch":
+        import torch
+
+        return np.asarray(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+    if framework == "paddle":
+        import paddle
+
+        flat = tensor.detach().contiguous().reshape([-1])
+        return np.asarray(paddle.view(flat, "uint8").numpy()) if flat.shape[0] else np.empty(0, np.uint8)
+    try:
+        return np.frombuffer(tensor, np.uint8)
+    except (TypeError, ValueError, BufferError):
+        # JAX arrays become NumPy arrays of ml_dtypes; everything else goes by __array__ or DLPack.
+        array = np.asarray(tensor) if hasattr(tensor, "__array__") else np.from_dlpack(tensor)
+        return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def first_difference(actual: Any, expected: Any) -> str | None:
+    """Compares two tensors bit for bit, NaN included. None when they are equal; otherwise the first differing byte,
+    both values, and how many bytes differ."""
+    left, right = as_bytes(actual), as_bytes(expected)
+    if left.size != right.size:
+        return f"{left.size} bytes instead of {right.size}"
+    different = np.flatnonzero(left != right)
+    if different.size == 0:
+        return None
+    at = int(different[0])
+    return f"byte {at} is {left[at]:#04x} instead of {right[at]:#04x}; {different.size} of {left.size} bytes differ"

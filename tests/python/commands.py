@@ -1,0 +1,47 @@
+"""Runs the ``a2a`` command as a user does, and looks after processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "a2a", *arguments]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Ours without what a launcher or an earlier test may have set."""
+    unwanted = ("A2A_", "OMP_", "PYTHONUNBUFFERED")
+    return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)} | changes
+
+
+def needs(module: str) -> None:
+    """Skips the test where a module is not installed that the processes of the test will import; here it is not."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed")
+
+
+def call(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    env = environment(**changes)
+    return subprocess.run(command(*arguments), env=env, capture_output=True, text=True, timeout=100, check=False)
+
+
+def is_alive(pid: int, patience: float = 3) -> bool:
+    """Whether the process is still there after so many seconds. A zombie is not."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return False
+        except OSError:
+            return False
+        if time.monotonic() >= deadline:
+            return True
+        time.sleep(0.02)

@@ -1,0 +1,89 @@
+"""Ranks for tests, always with a time limit and never with anything left behind."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from a2a import _spawn
+
+# Longest time of the ranks of one test, shorter than the limit of pytest-timeout so that their stacks are shown.
+RANK_SECONDS = 60.0
+# A process makes these once and keeps them for all its communicators.
+_KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-bells (deleted)")
+
+
+def children() -> set[int]:
+    """Processes that this one has started and not reaped, zombies included."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def descriptors() -> dict[int, str]:
+    """Open descriptors that a communicator or its start could have left."""
+    kinds = ("socket:", "pipe:", "/memfd:", "anon_inode:")
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except FileNotFoundError:
+            continue  # the descriptor that lists this directory
+        if target.startswith(kinds) and target not in _KEPT:
+            found[int(entry.name)] = target
+    return found
+
+
+def shared_files() -> set[str]:
+    # Other programs on this machine, other MPIs among them, come and go there too.
+    return {entry.name for entry in Path("/dev/shm").iterdir() if "a2a" in entry.name}
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fails the test if it leaves processes, descriptors or files in /dev/shm."""
+    gc.collect()
+    before = (children(), set(descriptors().items()), shared_files())
+    yield
+    deadline = time.monotonic() + 5
+    while True:
+        gc.collect()
+        left = {
+            "processes": children() - before[0],
+            "descriptors": set(descriptors().items()) - before[1],
+            "files in /dev/shm": shared_files() - before[2],
+        }
+        if not any(left.values()):
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: {left}")
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def run_ranks(nothing_left: None) -> Callable[..., list[Any]]:
+    """``run_ranks(n, fn, *args)`` is ``a2a.spawn(fn, n, *args)`` with a time limit, after which the ranks are killed
+    and the stack of each is in the error."""
+
+    def run(
+        n: int, fn: Callable[..., Any], *args: Any, threads: bool = False, timeout: float = RANK_SECONDS
+    ) -> list[Any]:
+        return _spawn.spawn(fn, n, *args, threads=threads, timeout=timeout)
+
+    return run
+
+
+@pytest.fixture
+def rank_outcomes(nothing_left: None) -> Callable[..., list[_spawn.Outcome]]:
+    """Like run_ranks, for tests of failures: returns how every rank ended, and lets the others go on when one fails."""
+
+    def run(n: int, fn: Callable[..., Any], *args: Any, timeout: float = RANK_SECONDS) -> list[_spawn.Outcome]:
+        return _spawn.run(fn, n, *args, timeout=timeout, keep_going=True)
+
+    return run

@@ -1,0 +1,147 @@
+"""Ranks that live for many tests: each runs one function after another, so that a property test makes hundreds of
+exchanges without starting a process for each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+import a2a
+
+# Deadlines of one operation and of one function. The first is shorter, so that its message is what a test shows.
+OPERATION_SECONDS = 40.0
+RUN_SECONDS = 60.0
+START_SECONDS = 90.0
+
+_numbers = itertools.count()
+
+
+class RankFailure(AssertionError):
+    """What went wrong on a rank, with its traceback."""
+
+
+class Pool:
+    """``n`` ranks, as processes or as threads of this one. Use as a context manager."""
+
+    def __init__(self, n: int, threads: bool = False) -> None:
+        self.n, self.threads = n, threads
+        self._ranks: list[connection.Connection] = []
+        self._spawner: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.n} {'threads' if self.threads else 'processes'}>"
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for rank in self._ranks:
+            rank.send(None)
+        self.stop()
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> list[Any]:
+        """``fn(comm, *args)`` on every rank, and the results in rank order. Function and results are pickled. When a
+        rank raises, its communicator may be broken, so the next call starts new ranks."""
+        if not self._ranks:
+            self._start()
+        try:
+            for rank in self._ranks:
+                rank.send((fn, args))
+            answers = self._collect()
+            failures = [answer for answer in answers if answer[0] != "value"]
+            if failures:
+                first = min(failures, key=lambda failure: failure[2])
+                raise RankFailure(f"{len(failures)} of {self.n} ranks failed, the first of them {first[1]}")
+        except BaseException:
+            self.stop()
+            raise
+        return [answer[1] for answer in answers]
+
+    def stop(self) -> None:
+        """Ends the ranks. Without a word before, idle ones fail, so that spawn() ends those that are stuck."""
+        for rank in self._ranks:
+            rank.close()
+        self._ranks = []
+        if self._spawner is not None:
+            self._spawner.join(timeout=15)
+            self._spawner = None
+
+    def _collect(self) -> list[Any]:
+        answers: dict[int, Any] = {}
+        deadline = time.monotonic() + RUN_SECONDS
+        while len(answers) < self.n:
+            waiting = {rank: at for at, rank in enumerate(self._ranks) if at not in answers}
+            ready = connection.wait(list(waiting), timeout=max(deadline - time.monotonic(), 0))
+            if not ready:
+                raise RankFailure(f"no answer from ranks {sorted(waiting.values())} after {RUN_SECONDS} s")
+            for rank in ready:
+                at = waiting[rank]  # type: ignore[index]
+                try:
+                    answers[at] = rank.recv()  # type: ignore[union-attr]
+                except (EOFError, ConnectionError):
+                    answers[at] = ("died", f"rank {at}: died", time.monotonic())
+        return [answers[at] for at in range(self.n)]
+
+    def _start(self) -> None:
+        # An abstract address: nothing is left in the file system.
+        address = f"\0a2a-test-pool-{os.getpid()}-{next(_numbers)}"
+        errors: list[BaseException] = []
+
+        def spawn() -> None:
+            try:
+                a2a.spawn(_serve, self.n, address, threads=self.threads)
+            except BaseException as error:
+                errors.append(error)
+
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(self.n)
+            listener.settimeout(0.1)
+            self._spawner = threading.Thread(target=spawn, daemon=True)
+            self._spawner.start()
+            deadline = time.monotonic() + START_SECONDS
+            ranks: dict[int, connection.Connection] = {}
+            while len(ranks) < self.n:
+                try:
+                    end = connection.Connection(listener.accept()[0].detach())
+                except TimeoutError:
+                    if errors or time.monotonic() > deadline:
+                        raise RankFailure(f"{len(ranks)} of {self.n} ranks started") from next(iter(errors), None)
+                    continue
+                ranks[end.recv()] = end
+        self._ranks = [ranks[at] for at in range(self.n)]
+
+
+class _Through:
+    """Ranks meet through the communicator that they have already."""
+
+    def __init__(self, comm: a2a.Communicator) -> None:
+        self.allgather = comm.allgather_bytes
+
+
+def reconnect(comm: a2a.Communicator) -> a2a.Communicator:
+    """Another communicator of the same ranks, with a deadline that suits tests."""
+    return a2a.init(comm.rank, comm.size, timeout=OPERATION_SECONDS, bootstrap=_Through(comm))
+
+
+def _serve(outer: a2a.Communicator, address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect(address)
+        parent = connection.Connection(end.detach())
+    parent.send(outer.rank)
+    comm = reconnect(outer)
+    while (call := parent.recv()) is not None:
+        fn, args = call
+        try:
+            answer = ("value", fn(comm, *args))
+        except Exception:
+            answer = ("error", f"rank {comm.rank}:\n{traceback.format_exc()}", time.monotonic())
+        parent.send(answer)
+    comm.close()

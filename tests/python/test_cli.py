@@ -1,0 +1,242 @@
+"""``a2a demo``, ``a2a info`` and ``a2a bench`` as a user runs them, and what they say when results are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import call, needs
+
+import a2a
+from a2a.cli import _bench_rank, _demo_rank, demo
+from a2a.workloads import workload
+
+# a2a demo ---------------------------------------------------------------------------------------------------------
+
+
+def test_demo_with_numpy_alone() -> None:
+    done = call("demo", "--frameworks", "numpy", "--tokens", "6", "--steps", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"rank 3: numpy {np.__version__}" in done.stdout
+    assert re.search(
+        r"^verified: .* MiB in 2 steps equal the one-process oracle bit for bit$", done.stdout, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("name", ["torch", "paddle", "jax"])
+def test_demo_with_another_framework(name: str) -> None:
+    needs(name)
+    done = call("demo", "--frameworks", f"{name},numpy", "--ranks", "2", "--tokens", "4", "--steps", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"rank 0: {name} " in done.stdout and "rank 1: numpy" in done.stdout and "\nverified: " in done.stdout
+
+
+def small_job(ranks: int = 2, dtype: str = "float32") -> _demo_rank.Job:
+    layer = dataclasses.replace(workload("dsv3-train"), tokens=5, hidden=64, dtype=dtype)
+    return _demo_rank.Job(layer, ["numpy"] * ranks, steps=2, seed=1, alpha=1.2)
+
+
+def test_demo_verdict(run_ranks: Callable[..., list[Any]], capsys: pytest.CaptureFixture[str]) -> None:
+    job = small_job()
+    reports = run_ranks(2, _demo_rank.run_rank, job)
+    assert demo.conclude(reports, job) == 0
+    assert "verified: " in capsys.readouterr().out
+    # Rows in bytes: 5 tokens of 8 copies with 64 float32, on each of 2 ranks; each in the counts' two steps.
+    assert demo.traffic(reports, job).sum() == pytest.approx(2 * 5 * 8 * 64 * 4)
+
+    expected = _demo_rank.Expected(job, 0).scattered(0)
+    wrong = expected.copy()
+    wrong.view(np.uint8)[3, 5] ^= 1
+    reports[0].compare("step 0: dispatched rows", wrong, expected)
+    assert demo.conclude(reports, job) == 1
+    captured = capsys.readouterr()
+    assert "verified: " not in captured.out
+    assert "rank 0: step 0: dispatched rows: byte" in captured.err and "NOT verified" in captured.err
+
+
+class Corrupting:
+    """A communicator whose exchange goes wrong by one bit."""
+
+    def __init__(self, comm: a2a.Communicator, operation: str) -> None:
+        self._comm, self._operation = comm, operation
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._comm, name)
+        if name != self._operation:
+            return method
+
+        def corrupted(*arguments: Any) -> Any:
+            result = np.array(method(*arguments))
+            result.view(np.uint8).flat[result.nbytes // 2] ^= 1
+            return result
+
+        return corrupted
+
+
+@pytest.mark.parametrize("operation", ["global_scatter", "global_gather"])
+def test_demo_sees_one_wrong_bit(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    job = small_job(1)
+    with a2a.init(0, 1) as comm:
+        report = _demo_rank.run_rank(Corrupting(comm, operation), job)  # type: ignore[arg-type]
+    assert demo.conclude([report], job) == 1
+    # A wrong dispatched row comes back wrong too.
+    assert len(report.differences) == (4 if operation == "global_scatter" else 2)
+
+
+@pytest.mark.parametrize("bits", [np.uint16, np.uint32])
+def test_demo_expects_what_arithmetic_gives(bits: Any) -> None:
+    job = small_job(2, "bfloat16" if bits is np.uint16 else "float32")
+    expected = _demo_rank.Expected(job, 0)
+
+    def values(array: Any) -> Any:
+        return (array.astype(np.uint32) << 16 if bits is np.uint16 else array).view(np.float32)
+
+    for rank in range(2):
+        packed, combined = values(expected.packed_tokens(rank)), values(expected.combined(rank))
+        experts = np.repeat(np.arange(256), expected.local_counts[rank])
+        assert np.array_equal(combined, packed * np.exp2(experts % 7 - 3.0).astype(np.float32)[:, None])
+        assert np.isfinite(combined).all() and (np.abs(combined) > 1e-30).all()
+        assert len(expected.factors(rank)) == len(expected.scattered(rank))
+
+
+def test_demo_gives_all_ranks_one_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "has_bfloat16", lambda name: name != "numpy")
+    assert demo.plan(workload("dsv3-train"), ["numpy", "torch"], 4).layer.dtype == "float32"
+    assert demo.plan(workload("dsv3-train"), ["torch"], 4).layer.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--frameworks", "numpi"], 2, "--frameworks numpi: there are numpy, torch, paddle, jax"),
+        (["--ranks", "3"], 2, "--ranks 3 does not divide 256 experts evenly"),
+        (["--tokens", "0"], 2, "--tokens 0: at least 1"),
+    ],
+)
+def test_demo_refuses(arguments: list[str], code: int, message: str) -> None:
+    done = call("demo", *arguments)
+    assert done.returncode == code and message in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--frameworks", "numpy"], ["bench", "-r", "1", "-b", "64", "-n", "1"]])
+def test_plot_without_matplotlib_is_refused_before_the_work(arguments: list[str], tmp_path: Path) -> None:
+    # A finder that does not find stands for an environment without the package.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util\nfind = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more)\n"
+    )
+    search = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    done = call(*arguments, "--plot", str(tmp_path / "x.png"), PYTHONPATH=search)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "a2a: --plot needs matplotlib: pip install 'a2a-comm[plot]'\n"
+
+
+def test_plots(tmp_path: Path) -> None:
+    needs("matplotlib")
+    heat, curve = tmp_path / "heat.png", tmp_path / "curve.svg"
+    done = call("demo", "--frameworks", "numpy", "--tokens", "2", "--steps", "1", "--plot", str(heat))
+    assert done.returncode == 0 and heat.read_bytes().startswith(b"\x89PNG")
+    done = call("bench", "-r", "2", "-b", "64", "-e", "1K", "-n", "2", "--plot", str(curve))
+    assert done.returncode == 0 and "<svg" in curve.read_text()
+    done = call("demo", "--plot", str(tmp_path / "x.txt"))
+    assert done.returncode == 1 and "the name has to end in one of" in done.stderr
+    done = call("demo", "--plot", str(tmp_path / "no" / "x.png"))
+    assert done.returncode == 1 and "there is no directory" in done.stderr
+
+
+# a2a info, a2a bench ----------------------------------------------------------------------------------------------
+
+
+def test_info() -> None:
+    done = call("info", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["versions"]["numpy"] == np.__version__ and facts["versions"]["a2a-comm"] == a2a.__version__
+    assert facts["transports"]["shared memory"] == "works"
+    assert facts["transports"]["process_vm_readv"].startswith(("allowed", "not allowed"))
+    assert 1 <= facts["machine"]["cpus allowed"] <= facts["machine"]["cpus by affinity"]
+    assert facts["launcher"]["seen"] == "none"
+    text = call("info", A2A_RANK="1", A2A_SIZE="2", A2A_JOB="x").stdout
+    assert re.search(r"seen +a2a run\n +rank +1\n +size +2\n", text)
+
+
+@pytest.mark.parametrize("operation", _bench_rank.OPERATIONS)
+def test_bench_measures_and_checks(operation: str, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    arguments = ["-r", "3", "--op", operation, "-b", "48", "-e", "100K", "-f", "8", "-n", "4", "-w", "1", "-c", "2"]
+    done = call("bench", *arguments, "-J", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads(file.read_text())["results"]
+    assert len(results) == 4 == len([line for line in done.stdout.splitlines() if not line.startswith("#")])
+    for result in results:
+        assert result["wrong"] == 0
+        assert 0 < result["p50"] <= result["p99"]
+        assert result["algbw"] == pytest.approx(result["size"] / result["time"] / 1e3)
+        assert result["busbw"] == pytest.approx(result["algbw"] * 2 / 3)
+
+
+def test_bench_of_a_workload_and_all_types() -> None:
+    done = call("bench", "-r", "2", "--workload", "gptoss-120b/1024", "--op", "alltoallv", "-d", "int8", "-n", "1")
+    if done.returncode == 1:
+        assert "bfloat16 needs ml_dtypes" in done.stderr
+    else:
+        assert done.stdout.splitlines()[-1].split()[2] == "bfloat16"
+    done = call("bench", "-r", "2", "-b", "1K", "-d", "double", "-n", "1", "-w", "0", "-c", "0")
+    assert done.stdout.splitlines()[-1].split()[:3] == ["1024", "64", "float64"]
+
+
+def test_bench_uses_the_launchers_ranks() -> None:
+    done = call("run", "-n", "2", "-m", "a2a", "bench", "-b", "1K", "-n", "2")
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if not line.startswith("[0]")] == []
+    assert "[0] # alltoall, 2 ranks" in done.stdout
+    done = call("bench", "-r", "3", A2A_RANK="0", A2A_SIZE="2", A2A_JOB="x")
+    assert done.returncode == 2 and "-r 3: a2a run has started 2 ranks" in done.stderr
+
+
+class Forgetful:
+    """A communicator that does not write the last element."""
+
+    def __init__(self, comm: a2a.Communicator) -> None:
+        self._comm = comm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._comm, name)
+
+    def alltoall(self, send: Any, recv: Any) -> None:
+        last = recv[-1].copy()
+        self._comm.alltoall(send, recv)
+        recv[-1] = last
+
+
+def test_bench_counts_wrong_elements() -> None:
+    sweep = _bench_rank.Sweep("alltoall", [1024], ["int32"], 2, 0, 2, 0, None, "zipf")
+    with a2a.init(0, 1) as comm:
+        (row,) = _bench_rank.run_rank(Forgetful(comm), sweep)  # type: ignore[arg-type]
+        assert row.wrong == 2
+        (row,) = _bench_rank.run_rank(comm, sweep)
+        assert row.wrong == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-b", "1X"], "'1X' is not a size"),
+        (["-d", "int3"], "-d int3: there are int8"),
+        (["-b", "1M", "-e", "1K"], "sizes grow from -b to -e"),
+        (["-i", "1K", "-f", "2"], "-i and -f: give one of them"),
+        (["--workload", "gpt"], "unknown workload 'gpt'"),
+        (["--workload", "dsv3-train", "--op", "allgather"], "a workload runs as global_scatter or alltoallv"),
+        (["-n", "0"], "-n 0: at least 1"),
+    ],
+)
+def test_bench_refuses(arguments: list[str], message: str) -> None:
+    done = call("bench", *arguments)
+    assert done.returncode == 2 and message in done.stderr
