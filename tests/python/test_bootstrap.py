@@ -79,13 +79,6 @@ def test_rank_0_does_not_come() -> None:
         assert 0.59 <= seconds < 1, seconds
 
 
-@apart
-def test_another_rank_does_not_come() -> None:
-    for name, text, seconds in values(run(2, join_as, [(0, 4), (2, 4)], job_name(), 0.6)):
-        assert name == "TimeoutError" and "timed out waiting for" in text, (name, text)
-        assert 0.55 <= seconds < 1.5, seconds
-
-
 # ---- strangers of the same user --------------------------------------------------------------------------------------
 
 
