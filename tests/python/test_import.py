@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from commands import environment, needs
 
 import a2a
@@ -78,9 +79,14 @@ def test_import_warns_of_the_other_package_with_this_name(tmp_path: Path) -> Non
     assert python("import a2a", "-W", "error").returncode == 0
 
 
-def test_the_command_tells_when_the_other_package_replaced_this_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [False, True], ids=["replaced", "uninstalled"])
+def test_the_command_tells_when_the_other_package_replaced_this_one(tmp_path: Path, gone: bool) -> None:
     path = str(overlay(tmp_path, theirs_last=True))
-    done = python("import sys; from a2a.cli import main; sys.exit(main(['info']))", path=path)
+    if gone:
+        (tmp_path / "a2a" / "__init__.py").unlink()
+        (tmp_path / "a2a" / "client" / "__init__.py").unlink()
+    # Without site-packages, where the real package stands: it would be preferred to a folder without __init__.py.
+    done = python("import sys; from a2a.cli import main; sys.exit(main(['info']))", "-S", path=path)
     assert done.returncode == 1
     assert done.stderr.startswith("a2a: the unrelated package a2a-sdk (Agent2Agent) is or was installed")
 

@@ -178,8 +178,10 @@ def test_large_arguments_and_results(run_ranks: Callable[..., list[Any]]) -> Non
 
 
 SPAWNING_PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 import a2a
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what shells run in the background
 
 def fn(comm, seconds):
     os.write(1, f"rank {{comm.rank}} is {{__name__}}\\n".encode())
