@@ -133,6 +133,7 @@ TEST("64 ranks") {
 }
 
 TEST("every path: ring only, direct from the first byte, process_vm_readv from the first byte") {
+  setenv("A2A_SHM_STREAM_MIN", "1000", 1);
   for (const auto& [cma, direct_min, cma_min] : std::vector<std::tuple<const char*, const char*, const char*>>{
            {"0", "1000000000000", "1000000000000"}, {"1", "81", "1000000000000"}, {"1", "1000000000000", "81"}}) {
     setenv("A2A_SHM_CMA", cma, 1);
@@ -143,6 +144,7 @@ TEST("every path: ring only, direct from the first byte, process_vm_readv from t
   unsetenv("A2A_SHM_CMA");
   unsetenv("A2A_SHM_DIRECT_MIN");
   unsetenv("A2A_SHM_CMA_MIN");
+  unsetenv("A2A_SHM_STREAM_MIN");
 }
 
 TEST("many operations in flight finish in order") {

@@ -74,7 +74,7 @@ def exchange_until_loss(rank: int, n: int, job: str, board: Board, shared: bool)
 
 # (name, environment, rounds). Each of 4 ranks sends 16 MiB, 64 MiB together.
 KILLS: list[tuple[str, dict[str, str], int]] = [
-    ("private", {}, 18),
+    ("remote", {"A2A_SHM_CMA_MIN": "1"}, 18),
     ("shared", {}, 16),
     ("ring", {"A2A_SHM_CMA": "0"}, 16),
 ]
@@ -86,7 +86,7 @@ def test_killed_50_times_in_the_middle_of_an_exchange() -> None:
     assert sum(kills[2] for kills in KILLS) == 50
     n, chance, delays = 4, random.Random(50), []
     for name, environment, rounds in KILLS:
-        os.environ.pop("A2A_SHM_CMA", None)
+        os.environ.pop("A2A_SHM_CMA_MIN", None)
         os.environ.update(environment)
         for victim in (i % n for i in range(rounds)):
             board, killed = Board(n), []

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 namespace a2a::shm {
 namespace {
@@ -93,10 +94,10 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores store
   std::memcpy(to, from, bytes);
 }
 
-void gather(Cursor& from, std::byte* to, size_t bytes) {
+void gather(Cursor& from, std::byte* to, size_t bytes, Stores stores) {
   while (bytes > 0) {
     const size_t step = std::min(bytes, from.contiguous());
-    copy_bytes(to, from.data(), step);
+    copy_bytes(to, from.data(), step, stores);
     from.advance(step);
     to += step;
     bytes -= step;
@@ -125,7 +126,33 @@ size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores) {
   return copied;
 }
 
+namespace {
+
+// The kernel copies with `rep movsb` as well. When the target stands less than 64 bytes behind the source in its page,
+// that can be 14 times slower, and a second copy is cheap.
+bool stumbles(const Cursor& from, const Cursor& to) {
+  const auto distance = reinterpret_cast<uintptr_t>(to.data()) - reinterpret_cast<uintptr_t>(from.data());
+  return distance % 4096 > 0 && distance % 4096 < 64;
+}
+
+ssize_t copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit) {
+  constexpr size_t kBytes = size_t{128} << 10;  // stays in the second-level cache
+  thread_local const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kBytes + 4096);
+  const auto misplaced = reinterpret_cast<uintptr_t>(from.data()) - reinterpret_cast<uintptr_t>(buffer.get());
+  iovec local{buffer.get() + misplaced % 4096, std::min({kBytes, limit, from.contiguous()})};
+  iovec remote{from.data(), local.iov_len};
+  const ssize_t copied = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
+  if (copied > 0) {
+    scatter(to, static_cast<const std::byte*>(local.iov_base), static_cast<size_t>(copied));
+    skip(from, static_cast<size_t>(copied));
+  }
+  return copied;
+}
+
+}  // namespace
+
 ssize_t copy_from_process(pid_t pid, Cursor& from, Cursor& to, size_t limit) {
+  if (stumbles(from, to)) return copy_by_way_of_buffer(pid, from, to, limit);
   iovec local[kMaxPieces], remote[kMaxPieces];
   const size_t local_count = pieces(to, limit, local);
   const size_t remote_count = pieces(from, limit, remote);

@@ -36,7 +36,7 @@ enum class Stores : bool { cached, streaming };
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
 // Copies the next `bytes` of the stream to a contiguous place, or from one.
-void gather(Cursor& from, std::byte* to, size_t bytes);
+void gather(Cursor& from, std::byte* to, size_t bytes, Stores stores = Stores::cached);
 void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
 // Copies at most `limit` bytes from one stream to the other, both in this process's reach. Returns how many.

@@ -8,7 +8,7 @@ namespace a2a::shm {
 namespace {
 
 // The most a rank copies for one peer before it looks after the others, deadlines and aborts again.
-constexpr size_t kCopyStep = size_t{256} << 10;
+constexpr size_t kCopyStep = size_t{1} << 20;
 
 // Says that this rank is copying from a peer's memory, in steps short enough to wait for. A peer that gives up waits
 // for the end of the step before its caller may free that memory (see Membership::post_abort).
@@ -40,6 +40,14 @@ bool disjoint(std::span<const Run> a, std::span<const Run> b) {
     return end(std::ranges::max(runs, {}, end));
   };
   return a.empty() || b.empty() || last(a) <= first(b) || last(b) <= first(a);
+}
+
+void fill(Ring& ring, Cursor& source, std::byte* chunk, size_t bytes) {
+  constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
+  if (bytes < kMeasurable) return gather(source, chunk, bytes);
+  const auto before = StagingStores::Clock::now();
+  gather(source, chunk, bytes, ring.stores.choose());
+  ring.stores.took(bytes, StagingStores::Clock::now() - before);
 }
 
 [[noreturn]] void nonsense(Membership& m, Rank peer, const char* what) {
@@ -158,7 +166,7 @@ void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) 
     Ring& ring = m.ring(peer);
     head.where = m.arena().offset(ring.base);
     head.first = ring.produced;
-    p.out_left = (p.mine.sent + m.chunk_bytes() - 1) / m.chunk_bytes();
+    p.out_left = (p.mine.sent + m.ring_shape().chunk_bytes - 1) / m.ring_shape().chunk_bytes;
     p.out = Pair::Out::streaming;
     head.count = stage_chunk(m, peer) ? 1 : 0;  // the first chunk travels with the line, the rest while others copy
     return;
@@ -182,18 +190,18 @@ void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) 
 bool Exchange::stage_chunk(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   Ring& ring = m.peer(peer).ring;
-  if (!ring.has_room()) {
+  const RingShape& shape = m.ring_shape();
+  if (ring.produced - ring.consumed == shape.chunks) {
     const uint64_t before = number() - 1;
     if (m.finished(peer, before)) ring.consumed = std::max(ring.consumed, ring.end[before % kSlots]);
     const auto& taken = m.peer(peer).block.pipe(m.rank()).consumed;
     ring.consumed = std::max(ring.consumed, taken.load(std::memory_order_acquire));
     // A peer's counter is not trusted to be sane: more than was produced would let chunks overwrite each other.
     if (ring.consumed > ring.produced) nonsense(m, peer, "count of chunks");
-    if (!ring.has_room()) return false;
+    if (ring.produced - ring.consumed == shape.chunks) return false;
   }
-  const size_t left =
-      p.out_left > 1 ? m.chunk_bytes() : p.mine.sent - (p.mine.sent - 1) / m.chunk_bytes() * m.chunk_bytes();
-  gather(p.source, ring.base + ring.produced % Ring::kChunks * m.chunk_bytes(), left);
+  const size_t bytes = p.out_left > 1 ? shape.chunk_bytes : (p.mine.sent - 1) % shape.chunk_bytes + 1;
+  fill(ring, p.source, ring.base + shape.offset(ring.produced), bytes);
   ++ring.produced;
   if (--p.out_left == 0) {
     p.out = Pair::Out::settled;
@@ -278,7 +286,7 @@ bool Exchange::open(Membership& m, Rank peer) {
       p.in = Pair::In::arrived;
       break;
     case Kind::ring:
-      if (p.theirs.where > other.host->bytes || other.host->bytes - p.theirs.where < Ring::kChunks * m.chunk_bytes()) {
+      if (p.theirs.where > other.host->bytes || other.host->bytes - p.theirs.where < m.ring_shape().bytes()) {
         nonsense(m, peer, "ring");
       }
       p.in_next = p.theirs.first;
@@ -327,14 +335,15 @@ void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
 void Exchange::take_chunks(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   Peer& other = m.peer(peer);
+  const RingShape& shape = m.ring_shape();
   auto& pipe = m.block().pipe(peer);
-  const uint64_t with_line = p.theirs.first + std::min<uint64_t>(p.theirs.count, Ring::kChunks);
+  const uint64_t with_line = p.theirs.first + std::min<uint64_t>(p.theirs.count, shape.chunks);
   uint64_t available = std::max(with_line, other.block.pipe(m.rank()).produced.load(std::memory_order_acquire));
-  available = std::min(available, p.in_next + Ring::kChunks);  // a peer's counter is no loop bound
+  available = std::min(available, p.in_next + shape.chunks);  // a peer's counter is no loop bound
   const std::byte* base = other.host->base + p.theirs.where;
   while (p.in_left > 0 && p.in_next < available) {
-    const size_t bytes = std::min(p.in_left, m.chunk_bytes());
-    scatter(p.target, base + p.in_next % Ring::kChunks * m.chunk_bytes(), bytes, stores_);
+    const size_t bytes = std::min(p.in_left, shape.chunk_bytes);
+    scatter(p.target, base + shape.offset(p.in_next), bytes, stores_);
     p.in_left -= bytes;
     ++p.in_next;
     if (p.in_left > 0) pipe.consumed.store(p.in_next, std::memory_order_release);

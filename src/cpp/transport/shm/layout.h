@@ -111,10 +111,12 @@ struct alignas(2 * kCacheLine) RankBlock {
   char refusal_text[kSlots][kTextBytes];
 };
 
-// One per thread of ranks: whether it sleeps. In the owner's segment, written by the owner's threads only.
+// One per thread of ranks: whether it sleeps, and where it ran last. In the owner's segment, written by the owner's
+// threads only.
 template <class A>
 struct Seat {
   alignas(kCacheLine) typename A::template atomic<uint32_t> sleepers;
+  typename A::template atomic<uint32_t> cpu;  // 1 + its number, 0 when unknown; only a hint
 };
 
 // The word a rank sleeps on. The only word that peers write.

@@ -1,5 +1,7 @@
 #include "transport/shm/membership.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -14,15 +16,6 @@
 namespace a2a::shm {
 namespace {
 
-// All rings of a rank in one communicator together, so that their traffic stays in the cache nearest to the core.
-constexpr size_t kRingBudget = size_t{1} << 20;
-constexpr size_t kSmallestChunk = 4096, kLargestChunk = size_t{32} << 10;
-
-size_t choose_chunk(int size) {
-  const size_t share = kRingBudget / static_cast<size_t>(std::max(1, size - 1)) / Ring::kChunks;
-  return std::clamp(std::bit_floor(share), kSmallestChunk, kLargestChunk);
-}
-
 void override_bytes(const char* name, size_t* value) {
   const char* text = std::getenv(name);
   if (text == nullptr) return;
@@ -32,6 +25,12 @@ void override_bytes(const char* name, size_t* value) {
     throw Error(Code::invalid_argument, std::string(name) + " = '" + text + "' is not a number of bytes");
   }
   *value = bytes;
+}
+
+size_t last_level_cache() {
+  constexpr size_t kUsual = size_t{32} << 20;
+  const long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return bytes > 0 ? static_cast<size_t>(bytes) : kUsual;
 }
 
 uint64_t next_uid() {
@@ -101,14 +100,33 @@ Graveyard& graveyard() {
 
 }  // namespace
 
-Thresholds Thresholds::from_environment(bool crowded) {
-  Thresholds t;
-  // Where ranks share CPUs, waiting for the receiver costs a turn of the scheduler.
-  if (crowded) t.shared = size_t{48} << 10;
-  override_bytes("A2A_SHM_DIRECT_MIN", &t.shared);
-  override_bytes("A2A_SHM_CMA_MIN", &t.remote);
-  override_bytes("A2A_SHM_STREAM_MIN", &t.stream);
-  return t;
+Thresholds::Thresholds(const Surroundings& surroundings) {
+  constexpr size_t kKiB = 1024;
+  if (surroundings.oversubscribed()) {
+    // Waiting for the receiver costs a turn of the scheduler. A ring that is full costs one for each of its fillings.
+    shared = 48 * kKiB;
+    remote = 2048 * kKiB;
+  } else {
+    // A ring stays in the caches, so that its second copy costs less than the system call's look-up of every page.
+    shared = 16 * kKiB;
+    remote = SIZE_MAX;
+  }
+  stream = last_level_cache() / static_cast<size_t>(surroundings.ranks);
+  override_bytes("A2A_SHM_DIRECT_MIN", &shared);
+  override_bytes("A2A_SHM_CMA_MIN", &remote);
+  override_bytes("A2A_SHM_STREAM_MIN", &stream);
+}
+
+// All rings of a rank in one communicator together are larger than the cache nearest to a core. A smaller ring would
+// always be written where its reader still holds a copy of the line, and taking that back costs the writer several
+// times what a copy costs (docs/performance.md).
+RingShape RingShape::of(int size) {
+  constexpr size_t kAllRings = size_t{2} << 20;
+  constexpr size_t kSmallestChunk = 4096, kLargestChunk = size_t{32} << 10;
+  constexpr size_t kFewestChunks = 8;
+  const size_t share = kAllRings / static_cast<size_t>(std::max(1, size - 1));
+  const size_t chunk = std::clamp(std::bit_floor(share / (2 * kFewestChunks)), kSmallestChunk, kLargestChunk);
+  return {chunk, std::max(share / chunk, kFewestChunks)};
 }
 
 Membership::NewBlock Membership::new_block(Host& host, int size) {
@@ -131,9 +149,9 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> prog
       block_(block.get(), static_cast<int>(neighbours.size())),
       progress_(std::move(progress)),
       surroundings_(surroundings),
-      thresholds_(Thresholds::from_environment(surroundings.oversubscribed())),
+      thresholds_(surroundings),
       peers_(neighbours.size()),
-      chunk_bytes_(choose_chunk(static_cast<int>(neighbours.size()))) {
+      ring_shape_(RingShape::of(static_cast<int>(neighbours.size()))) {
   for (Rank r = 0; r < size(); ++r) {
     const auto i = static_cast<size_t>(r);
     if (r == rank_) continue;
@@ -163,7 +181,7 @@ Membership::~Membership() {
 
 Ring& Membership::ring(Rank rank) {
   Ring& ring = peer(rank).ring;
-  if (ring.base == nullptr) ring.base = arena().allocate(Ring::kChunks * chunk_bytes_);
+  if (ring.base == nullptr) ring.base = arena().allocate(ring_shape_.bytes());
   return ring;
 }
 
@@ -178,6 +196,14 @@ bool Membership::finished(Rank rank, uint64_t n) {
   Peer& p = peer(rank);
   if (p.done < n) p.done = std::max(p.done, p.block.words().done.load(std::memory_order_acquire));
   return p.done >= n;
+}
+
+void Membership::spread() {
+  // A part of the ranks on this host tells nothing about how full a CPU is.
+  if (!surroundings_.oversubscribed() || surroundings_.ranks != size()) return;
+  std::vector<const SeatWords*> seats;
+  for (Rank r = 0; r < size(); ++r) seats.push_back(r == rank_ ? progress_->seat() : peer(r).host->seat);
+  shm::spread(seats, static_cast<size_t>(rank_));
 }
 
 void Membership::wake_sleepers() {

@@ -11,31 +11,40 @@
 #include "transport/shm/layout.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/progress.h"
+#include "transport/shm/staging.h"
 
 namespace a2a::shm {
 
-// From how many bytes of a pair on the receiver copies straight from the sender's memory, which saves one of two copies
-// and costs the sender a wait for the receiver. Measured: docs/performance.md.
+// From how many bytes on which way is taken. Measured: docs/performance.md.
 struct Thresholds {
-  size_t shared = size_t{16} << 10;  // A2A_SHM_DIRECT_MIN: the source lies in shared memory, or in the same process
-  size_t remote = size_t{4} << 20;   // A2A_SHM_CMA_MIN: the source is private, read with process_vm_readv; below, two
-                                     // copies through a ring that stays in the caches are faster
-  size_t stream = size_t{8} << 20;   // A2A_SHM_STREAM_MIN: bytes a rank receives in all, written past the caches
+  // Of a pair. The receiver copies straight from the sender's memory, which saves one of two copies and costs the
+  // sender a wait for the receiver: from shared memory or within one process (A2A_SHM_DIRECT_MIN), and from private
+  // memory with process_vm_readv (A2A_SHM_CMA_MIN).
+  size_t shared, remote;
+  // Received by one rank in all: written past the caches (A2A_SHM_STREAM_MIN).
+  size_t stream;
 
   // With the environment's overrides. Throws Error(invalid_argument) when one is not a number.
-  static Thresholds from_environment(bool crowded);
+  explicit Thresholds(const Surroundings& surroundings);
+};
+
+// How the rings of a group are cut. Both ends of a pair must know it, so it depends on the group's size only.
+struct RingShape {
+  size_t chunk_bytes;
+  uint64_t chunks;
+
+  static RingShape of(int size);
+  size_t bytes() const { return chunks * chunk_bytes; }
+  size_t offset(uint64_t chunk) const { return chunk % chunks * chunk_bytes; }
 };
 
 // The staging ring of one ordered pair, in the sender's segment.
 struct Ring {
-  static constexpr uint64_t kChunks = 8;
-
   std::byte* base = nullptr;              // made on first use
   uint64_t produced = 0;                  // chunks filled since the communicator was made
   uint64_t consumed = 0;                  // chunks known to be free again
   std::array<uint64_t, kSlots> end = {};  // `produced` at the end of the operation that used this slot last
-
-  bool has_room() const { return produced - consumed < kChunks; }
+  StagingStores stores;
 };
 
 struct Peer {
@@ -72,7 +81,7 @@ class Membership {
   Arena& arena() { return progress_->host().arena(); }
   bool threads() const { return threads_; }
 
-  size_t chunk_bytes() const { return chunk_bytes_; }
+  const RingShape& ring_shape() const { return ring_shape_; }
   // The ring towards a peer; allocates it the first time.
   Ring& ring(Rank peer);
 
@@ -80,6 +89,9 @@ class Membership {
   bool slot_free(Rank peer, uint64_t n);
   // Whether this peer has finished operation n.
   bool finished(Rank peer, uint64_t n);
+
+  // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
+  void spread();
 
   // Rings every peer that sleeps.
   void wake_sleepers();
@@ -107,7 +119,7 @@ class Membership {
   Surroundings surroundings_;
   Thresholds thresholds_;
   std::vector<Peer> peers_;
-  size_t chunk_bytes_;
+  RingShape ring_shape_;
   bool threads_ = false;
   bool left_ = false;
 };

@@ -82,6 +82,14 @@ void Progress::note(const Surroundings& surroundings, bool threads) {
   crowded_ |= surroundings.oversubscribed() || threads;
 }
 
+void Progress::keep_apart() {
+  constexpr unsigned kWaitsPerSurvey = 64;  // a millisecond or so, when operations are short
+  announce_cpu(*seat_);
+  if (++waits_ % kWaitsPerSurvey != 0) return;
+  std::lock_guard lock(mutex_);
+  for (Active* active : active_) active->spread();
+}
+
 bool Progress::look(Deadline deadline) {
   constexpr auto kOften = 500us;  // aborts and deadlines
   const auto now = Deadline::Clock::now();

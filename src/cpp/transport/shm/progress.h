@@ -9,6 +9,7 @@
 #include "a2a/types.h"
 #include "transport/shm/host.h"
 #include "transport/shm/neighbour.h"
+#include "transport/shm/placement.h"
 
 namespace a2a::shm {
 
@@ -20,6 +21,8 @@ class Active {
   virtual bool advance() = 0;
   // Looks for what no word in shared memory tells: deadlines, aborts, and, when `ask_kernel`, dead peers.
   virtual void check(Deadline::Clock::time_point now, bool ask_kernel) = 0;
+  // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
+  virtual void spread() = 0;
 };
 
 // The waiting place of one rank: a doorbell and the communicators that ring matters to. Threads that are ranks have one
@@ -43,6 +46,7 @@ class Progress {
   void enter(Active* active) { active_.push_back(active); }
   void leave(Active* active) { std::erase(active_, active); }
   bool advance();
+  const SeatWords* seat() const { return seat_; }
 
   // How to wait depends on how crowded the host is; the most crowded communicator decides.
   void note(const Surroundings& surroundings, bool threads);
@@ -55,6 +59,7 @@ class Progress {
   template <class Finished>
   bool wait(Finished&& finished, Deadline deadline) {
     Patience patience;
+    if (crowded_) keep_apart();
     for (;;) {
       bool moved = false;
       {
@@ -68,7 +73,7 @@ class Progress {
   }
 
  private:
-  // A step copies at most 256 KiB for each peer, so that a long copy is looked up from often enough.
+  // A step copies at most 1 MiB for each peer, so that a long copy is looked up from often enough.
   static constexpr unsigned kMovesPerLook = 4;
 
   // How long this wait has lasted since something moved last.
@@ -85,6 +90,8 @@ class Progress {
       exhausted = false;
     }
   };
+  // From time to time has the communicators look at how the ranks are spread over the CPUs.
+  void keep_apart();
   // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths.
   bool look(Deadline deadline);
   // One step of waiting: spin or yield at first, sleep later. False when the deadline passed or a signal arrived.
@@ -98,6 +105,7 @@ class Progress {
   BellWord* bell_;
   uint32_t bell_index_;
   bool crowded_ = false;
+  unsigned waits_ = 0;
   Deadline::Clock::time_point last_asked_{}, last_checked_{};
 };
 

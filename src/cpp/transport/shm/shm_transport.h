@@ -48,6 +48,7 @@ class ShmTransport final : public Transport, private Active {
   // Active; the mutex is held
   bool advance() override;
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
+  void spread() override { membership_.spread(); }
 
   bool step();
   void check_peer(Rank peer, bool ask_kernel);

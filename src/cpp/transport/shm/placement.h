@@ -1,0 +1,19 @@
+// Where ranks that share CPUs run.
+#pragma once
+
+#include <span>
+
+#include "transport/shm/host.h"
+
+namespace a2a::shm {
+
+// Publishes the CPU that this thread runs on, for spread().
+void announce_cpu(SeatWords& seat);
+
+// Moves the calling thread to the CPU, among those allowed to it, with the fewest ranks, if its own has at least two
+// more; of several ranks on one CPU the last one moves. seats[rank] belongs to the caller; empty ones are skipped. The
+// set of allowed CPUs is as before afterwards: the kernel may move the thread again whenever it sees a reason. Returns
+// whether it moved.
+bool spread(std::span<const SeatWords* const> seats, size_t rank);
+
+}  // namespace a2a::shm

@@ -1,0 +1,127 @@
+// The parts of the shared-memory transport that can be looked at one by one.
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "check.h"
+#include "transport/shm/copy.h"
+#include "transport/shm/membership.h"
+#include "transport/shm/placement.h"
+#include "transport/shm/staging.h"
+
+namespace {
+
+using namespace a2a;
+using namespace a2a::shm;
+using std::chrono::nanoseconds;
+using Bytes = std::vector<std::byte>;
+
+constexpr size_t kPage = 4096;
+
+Bytes random_bytes(check::Random& random, size_t n) {
+  Bytes bytes(n);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  return bytes;
+}
+
+TEST("copies at every distance within a page, both kinds of stores, nothing written beside them") {
+  check::Random random(check::seed());
+  const Bytes from = random_bytes(random, 3 * kPage);
+  for (size_t distance = 0; distance < kPage; distance += distance < 130 ? 1 : 97) {
+    for (const Stores stores : {Stores::cached, Stores::streaming}) {
+      const check::Note note("distance", distance);
+      const size_t bytes = random.in(size_t{0}, kPage);
+      Bytes to(3 * kPage, std::byte{0xAA}), expected = to;
+      std::memcpy(expected.data() + distance, from.data() + 7, bytes);
+      copy_bytes(to.data() + distance, from.data() + 7, bytes, stores);
+      if (!CHECK(to == expected)) return;
+    }
+  }
+}
+
+TEST("process_vm_readv at every small distance, in pieces, over several runs") {
+  check::Random random(check::seed());
+  Bytes source = random_bytes(random, 600'000), target(source.size() + kPage);
+  for (size_t distance = 0; distance < 80; ++distance) {
+    const check::Note note("distance", distance);
+    std::ranges::fill(target, std::byte{0xAA});
+    // The target stands `distance` bytes behind the source, modulo the page.
+    const auto shift =
+        (reinterpret_cast<uintptr_t>(source.data()) + distance - reinterpret_cast<uintptr_t>(target.data())) % kPage;
+    std::byte* const to = target.data() + shift;
+    const std::vector<Run> sources = {{0, source.data(), 100'001}, {0, source.data() + 200'000, 250'000}};
+    const std::vector<Run> targets = {{0, to, 300'000}, {0, to + 400'000, 50'001}};
+    Cursor from{sources}, into{targets};
+    size_t left = 350'001;
+    while (left > 0) {
+      const ssize_t copied = copy_from_process(getpid(), from, into, std::min<size_t>(left, 200'000));
+      if (!CHECK(copied > 0)) return;
+      left -= static_cast<size_t>(copied);
+    }
+    CHECK(from.at_end() && into.at_end());
+    Bytes stream(source.begin(), source.begin() + 100'001);
+    stream.insert(stream.end(), source.begin() + 200'000, source.begin() + 450'000);
+    CHECK(std::memcmp(to, stream.data(), 300'000) == 0);
+    CHECK(std::memcmp(to + 400'000, stream.data() + 300'000, 50'001) == 0);
+    CHECK(to[300'000] == std::byte{0xAA} && to[399'999] == std::byte{0xAA} && to[450'001] == std::byte{0xAA});
+  }
+}
+
+TEST("a ring has room for several chunks, whatever the size of the group") {
+  for (int size = 1; size <= kMaxRanks; ++size) {
+    const RingShape shape = RingShape::of(size);
+    CHECK(shape.chunks >= 8 && shape.chunk_bytes >= 4096);
+    CHECK_EQ(shape.offset(shape.chunks), 0);
+    CHECK_EQ(shape.offset(shape.chunks - 1) + shape.chunk_bytes, shape.bytes());
+  }
+}
+
+TEST("staging goes past the caches after several slow chunks, and comes back") {
+  constexpr size_t kBytes = 32768;
+  constexpr auto kFast = nanoseconds(100 * 32), kSlow = nanoseconds(400 * 32);
+  StagingStores stores;
+  for (int i = 0; i < 10; ++i) {  // single interruptions tell nothing
+    stores.took(kBytes, kSlow);
+    stores.took(kBytes, kFast);
+    CHECK(stores.choose() == Stores::cached);
+  }
+  for (int i = 0; i < 3; ++i) stores.took(kBytes, kSlow);
+  CHECK(stores.choose() == Stores::streaming);
+  int streamed = 0;
+  for (; stores.choose() == Stores::streaming && streamed < 10'000; ++streamed) stores.took(kBytes, kFast);
+  CHECK_EQ(streamed, 256);
+  stores.took(kBytes, kSlow);  // still slow: one try is enough
+  CHECK(stores.choose() == Stores::streaming);
+  while (stores.choose() == Stores::streaming) stores.took(kBytes, kFast);
+  stores.took(kBytes, kFast);
+  stores.took(kBytes, kSlow);
+  CHECK(stores.choose() == Stores::cached);
+}
+
+TEST("ranks that crowd one CPU spread, and keep the set of CPUs allowed to them") {
+  cpu_set_t before, after;
+  if (!CHECK(sched_getaffinity(0, sizeof(before), &before) == 0)) return;
+  SeatWords seats[4] = {};
+  const SeatWords* const all[] = {&seats[0], &seats[1], &seats[2], &seats[3]};
+  const auto crowd = [&seats](size_t ranks) {
+    announce_cpu(seats[0]);
+    for (size_t i = 0; i < 4; ++i) seats[i].cpu = i < ranks ? seats[0].cpu.load() : 0;
+  };
+  crowd(1);
+  CHECK(!spread(all, 0));  // alone
+  crowd(3);
+  CHECK(!spread(all, 0));  // the last one moves, not this one
+  CHECK(!spread(all, 3));  // not known where it is
+  seats[1].cpu = 0xFFFFFFFF;
+  CHECK(!spread(all, 0));  // nonsense of a peer is nobody's CPU
+  const bool can_move = CPU_COUNT(&before) > 1;
+  crowd(3);
+  CHECK_EQ(spread(all, 2), can_move);
+  announce_cpu(seats[2]);
+  CHECK(!can_move || seats[2].cpu != seats[0].cpu);
+  if (!CHECK(sched_getaffinity(0, sizeof(after), &after) == 0)) return;
+  CHECK(CPU_EQUAL(&before, &after));
+}
+
+}  // namespace
