@@ -231,7 +231,7 @@ class Communicator:
     ) -> Any:
         """An uninitialised tensor in shared memory, which peers read with one copy. ``dtype`` is a name ("bfloat16",
         "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or one of its tensors. The memory
-        lives until the tensor is gone, also beyond close()."""
+        lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed communicator."""
     def abort(self, reason: str = "abort() was called") -> None:
         """Break the communicator everywhere: operations in flight and later ones raise AbortedError."""
     def close(self, *, timeout: float | None = None) -> None:

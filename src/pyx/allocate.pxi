@@ -55,8 +55,8 @@ cdef object empty_like(object like, DLDataType dtype, object shape):
     """An array in shared memory as a tensor of the framework ``like`` names or comes from."""
     name = like if isinstance(like, str) else framework_of(like)
     if name not in ("numpy", "torch", "paddle", "jax", "a2a"):
-        raise InvalidArgumentError(f"like is {like!r}; pass \"numpy\", \"torch\", \"paddle\", \"jax\" or one of their "
-                                   f"tensors")
+        raise InvalidArgumentError(f"like is {shown(like)}; pass \"numpy\", \"torch\", \"paddle\", \"jax\" or one of "
+                                   f"their tensors")
     if name == "numpy":
         # The dtype first: a missing ml_dtypes should not cost an allocation.
         kind = numpy_dtype(dtype)

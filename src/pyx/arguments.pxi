@@ -4,13 +4,13 @@
 cdef int64_t count_of(object item, str name, Py_ssize_t index) except? -1:
     """One entry of a list of counts that is not a plain int: NumPy integers and whatever else counts as an index."""
     if isinstance(item, bool) or "bool" in str(getattr(item, "dtype", "")):
-        raise InvalidArgumentError(f"{name}[{index}] is {item!r}, a bool; counts are integers")
+        raise InvalidArgumentError(f"{name}[{index}] is {shown(item)}, a bool; counts are integers")
     try:
         return item.__index__()
     except OverflowError:
-        raise InvalidArgumentError(f"{name}[{index}] = {item} does not fit in 64 bits") from None
+        raise InvalidArgumentError(f"{name}[{index}] = {shown(item)} does not fit in 64 bits") from None
     except (AttributeError, TypeError):
-        raise InvalidArgumentError(f"{name}[{index}] is {item!r}; counts are integers") from None
+        raise InvalidArgumentError(f"{name}[{index}] is {shown(item)}; counts are integers") from None
 
 
 cdef int append_sequence(object items, str name, CountList& counts) except -1:
@@ -23,7 +23,7 @@ cdef int append_sequence(object items, str name, CountList& counts) except -1:
         if type(item) is int:
             value = PyLong_AsLongLongAndOverflow(item, &overflow)
             if overflow:
-                raise InvalidArgumentError(f"{name}[{i}] = {item} does not fit in 64 bits")
+                raise InvalidArgumentError(f"{name}[{i}] = {shown(item)} does not fit in 64 bits")
         else:
             value = count_of(item, name, i)
         counts.push_back(value)
@@ -69,7 +69,7 @@ cdef int parse_counts(object obj, str name, CountList& counts) except -1:
     try:
         items = list(obj)
     except TypeError:
-        raise InvalidArgumentError(f"{name} is {obj!r}; counts are a list of integers or a 1-D tensor") from None
+        raise InvalidArgumentError(f"{name} is {shown(obj)}; counts are a list of integers or a 1-D tensor") from None
     return append_sequence(items, name, counts)
 
 
@@ -91,9 +91,9 @@ cdef int parse_int(object value, str name) except? -1:
     try:
         return value.__index__()
     except OverflowError:
-        raise InvalidArgumentError(f"{name} = {value} does not fit in 32 bits") from None
+        raise InvalidArgumentError(f"{name} = {shown(value)} does not fit in 32 bits") from None
     except (AttributeError, TypeError):
-        raise InvalidArgumentError(f"{name} is {value!r}; pass an integer") from None
+        raise InvalidArgumentError(f"{name} is {shown(value)}; pass an integer") from None
 
 
 cdef vector[int] parse_ranks(object obj, int size) except *:
@@ -112,8 +112,8 @@ cdef vector[int] parse_ranks(object obj, int size) except *:
 cdef double parse_timeout(object timeout) except *:
     try:
         seconds = float(timeout)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(f"timeout is {timeout!r}; pass seconds, or None for the default") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgumentError(f"timeout is {shown(timeout)}; pass seconds, or None for the default") from None
     if not seconds >= 0:
         raise InvalidArgumentError(f"timeout is {seconds} seconds; it cannot be negative or NaN")
     return seconds
@@ -127,7 +127,7 @@ cdef void* parse_stream(object stream) except? NULL:
         if version != 0:
             raise InvalidArgumentError(f"stream speaks version {version} of __cuda_stream__; this build reads 0")
     if not isinstance(handle, int) or not 0 <= handle < 2**64:
-        raise InvalidArgumentError(f"stream is {stream!r}; pass a handle, an object with __cuda_stream__, or None")
+        raise InvalidArgumentError(f"stream is {shown(stream)}; pass a handle, an object with __cuda_stream__, or None")
     return <void*> <uintptr_t> handle
 
 

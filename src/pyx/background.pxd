@@ -13,6 +13,7 @@ cdef extern from *:
     #include <chrono>
     #include <functional>
     #include <future>
+    #include <system_error>
     #include <thread>
 
     namespace a2a_py {
@@ -33,7 +34,11 @@ cdef extern from *:
       explicit Background(std::function<Outcome()> call) {
         std::packaged_task<Outcome()> task(std::move(call));
         outcome_ = task.get_future();
-        std::thread(std::move(task)).detach();
+        try {
+          std::thread(std::move(task)).detach();
+        } catch (const std::system_error& error) {
+          throw a2a::Error(a2a::Code::backend, std::string("cannot start a thread: ") + error.what());
+        }
       }
 
       // Waits for a while. True once finished.
@@ -89,8 +94,10 @@ cdef extern from *:
     class CallbackBootstrap final : public a2a::Bootstrap {
      public:
       using Callback = bool (*)(PyObject* context, const std::string& mine, std::vector<std::string>& all);
+      using Check = bool (*)(PyObject* context);
 
-      CallbackBootstrap(Callback callback, PyObject* context) : callback_(callback), context_(context) {}
+      CallbackBootstrap(Callback callback, Check check, PyObject* context)
+          : callback_(callback), check_(check), context_(context) {}
 
       std::vector<std::string> allgather(std::string_view mine, a2a::Deadline) override {
         std::vector<std::string> all;
@@ -98,15 +105,20 @@ cdef extern from *:
         throw a2a::Error(a2a::Code::backend, "the bootstrap's allgather failed");
       }
 
+      void while_meeting() override {
+        if (!check_(context_)) throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
+      }
+
      private:
       Callback callback_;
+      Check check_;
       PyObject* context_;  // outlives the call that uses this
     };
 
     // In the calling thread, because communicators that one thread makes wait together.
     inline CommPtr create(int rank, int size, double timeout, CallbackBootstrap::Callback callback,
-                          PyObject* context) {
-      CallbackBootstrap bootstrap(callback, context);
+                          CallbackBootstrap::Check check, PyObject* context) {
+      CallbackBootstrap bootstrap(callback, check, context);
       return a2a::Communicator::create(rank, size, bootstrap, {timeout});
     }
 
@@ -134,5 +146,6 @@ cdef extern from *:
     Task task_allgather_bytes "a2a_py::allgather_bytes"(CommPtr, string, When) except +raise_current
 
     CommPtr create_communicator "a2a_py::create"(
-        int, int, double, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil, PyObject*
+        int, int, double, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
+        cbool (*)(PyObject*) noexcept nogil, PyObject*
     ) except +raise_current nogil

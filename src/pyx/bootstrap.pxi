@@ -83,6 +83,15 @@ cdef cbool call_bootstrap(PyObject* context, const string& mine, vector[string]&
     return True
 
 
+cdef cbool look_for_signals(PyObject* context) noexcept with gil:
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        (<_Meeting> context).failure = error
+        return False
+    return True
+
+
 def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0):
     """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
 
@@ -111,7 +120,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0):
     meeting.bootstrap, meeting.size, meeting.timeout = bootstrap, size, seconds
     try:
         with nogil:
-            comm = create_communicator(rank, size, seconds, call_bootstrap, <PyObject*> meeting)
+            comm = create_communicator(rank, size, seconds, call_bootstrap, look_for_signals, <PyObject*> meeting)
     except Error:
         if meeting.failure is not None:
             raise meeting.failure from None

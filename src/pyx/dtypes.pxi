@@ -40,15 +40,15 @@ cdef DLDataType parse_dtype(object dtype) except *:
     """A dtype from its name or from a framework's dtype object."""
     name = dtype
     if not isinstance(dtype, str):
-        name = str(dtype).rpartition(".")[2]  # torch.bfloat16, paddle.bfloat16, dtype('float32') prints float32
-        if name not in dtype_names:
-            try:
+        try:
+            name = str(dtype).rpartition(".")[2]  # torch.bfloat16, paddle.bfloat16, dtype('float32') prints float32
+            if name not in dtype_names:
                 name = np.dtype(dtype).name
-            except TypeError:
-                pass
+        except Exception:  # whatever str() or NumPy thinks of it
+            name = None
     triple = dtype_names.get(name)
     if triple is None:
-        raise InvalidArgumentError(f"dtype {dtype!r} is none of {', '.join(dtype_names)}")
+        raise InvalidArgumentError(f"dtype {shown(dtype)} is none of {', '.join(dtype_names)}")
     return make_dtype(triple)
 
 

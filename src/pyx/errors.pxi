@@ -62,3 +62,13 @@ cdef str type_name(object obj):
     """The name of an object's type as its framework's users know it, such as torch.Tensor."""
     kind = type(obj)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+cdef str shown(object value):
+    """A refused value for a message: its repr, kept short, whatever it is. Integers of more than 4300 digits have none,
+    and neither have objects whose repr raises."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a {type_name(value)}"
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -105,11 +105,13 @@ TENSORS: list[Callable[[], Any]] = [
     lambda: Tensorlike("cpu", 3),
     lambda: Tensorlike(None, None),
 ]
+HUGE = st.builds(lambda digits: 10**digits, st.sampled_from([400, 5000]))  # no float, and not even a decimal text
 NUMBERS = st.one_of(
     st.integers(-3, 9),
     st.sampled_from([2**31, 2**32, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, True, None, 1.0, 1.5, "1", b"1"]),
     st.sampled_from([math.nan, math.inf, 1j, np.int64(2), np.float64(2), np.bool_(True), np.zeros(1), (), [1]]),
     st.builds(Numberlike),
+    HUGE,
 )
 COUNTS = st.one_of(
     st.sampled_from([[4, 4], [2, 2], [0, 0], [1], [], [1, 2, 3]]),
@@ -128,8 +130,10 @@ DTYPES = st.one_of(
     st.sampled_from(["float32", "bfloat16", "int4", "", "nonsense", "f4", np.float32, int, bool]), NUMBERS
 )
 # Nothing that is short and valid: a deadline that passes breaks the communicator, as it should.
-TIMEOUTS = st.sampled_from([None, None, 30, 1e18, -1, -0.001, math.nan, "1", b"1", [], np.zeros(2), Numberlike()])
-STREAMS = st.sampled_from([None, None, 0, 1, -1, "stream", object(), 1.5, Numberlike()])
+TIMEOUTS = HUGE | st.sampled_from(
+    [None, None, 30, 1e18, -1, -0.001, math.nan, "1", b"1", [], np.zeros(2), Numberlike()]
+)
+STREAMS = HUGE | st.sampled_from([None, None, 0, 1, -1, "stream", object(), 1.5, Numberlike()])
 
 # Method -> (whether it takes the number of an operation, arguments, keyword arguments).
 Methods = dict[str, tuple[bool, list[st.SearchStrategy[Any]], dict[str, st.SearchStrategy[Any]]]]

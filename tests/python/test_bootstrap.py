@@ -8,8 +8,10 @@ import mmap
 import os
 import re
 import resource
+import signal
 import socket
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -234,6 +236,37 @@ def meet_badly(rank: int, n: int, job: str, change: str) -> str:
 def test_bootstrap_in_python(change: str) -> None:
     texts = values(run(3, meet_badly, 3, job_name(), change))
     assert CHANGES[change][2] in texts[1], texts
+
+
+def linger(all_: list[bytes]) -> list[bytes]:
+    """Knows the others, but does not come to connect to them for a while."""
+    time.sleep(1)
+    return all_
+
+
+def interrupt_meeting(rank: int, n: int, job: str) -> float:
+    comm = connect(rank, n, job)
+    if rank == 0:
+        with contextlib.suppress(a2a.PeerLostError):
+            a2a.init(rank, n, bootstrap=Through(comm, linger)).close()
+        return 0.0
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    pid, due = os.getpid(), time.monotonic() + 0.3
+
+    def interrupt() -> None:
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        a2a.init(rank, n, bootstrap=Through(comm, lambda all_: all_))
+    return time.monotonic() - due
+
+
+@apart
+def test_ctrl_c_while_ranks_connect() -> None:
+    delays = values(run(3, interrupt_meeting, 3, job_name()))
+    assert max(delays) <= 0.1, delays
 
 
 # ---- limits of the system --------------------------------------------------------------------------------------------

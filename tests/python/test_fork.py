@@ -85,7 +85,6 @@ def allocate_inherited(rank: int, n: int, job: str) -> str:
     return fork_and_check(comm, lambda: comm.empty(10))
 
 
-@pytest.mark.xfail(strict=True, reason="empty() does not look whether its communicator is this process's")
 @apart
 def test_forked_child_allocates() -> None:
     values(run(2, allocate_inherited, 2, job_name()))

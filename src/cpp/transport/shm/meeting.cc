@@ -1,12 +1,9 @@
 // How the ranks of a group meet: each tells the others where its listening socket is (through the bootstrap), then
 // every pair of processes makes one connection, over which each hands the other its segment.
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,11 +17,12 @@
 #include "transport/shm/copy.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/progress.h"
+#include "transport/shm/socket.h"
 
 namespace a2a::shm {
 namespace {
 
-constexpr uint32_t kProtocol = 1;  // changes with every change of layout.h or of the two structs below
+constexpr uint32_t kProtocol = 2;  // changes with every change of layout.h or of the two structs below
 
 // What a rank says of itself through the bootstrap.
 struct Address {
@@ -57,10 +55,6 @@ struct Verdict {
   uint32_t readable = 0;
 };
 
-[[noreturn]] void fail(const std::string& what) {
-  throw Error(Code::backend, "shared memory: " + what + ": " + std::strerror(errno));
-}
-
 bool vm_readv_wanted() {
   const char* text = std::getenv("A2A_SHM_CMA");
   return text == nullptr || std::strcmp(text, "0") != 0;
@@ -89,89 +83,15 @@ uint64_t pid_namespace() {
   return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-bool try_send(int socket, std::string_view bytes, std::span<const int> fds = {}) {
-  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
-  }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
-}
-
-// Receives one message of exactly sizeof(T) bytes, with its file descriptors if any come. Nothing when the other end
-// hung up or sent something else.
-template <class T>
-std::optional<T> receive_message(int socket, Fd* first = nullptr, Fd* second = nullptr) {
-  T value;
-  iovec data{&value, sizeof(T)};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  int fds[2] = {-1, -1};
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
-    std::memcpy(fds, CMSG_DATA(header), std::min(header->cmsg_len - CMSG_LEN(0), sizeof(fds)));
-  }
-  Fd one(fds[0]), two(fds[1]);
-  if (first != nullptr) *first = std::move(one);
-  if (second != nullptr) *second = std::move(two);
-  if (got != sizeof(T)) return std::nullopt;
-  return value;
-}
-
-sockaddr_un abstract_address(const char* name, socklen_t* length) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const size_t bytes = ::strnlen(name, sizeof(Address::listener));
-  std::memcpy(address.sun_path + 1, name, bytes);
-  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
-  return address;
-}
-
-class Listener {
- public:
-  explicit Listener(int backlog) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    socklen_t length = sizeof(sa_family_t);  // nothing but the family: the kernel picks a free abstract name
-    if (socket_.get() < 0 || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-        ::listen(socket_.get(), backlog) != 0) {
-      fail("cannot listen on a Unix socket");
-    }
-    length = sizeof(address);
-    ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &length);
-    name_.assign(address.sun_path + 1, length - offsetof(sockaddr_un, sun_path) - 1);
-  }
-  int fd() const { return socket_.get(); }
-  const std::string& name() const { return name_; }
-
- private:
-  Fd socket_;
-  std::string name_;
-};
-
 // One rank's side of the meeting.
 class Guest {
  public:
-  Guest(Rank rank, int size, Progress& progress, Deadline deadline)
-      : rank_(rank), size_(size), host_(progress.host()), deadline_(deadline), listener_(size) {}
+  Guest(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, Deadline deadline)
+      : rank_(rank), size_(size), bootstrap_(bootstrap), host_(progress.host()), deadline_(deadline), listener_(size) {}
 
-  Meeting run(Bootstrap& bootstrap, Progress& progress, uint64_t block) {
+  Meeting run(Progress& progress, uint64_t block) {
     if (vm_readv_wanted()) allow_reading();
-    exchange_addresses(bootstrap, progress, block);
+    exchange_addresses(progress, block);
     try {
       connect_all();
     } catch (const Error&) {
@@ -243,20 +163,22 @@ class Guest {
         if (i < sources.size()) return i;
         lost(static_cast<Rank>(i - sources.size()));
       }
+      bootstrap_.while_meeting();
       if (deadline_.passed()) {
         throw Error(Code::timeout, "rank " + std::to_string(rank_) + " timed out while the ranks met");
       }
     }
   }
 
-  void exchange_addresses(Bootstrap& bootstrap, Progress& progress, uint64_t block) {
+  void exchange_addresses(Progress& progress, uint64_t block) {
     Address mine;
     mine.uid = ::geteuid();
     mine.size = size_;
     mine.bell = progress.bell_index();
     mine.pid = ::getpid();
     mine.pid_namespace = pid_namespace();
-    if (!std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36)) fail("cannot read the boot id");
+    if (!std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36))
+      system_failure("cannot read the boot id");
     mine.nonce = host_.nonce();
     mine.nonce_address = reinterpret_cast<uint64_t>(&host_.nonce());
     mine.segment_bytes = host_.arena().bytes();
@@ -266,7 +188,7 @@ class Guest {
     mine.cpu_quota_micros = cpu_quota_micros();
     ::sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus);
     listener_.name().copy(mine.listener, sizeof(mine.listener));
-    const auto all = bootstrap.allgather(as_bytes(mine), deadline_);
+    const auto all = bootstrap_.allgather(as_bytes(mine), deadline_);
     if (all.size() != static_cast<size_t>(size_)) {
       throw Error(Code::invalid_argument, "the bootstrap returned " + std::to_string(all.size()) +
                                               " strings for a group of " + std::to_string(size_) + " ranks");
@@ -324,12 +246,10 @@ class Guest {
 
   void connect_to(Rank peer, bool gave_up = false) {
     auto n = std::make_shared<Neighbour>();
-    n->socket = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (n->socket.get() < 0) fail("no socket");
-    socklen_t length = 0;
-    const sockaddr_un address = abstract_address(at(peer).listener, &length);
-    if (::connect(n->socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
-      if (errno != ECONNREFUSED) fail("cannot connect to rank " + std::to_string(peer));
+    const std::string_view name(at(peer).listener, ::strnlen(at(peer).listener, sizeof(Address::listener)));
+    n->socket = connect_to_listener(name);
+    if (n->socket.get() < 0) {
+      if (errno != ECONNREFUSED) system_failure("cannot connect to rank " + std::to_string(peer));
       throw Error(Code::peer_lost, "rank " + std::to_string(peer) +
                                        " cannot be reached: it has exited, or lives in another network namespace");
     }
@@ -341,17 +261,9 @@ class Guest {
     neighbour(peer) = std::move(n);
   }
 
-  static ucred other_end(int socket) {
-    ucred who{};
-    socklen_t length = sizeof(who);
-    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) fail("SO_PEERCRED");
-    return who;
-  }
-  static bool same_user(int socket) { return other_end(socket).uid == ::geteuid(); }
-
   // Who is at the other end, as the kernel says.
   void introduce(Neighbour& n) {
-    const ucred who = other_end(n.socket.get());
+    const OtherEnd who = other_end(n.socket.get());
     n.pid = who.pid;
     if (who.pid > 0) n.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
     host_.guard(n.socket.get());
@@ -365,7 +277,7 @@ class Guest {
     hello.nonce = host_.nonce();
     hello.gave_up = gave_up ? 1 : 0;
     const int fds[2] = {host_.arena().fd(), host_.bells_fd()};
-    if (!try_send(n.socket.get(), as_bytes(hello), fds)) lost(peer);
+    if (!try_send(n.socket.get(), hello, fds)) lost(peer);
   }
 
   // Maps the memory that came with a peer's hello, and tries to read it.
@@ -404,8 +316,7 @@ class Guest {
       for (const Fd& socket : silent) sources.push_back(socket.get());
       const size_t ready = await_readable(sources);
       if (ready == 0) {
-        Fd socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (socket.get() < 0 && errno != ECONNABORTED && errno != EINTR) fail("cannot accept a rank's connection");
+        Fd socket = listener_.accept();
         if (socket.get() >= 0 && same_user(socket.get())) silent.push_back(std::move(socket));
         continue;
       }
@@ -424,7 +335,7 @@ class Guest {
     introduce(*n);
     take_memory(*n, *peer, segment, bells);
     say_hello(*n, *peer);
-    if (!try_send(n->socket.get(), as_bytes(Verdict{n->readable}))) lost(*peer);
+    if (!try_send(n->socket.get(), Verdict{n->readable})) lost(*peer);
     neighbour(*peer) = std::move(n);
     return true;
   }
@@ -435,7 +346,7 @@ class Guest {
     Fd segment, bells;
     if (read_hello(n.socket.get(), &segment, &bells) != peer) lost(peer);
     take_memory(n, peer, segment, bells);
-    if (!try_send(n.socket.get(), as_bytes(Verdict{n.readable}))) lost(peer);
+    if (!try_send(n.socket.get(), Verdict{n.readable})) lost(peer);
     hear_verdict(peer);
   }
 
@@ -464,6 +375,7 @@ class Guest {
 
   Rank rank_;
   int size_;
+  Bootstrap& bootstrap_;
   Host& host_;
   Deadline deadline_;
   Listener listener_;
@@ -475,7 +387,7 @@ class Guest {
 }  // namespace
 
 Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline) {
-  return Guest(rank, size, progress, deadline).run(bootstrap, progress, block_offset);
+  return Guest(rank, size, bootstrap, progress, deadline).run(progress, block_offset);
 }
 
 }  // namespace a2a::shm

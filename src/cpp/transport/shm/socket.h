@@ -1,0 +1,64 @@
+// Unix sockets on which ranks of one host meet: small messages, with file descriptors.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "a2a/types.h"
+#include "transport/shm/arena.h"
+
+namespace a2a::shm {
+
+// Throws Error(backend) with what errno says.
+[[noreturn]] void system_failure(const std::string& what);
+
+// Listens on an abstract name that the kernel picks.
+class Listener {
+ public:
+  explicit Listener(int backlog);
+  int fd() const { return socket_.get(); }
+  const std::string& name() const { return name_; }  // without its leading zero
+  // The next connection; none when it was taken back meanwhile.
+  Fd accept();
+
+ private:
+  Fd socket_;
+  std::string name_;
+};
+
+// A connection to the listener of that name; none, with errno, when nobody listens there.
+Fd connect_to_listener(std::string_view name);
+
+// Whose process is at the other end, as the kernel says.
+struct OtherEnd {
+  pid_t pid;  // 0 when it cannot be seen from here
+  uid_t uid;
+};
+OtherEnd other_end(int socket);
+bool same_user(int socket);
+
+// Sends one message, with at most two descriptors. False when the other end is gone.
+bool send_message(int socket, std::string_view bytes, std::span<const int> fds = {});
+
+// Receives one message of exactly `bytes` bytes, with its descriptors if any come. False when the other end hung up or
+// sent something else.
+bool receive_bytes(int socket, void* to, size_t bytes, Fd* first, Fd* second);
+
+template <class T>
+bool try_send(int socket, const T& value, std::span<const int> fds = {}) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return send_message(socket, {reinterpret_cast<const char*>(&value), sizeof(T)}, fds);
+}
+
+template <class T>
+std::optional<T> receive_message(int socket, Fd* first = nullptr, Fd* second = nullptr) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  T value;
+  if (!receive_bytes(socket, &value, sizeof(T), first, second)) return std::nullopt;
+  return value;
+}
+
+}  // namespace a2a::shm
