@@ -242,6 +242,13 @@ class Communicator:
     ) -> None:
         """Close; after an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
 
+_E = TypeVar("_E", bound=BaseException)
+
+def refuse(comm: Communicator, error: _E) -> _E:
+    """For packages that check arguments before a call of ``comm``: take the number of the operation that will not be,
+    and tell the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception
+    to raise; those of this package then name the rank."""
+
 @final
 class SharedArray:
     """A typed view of memory: DLPack producer and (writable) buffer. Made by ``from_pointer`` and
