@@ -1,0 +1,57 @@
+"""Gradients: outputs that an exchange fills become results of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import paddle
+from paddle.autograd import PyLayer
+
+# From the gradients of the outputs to those of the inputs.
+Backward = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+class _Exchange:
+    """What PyLayer is not to look into: the tensors in here are no inputs of the node."""
+
+    def __init__(self, outputs: Sequence[Any], backward: Backward, wanted: list[bool]) -> None:
+        self.outputs, self.backward, self.wanted = outputs, backward, wanted
+
+
+class _Node(PyLayer):  # type: ignore[misc, unused-ignore]
+    """The exchange in the graph. It has taken place, or is under way, when the node is made."""
+
+    @staticmethod
+    def forward(ctx: Any, exchange: _Exchange, *inputs: Any) -> tuple[Any, ...]:
+        ctx.exchange = exchange
+        results = tuple(output.detach() for output in exchange.outputs)
+        exchange.outputs = ()  # the node outlives them
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+        found = ctx.exchange.backward([gradient.detach().contiguous() for gradient in gradients])
+        # Paddle wants None exactly for the inputs without a gradient.
+        return tuple(gradient if wanted else None for gradient, wanted in zip(found, ctx.exchange.wanted, strict=True))
+
+
+def wants_gradient(inputs: Sequence[Any]) -> bool:
+    return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in inputs)
+
+
+def results(inputs: Sequence[Any], outputs: Sequence[Any], backward: Backward) -> tuple[Any, ...]:
+    """Tensors over the memory of ``outputs`` that are results of ``inputs``."""
+    exchange = _Exchange(outputs, backward, [not tensor.stop_gradient for tensor in inputs])
+    return tuple(_Node.apply(exchange, *inputs))
+
+
+def connect(inputs: Sequence[Any], outputs: Sequence[Any], backward: Backward) -> None:
+    """Makes the tensors of the caller results of ``inputs``, if one of these wants a gradient. Otherwise Paddle is told
+    that they were written, so that it refuses a backward pass that needs what they held before."""
+    if wants_gradient(inputs):
+        for output, result in zip(outputs, results(inputs, outputs, backward), strict=True):
+            paddle.assign(result, output)  # same memory, so nothing is copied
+    else:
+        for output in outputs:
+            output._bump_inplace_version()

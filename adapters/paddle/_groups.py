@@ -1,0 +1,224 @@
+"""Which communicator serves a call, and how the ranks of a Paddle group meet.
+
+A group's communicator is made when its members first use it: they meet by a name that all of them derive alike, from
+the launcher's name of the job, the group's id and its ranks. So neither the other ranks of the job nor Paddle's private
+store are needed, and groups made by Paddle itself (``fleet``'s topology among them) serve as well."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import paddle
+import paddle.distributed
+from paddle.base import core
+
+import a2a
+from a2a import _core
+from a2a.launch import Launch, _job_of, _require_one_host
+
+from ._arguments import ArgumentTypeError, CallError
+
+# (group id, its ranks in the job) -> what serves it. A Group that a program makes by hand finds it, too.
+_communicators: dict[tuple[int, tuple[int, ...]], a2a.Communicator] = {}
+_world: a2a.Communicator | None = None
+# Kept from the first communicator on, because the variables that init_parallel_env() sets could mean another job.
+_launched: Launch | None = None
+
+
+def get_communicator(group: Any = None) -> a2a.Communicator | None:
+    """What serves ``group``: an a2a communicator itself, the communicator of a Paddle group, or that of all ranks for
+    None. None when this rank is no member. The first call for a group blocks until its members have come."""
+    if isinstance(group, a2a.Communicator):
+        found: a2a.Communicator | None = group
+        return found
+    if group is None:
+        return world()
+    if not isinstance(group, paddle.distributed.communication.group.Group):
+        raise ArgumentTypeError(
+            f"group must be a Group of Paddle, an a2a.Communicator or None, but is {type(group).__name__}"
+        )
+    ranks = tuple(group.ranks)
+    found = _communicators.get((group.id, ranks))
+    if found is None and get_rank() in ranks:
+        found = _meet(group.id, ranks)
+    return found
+
+
+def member(group: Any) -> a2a.Communicator | None:
+    """Like get_communicator(), with Paddle's warning for a rank that is no member."""
+    found = get_communicator(group)
+    if found is None:
+        warnings.warn(f"Current global rank {get_rank()} is not in group {group.name}", stacklevel=4)
+    return found
+
+
+def world() -> a2a.Communicator:
+    """The communicator of all ranks. Raises RuntimeError, as Paddle does, before init_parallel_env()."""
+    global _world
+    if _world is None:
+        if not paddle.distributed.is_initialized():
+            raise CallError("The global group is not initialized. Call init_parallel_env() first")
+        _world = _meet_all()  # fleet.init() or Paddle's own init_parallel_env() was called
+    return _world
+
+
+def init_parallel_env(nccl_config: Any = None) -> Any:
+    """Collective: makes the communicator of all ranks, then Paddle's own environment, so that every other call of
+    paddle.distributed works as well. Returns Paddle's group of all ranks; None for a single rank, where Paddle has no
+    groups and the calls of this package copy.
+
+    Rank and size come from paddle.distributed.launch, ``a2a run``, torchrun, mpiexec or srun. Under the others the
+    PADDLE_* variables are set here, with gloo as backend unless PADDLE_DISTRI_BACKEND names another. A second call has
+    no effect."""
+    global _world
+    launch = _launch()
+    if _world is None:
+        _world = _meet_all()
+        if launch.size > 1 and launch.launcher != "paddle.distributed.launch":
+            _export_environment(_world, launch)
+    if launch.size == 1:
+        return None
+    with _without_master_of_others(launch):
+        return paddle.distributed.init_parallel_env(nccl_config)
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Lets go of the communicator of a Paddle group, or with None of those of all groups, and then of the group as
+    Paddle does. A communicator that the program made stays its own: close() it."""
+    global _world
+    if isinstance(group, a2a.Communicator):
+        return
+    if group is None or group.id == 0:
+        _communicators.clear()
+        _world = None
+    else:
+        _communicators.pop((group.id, tuple(group.ranks)), None)
+    if paddle.distributed.is_initialized():
+        paddle.distributed.destroy_process_group(group)
+
+
+def new_group(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any) -> Any:
+    """paddle.distributed.new_group(ranks=None, backend=None, timeout=..., ...): a Paddle group, which every rank makes.
+    Unlike in Paddle a group of one rank has a member: its calls copy."""
+    if ranks is None:
+        ranks = range(_launch().size)
+    ranks = sorted(ranks)
+    if len(ranks) == 1 or not paddle.distributed.is_initialized():
+        return paddle.distributed.new_group(ranks, *args, **kwargs)
+    with _store_of_its_own(ranks):
+        return paddle.distributed.new_group(ranks, *args, **kwargs)
+
+
+def get_rank(group: Any = None) -> int:
+    """This rank's number in the group: a Paddle group, an a2a communicator, or with None the whole job. -1 for a rank
+    that is no member."""
+    if isinstance(group, a2a.Communicator):
+        return int(group.rank)
+    rank = _launch().rank
+    if group is None:
+        return rank
+    return list(group.ranks).index(rank) if rank in group.ranks else -1
+
+
+def get_world_size(group: Any = None) -> int:
+    """How many ranks the group has: a Paddle group, an a2a communicator, or with None the whole job. -1 for a rank that
+    is no member."""
+    if isinstance(group, a2a.Communicator):
+        return int(group.size)
+    if group is None:
+        return _launch().size
+    return len(group.ranks) if _launch().rank in group.ranks else -1
+
+
+def barrier(group: Any = None) -> None:
+    """Blocks until every member has come here. Without effect on other ranks."""
+    comm = get_communicator(group)
+    if comm is not None:
+        comm.barrier()
+
+
+def _launch() -> Launch:
+    return _launched or Launch.from_environ()
+
+
+def _meet_all() -> a2a.Communicator:
+    ranks = tuple(range(_launch().size))
+    return _communicators.get((0, ranks)) or _meet(0, ranks)
+
+
+def _meet(group_id: int, ranks: tuple[int, ...]) -> a2a.Communicator:
+    """Blocks until all members have come. Operations have the deadline that Paddle gives to its own."""
+    global _launched
+    launch = _launched = _launch()
+    timeout = paddle.distributed.ParallelEnv().pg_timeout / 1000
+    if len(ranks) == 1:
+        made = a2a.init(0, 1, timeout=timeout)
+    else:
+        _require_one_host(launch)
+        name = f"{_job_of(launch)}/paddle/{group_id}/{ranks}"
+        job = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        made = a2a.init(ranks.index(launch.rank), len(ranks), job=job, timeout=timeout)
+    _communicators[group_id, ranks] = made
+    return made
+
+
+def _export_environment(comm: a2a.Communicator, launch: Launch) -> None:
+    """What Paddle's launcher would have set. Paddle makes its store on a port that is free here and now."""
+    endpoints = [f"127.0.0.1:{port.decode()}" for port in comm.allgather_bytes(str(_free_port()).encode())]
+    os.environ.update(
+        PADDLE_TRAINER_ID=str(comm.rank),
+        PADDLE_TRAINERS_NUM=str(comm.size),
+        PADDLE_RANK_IN_NODE=str(launch.local_rank),
+        PADDLE_MASTER=endpoints[0],
+        PADDLE_CURRENT_ENDPOINT=endpoints[comm.rank],
+        PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
+    )
+    os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
+
+
+@contextmanager
+def _store_of_its_own(ranks: Sequence[int]) -> Iterator[None]:
+    """Collective. In the store that Paddle 3.3.1 shares among its Gloo groups, the members of one may find addresses
+    that an earlier one left, and then wait for nobody."""
+    comm, leader = world(), ranks[0]
+    collective, store = paddle.distributed.collective, None
+    timeout = int(comm.timeout)
+    try:
+        if comm.rank == leader:
+            port = _free_port()
+            store = core.TCPStore("127.0.0.1", port, True, 1, timeout)
+    except BaseException as error:
+        _core.refuse(comm, error)
+        raise
+    told = comm.allgather_bytes(str(port).encode() if store else b"")[leader]
+    if store is None and comm.rank in ranks:
+        store = core.TCPStore("127.0.0.1", int(told), False, 1, timeout)
+    kept = collective._default_store
+    collective._default_store = store or kept
+    try:
+        yield
+    finally:
+        collective._default_store = kept
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def _without_master_of_others(launch: Launch) -> Iterator[None]:
+    """Under torchrun MASTER_ADDR and MASTER_PORT lead to Torch's store, and Paddle would prefer them to its own."""
+    names = () if launch.launcher == "paddle.distributed.launch" else ("MASTER_ADDR", "MASTER_PORT")
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)

@@ -1,0 +1,66 @@
+"""What the calls return."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+import a2a
+
+# Started and not known to be finished, oldest first, so that wait(tensor) can finish what a program holds no task of.
+_unfinished: list[Task] = []
+
+
+class Task:
+    """One operation, with the methods of Paddle's tasks. May be dropped; ``wait(tensor)`` of the package ends it."""
+
+    def __init__(self, comm: a2a.Communicator, work: a2a.Work | None, finish: Callable[[], None] | None = None) -> None:
+        """``work`` is None when the operation is done. ``finish`` is called once, when it is."""
+        self._comm, self._work, self._finish, self._sync = comm, work, finish, work is None
+        if work is None:
+            self._conclude()
+        else:
+            _unfinished[:] = [task for task in _unfinished if not task.is_completed()]
+            _unfinished.append(self)
+
+    def wait(self, timeout: datetime.timedelta | float | None = None) -> bool:
+        """Blocks until done and returns True. Raises the operation's error, or a2a.TimeoutError after ``timeout``, a
+        timedelta or seconds, where zero stands for no limit; the operation then goes on."""
+        seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+        if self._work is not None:
+            self._work.wait(seconds or None)
+            self._conclude()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the operation is done, well or not. Never blocks."""
+        if self._work is None:
+            return True
+        if not self._work.done():
+            return False
+        try:
+            self.wait()
+        except a2a.Error:
+            pass  # for wait() to tell
+        return True
+
+    def synchronize(self) -> None:
+        """Blocks this thread until done; for host tensors the same as wait()."""
+        self.wait()
+
+    def is_sync(self) -> bool:
+        """Whether the call that returned this task has waited already."""
+        return self._sync
+
+    def _conclude(self) -> None:
+        finish, self._work, self._finish = self._finish, None, None
+        if finish is not None:
+            finish()
+
+
+def finish_all(comm: a2a.Communicator) -> None:
+    """Waits for every operation of the communicator that this rank has started."""
+    for task in list(_unfinished):
+        if task._comm is comm:
+            task.wait()
+    _unfinished[:] = [task for task in _unfinished if not task.is_completed()]
