@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_pool import Pool
 
 from a2a import _spawn
 
@@ -87,3 +88,11 @@ def rank_outcomes(nothing_left: None) -> Callable[..., list[_spawn.Outcome]]:
         return _spawn.run(fn, n, *args, timeout=timeout, keep_going=True)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def paddle_pool() -> Iterator[Pool]:
+    """Eight ranks for all tests of a2a.paddle, because importing Paddle takes seconds. Smaller groups are parts of
+    them."""
+    with Pool(8) as pool:
+        yield pool
