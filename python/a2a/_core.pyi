@@ -2,7 +2,7 @@
 
 import builtins
 import sys
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, TypeVar, final
 
@@ -161,7 +161,8 @@ class Communicator:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> Work | None:
-        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked."""
+        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked;
+        ``send`` may be this rank's part of it."""
     def exchange(
         self, send: _T, send_counts: Counts, *, stream: StreamLike = None, timeout: float | None = None
     ) -> tuple[_T, npt.NDArray[np.int64]]:
@@ -248,6 +249,65 @@ def refuse(comm: Communicator, error: _E) -> _E:
     """For packages that check arguments before a call of ``comm``: take the number of the operation that will not be,
     and tell the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception
     to raise; those of this package then name the rank."""
+
+@final
+class Dialect:
+    """One function of another library, as its users know it.
+
+    Args:
+        tensor: the class of the library's tensors; nothing else is taken.
+        send, recv, send_counts, recv_counts: what the library calls the arguments.
+        type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
+            fit, and for a tensor that cannot take part. Children of InvalidArgumentError.
+        grad_enabled: says whether a write into a tensor that requires a gradient is an error now.
+        wrote: called with the list of tensors that a call is about to write, once nothing can be refused any more.
+    """
+
+    def __init__(
+        self,
+        tensor: type[Any],
+        send: str,
+        recv: str,
+        send_counts: str = "",
+        recv_counts: str = "",
+        *,
+        type_error: type[InvalidArgumentError],
+        counts_error: type[InvalidArgumentError],
+        tensor_error: type[InvalidArgumentError],
+        grad_enabled: Callable[[], bool],
+        wrote: Callable[[list[Any]], object],
+    ) -> None: ...
+    def alltoall(
+        self,
+        comm: Communicator,
+        recv: Tensor,
+        send: Tensor,
+        recv_counts: Counts | None = None,
+        send_counts: Counts | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Dim 0 of each tensor is divided by its counts, or equally where they are None or empty. The two sides may
+        have rows of different sizes: only bytes have to match. Returns a Work with ``async_op``."""
+    def alltoall_list(
+        self,
+        comm: Communicator,
+        recvs: list[Any],
+        sends: list[Any],
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Both are lists."""
+    def allgather_list(
+        self, comm: Communicator, recvs: list[Any], send: Tensor, async_op: bool = False, timeout: float | None = None
+    ) -> Work | None:
+        """``recvs[p]`` comes from rank p; ranks may send different amounts."""
+    def allgather(
+        self, comm: Communicator, recv: Tensor, send: Tensor, async_op: bool = False, timeout: float | None = None
+    ) -> Work | None:
+        """Every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
+    def barrier(self, comm: Communicator, async_op: bool = False, timeout: float | None = None) -> Work | None:
+        """Every rank has come here. Returns a Work with ``async_op``."""
 
 @final
 class SharedArray:

@@ -53,6 +53,7 @@ include "endpoint.pxi"
 include "work.pxi"
 include "plan.pxi"
 include "communicator.pxi"
+include "dialect.pxi"
 include "bootstrap.pxi"
 
 

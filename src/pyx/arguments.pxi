@@ -188,19 +188,25 @@ cdef bint overlap(const View* a, const View* b) noexcept:
     return a.nbytes > 0 and b.nbytes > 0 and a.data < b.data + b.nbytes and b.data < a.data + a.nbytes
 
 
+cdef int require_alike(Call* call, const View* a, str a_name, const View* b, str b_name) except -1:
+    """Dtype and memory that two tensors of one operation share. Enters them into the call."""
+    if not same_dtype(a.dtype, b.dtype):
+        raise InvalidArgumentError(f"{a_name} is {dtype_name(a.dtype)}, but {b_name} is {dtype_name(b.dtype)}; an "
+                                   f"exchange converts nothing, so both need one dtype")
+    call.memory = memory_of(a, a_name)
+    if memory_of(b, b_name) != call.memory:
+        raise InvalidArgumentError(f"{a_name} is in {memory_string(call.memory).decode()} memory, but {b_name} is in "
+                                   f"{memory_string(memory_of(b, b_name)).decode()} memory")
+    require_transport(call.memory)
+    set_call_dtype(call, a)
+    return 0
+
+
 cdef int require_pair(Call* call, const View* send, str send_name, const View* recv, str recv_name) except -1:
-    """What must hold of any two tensors of one operation. Enters dtype and memory into the call."""
-    if not same_dtype(send.dtype, recv.dtype):
-        raise InvalidArgumentError(f"{send_name} is {dtype_name(send.dtype)}, but {recv_name} is "
-                                   f"{dtype_name(recv.dtype)}")
+    """What must hold of a tensor that is sent and one that is received into, in one operation."""
+    require_alike(call, send, send_name, recv, recv_name)
     if overlap(send, recv):
         raise InvalidArgumentError(f"{send_name} and {recv_name} share memory; receive into a tensor of its own")
-    call.memory = memory_of(send, send_name)
-    if memory_of(recv, recv_name) != call.memory:
-        raise InvalidArgumentError(f"{send_name} is in {memory_string(call.memory).decode()} memory, but {recv_name} "
-                                   f"is in {memory_string(memory_of(recv, recv_name)).decode()} memory")
-    require_transport(call.memory)
-    set_call_dtype(call, send)
     return 0
 
 

@@ -74,7 +74,8 @@ cdef class Communicator(_Endpoint):
         return self.launch(x, async_op, tensors, recvs, None)
 
     def allgather(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
-        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked."""
+        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked;
+        ``send`` may be this rank's part of it."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.allgather, stream, timeout)
@@ -179,13 +180,11 @@ cdef class Communicator(_Endpoint):
     def barrier(self, *, timeout=None):
         """Block until every rank has come here."""
         cdef Exchange x
-        cdef vector[size_t] nothing
         try:
             parse_call(&x.call, Op.barrier, None, timeout)
         except BaseException as error:
             raise self.refused(x.call, error)
-        nothing.assign(self._size, 0)
-        x.plan = cpp_plan_alltoall_list(self._rank, self._size, nothing, nothing)
+        x.plan = plan_nothing(self._rank, self._size)
         self.launch(x, False, None, None, None)
 
     def split(self, color, key=0, *, timeout=None):

@@ -44,27 +44,44 @@ cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, objec
     return tensors
 
 
+cdef int finish_allgather(Exchange& x, int rank, int size, const View* sent, str send_name, const View* received,
+                          str recv_name) except -1:
+    """``sent`` may be this rank's part of ``received``: then it is where it belongs already."""
+    cdef int64_t total = 0
+    if not multiply(sent.nbytes, size, total) or received.nbytes != total:
+        raise InvalidArgumentError(f"{recv_name} {shape_text(received)} has {received.nbytes} bytes, but {size} ranks "
+                                   f"send {sent.nbytes} bytes each, like {send_name} {shape_text(sent)}")
+    if sent.data == received.data + rank * sent.nbytes:
+        require_alike(&x.call, sent, send_name, received, recv_name)
+    else:
+        require_pair(&x.call, sent, send_name, received, recv_name)
+    x.send, x.recv = sent.data, received.data
+    x.plan = cpp_plan_allgather(rank, size, sent.nbytes)
+    return 0
+
+
 cdef object prepare_allgather(Exchange& x, int rank, int size, object send, object recv, bint keep):
     cdef View sent, received
-    cdef int64_t total = 0
-    tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
-    if not multiply(sent.nbytes, size, total) or received.nbytes != total:
-        raise InvalidArgumentError(f"recv {shape_text(&received)} has {received.nbytes} bytes, but {size} ranks send "
-                                   f"{sent.nbytes} bytes each, like send {shape_text(&sent)}")
-    x.plan = cpp_plan_allgather(rank, size, sent.nbytes)
-    return tensors
+    sender = view_of(send, "send", False, keep, &sent)
+    require_contiguous(&sent, "send")
+    receiver = view_of(recv, "recv", True, keep, &received)
+    require_output(&received, "recv", recv)
+    finish_allgather(x, rank, size, &sent, "send", &received, "recv")
+    return sender, receiver
 
 
-cdef int require_disjoint(vector[View]& sends, vector[View]& recvs) except -1:
+cdef int require_disjoint(vector[View]& sends, str send_name, vector[View]& recvs, str recv_name) except -1:
     """No receive buffer shares memory with any other buffer."""
     cdef size_t i, j
     for i in range(recvs.size()):
         for j in range(sends.size()):
             if overlap(&recvs[i], &sends[j]):
-                raise InvalidArgumentError(f"recvs[{i}] and sends[{j}] share memory; receive into a tensor of its own")
+                raise InvalidArgumentError(f"{recv_name}[{i}] and {send_name}[{j}] share memory; receive into a tensor "
+                                           f"of its own")
         for j in range(i):
             if overlap(&recvs[i], &recvs[j]):
-                raise InvalidArgumentError(f"recvs[{i}] and recvs[{j}] share memory; receive into a tensor of its own")
+                raise InvalidArgumentError(f"{recv_name}[{i}] and {recv_name}[{j}] share memory; receive into a tensor "
+                                           f"of its own")
     return 0
 
 
@@ -109,11 +126,18 @@ cdef object prepare_list(Exchange& x, int rank, int size, object send_list, obje
         recv_bytes.push_back(received[i].nbytes)
         x.sends.push_back(sent[i].data)
         x.recvs.push_back(received[i].data)
-    require_disjoint(sent, received)
+    require_disjoint(sent, "sends", received, "recvs")
     x.listed = True
     x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
     x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
     return tensors
+
+
+cdef PlanPtr plan_nothing(int rank, int size) except *:
+    """The plan of a barrier."""
+    cdef vector[size_t] nothing
+    nothing.assign(size, 0)
+    return cpp_plan_alltoall_list(rank, size, nothing, nothing)
 
 
 cdef int64_t total_of(const CountList& counts, str name) except -1:
