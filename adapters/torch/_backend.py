@@ -1,0 +1,186 @@
+"""The torch.distributed backend "a2a".
+
+``import a2a.torch``, then ``torch.distributed.init_process_group("a2a")``, or "cpu:a2a". The process group carries
+all-to-all, all-gather and barrier itself. Every other collective is torch's: the group has a Gloo backend for host
+tensors, and where torch has NCCL one for CUDA tensors, which also carry CUDA all-to-alls.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, ProcessGroup
+from torch.distributed import distributed_c10d as c10d
+
+import a2a
+
+from ._collectives import GATHER, GATHER_LIST, LIST, SINGLE
+from ._groups import adopt, forget
+from ._store import meet
+from ._work import FinishedWork, Work
+
+__all__ = ["ProcessGroupA2A", "register"]
+
+_CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
+_DONE = FinishedWork([])
+_base: Any = ProcessGroup
+# Their names in torch 2.13, or those before. They name what a group does for Python callers; C++ callers know the old.
+_torch_alltoall = getattr(_base, "all_to_all_single", None) or _base.alltoall_base
+_torch_gather = getattr(_base, "all_gather_single", None) or _base._allgather_base
+
+
+class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
+    """A process group whose all-to-all, all-gather and barrier run on a2a.
+
+    What it does not define goes through the base class to the Gloo or NCCL backend registered with it. So does
+    everything where ``comm`` is None, because the ranks live on several hosts."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, name: str) -> None:
+        super().__init__(rank, size)
+        self._name, self._description = name, ""
+        self._register_backend(_CPU, _base.BackendType.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
+            self._register_backend(_CUDA, _base.BackendType.NCCL, nccl)
+        self._set_default_backend(_base.BackendType.GLOO)
+        self.comm = meet(store, name, rank, size, timeout.total_seconds())
+        adopt(self, self.comm)
+
+    def all_to_all_single(
+        self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
+    ) -> Any:
+        comm = self.comm
+        if comm is None or input.is_cuda:
+            options = dist.AllToAllOptions() if opts is None else opts
+            return _torch_alltoall(self, output, input, output_split_sizes, input_split_sizes, options)
+        work = SINGLE.alltoall(
+            comm, output, input, output_split_sizes, input_split_sizes, opts is None or opts.asyncOp, _seconds(opts)
+        )
+        return _DONE if work is None else Work(work, [output])
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        comm = self.comm
+        if comm is None or any(tensor.is_cuda for tensor in inputs):
+            return super().alltoall(outputs, inputs, dist.AllToAllOptions() if opts is None else opts)
+        work = LIST.alltoall_list(comm, outputs, inputs, opts is None or opts.asyncOp, _seconds(opts))
+        return _DONE if work is None else Work(work, outputs)
+
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        comm = self.comm
+        if comm is None or input.is_cuda:
+            return _torch_gather(self, output, input, dist.AllgatherOptions() if opts is None else opts)
+        work = GATHER.allgather(comm, output, input, opts is None or opts.asyncOp, _seconds(opts))
+        return _DONE if work is None else Work(work, [output])
+
+    _allgather_base = all_gather_single
+
+    def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        comm = self.comm
+        if comm is None or len(inputs) != 1 or inputs[0].is_cuda:
+            return super().allgather(output_lists, inputs, dist.AllgatherOptions() if opts is None else opts)
+        work = GATHER_LIST.allgather_list(
+            comm, output_lists[0], inputs[0], opts is None or opts.asyncOp, _seconds(opts)
+        )
+        return _DONE if work is None else Work(work, output_lists[0])
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        if self.comm is None or any(tensor.is_cuda for tensor in inputs):
+            options = dist.AllgatherOptions() if opts is None else opts
+            return super().allgather_into_tensor_coalesced(outputs, inputs, options)
+        works = [self.all_gather_single(output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
+        return works[-1] if len(works) == 1 else _AllOf(works, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def barrier(self, opts: Any = None) -> Any:
+        comm = self.comm
+        if comm is None:
+            return super().barrier(dist.BarrierOptions() if opts is None else opts)
+        work = SINGLE.barrier(comm, opts is None or getattr(opts, "asyncOp", True), _seconds(opts))
+        return _DONE if work is None else Work(work, [])
+
+    def shutdown(self) -> None:
+        """Closes the communicator, collectively. torch.distributed.destroy_process_group() calls this."""
+        forget(self)
+        self.comm = None
+        super().shutdown()
+
+    def getBackendName(self) -> str:
+        return "a2a"
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+
+class _AllOf(FinishedWork):
+    """Several operations as one work."""
+
+    def __init__(self, works: list[Any], outputs: list[Any]) -> None:
+        super().__init__(outputs)
+        self._works = works
+
+    def wait(self, *timeout: Any) -> bool:
+        return all([work.wait(*timeout) for work in self._works])
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def get_future(self) -> Any:
+        self.wait()
+        return super().get_future()
+
+
+def _seconds(opts: Any) -> float | None:
+    """The deadline that a caller set; torch says "unset" with a negative one."""
+    if opts is None:
+        return None
+    seconds: float = opts.timeout.total_seconds()
+    return seconds if seconds >= 0 else None
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    gloo = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    gloo._set_sequence_number_for_group()
+    return gloo
+
+
+def _nccl(store: Any, rank: int, size: int, timeout: Any, name: str) -> Any:
+    options = c10d.ProcessGroupNCCL.Options()
+    options._timeout, options.group_name = timeout, name
+    nccl = c10d.ProcessGroupNCCL(store, rank, size, options)
+    nccl._set_sequence_number_for_group()
+    return nccl
+
+
+def _create(opts: Any, _: Any) -> ProcessGroupA2A:
+    # Torch puts a Python process group in the place of all backends that a group was to have, and says nothing of it.
+    # The map of them is a local variable of our caller and nowhere else.
+    config = sys._getframe(1).f_locals.get("backend_config")
+    backends = config.get_device_backend_map() if config is not None else {}
+    if any(backend != "a2a" for backend in backends.values()):
+        mixed = ",".join(f"{device}:{backend}" for device, backend in backends.items())
+        raise a2a.InvalidArgumentError(
+            f'backend "{mixed}" cannot be had: torch gives a group that has a Python backend to that backend alone, '
+            'without a word about the others; pass "a2a", which itself uses NCCL for CUDA tensors'
+        )
+    return ProcessGroupA2A(opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id)
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed, once."""
+    if not hasattr(dist.Backend, "A2A"):
+        dist.Backend.register_backend("a2a", _create, extended_api=True, devices=["cpu", "cuda"])

@@ -1,0 +1,141 @@
+"""The calls of torch.distributed that a2a carries, with the same signatures and return values.
+
+Each takes an a2a communicator, a torch process group or None as ``group``. What is not ours goes to torch: a process
+that is not a member (it warns and returns None), CUDA tensors, and groups whose ranks live on several hosts.
+
+Errors are raised before anything moves. A rank whose own arguments are wrong gets a child of a2a.InvalidArgumentError
+that is also the class torch raises there; its peers get a2a.MismatchError. Afterwards the group is usable.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.compiler import is_dynamo_compiling
+
+from a2a._core import Dialect
+
+from ._errors import ArgumentTypeError, SplitError, TensorError
+from ._groups import communicator, name_of
+from ._work import Work
+
+__all__ = ["all_gather", "all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_single", "barrier"]
+
+_dialect = partial(
+    Dialect,
+    torch.Tensor,
+    type_error=ArgumentTypeError,
+    counts_error=SplitError,
+    tensor_error=TensorError,
+    grad_enabled=torch.is_grad_enabled,
+    # A write that autograd cannot see: a tensor saved for a backward pass before it is then found to be stale.
+    wrote=torch._C._increment_version,
+)
+SINGLE = _dialect("input", "output", "input_split_sizes", "output_split_sizes")
+LIST = _dialect("input_tensor_list", "output_tensor_list")
+GATHER = _dialect("input_tensor", "output_tensor")
+GATHER_LIST = _dialect("tensor", "tensor_list")
+
+_torch_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
+
+
+def all_to_all_single(
+    output: Any,
+    input: Any,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """torch.distributed.all_to_all_single: rows of dim 0 of ``input`` go to the ranks, and come from them into
+    ``output``, by split sizes in rows, or in equal parts where those are None or empty. Both tensors are contiguous, of
+    one dtype (any of torch; a complex one may meet its real counterpart) and do not share memory; their trailing shapes
+    may differ. Returns None, or with ``async_op`` a Work that holds both tensors until it is done."""
+    if is_dynamo_compiling():
+        splits = list(output_split_sizes or ()), list(input_split_sizes or ())
+        _traced(async_op, torch.ops.a2a.all_to_all_single_, output, input, *splits, name_of(group))
+        return None
+    comm = communicator(group)
+    if comm is None or (getattr(input, "is_cuda", False) and comm is not group):
+        result: Work | None = dist.all_to_all_single(
+            output, input, output_split_sizes, input_split_sizes, group, async_op
+        )
+        return result
+    work = SINGLE.alltoall(comm, output, input, output_split_sizes, input_split_sizes, async_op)
+    return None if work is None else Work(work, [output])
+
+
+def all_to_all(
+    output_tensor_list: list[Any], input_tensor_list: list[Any], group: Any = None, async_op: bool = False
+) -> Work | None:
+    """torch.distributed.all_to_all: ``input_tensor_list[p]`` goes to rank p, ``output_tensor_list[p]`` comes from it.
+    Shapes may differ from entry to entry. Returns None, or with ``async_op`` a Work that holds all tensors until it is
+    done."""
+    if is_dynamo_compiling():
+        _traced(async_op, torch.ops.a2a.all_to_all_, output_tensor_list, input_tensor_list, name_of(group))
+        return None
+    comm = communicator(group)
+    if comm is None or (_any_cuda(input_tensor_list) and comm is not group):
+        result: Work | None = dist.all_to_all(output_tensor_list, input_tensor_list, group, async_op)
+        return result
+    work = LIST.alltoall_list(comm, output_tensor_list, input_tensor_list, async_op)
+    return None if work is None else Work(work, output_tensor_list)
+
+
+def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
+    """torch.distributed.all_gather_single (all_gather_into_tensor before torch 2.13): ``output_tensor`` has every
+    rank's ``input_tensor`` in rank order, concatenated or stacked. ``input_tensor`` may be this rank's part of it.
+    Returns None, or with ``async_op`` a Work that holds both tensors until it is done."""
+    if is_dynamo_compiling():
+        _traced(async_op, torch.ops.a2a.all_gather_, output_tensor, input_tensor, name_of(group))
+        return None
+    comm = communicator(group)
+    if comm is None or (getattr(input_tensor, "is_cuda", False) and comm is not group):
+        result: Work | None = _torch_gather_single(output_tensor, input_tensor, group, async_op)
+        return result
+    work = GATHER.allgather(comm, output_tensor, input_tensor, async_op)
+    return None if work is None else Work(work, [output_tensor])
+
+
+all_gather_into_tensor = all_gather_single
+
+
+def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
+    """torch.distributed.all_gather: ``tensor_list[p]`` becomes the ``tensor`` of rank p. Ranks may have tensors of
+    different sizes. Returns None, or with ``async_op`` a Work that holds all tensors until it is done."""
+    comm = communicator(group)
+    if comm is None or (getattr(tensor, "is_cuda", False) and comm is not group):
+        result: Work | None = dist.all_gather(tensor_list, tensor, group, async_op)
+        return result
+    work = GATHER_LIST.allgather_list(comm, tensor_list, tensor, async_op)
+    return None if work is None else Work(work, tensor_list)
+
+
+def barrier(
+    group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
+) -> Work | None:
+    """torch.distributed.barrier: every rank has come here. ``device_ids`` names CUDA devices and means nothing here.
+    Returns None, or with ``async_op`` a Work."""
+    comm = communicator(group)
+    if comm is None:
+        options = {} if timeout is None else {"timeout": timeout}  # new in torch 2.13
+        result: Work | None = dist.barrier(group, async_op, device_ids, **options)
+        return result
+    work = SINGLE.barrier(comm, async_op, None if timeout is None else timeout.total_seconds())
+    return None if work is None else Work(work, [])
+
+
+def _traced(async_op: bool, op: Any, *arguments: Any) -> None:
+    """The operators of _ops.py stand for the calls in a compiled graph, where torch.compile orders them by what they
+    write."""
+    if async_op:
+        raise NotImplementedError("async_op=True inside torch.compile: a graph holds no Work; leave it out")
+    op(*arguments)
+
+
+def _any_cuda(tensors: Any) -> bool:
+    return isinstance(tensors, list) and any(getattr(tensor, "is_cuda", False) for tensor in tensors)

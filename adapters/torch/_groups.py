@@ -1,0 +1,138 @@
+"""From a ``group`` argument to the communicator that serves it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+import a2a
+from a2a import Communicator
+
+from ._errors import ArgumentTypeError
+from ._store import meet
+
+__all__ = ["adopt", "by_name", "communicator", "forget", "let_go", "name_of", "own", "timeout_of"]
+
+_world = c10d._world
+# id of a process group -> its communicator, None where its ranks live on several hosts. Not a WeakKeyDictionary, whose
+# lookup costs as much as half an exchange; an entry is dropped when its group is gone.
+_comms: dict[int, Communicator | None] = {}
+_named: weakref.WeakValueDictionary[str, Communicator] = weakref.WeakValueDictionary()
+_own: Communicator | None = None
+_MISSING: Any = object()
+
+
+def communicator(group: Any) -> Communicator | None:
+    """The communicator of a ``group`` argument: of an a2a communicator itself; of a torch process group one made at
+    first use, collectively; of None torch's default group, or without one the ranks of the launcher.
+
+    None says that the call is torch's own business: this process is not a member, or ranks live on several hosts."""
+    if isinstance(group, Communicator):
+        given: Communicator = group
+        return given
+    if group is None:
+        group = _world.default_pg
+        if group is None:
+            return own()
+    found = _comms.get(id(group), _MISSING)
+    return _connect(group) if found is _MISSING else found
+
+
+def own() -> Communicator:
+    """The communicator of a program that has not called init_process_group()."""
+    global _own
+    if _own is None or _own.closed:
+        _own = a2a.init()
+    return _own
+
+
+def has_own() -> bool:
+    """Whether own() has been called and the communicator not destroyed since."""
+    return _own is not None and not _own.closed
+
+
+def _connect(group: Any) -> Communicator | None:
+    if group == c10d.GroupMember.NON_GROUP_MEMBER:
+        return None
+    if not isinstance(group, c10d.ProcessGroup):
+        kind = type(group)
+        raise ArgumentTypeError(
+            f"group is {kind.__module__}.{kind.__qualname__}; pass an a2a.Communicator, a torch process group or None"
+        )
+    if group not in _world.pg_map:
+        raise a2a.InvalidArgumentError(f"group {group!r} is not one of torch.distributed, or was destroyed")
+    store = _world.pg_map[group][1]
+    if store is None:
+        raise a2a.UnsupportedError(f"process group {group.group_name!r} has no store through which its ranks can meet")
+    comm = meet(store, group.group_name, group.rank(), group.size(), timeout_of(group))
+    adopt(group, comm)
+    return comm
+
+
+def timeout_of(group: Any) -> float:
+    """Seconds that an operation of a process group may take."""
+    try:
+        return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
+    except (RuntimeError, AttributeError):
+        return float(c10d.default_pg_timeout.total_seconds())
+
+
+def adopt(group: Any, comm: Communicator | None) -> None:
+    """Serve a process group by this communicator until the group is gone."""
+    _comms[id(group)] = comm
+    weakref.finalize(group, _comms.pop, id(group), None).atexit = False
+
+
+def forget(group: Any) -> None:
+    """Close what serves a group. Collective over its members. None: everything."""
+    global _own
+    if isinstance(group, Communicator):
+        let_go(group)
+    elif group is not None:
+        let_go(_comms.pop(id(group), None))
+    else:
+        for key in sorted(_comms, key=_order_of):
+            let_go(_comms.pop(key))
+        let_go(_own)
+        _own = None
+
+
+def _order_of(key: int) -> str:
+    """The same order on all ranks, because closing is collective."""
+    return next((name for group, name in _world.pg_names.items() if id(group) == key), "")
+
+
+def let_go(comm: Communicator | None) -> None:
+    """Close collectively. A rank that is gone already is no reason to fail: it wants nothing from us either."""
+    if comm is None:
+        return
+    try:
+        comm.close()
+    except (a2a.PeerLostError, a2a.AbortedError, a2a.TimeoutError):
+        pass
+
+
+def name_of(group: Any) -> str:
+    """A text that stands for a ``group`` argument in a compiled graph."""
+    if group is None:
+        return ""
+    return str(_name(group) if isinstance(group, Communicator) else group.group_name)
+
+
+def _register(comm: Communicator) -> str:
+    name = f"a2a communicator {id(comm)}"
+    _named[name] = comm
+    return name
+
+
+_name: Any = torch._dynamo.assume_constant_result(_register)
+
+
+def by_name(name: str) -> Any:
+    """The ``group`` argument of which name_of() made the name."""
+    if not name:
+        return None
+    return _named[name] if name in _named else c10d._resolve_process_group(name)

@@ -1,0 +1,115 @@
+"""Starting, dividing and ending the world, as torch.distributed does it."""
+
+from __future__ import annotations
+
+import socket
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+import a2a
+from a2a import Communicator
+from a2a.launch import Launch
+
+from . import _groups
+
+__all__ = [
+    "destroy_process_group",
+    "get_rank",
+    "get_world_size",
+    "init_process_group",
+    "is_initialized",
+    "new_group",
+]
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    *arguments: Any,
+    **options: Any,
+) -> None:
+    """torch.distributed.init_process_group, which also finds the ranks that ``a2a run``, mpiexec, srun and
+    paddle.distributed.launch start, as ``init_method="a2a://"`` does by name. With any backend the calls of this module
+    run on a2a, whose communicator is made at their first use; with "a2a" those of torch.distributed do, too."""
+    given = init_method is not None or store is not None or rank != -1 or world_size != -1
+    if not given and Launch.from_environ().launcher not in ("none", "torchrun"):
+        init_method = "a2a://"
+    dist.init_process_group(backend, init_method, timeout, world_size, rank, store, *arguments, **options)
+
+
+def _rendezvous(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
+    """The store of a job whose launcher speaks no env://: on rank 0, at a port that the ranks tell each other."""
+    with a2a.init() as comm:
+        host = socket.gethostname() if url != "a2a://" else "127.0.0.1"
+        if comm.rank == 0:
+            store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
+            comm.allgather_bytes(str(store.port).encode())
+        else:
+            port = int(comm.allgather_bytes(b"")[0])
+            store = dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False)
+        rank, size = comm.rank, comm.size
+    yield store, rank, size
+    raise RuntimeError("a2a:// cannot meet again; make the process group anew")
+
+
+def is_initialized() -> bool:
+    """Whether there is a default group: of torch, or the launcher's ranks without init_process_group()."""
+    return bool(dist.is_initialized()) or _groups.has_own()
+
+
+def get_rank(group: Any = None) -> int:
+    """This process's rank in the group, -1 if it is no member. Without init_process_group() the launcher's rank."""
+    comm = _ours(group)
+    return int(dist.get_rank(group)) if comm is None else comm.rank
+
+
+def get_world_size(group: Any = None) -> int:
+    """How many ranks the group has, -1 if this process is no member. Without init_process_group() all the launcher's
+    ranks."""
+    comm = _ours(group)
+    return int(dist.get_world_size(group)) if comm is None else comm.size
+
+
+def new_group(ranks: list[int] | None = None, *arguments: Any, **options: Any) -> Any:
+    """torch.distributed.new_group: collective over the default group. Returns the group, and to those who are not its
+    members GroupMember.NON_GROUP_MEMBER. Without init_process_group() the group is an a2a communicator."""
+    if dist.is_initialized():
+        return dist.new_group(ranks, *arguments, **options)
+    if arguments or options:
+        warnings.warn("without init_process_group() a new group has no options of torch", RuntimeWarning, stacklevel=2)
+    own = _groups.own()
+    comm = own.group(list(range(own.size)) if ranks is None else sorted(ranks))
+    return c10d.GroupMember.NON_GROUP_MEMBER if comm is None else comm
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """torch.distributed.destroy_process_group, which also closes the communicator of the group; of None all of them.
+    Collective over the members."""
+    _groups.forget(group)
+    if dist.is_initialized() and not isinstance(group, Communicator):
+        dist.destroy_process_group(group)
+
+
+def _ours(group: Any) -> Communicator | None:
+    if isinstance(group, Communicator):
+        given: Communicator = group
+        return given
+    return _groups.own() if group is None and not dist.is_initialized() else None
+
+
+def register() -> None:
+    """Make ``init_method="a2a://"`` known to torch.distributed, once."""
+    try:
+        register_rendezvous_handler("a2a", _rendezvous)
+    except RuntimeError:
+        pass  # it is, from an earlier import

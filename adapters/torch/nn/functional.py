@@ -1,0 +1,82 @@
+"""Differentiable collectives, with the names and signatures of torch.distributed.nn.functional; what is not here is
+taken from there.
+
+Gradients travel back by the same exchange the other way, to any order of derivative. All calls can be traced by
+torch.compile, with ``group`` None or a process group of torch. Inputs need not be contiguous. Errors are those of
+``a2a.torch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _ops
+from .._groups import name_of
+
+__all__ = ["all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_single", "global_gather",
+           "global_scatter"]  # fmt: skip
+
+
+def all_to_all_single(
+    output: Tensor,
+    input: Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Any = None,
+) -> Tensor:
+    """Rows of dim 0 of ``input`` to and from all ranks, by split sizes in rows or in equal parts. Returns a new tensor
+    of the shape of ``output``, through which gradients flow; ``output`` gets the same values."""
+    splits = list(output_split_sizes or ()), list(input_split_sizes or ())
+    return _fill(output, _ops.all_to_all_single(input, output.shape, *splits, name_of(group)))
+
+
+def all_to_all(
+    output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Any = None
+) -> tuple[Tensor, ...]:
+    """``input_tensor_list[p]`` to rank p, ``output_tensor_list[p]`` from it. Returns new tensors of the shapes of
+    ``output_tensor_list``, through which gradients flow; ``output_tensor_list`` gets the same values."""
+    results = _ops.all_to_all(list(input_tensor_list), list(output_tensor_list), name_of(group))
+    return tuple(_fill(output, result) for output, result in zip(output_tensor_list, results, strict=True))
+
+
+def all_gather_single(output_tensor: Tensor, input_tensor: Tensor, group: Any = None) -> Tensor:
+    """Every rank's ``input_tensor`` in rank order, concatenated or stacked, as ``output_tensor`` is shaped. Returns a
+    new tensor, through which gradients flow: the sum of what all ranks have for this rank's part, in rank order.
+    ``output_tensor`` gets the same values."""
+    ranks = output_tensor.numel() // max(input_tensor.numel(), 1)
+    return _fill(output_tensor, _ops.all_gather(input_tensor, output_tensor.shape, ranks, name_of(group)))
+
+
+all_gather_into_tensor = all_gather_single
+
+
+def global_scatter(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
+    """Mixture-of-experts dispatch: rows of ``x``, packed by (rank, expert) with ``local_count`` rows each, to the ranks
+    of their experts. Returns sum(global_count) rows packed by (expert, source rank); see a2a.Communicator. The counts
+    are int64 tensors on the host, or lists."""
+    return _ops.global_scatter(x, _counts(local_count), _counts(global_count), -1, name_of(group))
+
+
+def global_gather(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
+    """The way back of global_scatter with the same counts. Returns sum(local_count) rows."""
+    return _ops.global_gather(x, _counts(local_count), _counts(global_count), -1, name_of(group))
+
+
+def _counts(counts: Any) -> Tensor:
+    return counts if isinstance(counts, Tensor) else torch.tensor(counts, dtype=torch.int64)
+
+
+def _fill(output: Tensor, result: Tensor) -> Tensor:
+    with torch.no_grad():
+        output.copy_(result)
+    return result
+
+
+def __getattr__(name: str) -> Any:
+    import torch.distributed.nn.functional as theirs  # imports RPC, which few programs want
+
+    return getattr(theirs, name)
