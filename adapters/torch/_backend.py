@@ -41,8 +41,9 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, name: str) -> None:
         super().__init__(rank, size)
         self._name, self._description = name, ""
+        self._has_cuda = torch.cuda.is_available()  # to ask the class costs less than to ask each tensor
         self._register_backend(_CPU, _base.BackendType.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
-        if torch.cuda.is_available() and dist.is_nccl_available():
+        if self._has_cuda and dist.is_nccl_available():
             nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
             self._register_backend(_CUDA, _base.BackendType.NCCL, nccl)
         self._set_default_backend(_base.BackendType.GLOO)
@@ -53,12 +54,10 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
     ) -> Any:
         comm = self.comm
-        if comm is None or input.is_cuda:
+        if comm is None or (self._has_cuda and input.is_cuda):
             options = dist.AllToAllOptions() if opts is None else opts
             return _torch_alltoall(self, output, input, output_split_sizes, input_split_sizes, options)
-        work = SINGLE.alltoall(
-            comm, output, input, output_split_sizes, input_split_sizes, opts is None or opts.asyncOp, _seconds(opts)
-        )
+        work = SINGLE.alltoall(comm, output, input, output_split_sizes, input_split_sizes, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, [output])
 
     alltoall_base = all_to_all_single
@@ -67,14 +66,14 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         comm = self.comm
         if comm is None or any(tensor.is_cuda for tensor in inputs):
             return super().alltoall(outputs, inputs, dist.AllToAllOptions() if opts is None else opts)
-        work = LIST.alltoall_list(comm, outputs, inputs, opts is None or opts.asyncOp, _seconds(opts))
+        work = LIST.alltoall_list(comm, outputs, inputs, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, outputs)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         comm = self.comm
-        if comm is None or input.is_cuda:
+        if comm is None or (self._has_cuda and input.is_cuda):
             return _torch_gather(self, output, input, dist.AllgatherOptions() if opts is None else opts)
-        work = GATHER.allgather(comm, output, input, opts is None or opts.asyncOp, _seconds(opts))
+        work = GATHER.allgather(comm, output, input, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, [output])
 
     _allgather_base = all_gather_single
@@ -83,9 +82,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         comm = self.comm
         if comm is None or len(inputs) != 1 or inputs[0].is_cuda:
             return super().allgather(output_lists, inputs, dist.AllgatherOptions() if opts is None else opts)
-        work = GATHER_LIST.allgather_list(
-            comm, output_lists[0], inputs[0], opts is None or opts.asyncOp, _seconds(opts)
-        )
+        work = GATHER_LIST.allgather_list(comm, output_lists[0], inputs[0], opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, output_lists[0])
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -101,7 +98,8 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         comm = self.comm
         if comm is None:
             return super().barrier(dist.BarrierOptions() if opts is None else opts)
-        work = SINGLE.barrier(comm, opts is None or getattr(opts, "asyncOp", True), _seconds(opts))
+        seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
+        work = SINGLE.barrier(comm, opts is None or opts.asyncOp, seconds if seconds >= 0 else None)
         return _DONE if work is None else Work(work, [])
 
     def shutdown(self) -> None:
@@ -142,14 +140,6 @@ class _AllOf(FinishedWork):
     def get_future(self) -> Any:
         self.wait()
         return super().get_future()
-
-
-def _seconds(opts: Any) -> float | None:
-    """The deadline that a caller set; torch says "unset" with a negative one."""
-    if opts is None:
-        return None
-    seconds: float = opts.timeout.total_seconds()
-    return seconds if seconds >= 0 else None
 
 
 def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:

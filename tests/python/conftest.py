@@ -19,6 +19,10 @@ RANK_SECONDS = 60.0
 _KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-bells (deleted)")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--peer", choices=["a2a", "gloo"], default="a2a", help="whose Torch collectives to test")
+
+
 def children() -> set[int]:
     """Processes that this one has started and not reaped, zombies included."""
     found: set[int] = set()

@@ -1,0 +1,203 @@
+"""The backend "a2a" under what programs build on torch.distributed: the answers of Gloo, to the last bit."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from rank_pool import Pool
+
+import a2a
+
+from .worlds import group
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(110)
+
+SIZE = 4
+STEPS = 5
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+
+
+def train(net: Any, rank: int) -> list[float]:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        torch.manual_seed(100 * step + rank)
+        loss = net(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses
+
+
+def distributed_data_parallel(at: Any, rank: int) -> list[float]:
+    return train(torch.nn.parallel.DistributedDataParallel(model(), process_group=at), rank)
+
+
+def fully_sharded(at: Any, rank: int) -> list[float]:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, net = DeviceMesh.from_group(at, "cpu"), model()
+    for layer in net:
+        if list(layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    return train(fully_shard(net, mesh=mesh), rank)
+
+
+def sharded_tensors(at: Any, rank: int) -> list[Any]:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = DeviceMesh.from_group(at, "cpu")
+    full = torch.arange(float(SIZE * SIZE * 6)).reshape(2 * SIZE, 3 * SIZE)
+    rows = distribute_tensor(full, mesh, [Shard(0)])
+    columns = rows.redistribute(mesh, [Shard(1)])
+    product = rows @ columns.t()
+    return [columns.to_local().tolist(), columns.redistribute(mesh, [Replicate()]).to_local().tolist(),
+            product.full_tensor().tolist()]  # fmt: skip
+
+
+def functional(at: Any, rank: int) -> list[Any]:
+    import torch.distributed._functional_collectives as fun
+
+    chance = np.random.default_rng(7)
+    results: list[Any] = []
+    for _ in range(10):
+        matrix = chance.integers(0, 5, (SIZE, SIZE))
+        given = torch.arange(float(matrix[rank].sum())) + 1000 * rank
+        received = fun.all_to_all_single(given, matrix[:, rank].tolist(), matrix[rank].tolist(), at)
+        results.append(fun.wait_tensor(received).tolist())
+    given = torch.arange(4.0 * SIZE) + rank
+    results.append((fun.all_to_all_single(given, None, None, at) + 0).tolist())
+    results.append((fun.all_gather_tensor(given, 0, at) + 0).tolist())
+    results.append((fun.reduce_scatter_tensor(given, "sum", 0, at) + 0).tolist())
+    results.append((fun.all_reduce(given, "sum", at) + 0).tolist())
+    results.append((fun.broadcast(given, 0, at) + 0).tolist())
+    tensors = fun.all_gather_into_tensor_coalesced([given, given[:2].clone()], at)
+    results.append([(tensor + 0).tolist() for tensor in tensors])
+    weights = torch.arange(2.0 * SIZE, requires_grad=True)
+    (fun.all_to_all_single_autograd(weights, None, None, at) * (rank + 1)).sum().backward()
+    results.append(weights.grad.tolist())
+    return results
+
+
+def compiled(at: Any, rank: int) -> list[Any]:
+    import torch.distributed as dist
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def both(given: Any) -> Any:
+        import torch.distributed._functional_collectives as fun
+
+        received = fun.all_to_all_single(given, None, None, at)
+        output = torch.empty_like(given)
+        dist.all_to_all_single(output, received * 2, group=at)
+        return output
+
+    return [both(torch.arange(2.0 * SIZE) + 10 * rank).tolist()]
+
+
+def others(at: Any, rank: int) -> list[Any]:
+    """Everything that is not ours: it goes to Gloo."""
+    import torch.distributed as dist
+
+    x = torch.arange(2.0 * SIZE) + rank
+    results: list[Any] = []
+
+    def keep(tensor: Any, *_: Any) -> None:
+        results.append(tensor.tolist())
+
+    for operation in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG):
+        keep(y := x.clone(), dist.all_reduce(y, operation, group=at))
+    keep(y := x.clone(), dist.all_reduce(y, group=at, async_op=True).wait())
+    keep(y := x.clone(), dist.broadcast(y, group=at, group_src=1))
+    keep(y := x.clone(), dist.reduce(y, group=at, group_dst=0))
+    parts = [torch.empty(2) for _ in range(SIZE)]
+    dist.gather(x[:2].clone(), parts if rank == 0 else None, group=at, group_dst=0)
+    results.append([part.tolist() for part in parts] if rank == 0 else None)
+    keep(y := torch.empty(2), dist.scatter(y, parts if rank == 0 else None, group=at, group_src=0))
+    keep(y := torch.empty(2), dist.reduce_scatter(y, list(x.clone().chunk(SIZE)), group=at))
+    keep(y := torch.empty(2), dist.reduce_scatter_tensor(y, x, group=at))
+    if rank == 0:
+        dist.send(x, group=at, group_dst=1)
+    elif rank == 1:
+        keep(y := torch.empty_like(x), dist.recv(y, group=at, group_src=0))
+    operations = [
+        dist.P2POp(dist.isend, x, group=at, group_peer=(rank + 1) % SIZE),
+        dist.P2POp(dist.irecv, y := torch.empty_like(x), group=at, group_peer=(rank - 1) % SIZE),
+    ]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    keep(y)
+    objects: list[Any] = [None] * SIZE
+    dist.all_gather_object(objects, {"rank": rank}, group=at)
+    results.append(objects)
+    objects = [rank]
+    dist.broadcast_object_list(objects, group=at, group_src=2)
+    results.append(objects)
+    dist.barrier(group=at)
+    dist.barrier(group=at, async_op=True).wait()
+    return results
+
+
+def differentiable(at: Any, rank: int) -> list[Any]:
+    """torch.distributed.nn, whose all_to_all Gloo does with scatters."""
+    import torch.distributed.nn as dnn
+
+    x = torch.arange(2.0 * SIZE, requires_grad=True)
+    y = dnn.functional.all_to_all_single(torch.empty(2 * SIZE), x * (rank + 1), group=at)
+    z = torch.stack(dnn.functional.all_gather(y, group=at)).sum() + dnn.functional.all_reduce(y, group=at).sum()
+    z.backward()
+    return [y.tolist(), x.grad.tolist()]
+
+
+PROGRAMS: dict[str, Callable[[Any, int], list[Any]]] = {
+    program.__name__: program
+    for program in (distributed_data_parallel, fully_sharded, sharded_tensors, functional, compiled, others,
+                    differentiable)
+}  # fmt: skip
+
+
+def both_ways(comm: a2a.Communicator, name: str) -> list[Any] | None:
+    groups = [group(comm, way, SIZE) for way in ("backend", "gloo")]
+    if comm.rank >= SIZE:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [PROGRAMS[name](at, comm.rank) for at in groups]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_same_as_on_gloo(ranks: Pool, name: str) -> None:
+    for rank, (ours, theirs) in enumerate(ranks.run(both_ways, name)[:SIZE]):
+        assert len(ours) >= 1
+        assert ours == theirs, f"rank {rank}"
+
+
+def describe(comm: a2a.Communicator) -> dict[str, Any] | None:
+    import torch.distributed as dist
+
+    at = group(comm, "backend", SIZE)
+    if comm.rank >= SIZE:
+        return None
+    return {
+        "backend": dist.get_backend(at), "rank": dist.get_rank(at), "size": dist.get_world_size(at), "name": at.name(),
+        "ranks": dist.get_process_group_ranks(at), "found": dist.distributed_c10d._resolve_process_group(at.group_name)
+        is at,
+    }  # fmt: skip
+
+
+def test_torch_knows_the_group(ranks: Pool) -> None:
+    for rank, facts in enumerate(ranks.run(describe)[:SIZE]):
+        assert facts == {
+            "backend": "a2a", "rank": rank, "size": SIZE, "name": "a2a", "ranks": list(range(SIZE)), "found": True
+        }  # fmt: skip
