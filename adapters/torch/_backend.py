@@ -26,10 +26,7 @@ __all__ = ["ProcessGroupA2A", "register"]
 
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 _DONE = FinishedWork([])
-_base: Any = ProcessGroup
-# Their names in torch 2.13, or those before. They name what a group does for Python callers; C++ callers know the old.
-_torch_alltoall = getattr(_base, "all_to_all_single", None) or _base.alltoall_base
-_torch_gather = getattr(_base, "all_gather_single", None) or _base._allgather_base
+_Kind: Any = ProcessGroup.BackendType
 
 
 class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
@@ -42,11 +39,11 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         super().__init__(rank, size)
         self._name, self._description = name, ""
         self._has_cuda = torch.cuda.is_available()  # to ask the class costs less than to ask each tensor
-        self._register_backend(_CPU, _base.BackendType.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
+        self._register_backend(_CPU, _Kind.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
         if self._has_cuda and dist.is_nccl_available():
             nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
-            self._register_backend(_CUDA, _base.BackendType.NCCL, nccl)
-        self._set_default_backend(_base.BackendType.GLOO)
+            self._register_backend(_CUDA, _Kind.NCCL, nccl)
+        self._set_default_backend(_Kind.GLOO)
         self.comm = meet(store, name, rank, size, timeout.total_seconds())
         adopt(self, self.comm)
 
@@ -56,51 +53,52 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         comm = self.comm
         if comm is None or (self._has_cuda and input.is_cuda):
             options = dist.AllToAllOptions() if opts is None else opts
-            return _torch_alltoall(self, output, input, output_split_sizes, input_split_sizes, options)
+            return self._torchs(input).alltoall_base(output, input, output_split_sizes, input_split_sizes, options)
         work = SINGLE.alltoall(comm, output, input, output_split_sizes, input_split_sizes, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, [output])
 
-    alltoall_base = all_to_all_single
-
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         comm = self.comm
-        if comm is None or any(tensor.is_cuda for tensor in inputs):
-            return super().alltoall(outputs, inputs, dist.AllToAllOptions() if opts is None else opts)
+        if comm is None or (self._has_cuda and any(tensor.is_cuda for tensor in inputs)):
+            return self._torchs(inputs[0]).alltoall(outputs, inputs, dist.AllToAllOptions() if opts is None else opts)
         work = LIST.alltoall_list(comm, outputs, inputs, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, outputs)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
         comm = self.comm
         if comm is None or (self._has_cuda and input.is_cuda):
-            return _torch_gather(self, output, input, dist.AllgatherOptions() if opts is None else opts)
+            return self._torchs(input)._allgather_base(output, input, dist.AllgatherOptions() if opts is None else opts)
         work = GATHER.allgather(comm, output, input, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, [output])
 
-    _allgather_base = all_gather_single
-
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         comm = self.comm
-        if comm is None or len(inputs) != 1 or inputs[0].is_cuda:
-            return super().allgather(output_lists, inputs, dist.AllgatherOptions() if opts is None else opts)
+        if comm is None or len(inputs) != 1 or (self._has_cuda and inputs[0].is_cuda):
+            options = dist.AllgatherOptions() if opts is None else opts
+            return self._torchs(inputs[0]).allgather(output_lists, inputs, options)
         work = GATHER_LIST.allgather_list(comm, output_lists[0], inputs[0], opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, output_lists[0])
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        if self.comm is None or any(tensor.is_cuda for tensor in inputs):
-            options = dist.AllgatherOptions() if opts is None else opts
-            return super().allgather_into_tensor_coalesced(outputs, inputs, options)
         works = [self.all_gather_single(output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
-        return works[-1] if len(works) == 1 else _AllOf(works, outputs)
+        return works[0] if len(works) == 1 else _AllOf(works, outputs)
 
+    # Their names before torch 2.13, by which C++ callers know them still.
+    alltoall_base = all_to_all_single
+    _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def barrier(self, opts: Any = None) -> Any:
         comm = self.comm
         if comm is None:
-            return super().barrier(dist.BarrierOptions() if opts is None else opts)
+            return self._get_backend(_CPU).barrier(dist.BarrierOptions() if opts is None else opts)
         seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
         work = SINGLE.barrier(comm, opts is None or opts.asyncOp, seconds if seconds >= 0 else None)
         return _DONE if work is None else Work(work, [])
+
+    def _torchs(self, tensor: Any) -> Any:
+        """The backend of torch beside us. Not the base class, whose calls come back to ours."""
+        return self._get_backend(tensor.device)
 
     def shutdown(self) -> None:
         """Closes the communicator, collectively. torch.distributed.destroy_process_group() calls this."""

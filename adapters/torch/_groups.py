@@ -128,7 +128,10 @@ def _register(comm: Communicator) -> str:
     return name
 
 
-_name: Any = torch._dynamo.assume_constant_result(_register)
+# What torch.compiler.assume_constant_result() does: a traced program sees the name, not how it is made. That function
+# itself takes a second and a half to import.
+_name: Any = _register
+_name._dynamo_marked_constant = True
 
 
 def by_name(name: str) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import time
 import warnings
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ __all__ = ["meet"]
 
 # How often this process has met others in the store of a group. Every member has met equally often, so the number tells
 # apart what successive groups of one name leave in a store that outlives them.
-_meetings: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+_meetings: Counter[str] = Counter()
 _LONGEST_PAUSE = 0.02  # seconds between two looks into the store
 
 
@@ -28,13 +27,20 @@ class StoreBootstrap:
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._deadline = time.monotonic() + timeout
-        self._rounds = itertools.count()
+        self._keys: list[str] = []  # ours, one for each round
 
     def allgather(self, mine: bytes) -> list[bytes]:
         """Every rank's bytes in rank order. Raises a2a.TimeoutError naming the first rank that did not come."""
-        at = next(self._rounds)
-        self._store.set(f"{at}/{self._rank}", b"=" + mine)  # never empty, which not every store can tell from absent
+        at = len(self._keys)
+        self._keys.append(f"{at}/{self._rank}")
+        self._store.set(self._keys[-1], b"=" + mine)  # never empty, which not every store can tell from absent
         return [self._get(f"{at}/{rank}", rank) for rank in range(self._size)]
+
+    def withdraw(self) -> None:
+        """Take back what was said, so that ranks that come later wait for this one to come again."""
+        for key in self._keys:
+            with contextlib.suppress(RuntimeError):  # not every store forgets
+                self._store.delete_key(key)
 
     def _get(self, key: str, rank: int) -> bytes:
         pause = 1e-4
@@ -58,17 +64,20 @@ def host_id() -> bytes:
 
 def meet(store: Any, name: str, rank: int, size: int, timeout: float) -> a2a.Communicator | None:
     """The communicator of the group called ``name``. Collective over its members; they need not have met before.
-    None, with a warning on one rank, where they live on several hosts."""
-    prefix = f"a2a/{name}/{next(_meetings[name])}"
-    bootstrap = StoreBootstrap(PrefixStore(prefix, store), rank, size, timeout)
-    hosts = bootstrap.allgather(host_id())
-    if len(set(hosts)) > 1:
-        if rank == 0:
-            warnings.warn(
-                f"the {size} ranks of process group {name!r} live on {len(set(hosts))} hosts, and a2a exchanges host "
-                "tensors within one; torch's own backend carries them",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return None
-    return a2a.init(rank, size, bootstrap=bootstrap, timeout=timeout)
+    None, with a warning on one rank, where they live on several hosts. After an error it may be called again."""
+    bootstrap = StoreBootstrap(PrefixStore(f"a2a/{name}/{_meetings[name]}", store), rank, size, timeout)
+    try:
+        hosts = len(set(bootstrap.allgather(host_id())))
+        comm = a2a.init(rank, size, bootstrap=bootstrap, timeout=timeout) if hosts == 1 else None
+    except BaseException:
+        bootstrap.withdraw()
+        raise
+    _meetings[name] += 1
+    if comm is None and rank == 0:
+        warnings.warn(
+            f"the {size} ranks of process group {name!r} live on {hosts} hosts, and a2a exchanges host tensors within "
+            "one; torch's own backend carries them",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return comm

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(110)
 def run(comm: a2a.Communicator, way: str, name: str) -> str | None:
     """Returns the first problem: with the default group of the way, and in each group that this rank belongs to."""
     # A failure breaks a group of Gloo, which the next case must not suffer from.
-    fresh = (name, 5.0) if way == "gloo" else ()
+    fresh = (name, 10.0) if way == "gloo" else ()
     groups: list[Any] = [(group(comm, way, size, *fresh), size) for size in range(1, RANKS + 1)]
     if way == "functions":
         groups.append((None, RANKS))

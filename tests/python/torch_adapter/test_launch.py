@@ -1,0 +1,97 @@
+"""The documentation's examples under every launcher that needs nothing installed, and what starting a world refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import environment
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.timeout(110)
+
+EXAMPLES = Path(__file__).parent / "seed_examples.py"
+LAUNCHERS = {
+    "a2a run": ["-m", "a2a", "run", "-n", "4"],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"],
+}
+
+
+@pytest.mark.parametrize("backend", ["", "a2a", "gloo", "cpu:a2a"])
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_documented_examples(launcher: str, backend: str) -> None:
+    if launcher == "torchrun" and backend in ("gloo", "cpu:a2a"):
+        pytest.skip("covered by a2a run")
+    command = [sys.executable, *LAUNCHERS[launcher], str(EXAMPLES), *([backend] if backend else [])]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done") == 4
+    assert ("does not belong to the given group" in done.stderr) == (done.stderr != "")
+
+
+def python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_mixture_of_backends_is_refused_with_a_reason() -> None:
+    done = python(
+        "import torch.distributed as dist, a2a.torch\n"
+        "for backend in ('cpu:a2a,cuda:nccl', 'cpu:gloo,cuda:a2a'):\n"
+        "    try:\n"
+        "        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)\n"
+        "    except ValueError as error:\n"
+        "        print(type(error).__name__, error)\n"
+        "dist.init_process_group('a2a', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "print(dist.get_backend())"
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3, done.stdout + done.stderr
+    assert lines[0].startswith('InvalidArgumentError backend "cpu:a2a,cuda:nccl" cannot be had: torch gives')
+    assert lines[1].startswith('InvalidArgumentError backend "cpu:gloo,cuda:a2a" cannot be had: torch gives')
+    assert lines[2] == "a2a"
+
+
+def test_every_public_name_of_torch_distributed_is_there() -> None:
+    done = python(
+        "import torch.distributed as theirs, a2a.torch as ours\n"
+        "names = [name for name in dir(theirs) if not name.startswith('_')]\n"
+        "assert len(names) > 100\n"
+        "print([name for name in names if not hasattr(ours, name)])\n"
+        "print(ours.ReduceOp is theirs.ReduceOp, set(names) <= set(dir(ours)))\n"
+        "from a2a.torch import DeviceMesh, all_reduce\n"
+        "import inspect\n"
+        "mine = ['all_to_all', 'all_to_all_single', 'all_gather', 'all_gather_single', 'barrier', 'get_rank',"
+        " 'get_world_size']\n"
+        "print([n for n in mine if list(inspect.signature(getattr(ours, n)).parameters)"
+        " != list(inspect.signature(getattr(theirs, n)).parameters)])\n"
+    )
+    assert done.stdout == "[]\nTrue True\n[]\n", done.stdout + done.stderr
+
+
+def test_without_a_launcher_the_world_is_one_rank() -> None:
+    done = python(
+        "import torch, a2a.torch as dist\n"
+        "output = torch.empty(3)\n"
+        "dist.all_to_all_single(output, torch.arange(3.))\n"
+        "print(output.tolist(), dist.get_rank(), dist.get_world_size(), dist.is_initialized())\n"
+        "try: dist.init_process_group('gloo')\n"
+        "except ValueError as error: print('RANK' in str(error))"
+    )
+    assert done.stdout == "[0.0, 1.0, 2.0] 0 1 True\nTrue\n", done.stdout + done.stderr
+
+
+def test_importing_takes_no_time_beside_torch() -> None:
+    done = python(
+        "import time, torch, torch.distributed\n"
+        "started = time.perf_counter()\nimport a2a.torch\nprint(time.perf_counter() - started)"
+    )
+    assert float(done.stdout) < 1.0, done.stdout + done.stderr
