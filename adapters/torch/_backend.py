@@ -30,10 +30,13 @@ _Kind: Any = ProcessGroup.BackendType
 
 
 class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
-    """A process group whose all-to-all, all-gather and barrier run on a2a.
+    """A process group whose all-to-all, all-gather and barrier run on a2a; all of them go to torch's backend where
+    ``comm`` is None, because the ranks live on several hosts.
 
-    What it does not define goes through the base class to the Gloo or NCCL backend registered with it. So does
-    everything where ``comm`` is None, because the ranks live on several hosts."""
+    What it does not define goes through the base class to the Gloo or NCCL backend registered with it. That must not be
+    a method that the base class looks up in Python when C++ calls it: having found none, it goes on with the
+    interpreter's lock in hand, and deadlocks with Gloo's threads, which want it to let go of tensors. Those are defined
+    here, to call the backend."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, name: str) -> None:
         super().__init__(rank, size)
@@ -96,8 +99,42 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         work = SINGLE.barrier(comm, opts is None or opts.asyncOp, seconds if seconds >= 0 else None)
         return _DONE if work is None else Work(work, [])
 
+    # ---- torch's own; see the class's documentation for which of them are here
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        return self._torchs(tensors[0]).allreduce(tensors, dist.AllreduceOptions() if opts is None else opts)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        options = dist.AllreduceCoalescedOptions() if opts is None else opts
+        return self._torchs(tensors[0]).allreduce_coalesced(tensors, options)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        return self._torchs(tensors[0]).broadcast(tensors, dist.BroadcastOptions() if opts is None else opts)
+
+    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+        options = dist.ReduceScatterOptions() if opts is None else opts
+        return self._torchs(outputs[0]).reduce_scatter(outputs, input_lists, options)
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        options = dist.ReduceScatterOptions() if opts is None else opts
+        return self._torchs(output)._reduce_scatter_base(output, input, options)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        works = [self.reduce_scatter_single(output, input, opts) for output, input in pairs]
+        return works[0] if len(works) == 1 else _AllOf(works, outputs)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def send(self, tensors: Any, peer: int, tag: int) -> Any:
+        return self._torchs(tensors[0]).send(tensors, peer, tag)
+
+    def recv(self, tensors: Any, peer: int, tag: int) -> Any:
+        return self._torchs(tensors[0]).recv(tensors, peer, tag)
+
     def _torchs(self, tensor: Any) -> Any:
-        """The backend of torch beside us. Not the base class, whose calls come back to ours."""
+        """The backend of torch beside us."""
         return self._get_backend(tensor.device)
 
     def shutdown(self) -> None:

@@ -141,7 +141,7 @@ def _serve(outer: a2a.Communicator, address: str) -> None:
         fn, args = call
         try:
             answer = ("value", fn(comm, *args))
-        except Exception:
+        except BaseException:  # pytest's own failures are no Exception
             answer = ("error", f"rank {comm.rank}:\n{traceback.format_exc()}", time.monotonic())
         parent.send(answer)
     comm.close()

@@ -119,6 +119,11 @@ def others(at: Any, rank: int) -> list[Any]:
     for operation in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.AVG):
         keep(y := x.clone(), dist.all_reduce(y, operation, group=at))
     keep(y := x.clone(), dist.all_reduce(y, group=at, async_op=True).wait())
+    with dist._coalescing_manager(group=at):
+        for y in (pair := [x.clone(), x.clone() + 1]):
+            dist.all_reduce(y, group=at)
+    keep(pair[0])
+    keep(pair[1])
     keep(y := x.clone(), dist.broadcast(y, group=at, group_src=1))
     keep(y := x.clone(), dist.reduce(y, group=at, group_dst=0))
     parts = [torch.empty(2) for _ in range(SIZE)]
@@ -201,3 +206,24 @@ def test_torch_knows_the_group(ranks: Pool) -> None:
         assert facts == {
             "backend": "a2a", "rank": rank, "size": SIZE, "name": "a2a", "ranks": list(range(SIZE)), "found": True
         }  # fmt: skip
+
+
+def many_short_lived_tensors(comm: a2a.Communicator) -> int:
+    """Gloo's threads let go of tensors while this thread is in the next call: neither may wait for the other."""
+    import torch.distributed as dist
+
+    at = group(comm, "backend", 2)
+    if comm.rank >= 2:
+        return 0
+    for turn in range(500):
+        tensor = torch.full((4,), float(turn))
+        dist.all_reduce(tensor, group=at)
+        assert tensor.tolist() == [2.0 * turn] * 4
+        del tensor
+        dist.broadcast(torch.ones(2), group=at, group_src=0)
+        dist.all_to_all_single(torch.ones(2), torch.ones(2), group=at)
+    return 500
+
+
+def test_gloo_beside_us_does_not_deadlock(ranks: Pool) -> None:
+    assert ranks.run(many_short_lived_tensors)[:2] == [500, 500]

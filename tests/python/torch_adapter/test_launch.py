@@ -31,6 +31,16 @@ def test_documented_examples(launcher: str, backend: str) -> None:
     assert ("does not belong to the given group" in done.stderr) == (done.stderr != "")
 
 
+def test_the_expert_parallel_example_is_equal_to_the_dense_layer() -> None:
+    example = Path(__file__).parents[3] / "examples" / "torch_expert_parallel.py"
+    if not example.exists():
+        pytest.skip("no source tree beside the tests")
+    command = [sys.executable, *LAUNCHERS["a2a run"], str(example)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("are those of the dense layer") == 4
+
+
 def python(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", code],
