@@ -26,6 +26,7 @@ __all__ = ["ProcessGroupA2A", "register"]
 
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 _DONE = FinishedWork([])
+_alltoall = SINGLE.alltoall  # looked up once
 _Kind: Any = ProcessGroup.BackendType
 
 
@@ -41,43 +42,45 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, name: str) -> None:
         super().__init__(rank, size)
         self._name, self._description = name, ""
-        self._has_cuda = torch.cuda.is_available()  # to ask the class costs less than to ask each tensor
+        has_cuda = torch.cuda.is_available()
         self._register_backend(_CPU, _Kind.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
-        if self._has_cuda and dist.is_nccl_available():
+        if has_cuda and dist.is_nccl_available():
             nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
             self._register_backend(_CUDA, _Kind.NCCL, nccl)
         self._set_default_backend(_Kind.GLOO)
         self.comm = meet(store, name, rank, size, timeout.total_seconds())
+        # Where no tensor can be on another device, none is asked, which would cost as much as the rest of this class.
+        self._host_only = None if has_cuda else self.comm
         adopt(self, self.comm)
 
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
     ) -> Any:
-        comm = self.comm
-        if comm is None or (self._has_cuda and input.is_cuda):
-            options = dist.AllToAllOptions() if opts is None else opts
+        comm = self._host_only or self._comm_for(input)
+        if comm is None:
+            options = c10d.AllToAllOptions() if opts is None else opts
             return self._torchs(input).alltoall_base(output, input, output_split_sizes, input_split_sizes, options)
-        work = SINGLE.alltoall(comm, output, input, output_split_sizes, input_split_sizes, opts is None or opts.asyncOp)
+        work = _alltoall(comm, output, input, output_split_sizes, input_split_sizes, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, [output])
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        comm = self.comm
-        if comm is None or (self._has_cuda and any(tensor.is_cuda for tensor in inputs)):
-            return self._torchs(inputs[0]).alltoall(outputs, inputs, dist.AllToAllOptions() if opts is None else opts)
+        comm = self._host_only or self._comm_for(*inputs)
+        if comm is None:
+            return self._torchs(inputs[0]).alltoall(outputs, inputs, c10d.AllToAllOptions() if opts is None else opts)
         work = LIST.alltoall_list(comm, outputs, inputs, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, outputs)
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        comm = self.comm
-        if comm is None or (self._has_cuda and input.is_cuda):
-            return self._torchs(input)._allgather_base(output, input, dist.AllgatherOptions() if opts is None else opts)
+        comm = self._host_only or self._comm_for(input)
+        if comm is None:
+            return self._torchs(input)._allgather_base(output, input, c10d.AllgatherOptions() if opts is None else opts)
         work = GATHER.allgather(comm, output, input, opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, [output])
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        comm = self.comm
-        if comm is None or len(inputs) != 1 or (self._has_cuda and inputs[0].is_cuda):
-            options = dist.AllgatherOptions() if opts is None else opts
+        comm = self._comm_for(*inputs)
+        if comm is None or len(inputs) != 1:
+            options = c10d.AllgatherOptions() if opts is None else opts
             return self._torchs(inputs[0]).allgather(output_lists, inputs, options)
         work = GATHER_LIST.allgather_list(comm, output_lists[0], inputs[0], opts is None or opts.asyncOp)
         return _DONE if work is None else Work(work, output_lists[0])
@@ -94,7 +97,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     def barrier(self, opts: Any = None) -> Any:
         comm = self.comm
         if comm is None:
-            return self._get_backend(_CPU).barrier(dist.BarrierOptions() if opts is None else opts)
+            return self._get_backend(_CPU).barrier(c10d.BarrierOptions() if opts is None else opts)
         seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
         work = SINGLE.barrier(comm, opts is None or opts.asyncOp, seconds if seconds >= 0 else None)
         return _DONE if work is None else Work(work, [])
@@ -102,21 +105,21 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     # ---- torch's own; see the class's documentation for which of them are here
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        return self._torchs(tensors[0]).allreduce(tensors, dist.AllreduceOptions() if opts is None else opts)
+        return self._torchs(tensors[0]).allreduce(tensors, c10d.AllreduceOptions() if opts is None else opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        options = dist.AllreduceCoalescedOptions() if opts is None else opts
+        options = c10d.AllreduceCoalescedOptions() if opts is None else opts
         return self._torchs(tensors[0]).allreduce_coalesced(tensors, options)
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        return self._torchs(tensors[0]).broadcast(tensors, dist.BroadcastOptions() if opts is None else opts)
+        return self._torchs(tensors[0]).broadcast(tensors, c10d.BroadcastOptions() if opts is None else opts)
 
     def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
-        options = dist.ReduceScatterOptions() if opts is None else opts
+        options = c10d.ReduceScatterOptions() if opts is None else opts
         return self._torchs(outputs[0]).reduce_scatter(outputs, input_lists, options)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        options = dist.ReduceScatterOptions() if opts is None else opts
+        options = c10d.ReduceScatterOptions() if opts is None else opts
         return self._torchs(output)._reduce_scatter_base(output, input, options)
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -133,6 +136,10 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     def recv(self, tensors: Any, peer: int, tag: int) -> Any:
         return self._torchs(tensors[0]).recv(tensors, peer, tag)
 
+    def _comm_for(self, *tensors: Any) -> Any:
+        """The communicator, unless this call is torch's."""
+        return None if any(tensor.is_cuda for tensor in tensors) else self.comm
+
     def _torchs(self, tensor: Any) -> Any:
         """The backend of torch beside us."""
         return self._get_backend(tensor.device)
@@ -140,7 +147,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     def shutdown(self) -> None:
         """Closes the communicator, collectively. torch.distributed.destroy_process_group() calls this."""
         forget(self)
-        self.comm = None
+        self.comm = self._host_only = None
         super().shutdown()
 
     def getBackendName(self) -> str:
