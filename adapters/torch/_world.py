@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import warnings
 from collections.abc import Iterator
@@ -105,6 +106,11 @@ def _ours(group: Any) -> Communicator | None:
         given: Communicator = group
         return given
     return _groups.own() if group is None and not dist.is_initialized() else None
+
+
+# Torch's own signatures, whatever its version: our functions hand on what they do not use.
+for _ours_, _theirs in ((init_process_group, dist.init_process_group), (new_group, dist.new_group)):
+    functools.update_wrapper(_ours_, _theirs, assigned=(), updated=())
 
 
 def register() -> None:

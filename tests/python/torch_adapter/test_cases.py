@@ -6,12 +6,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 from rank_pool import Pool
 
 import a2a
+from a2a import testing
 
-from .cases import CASES
+from .cases import CASES, DTYPES, Case
 from .worlds import RANKS, WAYS, group
 
 pytest.importorskip("torch")
@@ -42,3 +46,39 @@ def test_case(ranks: Pool, peer: str, name: str) -> None:
     for way in WAYS if peer == "a2a" else (peer,):
         problems = ranks.run(run, way, name)
         assert problems == [None] * RANKS, f"{way}: {next(problem for problem in problems if problem)}"
+
+
+def run_random(comm: a2a.Communicator, way: str, size: int, seed: int, call: str, dtype: str, row: Any) -> str | None:
+    at = group(comm, way, size)
+    if comm.rank >= size:
+        return None
+    matrix = testing.random_counts(np.random.default_rng(seed), size, 40, empty=0.3)
+    case = Case(call, dtype, lambda source, target: int(matrix[source, target]), row, async_op=seed % 2 == 1)
+    return case.run(way, at, comm.rank, size)
+
+
+def test_random_exchanges(ranks: Pool, peer: str) -> None:
+    """Sizes, amounts, dtypes and shapes of rows at random."""
+    if peer != "a2a":
+        pytest.skip("Gloo has no uneven lists and not all dtypes")
+
+    def check(way: str, size: int, seed: int, call: str, dtype: str, row: tuple[int, ...]) -> None:
+        assert ranks.run(run_random, way, size, seed, call, dtype, row) == [None] * RANKS
+
+    limits = settings(
+        max_examples=60,
+        phases=[Phase.explicit, Phase.generate],
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    limits(
+        given(
+            way=st.sampled_from(WAYS),
+            size=st.integers(1, RANKS),
+            seed=st.integers(0, 2**32 - 1),
+            call=st.sampled_from(["single", "list", "gather_list"]),
+            dtype=st.sampled_from(DTYPES),
+            row=st.sampled_from([(), (1,), (7,), (2, 3), (0,), (300,)]),
+        )(check)
+    )()

@@ -28,9 +28,7 @@ std::string size_sentence(const Signature& signature, size_t unit_bytes, Rank fr
 }
 
 // Equal parts are a special case of given ones: a rank need not know in which words another one says it.
-uint8_t family(uint8_t op) {
-  return static_cast<Op>(op) == Op::alltoall ? static_cast<uint8_t>(Op::alltoallv) : op;
-}
+uint8_t family(uint8_t op) { return static_cast<Op>(op) == Op::alltoall ? static_cast<uint8_t>(Op::alltoallv) : op; }
 
 std::string plan_name(uint32_t plan) { return plan == 0 ? "no plan" : "plan " + std::to_string(plan); }
 
