@@ -12,8 +12,8 @@ cdef class Dialect:
         send, recv, send_counts, recv_counts: what the library calls the arguments.
         type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
             fit, and for a tensor that cannot take part. Children of InvalidArgumentError.
-        grad_enabled: says whether a write into a tensor that requires a gradient is an error now.
-        wrote: called with the list of tensors that a call is about to write, once nothing can be refused any more.
+        grad_enabled: says whether a write into a tensor whose ``requires_grad`` is set is an error now; optional.
+        wrote: called with the list of tensors that a call is about to write, when it can be refused no more; optional.
     """
 
     cdef object tensor, type_error, counts_error, tensor_error, grad_enabled, wrote
@@ -21,7 +21,7 @@ cdef class Dialect:
     cdef dict names     # argument -> the names of its entries
 
     def __init__(self, tensor, str send, str recv, str send_counts="", str recv_counts="", *, type_error, counts_error,
-                 tensor_error, grad_enabled, wrote):
+                 tensor_error, grad_enabled=None, wrote=None):
         self.tensor, self.grad_enabled, self.wrote = tensor, grad_enabled, wrote
         self.send, self.recv, self.send_counts, self.recv_counts = send, recv, send_counts, recv_counts
         self.type_error, self.counts_error, self.tensor_error = type_error, counts_error, tensor_error
@@ -35,7 +35,7 @@ cdef class Dialect:
         try:
             parse_call(&x.call, Op.alltoallv, None, timeout)
             tensors = self.prepare_alltoall(x, comm._rank, comm._size, recv, send, recv_counts, send_counts, async_op)
-            self.wrote([recv])
+            self.tell([recv])
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recv, None)
@@ -73,7 +73,7 @@ cdef class Dialect:
             receiver = self.output_view(recv, self.recv, async_op, &received)
             settle_complex(&sent, &received)
             finish_allgather(x, comm._rank, comm._size, &sent, self.send, &received, self.recv)
-            self.wrote([recv])
+            self.tell([recv])
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, (sender, receiver), recv, None)
@@ -87,6 +87,11 @@ cdef class Dialect:
             raise comm.refused(x.call, error)
         x.plan = plan_nothing(comm._rank, comm._size)
         return comm.launch(x, async_op, None, None, None)
+
+    cdef int tell(self, list outputs) except -1:
+        if self.wrote is not None:
+            self.wrote(outputs)
+        return 0
 
     cdef object input_view(self, object obj, str name, bint keep, View* view):
         """The view of a tensor to send, and the object that holds it."""
@@ -102,7 +107,7 @@ cdef class Dialect:
     cdef object output_view(self, object obj, str name, bint keep, View* view):
         if not isinstance(obj, self.tensor):
             raise self.type_error(f"{name} is {type_name(obj)}, not {type_name_of(self.tensor)}")
-        if obj.requires_grad and self.grad_enabled():
+        if self.grad_enabled is not None and obj.requires_grad and self.grad_enabled():
             raise self.tensor_error(f"{name} requires a gradient, and values received into it would have none; receive "
                                     f"into {name}.detach(), or use the differentiable call")
         try:
@@ -206,7 +211,7 @@ cdef class Dialect:
         x.listed = True
         x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
         x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
-        self.wrote(recvs)
+        self.tell(recvs)
         return tensors
 
 

@@ -21,9 +21,9 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.timeout(110)
 
 SIZE = 2
-ROWS = 4  # at most, on each rank
+ROWS = 5  # at most, on each rank
 COUNTS = np.array([[1, 2], [0, 1]])  # rows from rank to rank
-LOCAL = np.array([[1, 0, 2, 0], [0, 2, 1, 1]])  # rows for (rank, expert)
+LOCAL = np.array([[1, 1, 1, 0], [2, 1, 0, 1]])  # rows for (rank, expert)
 
 
 def ends(comm: a2a.Communicator) -> tuple[Any, Any]:

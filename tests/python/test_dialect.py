@@ -1,0 +1,129 @@
+"""A dialect of the core's calls, here one for NumPy: its names and classes in the errors, its meaning of counts, and
+refusals that reach the peers. Ranks are threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import a2a
+from a2a._core import Dialect
+
+Run = Callable[..., list[Any]]
+
+
+class WrongType(a2a.InvalidArgumentError, TypeError):
+    pass
+
+
+class WrongCounts(a2a.InvalidArgumentError, RuntimeError):
+    pass
+
+
+class WrongTensor(a2a.InvalidArgumentError, NotImplementedError):
+    pass
+
+
+written: list[int] = []
+DIALECT = Dialect(
+    np.ndarray, "gift", "box", "given", "wanted", type_error=WrongType, counts_error=WrongCounts,
+    tensor_error=WrongTensor, wrote=lambda boxes: written.extend(len(box) for box in boxes),
+)  # fmt: skip
+
+
+def f4(*shape: int) -> Any:
+    return np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+
+
+def right_calls(comm: a2a.Communicator) -> list[Any]:
+    rank, results = comm.rank, []
+    gift = f4(4, 2) + 100 * rank
+    DIALECT.alltoall(comm, box := np.zeros((2, 4), np.float32), gift)  # rows of another size
+    results.append(box.tolist())
+    to, wanted = [[1, 3], [2, 2]][rank], [[1, 2], [3, 2]][rank]
+    DIALECT.alltoall(comm, box := np.zeros((sum(wanted), 2), np.float32), gift, wanted, np.array(to))
+    results.append(box[:, 0].tolist())
+    DIALECT.alltoall(comm, box := np.zeros(8, np.complex64), np.ones((8, 2), np.float32) + rank, [], None)
+    results.append(box.tolist())
+    boxes = [np.zeros(1 + peer + rank, np.int16) for peer in range(2)]
+    work = DIALECT.alltoall_list(comm, boxes, [np.full(1 + peer + rank, rank, np.int16) for peer in range(2)], True)
+    assert work is not None
+    work.wait()
+    results.append([box.tolist() for box in boxes])
+    box = np.zeros(4)
+    box[2 * rank : 2 * rank + 2] = rank + 1
+    DIALECT.allgather(comm, box, box[2 * rank : 2 * rank + 2])  # in place
+    comm.allgather(box[2 * rank : 2 * rank + 2], box)
+    DIALECT.allgather_list(comm, boxes := [np.zeros(1), np.zeros(2)], np.full(1 + rank, 7.0 + rank))
+    results.append([box.tolist(), [one.tolist() for one in boxes]])
+    assert DIALECT.barrier(comm) is None
+    # Either word for equal parts meets the other.
+    box = np.zeros(2)
+    comm.alltoall(np.arange(2.0), box) if rank else DIALECT.alltoall(comm, box, np.arange(2.0))
+    results.append(box.tolist())
+    return results
+
+
+def test_right_calls(run_ranks: Run) -> None:
+    written.clear()
+    first, second = run_ranks(2, right_calls, threads=True)
+    assert first == [
+        [[0, 1, 2, 3], [100, 101, 102, 103]], [0, 100, 102], [1 + 1j] * 4 + [2 + 2j] * 4, [[0], [1, 1]],
+        [[1, 1, 2, 2], [[7], [8, 8]]], [0, 0],
+    ]  # fmt: skip
+    assert second == [
+        [[4, 5, 6, 7], [104, 105, 106, 107]], [2, 4, 6, 104, 106], [1 + 1j] * 4 + [2 + 2j] * 4, [[0, 0], [1, 1, 1]],
+        [[1, 1, 2, 2], [[7], [8, 8]]], [1, 1],
+    ]  # fmt: skip
+    assert sorted(written) == sorted([2, 3, 8, 1, 2, 4, 1, 2, 2, 2, 5, 8, 2, 3, 4, 1, 2])
+
+
+MISTAKES: dict[str, tuple[Callable[[a2a.Communicator], object], type[Exception], str]] = {
+    "type": (lambda c: DIALECT.alltoall(c, f4(4), [1.0] * 4), WrongType, "gift is list, not numpy.ndarray"),
+    "list": (lambda c: DIALECT.alltoall_list(c, (f4(1),) * 2, []), WrongType, "box is tuple, not a list of"),  # type: ignore[arg-type]
+    "entry": (lambda c: DIALECT.allgather_list(c, [f4(1), 3], f4(1)), WrongType, "box[1] is int, not numpy.ndarray"),
+    "entries": (lambda c: DIALECT.alltoall_list(c, [f4(1)], []), WrongCounts, "box has 1 tensors, but the group has 2"),
+    "indivisible": (lambda c: DIALECT.alltoall(c, f4(3), f4(4)), WrongCounts, "box (3,) has 3 rows, which 2 ranks"),
+    "sum": (lambda c: DIALECT.alltoall(c, f4(4), f4(4), None, [1, 2]), WrongCounts, "given [1, 2] sums to 3, but gift"),
+    "negative": (lambda c: DIALECT.alltoall(c, f4(4), f4(4), [5, -1]), WrongCounts, "wanted [5, -1] has a negative"),
+    "length": (lambda c: DIALECT.alltoall(c, f4(4), f4(4), [4]), WrongCounts, "wanted has 1 entries, but the group"),
+    "integers": (lambda c: DIALECT.alltoall(c, f4(4), f4(4), [2.0, 2]), WrongType, "wanted[0] is 2.0"),
+    "own part": (lambda c: DIALECT.alltoall(c, f4(6), f4(4)), WrongCounts, "gift has 8 bytes for this rank itself"),
+    "0-d": (lambda c: DIALECT.alltoall(c, f4(4), np.array(1, "f4")), WrongCounts, "gift is 0-d"),
+    "dtype": (lambda c: DIALECT.alltoall(c, f4(4), np.zeros(4)), ValueError, "gift is float64, but box is float32"),
+    "memory": (lambda c: DIALECT.alltoall(c, np.zeros(2, object), f4(2)), WrongTensor, "box has the NumPy dtype"),
+    "strided": (lambda c: DIALECT.alltoall(c, f4(4), f4(8)[::2]), ValueError, "gift of shape (4,) is not contiguous"),
+    "overlap": (lambda c: (lambda m: DIALECT.alltoall(c, m[:4], m[2:]))(f4(6)), ValueError, "share memory"),
+    "not its part": (lambda c: (lambda m: DIALECT.allgather(c, m, m[:2]))(f4(4)), ValueError, "share memory"),
+    "gather": (lambda c: DIALECT.allgather(c, f4(5), f4(2)), ValueError, "box (5,) has 20 bytes, but 2 ranks send"),
+}  # fmt: skip
+
+
+def wrong_call(comm: a2a.Communicator, name: str) -> str:
+    call, kind, _ = MISTAKES[name]
+    before = list(written)
+    with pytest.raises(a2a.Error) as caught:
+        if comm.rank == 1:
+            call(comm)
+        elif name in ("list", "entries"):
+            comm.alltoall_list([f4(1)] * 2, [f4(1), f4(1)])
+        elif name in ("entry", "gather", "not its part"):
+            comm.allgather(f4(1), f4(2))
+        else:
+            comm.alltoall(f4(4), f4(4))
+    assert isinstance(caught.value, (a2a.InvalidArgumentError, kind) if comm.rank == 1 else a2a.MismatchError)
+    if comm.rank == 1:
+        assert isinstance(caught.value, kind) and written == before
+    DIALECT.alltoall(comm, box := np.zeros(2), np.full(2, 1.0 + comm.rank))
+    assert box.tolist() == [1, 2]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str, run_ranks: Run) -> None:
+    texts = run_ranks(2, wrong_call, name, threads=True)
+    assert MISTAKES[name][2] in texts[0] and MISTAKES[name][2] in texts[1], texts
+    assert texts[1].startswith("rank 1: ") and "rank 1: " in texts[0], texts
