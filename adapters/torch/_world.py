@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import socket
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
@@ -48,17 +47,15 @@ def init_process_group(
     dist.init_process_group(backend, init_method, timeout, world_size, rank, store, *arguments, **options)
 
 
-def _rendezvous(url: str, **_: Any) -> Iterator[tuple[Any, int, int]]:
+def _rendezvous(_: str, **__: Any) -> Iterator[tuple[Any, int, int]]:
     """The store of a job whose launcher speaks no env://: on rank 0, at a port that the ranks tell each other."""
-    with a2a.init() as comm:
-        host = socket.gethostname() if url != "a2a://" else "127.0.0.1"
-        if comm.rank == 0:
-            store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False)
+    with a2a.init() as comm:  # one host, or an error that says so
+        rank, size, connect = comm.rank, comm.size, functools.partial(dist.TCPStore, "127.0.0.1")
+        if rank == 0:
+            store = connect(0, size, is_master=True, wait_for_workers=False)
             comm.allgather_bytes(str(store.port).encode())
         else:
-            port = int(comm.allgather_bytes(b"")[0])
-            store = dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False)
-        rank, size = comm.rank, comm.size
+            store = connect(int(comm.allgather_bytes(b"")[0]), size, is_master=False, wait_for_workers=False)
     yield store, rank, size
     raise RuntimeError("a2a:// cannot meet again; make the process group anew")
 
