@@ -133,6 +133,9 @@ cdef class Dialect:
             unit = sent.dtype.bits * sent.dtype.lanes // 8
             scale(to, sent.row_bytes // unit)
             scale(from_, received.row_bytes // unit)
+        elif unit == 0:  # however many rows of nothing there are, they are the same
+            scale(to, 0)
+            scale(from_, 0)
         if to[rank] != from_[rank]:
             raise self.counts_error(f"{self.send} has {to[rank] * unit} bytes for this rank itself, but {self.recv} "
                                     f"expects {from_[rank] * unit}")
