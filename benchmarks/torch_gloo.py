@@ -38,9 +38,8 @@ def parse_size(text: str) -> int:
 
 def start_world(comm: a2a.Communicator) -> dict[str, Callable[[Any, Any], None]]:
     """The call of each contender, on groups that all ranks make here."""
-    import torch.distributed as dist
-
     import a2a.torch
+    import torch.distributed as dist
 
     if comm.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, comm.size, is_master=True, wait_for_workers=False)
@@ -108,10 +107,9 @@ def measure(comm: a2a.Communicator, sizes: list[int]) -> dict[int, dict[str, lis
 
 def overheads() -> dict[str, float]:
     """Nanoseconds per call on one rank, the fastest of several repeats."""
+    import a2a.torch as ours
     import torch
     import torch.distributed as dist
-
-    import a2a.torch as ours
 
     class Nothing(dist.ProcessGroup):  # type: ignore[misc, name-defined, unused-ignore]
         def __init__(self) -> None:

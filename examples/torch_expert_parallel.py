@@ -6,11 +6,10 @@ and to the router. At the end each rank trains the same layer with all experts a
 compares losses and weights. It also runs under torchrun.
 """
 
-import torch
-from torch import Tensor, nn
-
 import a2a.torch as dist
+import torch
 from a2a.torch import nn as dnn
+from torch import Tensor, nn
 
 TOKENS, HIDDEN, EXPERTS_PER_RANK, TOP_K, STEPS, RATE = 64, 16, 2, 2, 5, 20.0
 

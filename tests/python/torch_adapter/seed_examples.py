@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import sys
 
+import a2a.torch as dist
 import torch
 
 import a2a
-import a2a.torch as dist
 
 if sys.argv[1:]:  # a backend: without one the ranks of the launcher are used as they are
     dist.init_process_group(sys.argv[1])

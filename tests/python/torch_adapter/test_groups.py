@@ -34,9 +34,8 @@ def exchange(at: Any, rank: int, size: int) -> None:
 
 
 def live_and_die(comm: a2a.Communicator) -> None:
-    import torch.distributed as theirs
-
     import a2a.torch as ours
+    import torch.distributed as theirs
     from a2a.torch import _groups
 
     start(comm)
@@ -165,9 +164,8 @@ def test_the_first_exchange_keeps_the_groups_timeout(ranks: Pool) -> None:
 
 def live_apart(comm: a2a.Communicator) -> list[str]:
     """Every second rank says that it lives elsewhere."""
-    import torch.distributed as theirs
-
     import a2a.torch as ours
+    import torch.distributed as theirs
     from a2a.torch import _store
 
     start(comm)
@@ -211,9 +209,8 @@ def test_ranks_of_several_hosts_go_to_gloo_with_one_warning(ranks: Pool) -> None
 
 def mix(comm: a2a.Communicator, third: str) -> Any:
     """Rank 0 calls as Torch does, rank 1 with NumPy arrays, rank 2 in a third framework."""
-    import frameworks
-
     import a2a.torch as dist
+    import frameworks
 
     at = comm.group([0, 1, 2])
     if at is None:
@@ -260,9 +257,8 @@ def test_ranks_of_several_frameworks_meet_in_one_exchange(ranks: Pool) -> None:
 
 
 def use_work(comm: a2a.Communicator, way: str) -> None:
-    import torch.distributed as theirs
-
     import a2a.torch as ours
+    import torch.distributed as theirs
 
     dist = theirs if way == "backend" else ours
     at = group(comm, way, 2)

@@ -22,10 +22,9 @@ WAYS = ("functions", "communicator", "backend")
 @functools.cache
 def start(comm: a2a.Communicator) -> None:
     """Collective over the pool, once."""
+    import a2a.torch  # noqa: F401, makes the backend known
     import torch
     import torch.distributed as dist
-
-    import a2a.torch  # noqa: F401, makes the backend known
 
     warnings.simplefilter("ignore", FutureWarning)  # the old names, which programs use
     torch.set_num_threads(1)
@@ -62,8 +61,7 @@ def group(comm: a2a.Communicator, way: str, size: int, salt: str = "", seconds: 
 
 def calls(way: str) -> ModuleType:
     """The module whose functions are called."""
-    import torch.distributed
-
     import a2a.torch
+    import torch.distributed
 
     return a2a.torch if way in ("functions", "communicator") else torch.distributed
