@@ -78,8 +78,8 @@ def alltoallv(
     results = [np.array(recv) for recv in recvs]
     for source, send in enumerate(sends):
         for target, result in enumerate(results):
-            for row in range(counts[source, target]):
-                result[recv_at[target, source] + row] = send[send_at[source, target] + row]
+            rows, to, from_ = counts[source, target], recv_at[target, source], send_at[source, target]
+            result[to : to + rows] = send[from_ : from_ + rows]
     return results
 
 

@@ -16,8 +16,8 @@ class A2A_API Bootstrap {
  public:
   virtual ~Bootstrap() = default;
   virtual std::vector<std::string> allgather(std::string_view mine, Deadline deadline) = 0;
-  // Called every few milliseconds while a transport waits for ranks that have met through this bootstrap to connect. May
-  // throw an Error to give up, which the others then hear of.
+  // Called every few milliseconds while a transport waits for ranks that have met through this bootstrap to connect.
+  // May throw an Error to give up, which the others then hear of.
   virtual void while_meeting() {}
 };
 
