@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import paddle
+from paddle.distributed import stream as _paddle
 
 import a2a
 
@@ -22,6 +23,7 @@ from ._arguments import (
     require_tensors,
     split_sizes,
 )
+from ._device import is_paddles
 from ._groups import get_communicator, member
 from ._task import Task
 
@@ -40,6 +42,9 @@ def alltoall_single(
     order: str,
 ) -> Task | None:
     """Rows of dim 0, by sizes or in equal parts. ``order`` is the order of arguments as the caller knows it."""
+    if is_paddles(given, group):
+        theirs: Task | None = _paddle.alltoall_single(out, given, out_sizes, in_sizes, group, sync_op, use_calc_stream)
+        return theirs
     comm = member(group)
     if comm is None:
         return None
@@ -51,6 +56,9 @@ def alltoall_single(
 
 def alltoall(out: Any, given: Any, group: Any, sync_op: bool, use_calc_stream: bool) -> Task | None:
     """Two tensors, divided equally, or two lists with one tensor for each rank."""
+    if is_paddles(given, group):
+        theirs: Task | None = _paddle.alltoall(out, given, group, sync_op, use_calc_stream)
+        return theirs
     comm = member(group)
     if comm is None:
         return None
@@ -73,6 +81,9 @@ def alltoall(out: Any, given: Any, group: Any, sync_op: bool, use_calc_stream: b
 
 def all_gather(out: Any, given: Any, group: Any, sync_op: bool, use_calc_stream: bool) -> Task:
     """Into one tensor, concatenated or stacked, or into a list with one tensor for each rank."""
+    if is_paddles(given, group):
+        theirs: Task = _paddle.all_gather(out, given, group, sync_op, use_calc_stream)
+        return theirs
     comm = get_communicator(group)
     if comm is None:
         raise CallError(

@@ -12,6 +12,7 @@ import a2a
 
 from .. import _autograd
 from .._arguments import Refusing, expert_counts, require_tensor
+from .._device import is_paddles
 from .._groups import get_communicator
 
 __all__ = ["global_gather", "global_scatter"]
@@ -30,12 +31,16 @@ def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = Non
     Returns a new tensor [sum(global_count), features], packed by (expert, source rank), once it is filled; None on a
     rank that is not in the group. Its gradient is global_gather's. Raises a2a.InvalidArgumentError before anything
     moves, and peers then raise a2a.MismatchError, as do two ranks whose counts disagree."""
+    if is_paddles(x, group):
+        return _paddle.global_scatter(x, local_count, global_count, group, use_calc_stream)
     return _exchange(False, x, local_count, global_count, group)
 
 
 def global_gather(x: Any, local_count: Any, global_count: Any, group: Any = None, use_calc_stream: bool = True) -> Any:
     """The way back of global_scatter with the same counts: ``x`` [sum(global_count), features] packed by (expert,
     source rank) becomes [sum(local_count), features] packed by (rank, expert). Otherwise like global_scatter."""
+    if is_paddles(x, group):
+        return _paddle.global_gather(x, local_count, global_count, group, use_calc_stream)
     return _exchange(True, x, local_count, global_count, group)
 
 
