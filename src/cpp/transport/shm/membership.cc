@@ -1,11 +1,10 @@
 #include "transport/shm/membership.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdlib>
+#include <fstream>
 #include <list>
 #include <new>
 #include <set>
@@ -27,10 +26,14 @@ void override_bytes(const char* name, size_t* value) {
   *value = bytes;
 }
 
+// Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth.)
 size_t last_level_cache() {
   constexpr size_t kUsual = size_t{32} << 20;
-  const long bytes = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return bytes > 0 ? static_cast<size_t>(bytes) : kUsual;
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // such as "32768K"
+  size_t amount = 0;
+  char unit = 0;
+  if (!(file >> amount >> unit) || amount == 0) return kUsual;
+  return unit == 'M' ? amount << 20 : unit == 'K' ? amount << 10 : amount;
 }
 
 uint64_t next_uid() {
