@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import TracebackType
 from typing import Any
 
@@ -75,6 +76,20 @@ def require_same_dtype(out: Any, out_name: str, given: Any, given_name: str) -> 
             f"Input and output tensors should have the same data type: {given_name} is {dtype_name(given)}, but "
             f"{out_name} is {dtype_name(out)}"
         )
+
+
+def require_apart(named: list[tuple[str, Any]], inputs: list[tuple[str, Any]]) -> None:
+    """No output shares memory with another tensor of the call."""
+    spans = [(*_span(tensor), name, name in dict(named)) for name, tensor in [*named, *inputs] if tensor.size > 0]
+    spans.sort(key=lambda span: span[:2])
+    for (_, end, first, first_out), (begin, _, second, second_out) in itertools.pairwise(spans):
+        if begin < end and (first_out or second_out):
+            raise a2a.InvalidArgumentError(f"{first} and {second} share memory; receive into a tensor of its own")
+
+
+def _span(tensor: Any) -> tuple[int, int]:
+    begin = tensor.data_ptr()
+    return begin, begin + tensor.size * tensor.element_size()
 
 
 def require_differentiable(out: Any, name: str) -> None:

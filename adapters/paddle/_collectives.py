@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from . import _autograd
 from ._arguments import (
     CallError,
     Refusing,
+    require_apart,
     require_differentiable,
     require_same_dtype,
     require_streams,
@@ -116,6 +118,7 @@ def _divided(
     require_tensor(given, "in_tensor")
     require_same_dtype(out, "out_tensor", given, "in_tensor")
     _require_no_leaf([out], "out_tensor", [given])
+    require_apart([("out_tensor", out)], [("in_tensor", given)])
     to = split_sizes(in_sizes, "in_split_sizes", given, "in_tensor", comm.size, order)
     from_ = split_sizes(out_sizes, "out_split_sizes", out, "out_tensor", comm.size, order)
     sent, expected = to[comm.rank] * math.prod(given.shape[1:]), from_[comm.rank] * math.prod(out.shape[1:])
@@ -139,15 +142,20 @@ def _alltoall_tensors(
     def view(tensor: Any) -> Any:
         return tensor if same_rows else tensor.detach().reshape([-1])
 
-    shape = list(given.shape)
+    shapes = list(given.shape), list(out.shape)
 
-    def backward(gradients: Sequence[Any]) -> Sequence[Any]:
-        gradient = paddle.empty(shape, gradients[0].dtype)
+    def back(gradients: Sequence[Any]) -> Sequence[Any]:
+        gradient = paddle.empty(shapes[0], gradients[0].dtype)
         comm.alltoallv(view(gradients[0]), from_, view(gradient), to)
         return [gradient]
 
+    def there(tensors: Sequence[Any]) -> Sequence[Any]:
+        result = paddle.empty(shapes[1], tensors[0].dtype)
+        comm.alltoallv(view(tensors[0]), to, view(result), from_)
+        return [result]
+
     work = comm.alltoallv(view(given), to, view(out), from_, async_op=not sync_op)
-    _autograd.connect([given], [out], backward)
+    _autograd.connect([given], [out], back, there)
     return Task(comm, work)
 
 
@@ -164,6 +172,10 @@ def _listed(comm: a2a.Communicator, out: Any, given: Any) -> tuple[list[Any], li
         for at, tensor in enumerate(tensors):
             require_same_dtype(tensor, f"{name}[{at}]", sends[0], "in_tensor_list[0]")
     _require_no_leaf(recvs, "out_tensor_list", sends)
+    require_apart(
+        [(f"out_tensor_list[{at}]", tensor) for at, tensor in enumerate(recvs)],
+        [(f"in_tensor_list[{at}]", tensor) for at, tensor in enumerate(sends)],
+    )
     return sends, recvs
 
 
@@ -187,15 +199,15 @@ def _alltoall_lists(
     comm: a2a.Communicator, recvs: list[Any], sends: list[Any], sync_op: bool, into: list[Any] | None
 ) -> Task:
     """``into`` is the caller's list when it is to get the outputs."""
-    shapes = [list(tensor.shape) for tensor in sends]
+    shapes = [list(tensor.shape) for tensor in sends], [list(tensor.shape) for tensor in recvs]
 
-    def backward(gradients: Sequence[Any]) -> Sequence[Any]:
-        found = [paddle.empty(shape, gradients[0].dtype) for shape in shapes]
-        comm.alltoall_list(gradients, found)
+    def exchange(tensors: Sequence[Any], into: list[list[int]]) -> Sequence[Any]:
+        found = [paddle.empty(shape, tensors[0].dtype) for shape in into]
+        comm.alltoall_list(tensors, found)
         return found
 
     work = comm.alltoall_list(sends, recvs, async_op=not sync_op)
-    _autograd.connect(sends, recvs, backward)
+    _autograd.connect(sends, recvs, partial(exchange, into=shapes[0]), partial(exchange, into=shapes[1]))
     if into is not None:
         into.extend(recvs)
     return Task(comm, work)

@@ -55,6 +55,7 @@ __all__ = [
     "new_group",
     "nn",
 ]
+__all__ += [name for name in dir(_dist) if not name.startswith("_") and name not in __all__]
 
 _backend.register()
 _world.register()

@@ -41,7 +41,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, name: str) -> None:
         super().__init__(rank, size)
-        self._name, self._description = name, ""
+        self._name, self._description, self._destroyed = name, "", False
         has_cuda = torch.cuda.is_available()
         self._register_backend(_CPU, _Kind.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
         if has_cuda and dist.is_nccl_available():
@@ -95,7 +95,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def barrier(self, opts: Any = None) -> Any:
-        comm = self.comm
+        comm = self._comm_for()
         if comm is None:
             return self._get_backend(_CPU).barrier(c10d.BarrierOptions() if opts is None else opts)
         seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
@@ -138,6 +138,8 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
 
     def _comm_for(self, *tensors: Any) -> Any:
         """The communicator, unless this call is torch's."""
+        if self._destroyed:
+            raise a2a.AbortedError(f"process group {self._name!r} was destroyed")
         return None if any(tensor.is_cuda for tensor in tensors) else self.comm
 
     def _torchs(self, tensor: Any) -> Any:
@@ -148,6 +150,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         """Closes the communicator, collectively. torch.distributed.destroy_process_group() calls this."""
         forget(self)
         self.comm = self._host_only = None
+        self._destroyed = True
         super().shutdown()
 
     def getBackendName(self) -> str:

@@ -107,6 +107,9 @@ all_gather_into_tensor = all_gather_single
 def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
     """torch.distributed.all_gather: ``tensor_list[p]`` becomes the ``tensor`` of rank p. Ranks may have tensors of
     different sizes. Returns None, or with ``async_op`` a Work that holds all tensors until it is done."""
+    if is_dynamo_compiling():
+        _traced(async_op, torch.ops.a2a.all_gather_list_, tensor_list, tensor, name_of(group))
+        return None
     comm = communicator(group)
     if comm is None or (getattr(tensor, "is_cuda", False) and comm is not group):
         result: Work | None = dist.all_gather(tensor_list, tensor, group, async_op)

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from a2a._core import refuse
+
 from . import _collectives
+from ._errors import SplitError
 from ._groups import by_name, communicator
 
 __all__ = ["all_gather", "all_to_all", "all_to_all_single", "global_gather", "global_scatter"]
@@ -120,6 +123,12 @@ def _global(name: str, x: Tensor, local_count: Tensor, global_count: Tensor, row
     comm = communicator(by_name(group))
     if comm is None:
         raise RuntimeError(f"{name} needs ranks of one host that are members of the group")
+    counts_name, counts = ("local_count", local_count) if name == "global_scatter" else ("global_count", global_count)
+    if x.shape[0] != int(counts.sum()):  # rows that go nowhere would have no gradient
+        text = (
+            f"{counts_name} {counts.tolist()} sums to {int(counts.sum())}, but x {tuple(x.shape)} has {x.shape[0]} rows"
+        )
+        raise refuse(comm, SplitError(text))
     out = x.new_empty((rows, *x.shape[1:])) if rows >= 0 else None
     result: Tensor = getattr(comm, name)(_plain(x), local_count, global_count, out)
     return result
@@ -177,6 +186,10 @@ def _into_list(outputs: Sequence[Tensor], inputs: Sequence[Tensor], group: str) 
     _collectives.all_to_all(list(outputs), list(inputs), by_name(group))
 
 
+def _into_gather_list(outputs: Sequence[Tensor], input: Tensor, group: str) -> None:
+    _collectives.all_gather(list(outputs), input, by_name(group))
+
+
 def _into_gather(output: Tensor, input: Tensor, group: str) -> None:
     _collectives.all_gather_single(output, input, by_name(group))
 
@@ -184,3 +197,4 @@ def _into_gather(output: Tensor, input: Tensor, group: str) -> None:
 _operator("a2a::all_to_all_single_", _into_single, mutates_args={"output"})
 _operator("a2a::all_to_all_", _into_list, mutates_args={"outputs"})
 _operator("a2a::all_gather_", _into_gather, mutates_args={"output"})
+_operator("a2a::all_gather_list_", _into_gather_list, mutates_args={"outputs"})

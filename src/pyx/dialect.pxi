@@ -72,7 +72,10 @@ cdef class Dialect:
             sender = self.input_view(send, self.send, async_op, &sent)
             receiver = self.output_view(recv, self.recv, async_op, &received)
             settle_complex(&sent, &received)
-            finish_allgather(x, comm._rank, comm._size, &sent, self.send, &received, self.recv)
+            try:
+                finish_allgather(x, comm._rank, comm._size, &sent, self.send, &received, self.recv)
+            except InvalidArgumentError as error:
+                raise self.counts_error(str(error)) from None
             self.tell([recv])
         except BaseException as error:
             raise comm.refused(x.call, error)

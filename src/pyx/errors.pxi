@@ -72,3 +72,9 @@ cdef str shown(object value):
     except Exception:
         return f"a {type_name(value)}"
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+cdef str first_line(object error):
+    """What went wrong, without the trace of C++ functions that some frameworks add."""
+    lines = str(error).splitlines()
+    return lines[0].partition(" Exception raised from")[0].rstrip() if lines else type_name(error)

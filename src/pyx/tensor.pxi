@@ -131,7 +131,7 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
     except MemoryError:
         raise
     except Exception as error:
-        raise InvalidArgumentError(f"{name} ({type_name(obj)}) has no plain memory: {error}") from error
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) has no plain memory: {first_line(error)}") from error
     if managed == NULL:
         view.access = UNKNOWN
         set_dltensor(view, name, &tensor)
@@ -204,7 +204,7 @@ cdef object view_protocol(object obj, str name, View* view):
     except MemoryError:
         raise
     except Exception as error:
-        raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be exported: {error}") from error
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be exported: {first_line(error)}") from error
     kind = type(obj)
     framework = framework_of(obj)
     view_capsule(capsule, name, False, framework in mutable_frameworks, view)

@@ -165,3 +165,38 @@ def test_ranks_without_rows(paddle_pool: Pool) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_there_and_back(paddle_pool: Pool, ranks: int) -> None:
     assert paddle_pool.run(on, ranks, through_both)[:ranks] == [True] * ranks
+
+
+def second_order(world: a2a.Communicator) -> Any:
+    """Twice through global_scatter and global_gather: the derivative of (sum of y ** 3)' is 6 x."""
+
+    def check(comm: a2a.Communicator) -> None:
+        counts = paddle.ones([comm.size], "int64")
+        for exchange in (dist.utils.global_scatter, dist.utils.global_gather):
+            x = values(comm)
+            y = exchange(x, counts, counts, group=comm)
+            (first,) = paddle.grad((y**3).sum(), x, create_graph=True)
+            (x.sum() + first.sum()).backward()
+            assert np.array_equal(x.grad.numpy(), 1 + 6 * x.numpy())
+
+    return on(world, 2, check)
+
+
+def test_second_order(paddle_pool: Pool) -> None:
+    paddle_pool.run(second_order)
+
+
+def shared_memory(world: a2a.Communicator) -> Any:
+    def check(comm: a2a.Communicator) -> None:
+        whole = paddle.zeros([6])
+        with pytest.raises(a2a.InvalidArgumentError, match=r"in_tensor and out_tensor share memory"):
+            dist.stream.alltoall_single(whole[2:], whole[:4], group=comm)
+        part_ = paddle.zeros([2])
+        with pytest.raises(a2a.InvalidArgumentError, match=r"out_tensor_list\[\d\] and out_tensor_list\[\d\] share"):
+            dist.alltoall([part_, part_], [paddle.ones([2]), paddle.ones([2])], group=comm)
+
+    return on(world, 2, check)
+
+
+def test_shared_memory(paddle_pool: Pool) -> None:
+    paddle_pool.run(shared_memory)

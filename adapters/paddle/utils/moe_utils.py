@@ -55,13 +55,16 @@ def _exchange(gather: bool, x: Any, local_count: Any, global_count: Any, group: 
         local, global_ = expert_counts(local_count, "local_count"), expert_counts(global_count, "global_count")
         _require_lengths(local, global_, comm.size)
         _require_rows(x, *(("global_count", global_) if gather else ("local_count", local)))
-    there, back = (comm.global_gather, comm.global_scatter) if gather else (comm.global_scatter, comm.global_gather)
-    out = there(x, local, global_)
+    ways = (comm.global_gather, comm.global_scatter) if gather else (comm.global_scatter, comm.global_gather)
 
-    def backward(gradients: Sequence[Any]) -> Sequence[Any]:
-        return [back(gradients[0], local, global_)]
+    def there(tensors: Sequence[Any]) -> Sequence[Any]:
+        return [ways[0](tensors[0], local, global_)]
 
-    return _autograd.results([x], [out], backward)[0] if _autograd.wants_gradient([x]) else out
+    def back(gradients: Sequence[Any]) -> Sequence[Any]:
+        return [ways[1](gradients[0], local, global_)]
+
+    outputs = there([x])
+    return (_autograd.results([x], outputs, back, there) if _autograd.wants_gradient([x]) else outputs)[0]
 
 
 def _require_lengths(local: list[int], global_: list[int], size: int) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from .. import _ops
 from .._groups import name_of
+from ._checks import named_entries, require_counts, require_exchange, require_splits
 
 __all__ = ["all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_single", "global_gather",
            "global_scatter"]  # fmt: skip
@@ -30,7 +32,10 @@ def all_to_all_single(
 ) -> Tensor:
     """Rows of dim 0 of ``input`` to and from all ranks, by split sizes in rows or in equal parts. Returns a new tensor
     of the shape of ``output``, through which gradients flow; ``output`` gets the same values."""
-    splits = list(output_split_sizes or ()), list(input_split_sizes or ())
+    if not is_dynamo_compiling():
+        require_exchange(group, {"output": output}, {"input": input})
+        require_splits(group, {"output_split_sizes": output_split_sizes, "input_split_sizes": input_split_sizes})
+    splits = _sizes(output_split_sizes), _sizes(input_split_sizes)
     return _fill(output, _ops.all_to_all_single(input, output.shape, *splits, name_of(group)))
 
 
@@ -39,6 +44,12 @@ def all_to_all(
 ) -> tuple[Tensor, ...]:
     """``input_tensor_list[p]`` to rank p, ``output_tensor_list[p]`` from it. Returns new tensors of the shapes of
     ``output_tensor_list``, through which gradients flow; ``output_tensor_list`` gets the same values."""
+    if not is_dynamo_compiling():
+        require_exchange(
+            group,
+            named_entries("output_tensor_list", output_tensor_list),
+            named_entries("input_tensor_list", input_tensor_list),
+        )
     results = _ops.all_to_all(list(input_tensor_list), list(output_tensor_list), name_of(group))
     return tuple(_fill(output, result) for output, result in zip(output_tensor_list, results, strict=True))
 
@@ -47,6 +58,8 @@ def all_gather_single(output_tensor: Tensor, input_tensor: Tensor, group: Any = 
     """Every rank's ``input_tensor`` in rank order, concatenated or stacked, as ``output_tensor`` is shaped. Returns a
     new tensor, through which gradients flow: the sum of what all ranks have for this rank's part, in rank order.
     ``output_tensor`` gets the same values."""
+    if not is_dynamo_compiling():
+        require_exchange(group, {"output_tensor": output_tensor}, {"input_tensor": input_tensor})
     ranks = output_tensor.numel() // max(input_tensor.numel(), 1)
     return _fill(output_tensor, _ops.all_gather(input_tensor, output_tensor.shape, ranks, name_of(group)))
 
@@ -58,16 +71,30 @@ def global_scatter(x: Tensor, local_count: Any, global_count: Any, group: Any = 
     """Mixture-of-experts dispatch: rows of ``x``, packed by (rank, expert) with ``local_count`` rows each, to the ranks
     of their experts. Returns sum(global_count) rows packed by (expert, source rank); see a2a.Communicator. The counts
     are int64 tensors on the host, or lists."""
-    return _ops.global_scatter(x, _counts(local_count), _counts(global_count), -1, name_of(group))
+    return _global(_ops.global_scatter, x, local_count, global_count, group)
 
 
 def global_gather(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
     """The way back of global_scatter with the same counts. Returns sum(local_count) rows."""
-    return _ops.global_gather(x, _counts(local_count), _counts(global_count), -1, name_of(group))
+    return _global(_ops.global_gather, x, local_count, global_count, group)
+
+
+def _global(operator: Any, x: Tensor, local_count: Any, global_count: Any, group: Any) -> Tensor:
+    if not is_dynamo_compiling():
+        require_exchange(group, {}, {"x": x})
+        require_counts(group, {"local_count": local_count, "global_count": global_count})
+    result: Tensor = operator(x, _counts(local_count), _counts(global_count), -1, name_of(group))
+    return result
 
 
 def _counts(counts: Any) -> Tensor:
     return counts if isinstance(counts, Tensor) else torch.tensor(counts, dtype=torch.int64)
+
+
+def _sizes(given: Any) -> list[int]:
+    if given is None:
+        return []
+    return list(given.tolist() if hasattr(given, "tolist") else given)
 
 
 def _fill(output: Tensor, result: Tensor) -> Tensor:
