@@ -8,7 +8,7 @@
 //
 // A failed check is reported and the test goes on; checks are bools, for tests that must stop: if (!CHECK(p)) return;
 // Checks may be used in any thread; check::threads runs the ranks of a test. `program text` runs the tests whose names
-// contain the text. A2A_TEST_SEED overrides the seed.
+// contain the text; `--name=value` before it is for the tests, see check::option. A2A_TEST_SEED overrides the seed.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include <random>
 #include <source_location>
 #include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -45,6 +46,15 @@ inline std::atomic<int> shown_until{0};  // one mistake can fail thousands of ra
 inline uint64_t seed() {
   static const char* const given = std::getenv("A2A_TEST_SEED");
   return given ? std::strtoull(given, nullptr, 10) : 20240229;
+}
+
+inline std::vector<std::string> options;  // "name=value", from the command line
+
+inline std::string option(const std::string& name, const std::string& otherwise) {
+  for (const std::string& given : options) {
+    if (given.starts_with(name + "=")) return given.substr(name.size() + 1);
+  }
+  return otherwise;
 }
 
 struct Random : std::mt19937_64 {
@@ -135,6 +145,7 @@ void threads(int n, auto body) {
 
 int main(int argc, char** argv) {
   std::cout << "seed " << check::seed() << std::endl;
+  for (; argc > 1 && std::string(argv[1]).starts_with("--"); --argc, ++argv) check::options.emplace_back(argv[1] + 2);
   int passed = 0, failed = 0;
   for (const auto& [name, body] : check::tests) {
     if (argc > 1 && std::string(name).find(argv[1]) == std::string::npos) continue;

@@ -1,0 +1,234 @@
+#include "group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+
+#include "failure.h"
+
+namespace a2a::atb {
+namespace {
+
+using infer::AllToAllVParam;
+using infer::AllToAllVV2Param;
+
+constexpr size_t kLongestDomain = 128;
+
+constexpr const char* kBackends[] = {"hccl", "shm", "nccl", "mpi", "auto"};
+
+// ATB's "domain:megabytes" (both decimal) names the domain and the size of its buffers on the device.
+struct Domain {
+  std::string name;
+  std::optional<std::string> megabytes;
+};
+
+Domain split_domain(const std::string& text) {
+  const size_t colon = text.find(':');
+  const auto digits = [](const std::string& part) {
+    return !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+  };
+  if (colon == std::string::npos) return {text, {}};
+  const std::string name = text.substr(0, colon), size = text.substr(colon + 1);
+  if (!digits(name) || !digits(size)) return {text, {}};
+  return {name, size};
+}
+
+// RANK_ID, the variable by which Ascend's launchers tell a process its place in the rank table.
+std::optional<int> rank_from_environment() {
+  const char* const text = std::getenv("RANK_ID");
+  if (text == nullptr) return std::nullopt;
+  const std::string value = text;
+  int rank = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rank);
+  if (error != std::errc() || end != value.data() + value.size()) {
+    refuse(ERROR_INVALID_PARAM, "RANK_ID=", value, " in the environment is not an integer");
+  }
+  return rank;
+}
+
+void check_ranges(const Group& group) {
+  if (group.size <= 0) refuse(ERROR_INVALID_PARAM, "rankSize [", group.size, "] is invalid, it should be at least 1");
+  if (group.rank < 0 || group.rank >= group.size) {
+    refuse(ERROR_INVALID_PARAM, "rank [", group.rank, "] should be >= 0 and smaller than rankSize [", group.size, "]");
+  }
+  if (group.root < 0 || group.root >= group.size) {
+    refuse(ERROR_INVALID_PARAM, "rankRoot [", group.root, "] should be >= 0 and smaller than rankSize [", group.size,
+           "]");
+  }
+}
+
+void check_mode_and_domain(const Group& group) {
+  if (group.mode != infer::COMM_MULTI_PROCESS && group.mode != infer::COMM_MULTI_THREAD) {
+    refuse(ERROR_INVALID_PARAM, "commMode: ", static_cast<int>(group.mode),
+           " is invalid, only support COMM_MULTI_PROCESS (0) and COMM_MULTI_THREAD (1)");
+  }
+  if (group.domain.size() > kLongestDomain) {
+    refuse(ERROR_INVALID_PARAM, "len(commDomain) is illegal: ", group.domain.size(),
+           " bytes, should be less than or equal to ", kLongestDomain);
+  }
+}
+
+// Reads the table and takes rank and size from it where the program leaves them to it.
+void read_table(Group& group) {
+  std::error_code error;
+  const auto path = std::filesystem::canonical(group.table_file, error);
+  if (error) refuse(ERROR_INVALID_PARAM, "rankTableFile path: ", group.table_file, " does not exist.");
+  group.table_file = path.string();
+  group.table = read_rank_table(group.table_file);
+  if (group.size == 0) {
+    group.size = group.table.size();
+    if (group.rank <= 0) group.rank = rank_from_environment().value_or(std::max(group.rank, 0));
+  } else if (group.rank == -1) {
+    group.rank = rank_from_environment().value_or(-1);
+  }
+}
+
+// What names the job in the environments that launchers leave behind. All ranks of a job have the same, so all of them
+// together do, too.
+std::string job_from_environment() {
+  if (const char* const job = std::getenv("A2A_JOB")) return job;
+  std::string names;
+  for (const char* const name :
+       {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "PADDLE_MASTER",
+        "PMIX_NAMESPACE", "I_MPI_HYDRA_UUID", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
+    if (const char* const value = std::getenv(name)) names += std::string(value) + "/";
+  }
+  return names;
+}
+
+[[noreturn]] void unsupported(const std::string& text) { throw StatusError(ERROR_COMM_EMPTY, Code::unsupported, text); }
+
+// The communicators of this process. Never destroyed, like ATB's: a rank may still use one when another rank has
+// destroyed its operations already.
+struct Entry {
+  std::mutex meeting;  // held while this rank waits for the others, so that it joins them once
+  std::shared_ptr<Communicator> communicator;
+};
+
+using Key = std::tuple<int, int, infer::CommMode, std::string>;
+
+std::shared_ptr<Entry> entry_of(const Group& group) {
+  static auto& mutex = *new std::mutex;
+  static auto& entries = *new std::map<Key, std::shared_ptr<Entry>>;
+  const std::lock_guard lock(mutex);
+  auto& entry = entries[Key{group.rank, group.size, group.mode, group.meeting()}];
+  if (entry == nullptr) entry = std::make_shared<Entry>();
+  return entry;
+}
+
+bool usable(const std::shared_ptr<Communicator>& communicator) {
+  return communicator != nullptr && !communicator->closed() && !communicator->broken();
+}
+
+}  // namespace
+
+template <class Param>
+Group Group::of(const Param& param) {
+  constexpr bool v2 = std::is_same_v<Param, AllToAllVV2Param>;
+  const auto reserved = std::ranges::find_if(param.rsv, [](uint8_t byte) { return byte != 0; });
+  if (reserved != std::end(param.rsv)) {
+    refuse(ERROR_INVALID_PARAM, "param rsv has a non-zero value, please check the compilation version: rsv[",
+           reserved - std::begin(param.rsv), "] is ", static_cast<int>(*reserved));
+  }
+  if (std::ranges::find(kBackends, param.backend) == std::end(kBackends)) {
+    refuse(ERROR_INVALID_PARAM, "backend is ", param.backend, ", must be hccl, shm, nccl, mpi or auto");
+  }
+  Group group;
+  group.rank = param.rank, group.size = param.rankSize, group.root = param.rankRoot;
+  group.backend = param.backend, group.hccl = param.hcclComm, group.mode = param.commMode;
+  group.table_file = param.rankTableFile, group.domain = param.commDomain;
+  if (v2 && group.rank == -1 && group.size > 1 && group.table_file.empty()) {
+    refuse(ERROR_INVALID_PARAM, "AllToAllVV2Operation multi-card, rank must be specified: rank [-1], rankSize [",
+           group.size, "]");
+  }
+  check_mode_and_domain(group);
+  if (!group.table_file.empty()) {
+    read_table(group);
+  } else if (group.hccl == nullptr) {
+    check_ranges(group);
+  }
+  return group;
+}
+
+template Group Group::of(const AllToAllVParam&);
+template Group Group::of(const AllToAllVV2Param&);
+
+void Group::check_further() const {
+  check_ranges(*this);
+  if (table.size() > 0 && table.size() != size) {
+    refuse(ERROR_INVALID_PARAM, "rankSize [", size, "], but the rank table ", table_file, " has ", table.size(),
+           " ranks");
+  }
+  if (hccl != nullptr && backend != "hccl" && backend != "auto") {
+    refuse(ERROR_INVALID_PARAM, "hcclComm is set, but backend is ", backend, ", must be hccl or auto");
+  }
+  if (const auto megabytes = split_domain(domain).megabytes) {
+    constexpr unsigned kLeast = 200;
+    unsigned value = 0;
+    const auto error = std::from_chars(megabytes->data(), megabytes->data() + megabytes->size(), value).ec;
+    if (error != std::errc() || value < kLeast) {
+      refuse(ERROR_INVALID_PARAM, "commDomain is ", domain, ": its size of ", *megabytes, " MB must be at least ",
+             kLeast);
+    }
+  }
+}
+
+// Neither size nor rank is part of it: ranks that disagree about them have to meet to find that out.
+std::string Group::meeting() const {
+  std::string name = "atb/" + job_from_environment() + "/" + split_domain(domain).name;
+  if (table.size() > 0) name += "/table-" + table.identity();
+  if (mode == infer::COMM_MULTI_THREAD) name += "/threads-" + std::to_string(::getpid());
+  return name;
+}
+
+bool choose_host_backend(const Group& group) {
+  if (group.backend == "hccl" || group.hccl != nullptr) {
+    unsupported("backend hccl: this build has no HCCL transport (libhccl.so and libascendcl.so are not used yet); " +
+                std::string("backend \"shm\" exchanges host memory between the ranks of one host"));
+  }
+  if (group.backend == "nccl" || group.backend == "mpi") {
+    unsupported("backend " + group.backend + ": this build has no " + (group.backend == "nccl" ? "NCCL" : "MPI") +
+                " transport; backend \"shm\" exchanges host memory between the ranks of one host");
+  }
+  if (group.table.servers > 1) {
+    unsupported("backend " + group.backend + ": the rank table " + group.table_file + " places the ranks on " +
+                std::to_string(group.table.servers) + " servers, and shared memory serves one");
+  }
+  return true;
+}
+
+std::shared_ptr<Communicator> known_communicator(const Group& group) {
+  const auto entry = entry_of(group);
+  const std::lock_guard lock(entry->meeting);
+  return usable(entry->communicator) ? entry->communicator : nullptr;
+}
+
+std::shared_ptr<Communicator> communicator_of(const Group& group, double timeout_seconds) {
+  const auto entry = entry_of(group);
+  const std::lock_guard lock(entry->meeting);
+  if (!usable(entry->communicator)) {
+    const auto deadline = Deadline::after_seconds(timeout_seconds);
+    const auto bootstrap = unix_bootstrap(group.rank, group.size, group.meeting(), deadline);
+    entry->communicator = Communicator::create(group.rank, group.size, *bootstrap, {timeout_seconds});
+  }
+  return entry->communicator;
+}
+
+void set_communicator(const Group& group, std::shared_ptr<Communicator> communicator) {
+  if (communicator == nullptr || communicator->rank() != group.rank || communicator->size() != group.size) {
+    refuse(ERROR_INVALID_PARAM, "the communicator is not that of rank ", group.rank, " of ", group.size);
+  }
+  const auto entry = entry_of(group);
+  const std::lock_guard lock(entry->meeting);
+  entry->communicator = std::move(communicator);
+}
+
+}  // namespace a2a::atb

@@ -1,0 +1,33 @@
+// A small strict JSON reader (RFC 8259) for configuration files. Its messages name the path of the mistake.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace a2a::atb {
+
+struct Json {
+  enum class Kind { null, boolean, number, string, array, object };
+  using Member = std::pair<std::string, Json>;
+
+  Kind kind = Kind::null;
+  std::string text;             // of a string, decoded; of a number or boolean as it stands in the file
+  std::vector<Json> items;      // of an array
+  std::vector<Member> members;  // of an object, in the order of the file; no name twice
+
+  // The member of that name, or nothing.
+  const Json* find(std::string_view name) const;
+};
+
+// "an object", "a string", ...
+const char* to_string(Json::Kind kind);
+
+// Throws Error(invalid_argument): "NAME: $.a[1].b: line 3, column 7: expected ...".
+Json parse_json(std::string_view text, const std::string& name);
+
+// A value for a message: quoted, without control characters, and cut when it is long.
+std::string quoted(std::string_view value);
+
+}  // namespace a2a::atb

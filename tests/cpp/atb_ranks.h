@@ -1,0 +1,119 @@
+// What the tests of a2a/atb.h are written with: ranks that know each other only by their parameters, and tensors in the
+// memory of the backend under test. `atb_test --backend=NAME` chooses the backend; another kind of memory than the
+// host's needs another `Memory`, and nothing else.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "a2a/atb.h"
+#include "check.h"
+
+namespace atb = a2a::atb;
+
+namespace ranks {
+
+using Mode = atb::infer::CommMode;
+using Body = std::function<void(int rank, Mode mode)>;
+
+inline std::string backend() { return check::option("backend", "shm"); }
+
+// Ranks as threads, then as processes. Each runs body(rank, mode) and exits with whether its checks passed.
+inline void everywhere(int n, const Body& body) {
+  check::threads(n, [&](int rank) { body(rank, atb::infer::COMM_MULTI_THREAD); });
+#if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer is blind across processes, and its runtime does not like fork()
+  std::vector<pid_t> children;
+  std::cout.flush();
+  for (int rank = 0; rank < n; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(120);
+      check::failures = 0;
+      check::shown_until = 20;
+      check::guarded("rank " + std::to_string(rank), [&] {
+        const check::Note note("rank", static_cast<uint64_t>(rank));
+        body(rank, atb::infer::COMM_MULTI_PROCESS);
+      });
+      std::cerr.flush();
+      _exit(check::failures == 0 ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK_EQ(status, 0);
+  }
+#endif
+}
+
+// Memory that the backend under test moves.
+class Memory {
+ public:
+  explicit Memory(size_t bytes) : bytes_(bytes) {}
+  void* get() { return bytes_.data(); }
+  void upload(const std::vector<std::byte>& from) { bytes_ = from; }
+  std::vector<std::byte> download() const { return bytes_; }
+  static aclrtStream new_stream() { return nullptr; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+inline atb::TensorDesc desc(const std::vector<int64_t>& shape, aclDataType dtype = ACL_FLOAT,
+                            aclFormat format = ACL_FORMAT_ND) {
+  atb::TensorDesc result;
+  result.dtype = dtype;
+  result.format = format;
+  result.shape.dimNum = shape.size();
+  std::copy_n(shape.begin(), std::min<size_t>(shape.size(), atb::MAX_DIM), result.shape.dims);
+  return result;
+}
+
+// A tensor of a desc over memory of as many bytes.
+inline atb::Tensor tensor(const atb::TensorDesc& desc, void* data) {
+  atb::Tensor result;
+  result.desc = desc;
+  result.deviceData = data;
+  result.dataSize = atb::Utils::GetTensorSize(desc);
+  return result;
+}
+
+struct Deleter {
+  void operator()(atb::Context* context) const { atb::DestroyContext(context); }
+  void operator()(atb::Operation* operation) const { atb::DestroyOperation(operation); }
+};
+using Context = std::unique_ptr<atb::Context, Deleter>;
+using Operation = std::unique_ptr<atb::Operation, Deleter>;
+
+inline Context new_context(double timeout = 60) {
+  atb::Context* made = nullptr;
+  CHECK_EQ(atb::CreateContext(&made), atb::NO_ERROR);
+  made->SetExecuteStream(Memory::new_stream());
+  made->SetTimeout(timeout);
+  return Context(made);
+}
+
+template <class Param>
+Operation new_operation(const Param& param) {
+  atb::Operation* made = nullptr;
+  if (!CHECK_EQ(atb::CreateOperation(param, &made), atb::NO_ERROR)) check::fail(atb::LastFailure().text);
+  return Operation(made);
+}
+
+// Whether a call failed so, with these words.
+inline bool failed(atb::Status status, atb::ErrorType wanted, const std::string& words,
+                   check::Where where = check::Where::current()) {
+  const auto& last = atb::LastFailure();
+  if (status == wanted && (status == atb::NO_ERROR || last.text.find(words) != std::string::npos)) return true;
+  return check::fail(
+      "status " + std::to_string(status) + ": " + last.text + "\n  wanted " + std::to_string(wanted) + ": " + words,
+      where);
+}
+
+}  // namespace ranks
