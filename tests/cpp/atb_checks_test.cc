@@ -179,7 +179,7 @@ TEST("the first mistake in ATB's order is the one that is named") {
       {"rankRoot [", [](auto& p) { p.rankRoot = 9; }},
       {"sendCounts size", [](auto& p) { p.sendCounts.clear(); }},
       {"recvCounts[0] = -5 is negative", [](auto& p) { p.recvCounts[0] = -5; }},
-      {"commDomain is", [](auto& p) { p.commDomain = "0:1"; }},
+      {"commDomain is", [](auto& p) { p.commDomain.assign("0:1"); }},
   };
   for (size_t first = 0; first < mistakes.size(); ++first) {
     AllToAllVParam param = good();
