@@ -25,6 +25,7 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from a2a cimport *
+from atb cimport *
 from background cimport *
 from dlpack cimport *
 
@@ -55,6 +56,7 @@ include "plan.pxi"
 include "communicator.pxi"
 include "dialect.pxi"
 include "bootstrap.pxi"
+include "atb.pxi"
 
 
 def describe_tensor(obj):

@@ -30,17 +30,19 @@ cdef object allocate_exchange(const DLPackExchangeAPI* api, const View* view, in
 
 
 cdef object allocate_like(object tensor, const View* view, int64_t rows):
-    """An uninitialised tensor of ``rows`` rows for the result of an exchange of ``tensor``. Frameworks whose arrays
-    cannot be written get a NumPy array, which convert_like then turns into theirs."""
+    """An uninitialised tensor of ``rows`` rows shaped like those of the view, in the framework of ``tensor``.
+    Frameworks whose arrays cannot be written get a NumPy array, which convert_like then turns into theirs."""
     cdef _ExchangeType kind
-    if isinstance(tensor, ndarray):
-        return np.empty((rows, *tensor.shape[1:]), tensor.dtype)
-    kind = exchange_type_of(tensor)
-    if kind is not None:
-        return allocate_exchange(kind.api, view, rows)
+    cdef bint numpy = isinstance(tensor, ndarray)
+    cdef int i
+    if not numpy:
+        kind = exchange_type_of(tensor)
+        if kind is not None:
+            return allocate_exchange(kind.api, view, rows)
     shape = [rows]
-    shape.extend([view.shape[i] for i in range(1, view.ndim)])
-    return np.empty(shape, numpy_dtype(view.dtype))
+    for i in range(1, view.ndim):
+        shape.append(view.shape[i])
+    return np.empty(shape, tensor.dtype if numpy else numpy_dtype(view.dtype))
 
 
 cdef object convert_like(object tensor):

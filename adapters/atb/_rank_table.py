@@ -1,0 +1,45 @@
+"""Ascend's rank tables."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from a2a import _core
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where a rank is. What the file leaves out is empty."""
+
+    server_id: str
+    host_ip: str
+    device_id: str
+    device_ip: str
+    super_device_id: str
+    super_pod_id: str
+
+
+@dataclass(frozen=True)
+class RankTable:
+    """Which ranks a job has, and where they are."""
+
+    version: str
+    ranks: tuple[RankPlace, ...]
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.ranks)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The servers in the order of their ranks."""
+        return tuple(dict.fromkeys(place.server_id for place in self.ranks))
+
+
+def read_rank_table(file: str | os.PathLike[str]) -> RankTable:
+    """Reads a rank table of version 1.0 or 1.2 (the "ranktable" of Ascend's documentation), strictly. Raises
+    InvalidArgumentError with the file, the JSON path and the value of the first mistake."""
+    version, places = _core.read_rank_table(file)
+    return RankTable(version, tuple(RankPlace(**place) for place in places))

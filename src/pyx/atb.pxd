@@ -1,0 +1,154 @@
+# a2a/atb.h as the bindings see it.
+from libc.stdint cimport int64_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from a2a cimport CppWork, CountList, raise_current
+from background cimport CommPtr
+
+
+cdef extern from *:
+    """
+    #include <memory>
+    #include <string>
+    #include <vector>
+
+    #include "a2a/atb.h"
+    #include "a2a/atb/rank_table.h"
+
+    namespace a2a_py {
+
+    using AtbParam = a2a::atb::infer::AllToAllVParam;
+
+    inline a2a::atb::TensorDesc atb_desc(int dtype, int ndim, const int64_t* shape) {
+      a2a::atb::TensorDesc desc;
+      desc.dtype = static_cast<aclDataType>(dtype);
+      desc.format = ACL_FORMAT_ND;
+      desc.shape.dimNum = static_cast<uint64_t>(ndim);
+      for (int i = 0; i < ndim && i < static_cast<int>(a2a::atb::MAX_DIM); ++i) desc.shape.dims[i] = shape[i];
+      return desc;
+    }
+
+    // An operation with its context. Methods return a status; atb_failure() has its words.
+    class Atb {
+     public:
+      ~Atb() {
+        if (operation_ != nullptr) a2a::atb::DestroyOperation(operation_);
+        if (context_ != nullptr) a2a::atb::DestroyContext(context_);
+      }
+
+      int create(const AtbParam& param, double timeout) {
+        if (const int status = a2a::atb::CreateContext(&context_)) return status;
+        if (const int status = context_->SetTimeout(timeout)) return status;
+        return a2a::atb::CreateOperation(param, &operation_);
+      }
+
+      std::string name() const { return operation_->GetName(); }
+      int inputs() const { return static_cast<int>(operation_->GetInputNum()); }
+      int outputs() const { return static_cast<int>(operation_->GetOutputNum()); }
+
+      // `elems` becomes the second dimension of the output.
+      int infer(const std::vector<a2a::atb::TensorDesc>& in, int64_t& elems) {
+        a2a::atb::SVector<a2a::atb::TensorDesc> descs, out;
+        for (const auto& desc : in) descs.push_back(desc);
+        const int status = operation_->InferShape(descs, out);
+        if (status == a2a::atb::NO_ERROR) elems = out[0].shape.dims[1];
+        return status;
+      }
+
+      int meeting(a2a::atb::Meeting& meeting) const { return a2a::atb::GetMeeting(operation_, meeting); }
+      int join(std::shared_ptr<a2a::Communicator> comm) {
+        return a2a::atb::SetCommunicator(operation_, std::move(comm));
+      }
+
+      int setup(const a2a::atb::TensorDesc& in, void* from, int64_t elems, void* to) {
+        a2a::atb::TensorDesc out = in;
+        out.shape = {{1, elems}, 2};
+        pack_.inTensors = {{in, from, nullptr, a2a::atb::Utils::GetTensorSize(in)}};
+        pack_.outTensors = {{out, to, nullptr, a2a::atb::Utils::GetTensorSize(out)}};
+        return operation_->Setup(pack_, workspace_bytes_, context_);
+      }
+
+      int start(std::shared_ptr<a2a::Work>& work) {
+        workspace_.resize(workspace_bytes_);
+        return a2a::atb::StartExecute(operation_, pack_, workspace_.data(), workspace_bytes_, context_, work);
+      }
+
+      int refuse(const std::string& reason) { return a2a::atb::RefuseExecute(operation_, reason); }
+
+     private:
+      a2a::atb::Context* context_ = nullptr;
+      a2a::atb::Operation* operation_ = nullptr;
+      a2a::atb::VariantPack pack_;
+      uint64_t workspace_bytes_ = 0;
+      std::vector<uint8_t> workspace_;
+    };
+
+    inline void set_comm_mode(AtbParam& param, int mode) {
+      param.commMode = static_cast<a2a::atb::infer::CommMode>(mode);
+    }
+
+    inline int failure_code() { return static_cast<int>(a2a::atb::LastFailure().code); }
+    inline std::string failure_text() { return a2a::atb::LastFailure().text; }
+    inline std::string status_name(int status) {
+      return a2a::atb::to_string(static_cast<a2a::atb::ErrorType>(status));
+    }
+
+    }  // namespace a2a_py
+    """
+    cdef cppclass AtbParam "a2a_py::AtbParam":
+        int rank
+        int rankSize
+        int rankRoot
+        CountList sendCounts
+        CountList sdispls
+        CountList recvCounts
+        CountList rdispls
+        string backend
+        void* hcclComm
+        string rankTableFile
+        string commDomain
+        unsigned char rsv[64]
+
+    cdef cppclass AtbDesc "a2a::atb::TensorDesc":
+        pass
+
+    cdef cppclass AtbMeeting "a2a::atb::Meeting":
+        int rank
+        int size
+        string job
+        cbool needed
+
+    cdef cppclass Atb "a2a_py::Atb":
+        int create(const AtbParam&, double) except +raise_current nogil
+        string name() except +raise_current
+        int inputs()
+        int outputs()
+        int infer(const vector[AtbDesc]&, int64_t&) except +raise_current
+        int meeting(AtbMeeting&) except +raise_current
+        int join(CommPtr) except +raise_current
+        int setup(const AtbDesc&, void*, int64_t, void*) except +raise_current nogil
+        int start(shared_ptr[CppWork]&) except +raise_current nogil
+        int refuse(const string&) except +raise_current nogil
+
+    void set_comm_mode "a2a_py::set_comm_mode"(AtbParam&, int)
+    AtbDesc atb_desc "a2a_py::atb_desc"(int, int, const int64_t*)
+    int failure_code "a2a_py::failure_code"()
+    string failure_text "a2a_py::failure_text"() except +raise_current
+    string status_name "a2a_py::status_name"(int) except +raise_current
+
+    cdef cppclass RankPlace "a2a::atb::RankPlace":
+        string server_id
+        string host_ip
+        string device_id
+        string device_ip
+        string super_device_id
+        string super_pod_id
+
+    cdef cppclass RankTable "a2a::atb::RankTable":
+        string version
+        vector[RankPlace] ranks
+
+    RankTable cpp_read_rank_table "a2a::atb::read_rank_table"(const string&) except +raise_current nogil

@@ -1,0 +1,196 @@
+# ATB's AllToAllV on tensors of any framework. All checks are those of the C++ operation.
+
+# (DLPack code, bits) -> aclDataType. Those that ATB refuses are here, too, so that it can name them.
+cdef dict acl_dtypes = {
+    (kDLFloat, 32): 0, (kDLFloat, 16): 1, (kDLFloat, 64): 11, (kDLBfloat, 16): 27,
+    (kDLInt, 8): 2, (kDLInt, 16): 6, (kDLInt, 32): 3, (kDLInt, 64): 9,
+    (kDLUInt, 8): 4, (kDLUInt, 16): 7, (kDLUInt, 32): 8, (kDLUInt, 64): 10,
+    (kDLBool, 8): 12, (kDLComplex, 64): 16, (kDLComplex, 128): 17,
+}
+cdef enum:
+    ERROR_INVALID_TENSOR_INI_MATCH = 13
+    ERROR_HCCL_FAIL = 25
+    ERROR_COMM_EMPTY = 28
+
+
+cdef object with_status(object error, int status):
+    """The error with ATB's status in its text and as its attribute ``status``."""
+    if isinstance(error, Error) and not hasattr(error, "status"):
+        error.args = (f"{error} ({status_name(status).decode()})",)
+        error.status = status
+    return error
+
+
+cdef int require(int status) except -1:
+    """Raise what a call of the C++ operation failed with."""
+    if status == 0:
+        return 0
+    kind = error_classes[failure_code() - 1]
+    raise with_status(kind(failure_text().decode("utf-8", "backslashreplace")), status)
+
+
+cdef bytes text_of(object value, str name):
+    try:
+        return os.fsencode(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is {shown(value)}; pass a string") from None
+
+
+cdef void* pointer_of(object value, str name) except? NULL:
+    if value is None:
+        return NULL
+    if not isinstance(value, int) or not 0 <= value < 2**64:
+        raise InvalidArgumentError(f"{name} is {shown(value)}; pass the address of an HcclComm, or None")
+    return <void*> <uintptr_t> value
+
+
+cdef int append_dtype(const View* view, int* acl) except -1:
+    found = acl_dtypes.get((view.dtype.code, view.dtype.bits)) if view.dtype.lanes == 1 else None
+    if found is None:
+        raise with_status(InvalidArgumentError(
+            f"inTensor[0]: dtype {dtype_name(view.dtype)} is not one of float16, float, int8, int32, int16, int64, "
+            f"bf16"), ERROR_INVALID_TENSOR_INI_MATCH)
+    acl[0] = found
+    return 0
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class AtbOperation:
+    """ATB's AllToAllV with its parameters; see a2a.atb.AllToAllVOperation. Errors have ATB's number as ``status``."""
+
+    cdef Atb atb
+    cdef double timeout
+    cdef list flights       # what an interrupted exchange still uses
+
+    def __init__(self, *, rank, rank_size, rank_root, send_counts, sdispls, recv_counts, rdispls, backend, hccl_comm,
+                 comm_mode, rank_table_file, comm_domain, rsv, timeout):
+        cdef AtbParam param
+        cdef CountList reserved
+        cdef size_t i
+        param.rank, param.rankSize = parse_int(rank, "rank"), parse_int(rank_size, "rankSize")
+        param.rankRoot = parse_int(rank_root, "rankRoot")
+        parse_counts(send_counts, "sendCounts", param.sendCounts)
+        parse_counts(sdispls, "sdispls", param.sdispls)
+        parse_counts(recv_counts, "recvCounts", param.recvCounts)
+        parse_counts(rdispls, "rdispls", param.rdispls)
+        param.backend, param.hcclComm = text_of(backend, "backend"), pointer_of(hccl_comm, "hcclComm")
+        set_comm_mode(param, parse_int(comm_mode, "commMode"))
+        param.rankTableFile = text_of(rank_table_file, "rankTableFile")
+        param.commDomain = text_of(comm_domain, "commDomain")
+        parse_counts(rsv, "rsv", reserved)
+        if reserved.size() > 64:
+            raise InvalidArgumentError(f"rsv has {reserved.size()} bytes instead of 64")
+        for i in range(reserved.size()):
+            if not 0 <= reserved[i] <= 255:
+                raise InvalidArgumentError(f"rsv[{i}] is {reserved[i]}; it is a byte")
+            param.rsv[i] = <unsigned char> reserved[i]
+        self.timeout, self.flights = parse_timeout(timeout), []
+        require(self.atb.create(param, self.timeout))
+
+    @property
+    def name(self):
+        """ATB's name of the operation."""
+        return self.atb.name().decode()
+
+    @property
+    def input_num(self):
+        """How many tensors ``forward`` takes."""
+        return self.atb.inputs()
+
+    @property
+    def output_num(self):
+        """How many tensors ``forward`` returns."""
+        return self.atb.outputs()
+
+    def forward(self, tensors):
+        """Exchange. Returns a list with the output of shape [1, sum(recvCounts)] in the framework of the input. Ctrl-C
+        interrupts the wait, not the exchange."""
+        cdef shared_ptr[CppWork] work
+        cdef When never
+        cdef string reason
+        cdef int status
+        try:
+            output, holders = self.set_up(tensors)
+        except BaseException as error:
+            reason = reason_of(error)
+            with nogil:
+                self.atb.refuse(reason)
+            raise
+        with nogil:
+            status = self.atb.start(work)
+        require(status)
+        try:
+            finish(work, never)
+        except Error as error:
+            raise with_status(error, ERROR_HCCL_FAIL)
+        except BaseException:
+            self.flights.append(make_flight(work, (holders, output)))
+            raise
+        convert = convert_like(tensors[0])
+        return [output if convert is None else convert(output)]
+
+    cdef tuple set_up(self, object tensors):
+        """Everything before the exchange. Returns (output, what keeps the memory of both)."""
+        cdef View view, shape
+        cdef View received
+        cdef AtbDesc desc
+        cdef vector[AtbDesc] descs
+        cdef int64_t elems = 0
+        cdef int acl = -1, status
+        if not isinstance(tensors, (list, tuple)):
+            raise InvalidArgumentError(f"tensors is {type_name(tensors)}; pass a list with one tensor")
+        if len(tensors) == 0:
+            require(self.atb.infer(descs, elems))
+        for tensor in tensors:
+            holder = view_of(tensor, "inTensor[0]", False, True, &view)
+            require_contiguous(&view, "inTensor[0]")
+            require_transport(memory_of(&view, "inTensor[0]"))
+            append_dtype(&view, &acl)
+            desc = atb_desc(acl, view.ndim, view.shape)
+            descs.push_back(desc)
+            if descs.size() > 1:
+                break  # one too many is enough to be refused
+        require(self.atb.infer(descs, elems))
+        self.meet()
+        shape = view
+        shape.ndim, shape.rows, shape.shape[0], shape.shape[1] = 2, 1, 1, elems
+        output = allocate_like(tensors[0], &shape, 1)
+        receiver = view_of(output, "outTensor[0]", True, True, &received)
+        require_output(&received, "outTensor[0]", output)
+        with nogil:
+            status = self.atb.setup(desc, view.data, elems, received.data)
+        require(status)
+        return output, (holder, receiver)
+
+    cdef int meet(self) except -1:
+        """See to it that there is a communicator. Setup could do this, but not be interrupted."""
+        cdef AtbMeeting meeting
+        cdef Communicator made
+        require(self.atb.meeting(meeting))
+        if meeting.needed:
+            try:
+                made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)
+            except Error as error:
+                raise with_status(error, ERROR_COMM_EMPTY)
+            require(self.atb.join(made.comm))
+        return 0
+
+
+def read_rank_table(file):
+    """Returns (version, places): a dict of strings for each rank. See a2a.atb.read_rank_table."""
+    cdef RankTable table
+    cdef string path = os.fsencode(file)
+    with nogil:
+        table = cpp_read_rank_table(path)
+    return table.version.decode(), [
+        {
+            "server_id": table.ranks[i].server_id.decode(),
+            "host_ip": table.ranks[i].host_ip.decode(),
+            "device_id": table.ranks[i].device_id.decode(),
+            "device_ip": table.ranks[i].device_ip.decode(),
+            "super_device_id": table.ranks[i].super_device_id.decode(),
+            "super_pod_id": table.ranks[i].super_pod_id.decode(),
+        }
+        for i in range(table.ranks.size())
+    ]
