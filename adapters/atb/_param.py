@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, overload
 
 from a2a import InvalidArgumentError
@@ -22,7 +22,7 @@ class CommMode(enum.IntEnum):
 
 
 # Fields in the order of ATB's struct: our name, ATB's name, and what makes the default.
-_FIELDS = {
+_FIELDS: dict[str, tuple[str, Callable[[], Any]]] = {
     "rank": ("rank", lambda: 0),
     "rank_size": ("rankSize", lambda: 0),
     "rank_root": ("rankRoot", lambda: 0),
@@ -125,7 +125,7 @@ class AllToAllVParam:
                 raise InvalidArgumentError(f"AllToAllVParam got {_SPELLINGS[spelling]} twice, once as {spelling}")
             given[_SPELLINGS[spelling]] = value
         for name, (_, default) in _FIELDS.items():
-            self.__dict__[name] = given.get(name, default())  # type: ignore[no-untyped-call]
+            self.__dict__[name] = given.get(name, default())
 
     def __getattr__(self, name: str) -> Any:
         if name in _SPELLINGS and _SPELLINGS[name] in self.__dict__:

@@ -28,6 +28,7 @@ from ._neighbour import warn_of_sdk as _warn_of_sdk
 from ._paths import get_cmake_dir, get_include, get_library_dir
 from ._spawn import spawn
 from .launch import init
+from .quantized import block_quantized_all_reduce, quantized_all_reduce
 
 __all__ = [
     "AbortedError",
@@ -43,11 +44,13 @@ __all__ = [
     "UnsupportedError",
     "Work",
     "__version__",
+    "block_quantized_all_reduce",
     "from_pointer",
     "get_cmake_dir",
     "get_include",
     "get_library_dir",
     "init",
+    "quantized_all_reduce",
     "spawn",
 ]
 

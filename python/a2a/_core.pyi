@@ -438,3 +438,30 @@ class AtbOperation:
 
 def read_rank_table(file: Any) -> tuple[str, list[dict[str, str]]]:
     """Returns (version, places): a dict of strings for each rank. See a2a.atb.read_rank_table."""
+
+def flat_array(tensor: Tensor, name: str, *dtypes: str) -> tuple[npt.NDArray[Any], str]:
+    """The elements of a contiguous host tensor as (flat array that shares its memory, name of its dtype), which must be
+    one of ``dtypes``. bfloat16 comes as uint16."""
+
+def new_like(tensor: Tensor, dtype: str) -> tuple[npt.NDArray[Any], Callable[[], Any]]:
+    """(flat array, finish): memory for an uninitialised tensor of the shape and framework of ``tensor`` and of another
+    dtype, and what makes the tensor once the array is filled. bfloat16 is written as uint16."""
+
+def to_float32(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """A float32 copy of a flat array of float16 or bfloat16 (as uint16); a float32 array itself."""
+
+def from_float32(array: npt.NDArray[np.float32], dtype: str, out: npt.NDArray[Any]) -> None:
+    """Rounds a flat float32 array to float16 or bfloat16 (as uint16), or copies it."""
+
+def dequantize_sum(
+    parts: npt.NDArray[np.int8], ranks: int, scale: npt.NDArray[np.float32], offset: npt.NDArray[np.float32], first: int
+) -> npt.NDArray[np.float32]:
+    """The C++ function of this name on arrays: ``parts`` has the elements of every rank, one rank after another."""
+
+def quantize_blocks(array: npt.NDArray[np.float32], block: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """(int8 array, float32 scale of each block) of a flat float32 array."""
+
+def dequantize_blocks_sum(
+    q: npt.NDArray[np.int8], scales: npt.NDArray[np.float32], ranks: int, block: int
+) -> npt.NDArray[np.float32]:
+    """The C++ function of this name on arrays: both hold every rank's, one rank after another."""

@@ -17,7 +17,7 @@ from cpython.pycapsule cimport (
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cython.operator cimport dereference
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
@@ -28,6 +28,7 @@ from a2a cimport *
 from atb cimport *
 from background cimport *
 from dlpack cimport *
+from quantize cimport *
 
 import importlib
 import os
@@ -57,6 +58,7 @@ include "communicator.pxi"
 include "dialect.pxi"
 include "bootstrap.pxi"
 include "atb.pxi"
+include "quantize.pxi"
 
 
 def describe_tensor(obj):
