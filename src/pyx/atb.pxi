@@ -54,14 +54,24 @@ cdef int append_dtype(const View* view, int* acl) except -1:
     return 0
 
 
+# Exchanges that Ctrl-C interrupted, with their tensors: they go on, whatever becomes of their operations.
+cdef list interrupted = []
+
+
+cdef int prune_interrupted() except -1:
+    cdef _Flight flight
+    for flight in list(interrupted):
+        if finished(dereference(flight.work)):
+            interrupted.remove(flight)
+    return 0
+
+
 @cython.final
-@cython.no_gc_clear
 cdef class AtbOperation:
     """ATB's AllToAllV with its parameters; see a2a.atb.AllToAllVOperation. Errors have ATB's number as ``status``."""
 
     cdef Atb atb
     cdef double timeout
-    cdef list flights       # what an interrupted exchange still uses
 
     def __init__(self, *, rank, rank_size, rank_root, send_counts, sdispls, recv_counts, rdispls, backend, hccl_comm,
                  comm_mode, rank_table_file, comm_domain, rsv, timeout):
@@ -85,7 +95,7 @@ cdef class AtbOperation:
             if not 0 <= reserved[i] <= 255:
                 raise InvalidArgumentError(f"rsv[{i}] is {reserved[i]}; it is a byte")
             param.rsv[i] = <unsigned char> reserved[i]
-        self.timeout, self.flights = parse_timeout(timeout), []
+        self.timeout = parse_timeout(timeout)
         require(self.atb.create(param, self.timeout))
 
     @property
@@ -110,6 +120,8 @@ cdef class AtbOperation:
         cdef When never
         cdef string reason
         cdef int status
+        if interrupted:
+            prune_interrupted()
         try:
             output, holders = self.set_up(tensors)
         except BaseException as error:
@@ -125,7 +137,7 @@ cdef class AtbOperation:
         except Error as error:
             raise with_status(error, ERROR_HCCL_FAIL)
         except BaseException:
-            self.flights.append(make_flight(work, (holders, output)))
+            interrupted.append(make_flight(work, (holders, output)))
             raise
         convert = convert_like(tensors[0])
         return [output if convert is None else convert(output)]

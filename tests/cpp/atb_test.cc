@@ -241,6 +241,12 @@ TEST("a rank whose Execute is refused tells its peers, and all go on") {
     const auto nothing = [](auto&) {};
     refused("Execute: context is null", nothing, nullptr);
     refused("the context is not the one of Setup", nothing, other.get());
+    if (rank == 1) {
+      CHECK(failed(operation->Execute(good, nullptr, 16, context.get()), atb::ERROR_INVALID_PARAM,
+                   "workspace is null, but workspaceSize is 16"));
+    } else {
+      CHECK(failed(operation->Execute(good, nullptr, 0, context.get()), atb::ERROR_HCCL_FAIL, "workspace is null"));
+    }
     refused("inTensors: 0 tensors", [](auto& p) { p.inTensors.clear(); }, context.get());
     refused("outTensors: 0 tensors", [](auto& p) { p.outTensors.clear(); }, context.get());
     refused("inTensor[0]: dataSize is 11 bytes", [](auto& p) { p.inTensors[0].dataSize = 11; }, context.get());

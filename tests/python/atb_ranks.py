@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,11 +126,34 @@ def disagreement(comm: a2a.Communicator, threads: bool) -> str:
 
 def from_rank_table(comm: a2a.Communicator, path: str) -> list[float]:
     """Rank and size come from the environment and the table."""
-    import os
-
     os.environ["RANK_ID"] = str(comm.rank)
     n = comm.size
     param = atb.AllToAllVParam(sendCounts=[1] * n, sdispls=range(n), recvCounts=[1] * n, rdispls=range(n))
     param.backend, param.rankTableFile = "shm", path
     (out,) = atb.AllToAllVOperation(param, timeout=40).forward([np.full(n, comm.rank, np.float32)])
     return [float(value) for value in out[0]]
+
+
+def interrupted(comm: a2a.Communicator) -> list[bool]:
+    """Ctrl-C while rank 0 waits for rank 1, which comes later and gets what rank 0 wanted to send."""
+    n, elems = comm.size, 300_000
+    counts = {"send_counts": [elems] * n, "recv_counts": [elems] * n, "rdispls": [peer * elems for peer in range(n)]}
+    param = atb.AllToAllVParam(comm.rank, n, sdispls=[0] * n, backend="shm", **counts, **group(comm, False, "int"))
+    atb.AllToAllVOperation(param).forward([np.zeros(elems, np.int32)])
+    told = []
+    for value in (1, 2):
+        if value == 1 and comm.rank == 0:
+            timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+            timer.start()
+            try:
+                atb.AllToAllVOperation(param).forward([np.full(elems, value, np.int32)])
+            except KeyboardInterrupt:
+                told.append(True)
+            timer.join()
+            garbage = [np.full(elems, 99, np.int32) for _ in range(20)]
+            del garbage
+        else:
+            time.sleep(0.6 if value == 1 else 0)
+            (out,) = atb.AllToAllVOperation(param).forward([np.full(elems, value, np.int32)])
+            told.append(bool((out == value).all()))
+    return told

@@ -273,6 +273,11 @@ def test_ctrl_c_while_waiting_for_a_rank() -> None:
     timer.join()
 
 
+def test_an_interrupted_exchange_keeps_its_tensors() -> None:
+    with Pool(2) as pool:
+        assert pool.run(atb_ranks.interrupted) == [[True, True]] * 2
+
+
 # ---- rank tables ----------------------------------------------------------------------------------------------------
 
 

@@ -180,13 +180,17 @@ class Exchange : public Operation {
     return ready;
   }
 
-  void check_execute(const VariantPack& pack, uint8_t*, uint64_t, Context* context) const {
+  void check_execute(const VariantPack& pack, const uint8_t* workspace, uint64_t workspace_size,
+                     Context* context) const {
     if (!ready_) refuse(ERROR_INVALID_PARAM, "setup failed, execute exit: ", setup_failure_);
     if (context == nullptr) refuse(ERROR_INVALID_PARAM, "Execute: context is null");
     if (!ready_->on_host && context->GetExecuteStream() == nullptr) {
       refuse(ERROR_INVALID_PARAM, "Execute: the context's stream is null, but backend ", group_.backend, " needs one");
     }
     if (context != ready_->context) refuse(ERROR_INVALID_PARAM, "Execute: the context is not the one of Setup");
+    if (workspace == nullptr && workspace_size > 0) {
+      refuse(ERROR_INVALID_PARAM, "Execute: workspace is null, but workspaceSize is ", workspace_size);
+    }
     check_number(ERROR_INVALID_PARAM, "inTensors", pack.inTensors.size(), GetInputNum());
     check_number(ERROR_INVALID_PARAM, "outTensors", pack.outTensors.size(), GetOutputNum());
     for (size_t i = 0; i < pack.inTensors.size(); ++i) {
