@@ -323,6 +323,27 @@ TEST("a group that cannot be made is reported by Setup, and can be made later") 
   });
 }
 
+TEST("a rank that dies is a lost peer to the others") {
+  ranks::everywhere(3, [](int rank, Mode mode) {
+    if (mode == atb::infer::COMM_MULTI_THREAD) return;  // threads do not die alone
+    auto param = param_of(rank, 3, mode, "death");
+    param.sendCounts = param.recvCounts = {1, 1, 1}, param.sdispls = param.rdispls = {0, 1, 2};
+    const auto operation = new_operation(param);
+    const auto context = ranks::new_context();
+    Memory in(12), out(12);
+    atb::VariantPack pack;
+    pack.inTensors = {ranks::tensor(desc({3}), in.get())};
+    pack.outTensors = {ranks::tensor(desc({1, 3}), out.get())};
+    uint64_t workspace = 0;
+    CHECK(failed(operation->Setup(pack, workspace, context.get()), atb::NO_ERROR, ""));
+    CHECK(failed(operation->Execute(pack, nullptr, 0, context.get()), atb::NO_ERROR, ""));
+    if (rank == 1) _exit(0);
+    const auto status = operation->Execute(pack, nullptr, 0, context.get());
+    CHECK(failed(status, atb::ERROR_HCCL_FAIL, "rank 1"));
+    CHECK(atb::LastFailure().code == a2a::Code::peer_lost);
+  });
+}
+
 TEST("ranks that disagree about rankSize are told in Setup") {
   ranks::everywhere(2, [](int rank, Mode mode) {
     auto param = param_of(rank, 2, mode, "sizes");

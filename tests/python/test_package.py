@@ -43,8 +43,16 @@ def test_core_finds_the_library_beside_it() -> None:
 def test_headers_library_and_cmake_package_are_where_the_package_says() -> None:
     headers = {path.name for path in (Path(a2a.get_include()) / "a2a").iterdir()}
     assert headers >= {"bootstrap.h", "communicator.h", "plan.h", "schedule.h", "transport.h", "types.h", "work.h"}
+    assert headers >= {"atb.h", "atb", "quantize.h"}
     assert (Path(a2a.get_library_dir()) / "liba2a.so").is_file()
     assert (Path(a2a.get_cmake_dir()) / "a2aConfig.cmake").is_file()
+
+
+def test_sources_of_the_library_are_not_installed() -> None:
+    assert [path for path in FILES if path.suffix in {".cc", ".pyx", ".pxi"}] == []
+    assert [
+        path for path in FILES if path.suffix == ".h" and "include" not in path.relative_to(INSTALLED).parts[:1]
+    ] == []
 
 
 def test_types_are_installed() -> None:
