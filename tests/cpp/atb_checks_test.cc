@@ -171,7 +171,7 @@ TEST("lengths equal rankSize, values are not negative") {
 TEST("the first mistake in ATB's order is the one that is named") {
   std::vector<std::pair<std::string, std::function<void(AllToAllVParam&)>>> mistakes{
       {"rsv", [](auto& p) { p.rsv[0] = 1; }},
-      {"backend", [](auto& p) { p.backend = "x"; }},
+      {"backend", [](auto& p) { p.backend.assign(1, 'x'); }},
       {"commMode", [](auto& p) { p.commMode = atb::infer::COMM_UNDEFINED; }},
       {"commDomain", [](auto& p) { p.commDomain.assign(200, 'x'); }},
       {"rankSize [", [](auto& p) { p.rankSize = 0; }},
