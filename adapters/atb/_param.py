@@ -40,6 +40,13 @@ _FIELDS: dict[str, tuple[str, Callable[[], Any]]] = {
 _SPELLINGS = {spelling: name for name, (camel, _) in _FIELDS.items() for spelling in (name, camel)}
 
 
+def _plain(value: Any) -> Any:
+    """Lists, arrays and tensors as lists, so that they can be compared."""
+    if value is None or isinstance(value, (int, str, os.PathLike)):
+        return value
+    return value.tolist() if hasattr(value, "tolist") else list(value)
+
+
 class AllToAllVParam:
     """One rank's parameters of AllToAllV, with ATB's names, order and defaults: each may be spelled like ``sendCounts``
     or like ``send_counts``, as an argument and as an attribute. Checked when an operation is made of them.
@@ -138,7 +145,9 @@ class AllToAllVParam:
         self.__dict__[_SPELLINGS[name]] = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AllToAllVParam) and self.__dict__ == other.__dict__
+        if not isinstance(other, AllToAllVParam):
+            return NotImplemented
+        return [*map(_plain, vars(self).values())] == [*map(_plain, vars(other).values())]
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -3,7 +3,9 @@ operation's; atb_checks_test.cc has all of them."""
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import signal
 import threading
 import time
@@ -142,6 +144,8 @@ def test_both_spellings() -> None:
         == snake
     )
     assert repr(good()).startswith("AllToAllVParam(rank=0, rank_size=1, ")
+    assert good() == good(send_counts=np.array([2]), rsv=[0] * 64) != good(send_counts=np.array([3]))
+    assert pickle.loads(pickle.dumps(good())) == copy.copy(good()) == good()
     with pytest.raises(a2a.InvalidArgumentError, match="rank_size twice, once as rankSize"):
         atb.AllToAllVParam(rank_size=1, rankSize=1)
     with pytest.raises(TypeError, match="no field 'ranksize'"):
