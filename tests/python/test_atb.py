@@ -4,6 +4,7 @@ operation's; atb_checks_test.cc has all of them."""
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import pickle
 import signal
@@ -74,6 +75,8 @@ def test_random_parameters(pool: Pool, seed: int, dtype: str, shape: str) -> Non
 def test_every_framework(four: Pool, framework: str, dtype: str) -> None:
     if framework == "jax" and dtype == "int64":
         pytest.skip("JAX has 64 bits only when asked at its start")
+    if four.threads:
+        importlib.import_module(framework)  # Paddle's eager mode is that of the thread that imports it first
     recipe = Recipe(7, dtype)
     require_oracle(four.run(atb_ranks.run, recipe, four.threads, framework), recipe, framework)
 
