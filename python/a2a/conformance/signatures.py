@@ -254,12 +254,17 @@ def _(c: Call) -> list[Any]:
 
 @signature("paddle.utils.global_scatter", "global_scatter", out=False, mixes=True)
 def _(c: Call) -> list[Any]:
-    return [c.module.utils.global_scatter(c.send, *_paddle_counts(c), group=c.group)]
+    return [_moe_utils(c).global_scatter(c.send, *_paddle_counts(c), group=c.group)]
 
 
 @signature("paddle.utils.global_gather", "global_gather", out=False, mixes=True)
 def _(c: Call) -> list[Any]:
-    return [c.module.utils.global_gather(c.send, *_paddle_counts(c), group=c.group)]
+    return [_moe_utils(c).global_gather(c.send, *_paddle_counts(c), group=c.group)]
+
+
+def _moe_utils(c: Call) -> Any:
+    """Where Paddle has them; its documents say ``utils``, which a2a.paddle has, too."""
+    return importlib.import_module(f"{c.module.__name__}.utils.moe_utils")
 
 
 def _paddle_counts(c: Call) -> list[Any]:
