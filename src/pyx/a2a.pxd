@@ -99,6 +99,8 @@ cdef extern from "a2a/communicator.h" nogil:
         first
         always
 
+    Check default_check "a2a::default_check"() except +raise_current
+
     cdef cppclass Call "a2a::Call":
         Op op
         DType dtype

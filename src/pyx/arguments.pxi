@@ -195,7 +195,7 @@ cdef Memory parse_device(object device, int* index) except *:
 cdef Check parse_check(object check) except *:
     names = {"off": Check.off, "first": Check.first, "always": Check.always}
     if check is None:
-        check = os.environ.get("A2A_CHECK") or "first"
+        return default_check()
     if not isinstance(check, str) or check not in names:
         raise InvalidArgumentError(f"check is {shown(check)}; pass \"off\", \"first\" or \"always\"")
     return names[check]

@@ -18,8 +18,9 @@ using Clock = Deadline::Clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// A peer that exits right after its own part is done has not failed this rank: its last bytes may still be on the way.
-constexpr auto kGrace = milliseconds(200);
+// A peer that exits right after its own part is done has not failed this rank: its last bytes may still be on the way,
+// whatever the vendor's library says about the peer meanwhile.
+constexpr auto kGrace = milliseconds(100);
 
 std::string name_of(const Signature& signature) {
   return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
@@ -201,10 +202,8 @@ bool DeviceTransport::tend() noexcept {
 // Why what is in flight will never be done, if so.
 std::optional<Error> DeviceTransport::trouble() {
   const DeviceWork& first = *flights_.front();
+  const auto lost = host_->lost_peer();
   if (auto error = host_->broken()) return error;
-  if (const auto text = collectives_->failure()) {
-    return Error(Code::backend, name_of(first.signature_) + " on " + device_->name() + ": " + *text);
-  }
   for (const auto& work : flights_) {
     if (!work->compared_) {
       if (auto error = host_->contradiction(work->signature_)) return error;
@@ -214,15 +213,13 @@ std::optional<Error> DeviceTransport::trouble() {
                                       "; peers: " + host_->whereabouts());
     }
   }
-  const auto lost = host_->lost_peer();
-  if (!lost) {
-    peer_lost_since_.reset();
-  } else if (!peer_lost_since_) {
-    peer_lost_since_ = Clock::now();
-  } else if (Clock::now() - *peer_lost_since_ > kGrace) {
-    return Error(Code::peer_lost, name_of(first.signature_) + ": " + lost->what());
-  }
-  return std::nullopt;
+  const auto failure = collectives_->failure();
+  if (!lost && !failure) return std::nullopt;
+  if (!trouble_since_) trouble_since_ = Clock::now();
+  if (Clock::now() - *trouble_since_ < kGrace) return std::nullopt;
+  const std::string name = name_of(first.signature_);
+  if (lost) return Error(Code::peer_lost, name + ": " + lost->what());  // the cause of what the library reports
+  return Error(Code::backend, name + " on " + device_->name() + ": " + *failure);
 }
 
 // The order matters: nobody may hear of the error while the device could still touch the memory of an operation.
@@ -237,8 +234,8 @@ void DeviceTransport::fail(const Error& error) noexcept {
       if (std::ranges::none_of(busy, same)) busy.push_back(work->stream_);
     }
   }
+  host_->fail(error);  // first, so that the peers hear the cause before its consequences
   collectives_->abort(busy);
-  host_->fail(error);
   const std::lock_guard lock(mutex_);
   for (const auto& work : flights_) {
     if (work->finished_.load(std::memory_order_acquire)) continue;

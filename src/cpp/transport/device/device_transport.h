@@ -89,7 +89,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   std::vector<Event> free_events_;
   Stream own_stream_;
   std::optional<Error> broken_;
-  std::optional<Deadline::Clock::time_point> peer_lost_since_;
+  std::optional<Deadline::Clock::time_point> trouble_since_;
   bool watched_ = false;
   bool closed_ = false;
 };
