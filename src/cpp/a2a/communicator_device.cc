@@ -18,7 +18,7 @@ void require_runnable(const DeviceTransport& transport, const Batch& batch, cons
                                             std::to_string(call.device) + ", but this communicator uses " +
                                             transport.device().name());
   }
-  transport.check(batch);
+  transport.check(batch, call.stream);
 }
 
 }  // namespace

@@ -86,6 +86,12 @@ DeviceTransport::~DeviceTransport() {
   }
 }
 
+void DeviceTransport::check(const Batch& batch, Stream stream) const {
+  collectives_->check(batch);
+  const Device::Current current(*device_);
+  device_->capturing(stream);
+}
+
 std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream stream) {
   const std::lock_guard order(order_);
   {
@@ -108,18 +114,20 @@ std::shared_ptr<DeviceWork> DeviceTransport::enqueue(const Batch& batch, Stream 
     work->finished_.store(true, std::memory_order_release);
     return work;
   }
-  work->stream_ = choose_stream(batch, callers);
-  work->held_ = collectives_->enqueue(batch, work->stream_);
   bool unwatched = false;
-  {
+  {  // before it is enqueued, which may take long, too
     const std::lock_guard lock(mutex_);
-    throw_if_broken(batch.signature);  // given up meanwhile: nobody would look after it
-    work->event_ = take_event();
-    device_->record(work->event_, work->stream_);
     flights_.push_back(work);
     unwatched = !std::exchange(watched_, true);
   }
   if (unwatched) watch(shared_from_this());
+  const Stream stream = choose_stream(batch, callers);
+  work->held_ = collectives_->enqueue(batch, stream);
+  const std::lock_guard lock(mutex_);
+  throw_if_broken(batch.signature);
+  work->event_ = take_event();
+  device_->record(work->event_, stream);
+  work->stream_ = stream;
   return work;
 }
 
@@ -152,7 +160,8 @@ bool DeviceTransport::look(DeviceWork& work) {
 
 bool DeviceTransport::reached(DeviceWork& work) {
   if (work.finished_.load(std::memory_order_acquire)) return true;
-  if (broken_) return false;  // whoever broke it ends the work, once the device has let go of the memory
+  if (broken_) return false;                 // whoever broke it ends the work, once the device has let go of the memory
+  if (work.event_ == nullptr) return false;  // is being enqueued
   try {
     if (!device_->reached(work.event_)) return false;
   } catch (const Error& error) {
@@ -163,7 +172,7 @@ bool DeviceTransport::reached(DeviceWork& work) {
 }
 
 void DeviceTransport::finish(DeviceWork& work) {
-  free_events_.push_back(std::exchange(work.event_, nullptr));
+  if (work.event_ != nullptr) free_events_.push_back(std::exchange(work.event_, nullptr));
   work.held_.reset();
   work.finished_.store(true, std::memory_order_release);
 }
@@ -230,6 +239,7 @@ void DeviceTransport::fail(const Error& error) noexcept {
     if (broken_) return;
     broken_.emplace(error);
     for (const auto& work : flights_) {
+      if (work->event_ == nullptr) continue;
       const auto same = [&](Stream stream) { return stream.handle == work->stream_.handle; };
       if (std::ranges::none_of(busy, same)) busy.push_back(work->stream_);
     }
