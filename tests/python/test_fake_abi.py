@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,3 +107,46 @@ def test_ascend(tmp_path: Path) -> None:
     parts = ["acl", "hccl"]
     types = [f"ascend/{part}_types.h" for part in parts]
     check(tmp_path, includes, ["acl/acl.h", hccl], types, [f"ascend/{part}_functions.h" for part in parts])
+
+
+@pytest.fixture
+def runtime_stub(tmp_path: Path) -> Path:
+    """What nccl.h includes of the CUDA runtime: two handles. Its own headers are not needed for that."""
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    (stub / "cuda_runtime.h").write_text(
+        "#pragma once\ntypedef struct CUstream_st* cudaStream_t;\ntypedef struct CUevent_st* cudaEvent_t;\n"
+    )
+    (stub / "cuda_fp16.h").write_text("")
+    return stub
+
+
+def test_nccl(tmp_path: Path, runtime_stub: Path) -> None:
+    include = directory_of("nccl.h", "A2A_NCCL_WHEEL", "nvidia.nccl")
+    check(tmp_path, [runtime_stub, include], ["nccl.h"], ["nvidia/nccl_types.h"], ["nvidia/nccl_functions.h"])
+
+
+def test_cuda(tmp_path: Path) -> None:
+    include = directory_of("cuda.h", "A2A_CUDA_INCLUDE", "nvidia")
+    check(tmp_path, [include], ["cuda.h"], ["nvidia/cuda_types.h"], ["nvidia/cuda_functions.h"])
+
+
+def test_nccl_symbols() -> None:
+    """The vendor's library, which needs no GPU to be loaded, has every function of the double."""
+    library = directory_of("libnccl.so.2", "A2A_NCCL_WHEEL", "nvidia.nccl") / "libnccl.so.2"
+    program = (
+        "import ctypes, sys\n"
+        "library = ctypes.CDLL(sys.argv[1])\n"
+        "version = ctypes.c_int()\n"
+        "assert library.ncclGetVersion(ctypes.byref(version)) == 0\n"
+        "print(version.value, *(name for name in sys.argv[2:] if not hasattr(library, name)))\n"
+    )
+    # A process of its own, so that this one keeps no such library.
+    command = [sys.executable, "-c", program, str(library), *functions("nvidia/nccl_functions.h")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    version, *missing = done.stdout.split()
+    if int(version) >= 22800:  # the newest function that the double has
+        assert not missing
+    else:
+        assert "ncclSend" not in missing
