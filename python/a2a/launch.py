@@ -71,15 +71,17 @@ def init(
     job: str | None = None,
     timeout: float = 600.0,
     bootstrap: SupportsAllgather | None = None,
+    check: str | None = None,
 ) -> Communicator:
     """The communicator of all ranks of this job.
 
     ``rank`` and ``size`` are given together or found in the environment (see ``a2a.launch``). Ranks meet by the name
     ``job``, or through ``bootstrap``: any object whose ``allgather(bytes)`` returns the list of all ranks' strings.
     ``timeout`` in seconds bounds this call and is the default deadline of every operation. Every rank calls init()
-    equally often; each call makes an independent communicator. Raises InvalidArgumentError for arguments or variables
-    that make no sense, UnsupportedError when the launcher placed ranks on several hosts, TimeoutError when ranks do
-    not come."""
+    equally often; each call makes an independent communicator. ``check``, "off", "first" or "always", says when ranks
+    compare what they are about to do on devices (docs/transports.md); None is A2A_CHECK, or "first". Raises
+    InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the launcher placed ranks
+    on several hosts, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
     if rank is None or size is None:
@@ -91,8 +93,8 @@ def init(
     elif bootstrap is None and job is None and size > 1:
         job = _job_for(rank, size)
     if bootstrap is not None or size == 1 or job is None:
-        return connect(rank, size, bootstrap=bootstrap, timeout=timeout)
-    return connect(rank, size, job=_next_meeting(job, rank), timeout=timeout)
+        return connect(rank, size, bootstrap=bootstrap, timeout=timeout, check=check)
+    return connect(rank, size, job=_next_meeting(job, rank), timeout=timeout, check=check)
 
 
 _meetings: dict[tuple[str, int], int] = {}

@@ -68,15 +68,16 @@ cdef int append_dtype(const View* view, int* acl) except -1:
 # Held by the thread that makes the communicator of this (rank, size, meeting place), so that each rank joins once.
 cdef dict joining = {}
 
-# Exchanges that Ctrl-C interrupted, with their tensors: they go on, whatever becomes of their operations.
-cdef list interrupted = []
+# Exchanges that go on after their call, with their tensors, whatever becomes of their operations: those that Ctrl-C
+# interrupted, and those on a stream.
+cdef list unfinished = []
 
 
-cdef int prune_interrupted() except -1:
+cdef int prune_unfinished() except -1:
     cdef _Flight flight
-    for flight in list(interrupted):
+    for flight in list(unfinished):
         if finished(dereference(flight.work)):
-            interrupted.remove(flight)
+            unfinished.remove(flight)
     return 0
 
 
@@ -137,8 +138,8 @@ cdef class AtbOperation:
         cdef When never
         cdef string reason
         cdef int status
-        if interrupted:
-            prune_interrupted()
+        if unfinished:
+            prune_unfinished()
         try:
             output, holders = self.set_up(tensors)
         except BaseException as error:
@@ -150,12 +151,15 @@ cdef class AtbOperation:
         with nogil:
             status = self.atb.start(work)
         require(status)
+        if self.atb.ordered_by_stream():
+            unfinished.append(make_flight(work, (holders, output)))
+            return [output]
         try:
             finish(work, never)
         except Error as error:
             raise with_status(error, ERROR_HCCL_FAIL)
         except BaseException:
-            interrupted.append(make_flight(work, (holders, output)))
+            unfinished.append(make_flight(work, (holders, output)))
             raise
         convert = convert_like(tensors[0])
         return [output if convert is None else convert(output)]
@@ -167,6 +171,7 @@ cdef class AtbOperation:
         cdef AtbDesc desc
         cdef vector[AtbDesc] descs
         cdef int64_t elems = 0
+        cdef void* stream = NULL
         cdef int acl = -1, status
         if not isinstance(tensors, (list, tuple)):
             raise InvalidArgumentError(f"tensors is {type_name(tensors)}; pass a list with one tensor")
@@ -175,7 +180,7 @@ cdef class AtbOperation:
         for tensor in tensors:
             holder = view_of(tensor, "inTensor[0]", False, True, &view)
             require_contiguous(&view, "inTensor[0]")
-            require_transport(memory_of(&view, "inTensor[0]"))
+            stream = view.stream if memory_of(&view, "inTensor[0]") != Memory.host else NULL
             append_dtype(&view, &acl)
             desc = atb_desc(acl, view.ndim, view.shape)
             descs.push_back(desc)
@@ -189,7 +194,7 @@ cdef class AtbOperation:
         receiver = view_of(output, "outTensor[0]", True, True, &received)
         require_output(&received, "outTensor[0]", output)
         with nogil:
-            status = self.atb.setup(desc, view.data, elems, received.data)
+            status = self.atb.setup(desc, view.data, elems, received.data, stream)
         require(status)
         return output, (holder, receiver)
 

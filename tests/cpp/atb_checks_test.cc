@@ -337,10 +337,10 @@ TEST("backends that this build cannot serve say so in Setup, and at once") {
     CHECK(failed(setup(param), atb::ERROR_COMM_EMPTY, words));
     CHECK(atb::LastFailure().code == a2a::Code::unsupported);
   };
-  refused(with([](auto& p) { p.backend = "hccl"; }), "backend hccl: this build has no HCCL transport (libhccl.so");
-  refused(with([](auto& p) { p.backend = "nccl"; }), "backend nccl: this build has no NCCL transport");
+  refused(with([](auto& p) { p.backend = "hccl"; }), "backend hccl: cannot find HCCL");
+  refused(with([](auto& p) { p.backend = "nccl"; }), "backend nccl: no transport for cuda memory");
   refused(with([](auto& p) { p.backend = "mpi"; }), "backend mpi: this build has no MPI transport");
-  refused(with([&](auto& p) { p.backend = "auto", p.hcclComm = &workspace; }), "no HCCL transport");
+  refused(with([&](auto& p) { p.backend = "auto", p.hcclComm = &workspace; }), "backend auto: cannot find HCCL");
   const TableFile file(2, 2);
   refused(with([&](auto& p) { p.rankTableFile = file.path; }), "places the ranks on 2 servers");
 }

@@ -8,7 +8,7 @@ import cmake_tools
 import pytest
 
 SOURCE = Path(__file__).parents[2]
-NAMES = sorted(path.stem for path in (SOURCE / "tests" / "cpp").glob("*_test.cc"))
+NAMES = sorted(path.stem for folder in ("cpp", "fakes") for path in (SOURCE / "tests" / folder).glob("*_test.cc"))
 
 pytestmark = [
     pytest.mark.skipif(not (SOURCE / "CMakeLists.txt").exists(), reason="no source tree beside the tests"),

@@ -52,9 +52,12 @@ class Exchange : public Operation {
       if (context == nullptr) refuse(ERROR_INVALID_PARAM, "Setup: context is null");
       Ready ready = check(pack);
       ready.context = context;
-      ready.on_host = choose_host_backend(group_);
+      const void* const data = pack.inTensors[0].deviceData;
+      Call& call = ready.call;
+      call.memory = choose_memory(group_, data);
       try {
         communicator_ = communicator_of(group_, context->GetTimeout());
+        call.device = connect(group_, *communicator_, call.memory, data, context->GetTimeout());
       } catch (const Error& error) {
         throw StatusError(ERROR_COMM_EMPTY, error.code(), error.what());
       }
@@ -67,8 +70,11 @@ class Exchange : public Operation {
 
   Status Execute(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context) override {
     std::shared_ptr<Work> work;
-    const Status status = start(pack, workspace, workspace_size, context, work);
-    return status != NO_ERROR ? status : guarded(ERROR_HCCL_FAIL, [&] { work->wait(); });
+    const Status status = guarded(ERROR_INTERNAL_ERROR, [&] { require_stream(context); });
+    if (status != NO_ERROR) return tell_peers(LastFailure().text), status;
+    const Status started = start(pack, workspace, workspace_size, context, work);
+    if (started != NO_ERROR || ready_->call.memory != Memory::host) return started;
+    return guarded(ERROR_HCCL_FAIL, [&] { work->wait(); });
   }
 
   Status start(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context,
@@ -141,7 +147,6 @@ class Exchange : public Operation {
     std::vector<uint64_t> in_bytes;
     uint64_t out_bytes = 0;
     Context* context = nullptr;
-    bool on_host = true;
   };
 
   // Everything that Setup checks of the tensors.
@@ -184,9 +189,6 @@ class Exchange : public Operation {
                      Context* context) const {
     if (!ready_) refuse(ERROR_INVALID_PARAM, "setup failed, execute exit: ", setup_failure_);
     if (context == nullptr) refuse(ERROR_INVALID_PARAM, "Execute: context is null");
-    if (!ready_->on_host && context->GetExecuteStream() == nullptr) {
-      refuse(ERROR_INVALID_PARAM, "Execute: the context's stream is null, but backend ", group_.backend, " needs one");
-    }
     if (context != ready_->context) refuse(ERROR_INVALID_PARAM, "Execute: the context is not the one of Setup");
     if (workspace == nullptr && workspace_size > 0) {
       refuse(ERROR_INVALID_PARAM, "Execute: workspace is null, but workspaceSize is ", workspace_size);
@@ -200,6 +202,13 @@ class Exchange : public Operation {
     check_memory(pack.inTensors[0], "inTensor[0]");
     check_memory(pack.outTensors[0], "outTensor[0]");
     check_apart(pack.inTensors[0], pack.outTensors[0]);
+  }
+
+  void require_stream(Context* context) const {
+    if (!ready_ || ready_->call.memory == Memory::host) return;
+    if (context != nullptr && context->GetExecuteStream() == nullptr) {
+      refuse(ERROR_INVALID_PARAM, "Execute: the context's stream is null, but backend ", group_.backend, " needs one");
+    }
   }
 
   static void check_size(const Tensor& tensor, const std::string& name, uint64_t bytes) {
@@ -355,7 +364,7 @@ Status GetMeeting(const Operation* operation, Meeting& meeting) {
   return guarded(ERROR_COMM_EMPTY, [&] {
     const auto& exchange = wanted(operation, "GetMeeting");
     const Group& group = exchange.group();
-    choose_host_backend(group);
+    choose_memory(group, nullptr);
     const bool needed = !exchange.has_communicator() && known_communicator(group) == nullptr;
     meeting = {group.rank, group.size, group.meeting(), needed};
   });

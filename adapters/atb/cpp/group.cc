@@ -15,6 +15,7 @@
 
 #include "failure.h"
 #include "json.h"
+#include "transport/device/vendor.h"
 
 namespace a2a::atb {
 namespace {
@@ -103,7 +104,29 @@ std::string job_from_environment() {
   return names;
 }
 
+// The kind of memory an address lies in, as far as the vendors' libraries of this process know it.
+Memory memory_of(const void* data) {
+  for (const Memory memory : {Memory::npu, Memory::cuda}) {
+    try {
+      if (device::vendor_of(memory).device_of(data)) return memory;
+    } catch (const Error&) {
+      // Without its library there is no such memory.
+    }
+  }
+  return Memory::host;
+}
+
 [[noreturn]] void unsupported(const std::string& text) { throw StatusError(ERROR_COMM_EMPTY, Code::unsupported, text); }
+
+// The memory, if this process has what it takes.
+Memory served(Memory memory, const std::string& backend) {
+  try {
+    device::vendor_of(memory);
+  } catch (const Error& error) {
+    unsupported("backend " + backend + ": " + error.what());
+  }
+  return memory;
+}
 
 // The communicators of this process. Never destroyed, like ATB's: a rank may still use one when another rank has
 // destroyed its operations already.
@@ -188,20 +211,28 @@ std::string Group::meeting() const {
   return "atb/" + job_from_environment() + "/" + table_name + "/" + threads + "/" + split_domain(domain).name;
 }
 
-bool choose_host_backend(const Group& group) {
-  if (group.backend == "hccl" || group.hccl != nullptr) {
-    unsupported("backend hccl: this build has no HCCL transport (libhccl.so and libascendcl.so are not used yet); " +
-                std::string("backend \"shm\" exchanges host memory between the ranks of one host"));
-  }
-  if (group.backend == "nccl" || group.backend == "mpi") {
-    unsupported("backend " + group.backend + ": this build has no " + (group.backend == "nccl" ? "NCCL" : "MPI") +
-                " transport; backend \"shm\" exchanges host memory between the ranks of one host");
-  }
+Memory choose_memory(const Group& group, const void* data) {
+  if (group.backend == "mpi") unsupported("backend mpi: this build has no MPI transport");
   if (group.table.servers > 1) {
     unsupported("backend " + group.backend + ": the rank table " + group.table_file + " places the ranks on " +
-                std::to_string(group.table.servers) + " servers, and shared memory serves one");
+                std::to_string(group.table.servers) + " servers, and they meet in the shared memory of one");
   }
-  return true;
+  if (group.backend == "nccl") return served(Memory::cuda, group.backend);
+  if (group.backend == "hccl" || group.hccl != nullptr) return served(Memory::npu, group.backend);
+  return group.backend == "auto" && data != nullptr ? memory_of(data) : Memory::host;
+}
+
+int connect(const Group& group, Communicator& communicator, Memory memory, const void* data, double timeout_seconds) {
+  if (memory == Memory::host) return 0;
+  const auto device = device::vendor_of(memory).device_of(data);
+  if (!device) {
+    throw Error(Code::invalid_argument, "backend " + group.backend + ": inTensor[0] is not in " + to_string(memory) +
+                                            " memory; backend \"shm\" exchanges host memory");
+  }
+  if (group.hccl != nullptr) communicator.adopt(memory, group.hccl);
+  if (group.hccl == nullptr && !group.table_file.empty()) communicator.use_rank_table(group.table_file);
+  communicator.connect(memory, *device, Deadline::after_seconds(timeout_seconds));
+  return *device;
 }
 
 std::shared_ptr<Communicator> known_communicator(const Group& group) {

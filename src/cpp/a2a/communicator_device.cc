@@ -1,0 +1,108 @@
+// Operations on device memory: which transport runs them, and what the ranks have to settle before.
+#include <utility>
+
+#include "a2a/communicator_state.h"
+#include "transport/device/connect.h"
+
+namespace a2a {
+namespace {
+
+using device::DeviceTransport;
+
+// What one rank alone can find wrong with an operation.
+void require_runnable(const DeviceTransport& transport, const Batch& batch, const Call& call) {
+  if (call.device != transport.device().index()) {
+    throw Error(Code::invalid_argument, std::string("the tensors are on ") + to_string(call.memory) + ":" +
+                                            std::to_string(call.device) + ", but this communicator uses " +
+                                            transport.device().name());
+  }
+  transport.check(batch);
+}
+
+}  // namespace
+
+const char* to_string(Check check) { return check == Check::off ? "off" : check == Check::first ? "first" : "always"; }
+
+std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& call) {
+  state_->home.refuse_if_inherited();
+  const std::lock_guard order(state_->device_order);
+  const auto transport = connected(call.memory, call.device, state_->deadline(call.deadline));
+  try {
+    require_runnable(*transport, batch, call);
+  } catch (const Error& error) {
+    refuse(call, error.what());
+    throw;
+  }
+  const auto host = state_->open(call.op);
+  bool compare = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    compare = state_->sign(batch, call) || size() == 1;
+  }
+  batch.way = compare ? Way::compare : Way::pass;
+  try {
+    if (compare) {
+      host->start(batch, {})->wait();
+    } else if (const auto error = host->pass(batch.signature)) {
+      transport->fail(*error);  // other ranks may have it enqueued already
+      throw *error;
+    }
+  } catch (const Interrupted& error) {
+    transport->fail(error);  // the others will start it
+    throw;
+  }
+  return transport->start(std::move(batch), call.stream);
+}
+
+std::shared_ptr<DeviceTransport> Communicator::connected(Memory memory, int device, Deadline deadline) {
+  device::Meeting meeting;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (const auto found = state_->devices.find(memory); found != state_->devices.end()) return found->second;
+    meeting.host = state_->want_open(Op::connect);
+    if (const auto given = state_->adopted.find(memory); given != state_->adopted.end())
+      meeting.adopted = given->second;
+  }
+  meeting.rank = rank(), meeting.size = size(), meeting.deadline = deadline;
+  meeting.check = state_->options.check, meeting.rank_table = memory == Memory::npu ? state_->rank_table : "";
+  meeting.tell_all = [&](std::string_view mine) { return allgather_bytes(mine, Op::connect, deadline); };
+  auto transport = device::connect(memory, device, meeting);
+  const std::lock_guard lock(state_->mutex);
+  state_->comparisons.restart();
+  return state_->devices[memory] = std::move(transport);
+}
+
+void Communicator::connect(Memory memory, int device, std::optional<Deadline> deadline) {
+  state_->home.refuse_if_inherited();
+  if (memory == Memory::host) return;
+  const std::lock_guard order(state_->device_order);
+  connected(memory, device, state_->deadline(deadline));
+}
+
+void Communicator::adopt(Memory memory, void* vendor_communicator) {
+  const std::lock_guard lock(state_->mutex);
+  void*& adopted = state_->adopted[memory];
+  if (vendor_communicator != nullptr && adopted == vendor_communicator) return;
+  if (memory == Memory::host || vendor_communicator == nullptr || state_->devices.contains(memory)) {
+    throw Error(Code::invalid_argument,
+                "adopt: wants a communicator for device memory, before the first operation on it");
+  }
+  adopted = vendor_communicator;
+}
+
+void Communicator::use_rank_table(const std::string& path) {
+  const std::lock_guard lock(state_->mutex);
+  state_->rank_table = path;
+}
+
+void Communicator::drain_devices(Deadline deadline) {
+  const std::lock_guard order(state_->device_order);
+  for (const auto& [_, transport] : state_->devices) transport->drain(deadline);
+}
+
+void Communicator::close_devices() {
+  const std::lock_guard order(state_->device_order);
+  for (const auto& [_, transport] : state_->devices) transport->close();
+}
+
+}  // namespace a2a

@@ -1,0 +1,282 @@
+#include "transport/device/device_transport.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "transport/device/watch.h"
+
+namespace a2a::device {
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// A peer that exits right after its own part is done has not failed this rank: its last bytes may still be on the way.
+constexpr auto kGrace = milliseconds(200);
+
+std::string name_of(const Signature& signature) {
+  return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
+}
+
+// Longer and longer pauses. False when a signal ended one.
+class Pauses {
+ public:
+  bool next() {
+    if (Clock::now() - start_ < microseconds(50)) return true;
+    const timespec length{0, std::min<long>(pause_, 1'000'000)};
+    pause_ *= 2;
+    return clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr) != EINTR;
+  }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+  long pause_ = 20'000;  // nanoseconds
+};
+
+}  // namespace
+
+// ---- the work
+// --------------------------------------------------------------------------------------------------------
+
+DeviceWork::DeviceWork(std::shared_ptr<DeviceTransport> transport, const Batch& batch)
+    : transport_(std::move(transport)),
+      signature_(batch.signature),
+      deadline_(batch.deadline),
+      compared_(batch.way == Way::compare) {}
+
+bool DeviceWork::done() { return finished_.load(std::memory_order_acquire) || transport_->look(*this); }
+
+bool DeviceWork::wait_until(Deadline deadline) {
+  Pauses pauses;
+  while (!done()) {
+    if (deadline.passed() || !pauses.next()) return false;
+  }
+  if (error_) throw *error_;
+  return true;
+}
+
+void DeviceWork::order_before(Stream stream) { transport_->order_before(*this, stream); }
+
+// ---- the transport
+// ---------------------------------------------------------------------------------------------------
+
+DeviceTransport::DeviceTransport(std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
+                                 std::shared_ptr<HostTransport> host)
+    : device_(std::move(device)), collectives_(std::move(collectives)), host_(std::move(host)) {}
+
+DeviceTransport::~DeviceTransport() {
+  if (!closed_ && !broken_) collectives_->abort({});
+  try {
+    const Device::Current current(*device_);
+    for (const auto& work : flights_) {
+      if (work->event_ != nullptr) device_->delete_event(work->event_);
+    }
+    for (Event event : free_events_) device_->delete_event(event);
+    if (own_stream_.handle != nullptr) device_->delete_stream(own_stream_);
+  } catch (const Error&) {
+    // The driver has shut down before us, and has taken everything along.
+  }
+}
+
+std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream stream) {
+  const std::lock_guard order(order_);
+  {
+    const std::lock_guard lock(mutex_);
+    throw_if_broken(batch.signature);
+  }
+  try {
+    const Device::Current current(*device_);
+    return enqueue(batch, stream);
+  } catch (const Error& error) {
+    fail(Error(error.code(), name_of(batch.signature) + ": " + error.what()));
+    throw Error(error.code(), name_of(batch.signature) + ": " + error.what());
+  }
+}
+
+std::shared_ptr<DeviceWork> DeviceTransport::enqueue(const Batch& batch, Stream callers) {
+  auto work = std::make_shared<DeviceWork>(shared_from_this(), batch);
+  if (device_->capturing(callers)) {
+    collectives_->enqueue(batch, callers);
+    work->finished_.store(true, std::memory_order_release);
+    return work;
+  }
+  work->stream_ = choose_stream(batch, callers);
+  work->held_ = collectives_->enqueue(batch, work->stream_);
+  bool unwatched = false;
+  {
+    const std::lock_guard lock(mutex_);
+    throw_if_broken(batch.signature);  // given up meanwhile: nobody would look after it
+    work->event_ = take_event();
+    device_->record(work->event_, work->stream_);
+    flights_.push_back(work);
+    unwatched = !std::exchange(watched_, true);
+  }
+  if (unwatched) watch(shared_from_this());
+  return work;
+}
+
+Stream DeviceTransport::choose_stream(const Batch& batch, Stream callers) {
+  const bool none = callers.handle == nullptr && !device_->has_default_stream();
+  if (!batch.own_stream && !none) return callers;
+  if (own_stream_.handle == nullptr) own_stream_ = device_->new_stream();
+  if (!none) {
+    const std::lock_guard lock(mutex_);
+    const Event before = take_event();
+    free_events_.push_back(before);  // may be recorded again at once: the order below holds on to this record
+    device_->record(before, callers);
+    device_->order(own_stream_, before);
+  }
+  return own_stream_;
+}
+
+void DeviceTransport::order_before(DeviceWork& work, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  const Device::Current current(*device_);
+  if (!reached(work)) return device_->order(stream, work.event_);
+  if (work.error_) throw *work.error_;
+}
+
+bool DeviceTransport::look(DeviceWork& work) {
+  const std::lock_guard lock(mutex_);
+  const Device::Current current(*device_);
+  return reached(work);
+}
+
+bool DeviceTransport::reached(DeviceWork& work) {
+  if (work.finished_.load(std::memory_order_acquire)) return true;
+  if (broken_) return false;  // whoever broke it ends the work, once the device has let go of the memory
+  try {
+    if (!device_->reached(work.event_)) return false;
+  } catch (const Error& error) {
+    work.error_.emplace(error.code(), name_of(work.signature_) + ": " + error.what());
+  }
+  finish(work);
+  return true;
+}
+
+void DeviceTransport::finish(DeviceWork& work) {
+  free_events_.push_back(std::exchange(work.event_, nullptr));
+  work.held_.reset();
+  work.finished_.store(true, std::memory_order_release);
+}
+
+Event DeviceTransport::take_event() {
+  if (free_events_.empty()) return device_->new_event();
+  const Event event = free_events_.back();
+  free_events_.pop_back();
+  return event;
+}
+
+void DeviceTransport::throw_if_broken(const Signature& signature) const {
+  if (!broken_) return;
+  throw Error(broken_->code(), name_of(signature) + ": the communicator is broken: " + broken_->what());
+}
+
+// ---- what can go wrong
+// -----------------------------------------------------------------------------------------------
+
+bool DeviceTransport::tend() noexcept {
+  std::optional<Error> error;
+  try {
+    const std::lock_guard lock(mutex_);
+    const Device::Current current(*device_);
+    std::erase_if(flights_, [this](const auto& work) { return reached(*work); });
+    if (flights_.empty() || broken_) return watched_ = false;
+    error = trouble();
+  } catch (const Error& problem) {
+    error = problem;
+  }
+  if (!error) return true;
+  fail(*error);
+  return false;
+}
+
+// Why what is in flight will never be done, if so.
+std::optional<Error> DeviceTransport::trouble() {
+  const DeviceWork& first = *flights_.front();
+  if (auto error = host_->broken()) return error;
+  if (const auto text = collectives_->failure()) {
+    return Error(Code::backend, name_of(first.signature_) + " on " + device_->name() + ": " + *text);
+  }
+  for (const auto& work : flights_) {
+    if (!work->compared_) {
+      if (auto error = host_->contradiction(work->signature_)) return error;
+    }
+    if (work->deadline_.passed()) {
+      return Error(Code::timeout, name_of(work->signature_) + ": timed out on " + device_->name() +
+                                      "; peers: " + host_->whereabouts());
+    }
+  }
+  const auto lost = host_->lost_peer();
+  if (!lost) {
+    peer_lost_since_.reset();
+  } else if (!peer_lost_since_) {
+    peer_lost_since_ = Clock::now();
+  } else if (Clock::now() - *peer_lost_since_ > kGrace) {
+    return Error(Code::peer_lost, name_of(first.signature_) + ": " + lost->what());
+  }
+  return std::nullopt;
+}
+
+// The order matters: nobody may hear of the error while the device could still touch the memory of an operation.
+void DeviceTransport::fail(const Error& error) noexcept {
+  std::vector<Stream> busy;
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_) return;
+    broken_.emplace(error);
+    for (const auto& work : flights_) {
+      const auto same = [&](Stream stream) { return stream.handle == work->stream_.handle; };
+      if (std::ranges::none_of(busy, same)) busy.push_back(work->stream_);
+    }
+  }
+  collectives_->abort(busy);
+  host_->fail(error);
+  const std::lock_guard lock(mutex_);
+  for (const auto& work : flights_) {
+    if (work->finished_.load(std::memory_order_acquire)) continue;
+    work->error_.emplace(error);
+    finish(*work);
+  }
+  flights_.clear();
+}
+
+void DeviceTransport::abort(std::string_view reason) noexcept { fail(Error(Code::aborted, std::string(reason))); }
+
+void DeviceTransport::drain(Deadline deadline) {
+  for (;;) {
+    std::shared_ptr<DeviceWork> first;
+    {
+      const std::lock_guard lock(mutex_);
+      if (broken_ || flights_.empty()) return;
+      first = flights_.front();
+    }
+    while (!first->done()) {
+      if (deadline.passed()) throw Error(Code::timeout, "close: " + name_of(first->signature_) + " is not done");
+      std::this_thread::sleep_for(microseconds(50));
+    }
+    const std::lock_guard lock(mutex_);
+    if (!flights_.empty() && flights_.front() == first) flights_.pop_front();
+  }
+}
+
+void DeviceTransport::close() {
+  const std::lock_guard order(order_);
+  {
+    const std::lock_guard lock(mutex_);
+    if (broken_) return;
+    closed_ = true;
+    broken_.emplace(Code::aborted, "the communicator is closed");
+  }
+  const Device::Current current(*device_);
+  collectives_->close();
+}
+
+}  // namespace a2a::device
