@@ -209,6 +209,41 @@ TEST("several executions in flight, and a refusal instead of one") {
   CHECK(failed(atb::RefuseExecute(nullptr, "x"), atb::ERROR_INVALID_PARAM, "RefuseExecute: the operation is null"));
 }
 
+TEST("a refusal reaches the communicator that replaced a broken one") {
+  ranks::everywhere(2, [](int rank, Mode mode) {
+    const auto param = ones(rank, 2, "replaced", mode);
+    const auto operation = new_operation(param), other = new_operation(param);
+    const auto hasty = ranks::new_context(0.2), patient = ranks::new_context(20);
+    Tensors tensors(2);
+    uint64_t workspace = 0;
+    const auto setup = [&](const ranks::Operation& of, const atb::VariantPack& pack, const ranks::Context& on) {
+      return of->Setup(pack, workspace, on.get());
+    };
+    const auto execute = [&](const ranks::Operation& of, const ranks::Context& on) {
+      return of->Execute(tensors.pack, nullptr, 0, on.get());
+    };
+    CHECK(failed(setup(operation, tensors.pack, patient), atb::NO_ERROR, ""));
+    if (rank == 0) {
+      CHECK(failed(setup(operation, tensors.pack, hasty), atb::NO_ERROR, ""));
+      CHECK(failed(execute(operation, hasty), atb::ERROR_HCCL_FAIL, "timed out"));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      CHECK(failed(execute(operation, patient), atb::ERROR_HCCL_FAIL, "timed out"));
+    }
+    CHECK(failed(setup(other, tensors.pack, patient), atb::NO_ERROR, ""));  // another communicator
+    if (rank == 1) {
+      auto pack = tensors.pack;
+      pack.outTensors.clear();
+      CHECK(failed(setup(operation, pack, patient), atb::ERROR_INVALID_IN_TENSOR_NUM, "outTensors: 0"));
+      CHECK(failed(execute(operation, patient), atb::ERROR_INVALID_PARAM, "setup failed"));
+    } else {
+      CHECK(failed(setup(operation, tensors.pack, patient), atb::NO_ERROR, ""));
+      CHECK(failed(execute(operation, patient), atb::ERROR_HCCL_FAIL, "outTensors: 0"));
+    }
+    CHECK(failed(execute(other, patient), atb::NO_ERROR, ""));
+  });
+}
+
 TEST("a program may bring the communicator of a group") {
   const auto bootstraps = a2a::thread_bootstraps(2);
   check::threads(2, [&](int rank) {

@@ -109,7 +109,8 @@ Status Exchange::start(const VariantPack& pack, uint8_t* workspace, uint64_t wor
 }
 
 void Exchange::tell_peers(const std::string& reason) {
-  const auto communicator = communicator_ != nullptr ? communicator_ : known_communicator(group_);
+  // Another operation of this group may have replaced one that broke.
+  const auto communicator = has_communicator() ? communicator_ : known_communicator(group_);
   if (communicator == nullptr) return;  // the peers wait in Setup for a rank that does not come
   Call call;
   try {
