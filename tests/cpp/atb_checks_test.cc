@@ -317,6 +317,10 @@ TEST("RANK_ID is this rank where the parameters leave it to the table") {
   CHECK_EQ(meeting_rank(0, "1"), 1);
   CHECK_EQ(meeting_rank(0, nullptr), 0);
   CHECK_EQ(meeting_rank(1, "0"), 1);
+  CHECK_EQ(meeting_rank(-1, "1"), 1);
+  CHECK_EQ(meeting_rank(-1, nullptr), 0);
+  const auto negative = [&](auto& p) { p.rankTableFile = file.path, p.rankSize = 0, p.rank = -2; };
+  CHECK(failed(create(with(negative)), kParam, "rank [-2] should be"));
   setenv("RANK_ID", "one", 1);
   const auto unset = [&](auto& p) { p.rankTableFile = file.path, p.rankSize = 0, p.rank = 0; };
   CHECK(failed(create(with(unset)), kParam, "RANK_ID=one in the environment is not an integer"));

@@ -85,7 +85,8 @@ void read_table(Group& group) {
   group.table_file = std::filesystem::canonical(group.table_file).string();
   if (group.size == 0) {
     group.size = group.table.size();
-    if (group.rank <= 0) group.rank = rank_from_environment().value_or(std::max(group.rank, 0));
+    const bool left_out = group.rank == 0 || group.rank == -1;  // the defaults of the two structs
+    if (left_out) group.rank = rank_from_environment().value_or(0);
   } else if (group.rank == -1) {
     group.rank = rank_from_environment().value_or(-1);
   }
