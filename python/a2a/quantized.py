@@ -8,6 +8,7 @@ all-to-all), adds them up, and sends the sum to everybody (the all-gather). This
 from __future__ import annotations
 
 import hashlib
+import operator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -61,7 +62,10 @@ class WireBytes:
 
 def wire_bytes(elems: int, ranks: int, *, send_scales: bool, gather_item: int = 1, block: int = BLOCK) -> WireBytes:
     """The traffic of one call: ``send_scales`` for block_quantized_all_reduce, ``gather_item`` the bytes of an element
-    in the all-gather; 1 is int8 in blocks."""
+    in the all-gather; 1 is int8 in blocks. Raises InvalidArgumentError for numbers that no call has."""
+    block = _block_of(block)
+    if elems < 0 or ranks < 1 or gather_item < 1:
+        raise InvalidArgumentError(f"wire_bytes: elems={elems}, ranks={ranks}, gather_item={gather_item}")
     scales = 4 * -(-elems // block)
     scatter = elems + (scales if send_scales else 0)
     gather = elems * gather_item + (scales if gather_item == 1 else 0)
@@ -95,7 +99,7 @@ def quantized_all_reduce(
     MismatchError on every rank when ranks disagree about the number of elements, scale, offset, gather or block.
     ``timeout`` in seconds is the deadline of each of the two exchanges."""
     try:
-        _require_block(block)
+        block = _block_of(block)
         _require_choice(gather, "float16", "int8")
         flat, _ = flat_array(x, "x", "int8")
         channels = _channels(x, flat)
@@ -108,7 +112,7 @@ def quantized_all_reduce(
     received = _first(comm, ours, sends, header.size + ours.elems[comm.rank], header, timeout)
     try:
         q = np.concatenate([message[header.size :] for message in received]).view(np.int8)
-        first = ours.parts[comm.rank].start % channels
+        first = ours.parts[comm.rank].start % max(channels, 1)
         summed = dequantize_sum(q, comm.size, scales, offsets, first)
     except BaseException as error:
         raise refuse(comm, error) from None
@@ -139,7 +143,7 @@ def block_quantized_all_reduce(
     ``x`` is a contiguous tensor on the host and is not changed. Errors and ``timeout`` are those of
     quantized_all_reduce."""
     try:
-        _require_block(block)
+        block = _block_of(block)
         _require_choice(gather, "int8", "same")
         flat, dtype = flat_array(x, "x", "float32", "float16", "bfloat16")
         ours = _Parts(comm.size, flat.size, block)
@@ -256,13 +260,18 @@ def _said(header: _Bytes) -> str:
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _require_block(block: int) -> None:
-    if isinstance(block, bool) or not isinstance(block, int) or not 1 <= block < 2**31:
+def _block_of(block: Any) -> int:
+    try:
+        value = 0 if isinstance(block, bool) else operator.index(block)
+    except TypeError:
+        value = 0
+    if not 1 <= value < 2**31:
         raise InvalidArgumentError(f"block is {block!r}; pass a number of elements from 1 on")
+    return value
 
 
-def _require_choice(gather: str, *choices: str) -> None:
-    if gather not in choices:
+def _require_choice(gather: Any, *choices: str) -> None:
+    if not isinstance(gather, str) or gather not in choices:
         raise InvalidArgumentError(f"gather is {gather!r}; pass {' or '.join(map(repr, choices))}")
 
 
@@ -270,14 +279,18 @@ def _channels(x: Any, flat: npt.NDArray[Any]) -> int:
     """The last dimension of a tensor."""
     shape = getattr(x, "shape", None)
     if shape is None:  # a plain buffer
-        return max(int(flat.size), 1)
-    return max(int(shape[-1]), 1) if len(shape) else 1
+        return int(flat.size)
+    return int(shape[-1]) if len(shape) else 1
 
 
 def _parameter(value: Any, name: str, channels: int) -> _Floats:
     """A scale or offset as float32: one entry, or one for each channel."""
     try:
-        array = np.ascontiguousarray(value, np.float32).reshape(-1)
+        numbers = np.asarray(value)
+        if not np.can_cast(numbers.dtype, np.float64, "same_kind") or numbers.dtype.kind == "b":
+            raise TypeError
+        with np.errstate(over="ignore"):
+            array = np.ascontiguousarray(numbers, np.float32).reshape(-1)
     except (TypeError, ValueError, RuntimeError):
         raise InvalidArgumentError(f"{name} is {value!r}; pass a number, or one for each channel") from None
     if array.size not in (1, channels):
@@ -285,5 +298,5 @@ def _parameter(value: Any, name: str, channels: int) -> _Floats:
     wrong = np.flatnonzero(~np.isfinite(array) | ((array <= 0) & (name == "scale")))
     if wrong.size:
         wanted = "positive and finite" if name == "scale" else "finite"
-        raise InvalidArgumentError(f"{name}[{wrong[0]}] is {array[wrong[0]]}; it must be {wanted}")
+        raise InvalidArgumentError(f"{name}[{wrong[0]}] is {array[wrong[0]]}; as a float32 it must be {wanted}")
     return array
