@@ -102,9 +102,23 @@ std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream stream) {
     const Device::Current current(*device_);
     return enqueue(batch, stream);
   } catch (const Error& error) {
-    fail(Error(error.code(), name_of(batch.signature) + ": " + error.what()));
-    throw Error(error.code(), name_of(batch.signature) + ": " + error.what());
+    const Error cause = cause_of(Error(error.code(), name_of(batch.signature) + ": " + error.what()));
+    fail(cause);
+    throw cause;
   }
+}
+
+// A peer's end has consequences in the vendor's library, which may be heard of before the peer's own words.
+Error DeviceTransport::cause_of(const Error& error) {
+  if (error.code() != Code::backend) return error;
+  const auto until = Clock::now() + kGrace;
+  do {
+    const auto lost = host_->lost_peer();
+    if (const auto broken = host_->broken()) return *broken;
+    if (lost) return *lost;
+    std::this_thread::sleep_for(milliseconds(1));
+  } while (Clock::now() < until);
+  return error;
 }
 
 std::shared_ptr<DeviceWork> DeviceTransport::enqueue(const Batch& batch, Stream callers) {

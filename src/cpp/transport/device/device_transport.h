@@ -73,6 +73,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   Stream choose_stream(const Batch& batch, Stream callers);
   std::shared_ptr<DeviceWork> enqueue(const Batch& batch, Stream callers);
   std::optional<Error> trouble();
+  Error cause_of(const Error& error);
 
   // The following want the mutex held.
   bool reached(DeviceWork& work);
