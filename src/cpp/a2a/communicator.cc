@@ -50,7 +50,9 @@ T from_bytes(const std::string& text) {
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Communicator::~Communicator() {
-  if (!state_->home.inherited()) state_->drop_devices();
+  if (state_->home.inherited()) return;
+  drop_devices();
+  if (state_->host != nullptr) state_->host->leave(shm::Left::dropped);  // works on devices may keep it alive
 }
 
 std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options) {
@@ -248,26 +250,30 @@ void Communicator::abort(std::string_view reason) noexcept {
 void Communicator::close(std::optional<Deadline> deadline) {
   state_->home.refuse_if_inherited();
   if (closed()) return;
-  const auto let_go = [this] {
-    std::lock_guard lock(state_->mutex);
-    return std::exchange(state_->host, nullptr);  // what leaves without a word is a lost peer to the others
+  const auto leave = [this](shm::Left how) {
+    drop_devices();
+    std::shared_ptr<ShmTransport> host;
+    {
+      std::lock_guard lock(state_->mutex);
+      host = std::exchange(state_->host, nullptr);
+    }
+    if (host != nullptr) host->leave(how);
+    return host;
   };
   try {
     Call call;
     call.op = Op::close;
     call.deadline = state_->deadline(deadline);
     drain_devices(*call.deadline);
-    if (!broken()) state_->submit({}, call)->wait();
-    close_devices();
+    if (!broken()) {
+      state_->submit({}, call)->wait();
+      close_devices();
+    }
   } catch (const Error&) {
-    state_->drop_devices();
-    let_go();
+    leave(shm::Left::dropped);  // to the others this is a lost peer
     throw;
   }
-  if (const auto host = let_go()) {
-    host->leave(shm::Left::closed);
-    host->see_off(std::chrono::milliseconds(50));
-  }
+  if (const auto host = leave(shm::Left::closed)) host->see_off(std::chrono::milliseconds(50));
 }
 
 bool Communicator::closed() const {

@@ -138,6 +138,7 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<device::DeviceTransport> connected(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);
   void close_devices();
+  void drop_devices() noexcept;  // without waiting for a peer, and without a word to them
   static std::shared_ptr<Communicator> with_members(const State& parent, std::span<const Rank> members,
                                                     std::unique_ptr<shm::ShmTransport> host);
   std::unique_ptr<State> state_;

@@ -46,22 +46,28 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& cal
     refuse(call, error.what());
     throw;
   }
-  const auto host = state_->open(call.op);
-  bool compare = false;
+  std::shared_ptr<Work> comparison;
+  std::optional<Error> problem;
   {
     const std::lock_guard lock(state_->mutex);
-    compare = state_->sign(batch, call) || size() == 1;
-  }
-  batch.way = compare ? Way::compare : Way::pass;
-  try {
+    const auto& host = state_->want_open(call.op);
+    const bool compare = state_->sign(batch, call) || size() == 1;
+    batch.way = compare ? Way::compare : Way::pass;
     if (compare) {
-      host->start(batch, {})->wait();
-    } else if (const auto error = host->pass(batch.signature)) {
-      transport->fail(*error);  // other ranks may have it enqueued already
-      throw *error;
+      comparison = host->start(batch, {});
+    } else {
+      problem = host->pass(batch.signature);
     }
-  } catch (const Interrupted& error) {
-    transport->fail(error);  // the others will start it
+  }
+  if (problem) {
+    transport->fail(*problem);  // other ranks may have it enqueued already
+    throw *problem;
+  }
+  try {
+    if (comparison != nullptr) comparison->wait();
+  } catch (const Interrupted& error) {  // the others will start it
+    transport->fail(
+        Error(error.code(), name_of(batch.signature) + ": rank " + std::to_string(rank()) + ": " + error.what()));
     throw;
   }
   return transport->start(std::move(batch), call.stream);
@@ -71,14 +77,24 @@ std::shared_ptr<DeviceTransport> Communicator::connected(Memory memory, int devi
   device::Meeting meeting;
   {
     const std::lock_guard lock(state_->mutex);
-    if (const auto found = state_->devices.find(memory); found != state_->devices.end()) return found->second;
     meeting.host = state_->want_open(Op::connect);
+    if (const auto found = state_->devices.find(memory); found != state_->devices.end()) return found->second;
     if (const auto given = state_->adopted.find(memory); given != state_->adopted.end())
       meeting.adopted = given->second;
+    meeting.rank_table = memory == Memory::npu ? state_->rank_table : "";
   }
-  meeting.rank = rank(), meeting.size = size(), meeting.deadline = deadline;
-  meeting.check = state_->options.check, meeting.rank_table = memory == Memory::npu ? state_->rank_table : "";
+  meeting.rank = rank(), meeting.size = size(), meeting.deadline = deadline, meeting.check = state_->options.check;
   meeting.tell_all = [&](std::string_view mine) { return allgather_bytes(mine, Op::connect, deadline); };
+  meeting.refuse = [&](std::string_view reason) {
+    Call call;
+    call.op = Op::connect, call.deadline = deadline;
+    refuse(call, reason);
+  };
+  meeting.peer_refuses = [&] {
+    Signature next;
+    next.op = Op::connect, next.number = last_number() + 1;
+    return meeting.host->refusal(next);
+  };
   auto transport = device::connect(memory, device, meeting);
   const std::lock_guard lock(state_->mutex);
   state_->comparisons.restart();
@@ -89,10 +105,15 @@ void Communicator::connect(Memory memory, int device, std::optional<Deadline> de
   state_->home.refuse_if_inherited();
   if (memory == Memory::host) return;
   const std::lock_guard order(state_->device_order);
-  connected(memory, device, state_->deadline(deadline));
+  const auto transport = connected(memory, device, state_->deadline(deadline));
+  if (transport->device().index() == device) return;
+  throw Error(Code::invalid_argument, std::string("connect: device is ") + to_string(memory) + ":" +
+                                          std::to_string(device) + ", but this communicator uses " +
+                                          transport->device().name());
 }
 
 void Communicator::adopt(Memory memory, void* vendor_communicator) {
+  state_->home.refuse_if_inherited();
   const std::lock_guard lock(state_->mutex);
   void*& adopted = state_->adopted[memory];
   if (vendor_communicator != nullptr && adopted == vendor_communicator) return;
@@ -104,6 +125,7 @@ void Communicator::adopt(Memory memory, void* vendor_communicator) {
 }
 
 void Communicator::use_rank_table(const std::string& path) {
+  state_->home.refuse_if_inherited();
   const std::lock_guard lock(state_->mutex);
   state_->rank_table = path;
 }
@@ -116,6 +138,15 @@ void Communicator::drain_devices(Deadline deadline) {
 void Communicator::close_devices() {
   const std::lock_guard order(state_->device_order);
   for (const auto& [_, transport] : state_->devices) transport->close();
+}
+
+void Communicator::drop_devices() noexcept {
+  decltype(state_->devices) devices;
+  {
+    const std::lock_guard lock(state_->mutex);
+    devices.swap(state_->devices);
+  }
+  for (const auto& [_, transport] : devices) transport->let_go();
 }
 
 }  // namespace a2a

@@ -14,7 +14,8 @@
 namespace a2a {
 
 // Which operations the ranks compare, if they run on a device. All ranks count alike, those too whose own arguments are
-// refused and who cannot know what memory was meant.
+// refused and who cannot know what memory was meant. Ranks that were in different calls may count differently after
+// that; then some compare what others do not, which costs nothing but the comparison.
 class Comparisons {
  public:
   explicit Comparisons(Check check) : check_(check) {}
@@ -33,7 +34,10 @@ class Comparisons {
   }
 
   // The devices were connected just now.
-  void restart() { unplanned_ = 0; }
+  void restart() {
+    unplanned_ = 0;
+    ran_.clear();
+  }
 
  private:
   static constexpr unsigned kFirst = 16;
@@ -91,11 +95,6 @@ struct Communicator::State {
     want_open(call.op);
     sign(batch, call);
     return host->start(std::move(batch), call.stream);
-  }
-
-  // Lets the devices go without waiting for a peer.
-  void drop_devices() {
-    for (const auto& [_, transport] : devices) transport->abort("the communicator was let go");
   }
 
   // Everything shared belongs to the process that made it.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "a2a/plan.h"
@@ -28,6 +29,9 @@ struct Signature {
   uint64_t number = 0;  // of the operation on its communicator, from 1
   uint64_t plan = 0;    // of the reusable plan, from 1; 0 = made for this call
 };
+
+// "alltoallv #146"
+A2A_API std::string name_of(const Signature& signature);
 
 // How much of an operation the host transport does.
 enum class Way : uint8_t {

@@ -32,9 +32,12 @@ class A2A_API HostTransport : public Transport {
   // The operation runs on a device without being compared first. Numbers go on as if it had run here. Returns what
   // stands against it already (see contradiction()), or why the transport is broken.
   virtual std::optional<Error> pass(const Signature& signature) = 0;
-  // What a peer says about an operation that this rank has passed: that it refused its arguments, or does not run it
-  // on a device. Nothing as long as no peer says so.
+  // What a peer says about an operation that this rank has passed: that it refused its arguments, or runs another one
+  // or on other memory. Nothing as long as no peer says so. A peer that compares the same operation is satisfied.
   virtual std::optional<Error> contradiction(const Signature& signature) = 0;
+
+  // What a peer says about the next operation, which this rank has not started yet: that it refuses to take part.
+  virtual std::optional<Error> refusal(const Signature& next) = 0;
 
   // The error that broke it, if any.
   virtual std::optional<Error> broken() = 0;

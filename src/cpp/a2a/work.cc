@@ -1,5 +1,7 @@
 #include "a2a/work.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace a2a {
@@ -18,7 +20,9 @@ void SignalWatch::look() {
 }
 
 void Work::wait(Deadline deadline) {
-  while (!wait_until(deadline)) {
+  constexpr auto kSlice = std::chrono::milliseconds(50);  // for signals that came while nothing slept
+  const auto slice = [&] { return Deadline::at(std::min(deadline.when(), Deadline::Clock::now() + kSlice)); };
+  while (!wait_until(interrupted == nullptr ? deadline : slice())) {
     if (deadline.passed()) throw Error(Code::timeout, "the wait timed out; the operation goes on");
     SignalWatch::look();
   }

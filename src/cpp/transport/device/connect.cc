@@ -1,6 +1,7 @@
 #include "transport/device/connect.h"
 
 #include <cstring>
+#include <exception>
 #include <optional>
 
 namespace a2a::device {
@@ -32,20 +33,25 @@ struct Word {
   }
 };
 
+Error as_error(const std::exception& error) {
+  const auto* const own = dynamic_cast<const Error*>(&error);
+  return own != nullptr ? *own : Error(Code::backend, error.what());
+}
+
 // Every rank says its word or why it has none; returns rank 0's.
-Word settle(const Meeting& meeting, Memory memory, const Word& mine, const std::optional<Error>& own_failure) {
+Word settle(const Meeting& meeting, const std::string& what, const Word& mine, const std::optional<Error>& failure) {
   Word said = mine;
-  if (own_failure) said = {static_cast<uint8_t>(own_failure->code()), own_failure->what(), {}};
+  if (failure) said = {static_cast<uint8_t>(failure->code()), failure->what(), {}};
   const auto all = meeting.tell_all(said.pack());
-  if (own_failure) throw *own_failure;
-  const std::string what = std::string("connecting the ranks for ") + to_string(memory) + " memory: ";
+  if (failure) throw Error(failure->code(), what + failure->what());
   std::vector<Word> words;
   for (const auto& text : all) words.push_back(Word::unpack(text));
   for (size_t rank = 0; rank < words.size(); ++rank) {
     if (words[rank].failure == 0) continue;
-    const bool known = words[rank].failure <= static_cast<uint8_t>(Code::backend);
-    throw Error(known ? static_cast<Code>(words[rank].failure) : Code::backend,
-                what + "rank " + std::to_string(rank) + ": " + words[rank].text);
+    auto code = Code::backend;
+    if (words[rank].failure <= static_cast<uint8_t>(Code::backend)) code = static_cast<Code>(words[rank].failure);
+    if (code == Code::invalid_argument) code = Code::mismatch;  // those were not this rank's arguments
+    throw Error(code, what + "rank " + std::to_string(rank) + ": " + words[rank].text);
   }
   for (size_t rank = 1; rank < words.size(); ++rank) {
     if (words[rank].text == words[0].text) continue;
@@ -55,9 +61,40 @@ Word settle(const Meeting& meeting, Memory memory, const Word& mine, const std::
   return words[0];
 }
 
+// What a rank looks at while it waits for the others inside the vendor's library.
+void look_around(const Meeting& meeting) {
+  SignalWatch::look();
+  if (meeting.deadline.passed()) {
+    throw Error(Code::timeout, "timed out; peers: " + meeting.host->whereabouts());
+  }
+  const auto lost = meeting.host->lost_peer();
+  if (auto error = meeting.host->broken()) throw *error;
+  if (lost) throw *lost;
+  if (auto error = meeting.peer_refuses()) throw *error;
+}
+
+std::unique_ptr<Collectives> join(Vendor& vendor, Device& device, const Meeting& meeting, const std::string& root) {
+  const Device::Current current(device);
+  if (meeting.adopted != nullptr) return vendor.adopt(device, meeting.adopted, meeting.rank, meeting.size);
+  return vendor.join(device,
+                     {meeting.rank, meeting.size, root, meeting.rank_table, [&meeting] { look_around(meeting); }});
+}
+
+// This rank could not join. The others may be waiting for it inside the vendor's library, where they look around.
+[[noreturn]] void give_up(const Meeting& meeting, const std::string& what, const Error& cause) {
+  const Error error(cause.code(), what + cause.what());
+  if (error.code() == Code::peer_lost || error.code() == Code::timeout || error.code() == Code::aborted) {
+    meeting.host->fail(error);
+  } else {
+    meeting.refuse(error.what());
+  }
+  throw error;
+}
+
 }  // namespace
 
 std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const Meeting& meeting) {
+  const std::string what = std::string("connecting the ranks for ") + to_string(memory) + " memory: ";
   const bool rooted = meeting.adopted == nullptr && meeting.rank_table.empty();
   std::optional<Error> failure;
   Vendor* vendor = nullptr;
@@ -72,25 +109,22 @@ std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const Meeting
                                                : "");
     const Device::Current current(*device);
     if (rooted && meeting.rank == 0) mine.root = vendor->new_root(*device);
-  } catch (const Error& error) {
-    failure = error;
+  } catch (const std::exception& error) {
+    failure = as_error(error);
   }
-  const Word first = settle(meeting, memory, mine, failure);
+  const Word first = settle(meeting, what, mine, failure);
 
   std::unique_ptr<Collectives> collectives;
   try {
-    const Device::Current current(*device);
-    if (meeting.adopted != nullptr) {
-      collectives = vendor->adopt(*device, meeting.adopted, meeting.rank, meeting.size);
-    } else {
-      collectives =
-          vendor->join(*device, {meeting.rank, meeting.size, first.root, meeting.rank_table, meeting.deadline});
-    }
-  } catch (const Error& error) {
-    failure = error;
+    collectives = join(*vendor, *device, meeting, first.root);
+  } catch (const Interrupted& error) {
+    meeting.host->fail(Error(Code::aborted, what + "rank " + std::to_string(meeting.rank) + ": " + error.what()));
+    throw;
+  } catch (const std::exception& error) {
+    give_up(meeting, what, as_error(error));
   }
-  settle(meeting, memory, {}, failure);
-  return std::make_shared<DeviceTransport>(std::move(device), std::move(collectives), meeting.host);
+  settle(meeting, what, {}, {});
+  return std::make_shared<DeviceTransport>(meeting.rank, std::move(device), std::move(collectives), meeting.host);
 }
 
 }  // namespace a2a::device

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,10 +21,13 @@ struct Meeting {
   std::string rank_table;
   Deadline deadline = Deadline::never();
   std::function<std::vector<std::string>(std::string_view)> tell_all;  // an allgather over host memory
+  std::function<void(std::string_view)> refuse;        // tells all why this rank does not take part in the next one
+  std::function<std::optional<Error>()> peer_refuses;  // whether a peer has done that
   std::shared_ptr<HostTransport> host;
 };
 
-// Collective. When one rank cannot, no rank does: all throw, the others naming it.
+// Collective. When one rank cannot, no rank does: all throw, the others naming it. They can try again after that,
+// unless a rank was lost, the deadline passed, or a signal ended the wait: then the communicator is broken.
 std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const Meeting& meeting);
 
 }  // namespace a2a::device

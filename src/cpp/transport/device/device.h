@@ -1,6 +1,7 @@
 // One accelerator, as its driver offers it: streams of work and events in them.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "a2a/types.h"
@@ -28,6 +29,8 @@ class Device {
   virtual bool reached(Event event) = 0;
   // What is enqueued on the stream from now on waits for the event.
   virtual void order(Stream stream, Event event) = 0;
+  // What the stream failed with, if it did and the driver says so: nothing that was enqueued there will be done.
+  virtual std::optional<std::string> failure(Stream) { return std::nullopt; }
   // Whether the stream records a graph instead of running. Throws for a stream that is none.
   virtual bool capturing(Stream stream) = 0;
   // Whether a null stream is one.

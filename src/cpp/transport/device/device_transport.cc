@@ -1,10 +1,12 @@
 #include "transport/device/device_transport.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,10 +23,6 @@ using std::chrono::milliseconds;
 // A peer that exits right after its own part is done has not failed this rank: its last bytes may still be on the way,
 // whatever the vendor's library says about the peer meanwhile.
 constexpr auto kGrace = milliseconds(100);
-
-std::string name_of(const Signature& signature) {
-  return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
-}
 
 // Longer and longer pauses. False when a signal ended one.
 class Pauses {
@@ -43,8 +41,7 @@ class Pauses {
 
 }  // namespace
 
-// ---- the work
-// --------------------------------------------------------------------------------------------------------
+// ---- the work ------------------------------------------------------------------------------------------------------
 
 DeviceWork::DeviceWork(std::shared_ptr<DeviceTransport> transport, const Batch& batch)
     : transport_(std::move(transport)),
@@ -52,7 +49,10 @@ DeviceWork::DeviceWork(std::shared_ptr<DeviceTransport> transport, const Batch& 
       deadline_(batch.deadline),
       compared_(batch.way == Way::compare) {}
 
-bool DeviceWork::done() { return finished_.load(std::memory_order_acquire) || transport_->look(*this); }
+bool DeviceWork::done() {
+  transport_->refuse_if_inherited();
+  return finished_.load(std::memory_order_acquire) || transport_->look(*this);
+}
 
 bool DeviceWork::wait_until(Deadline deadline) {
   Pauses pauses;
@@ -63,17 +63,28 @@ bool DeviceWork::wait_until(Deadline deadline) {
   return true;
 }
 
-void DeviceWork::order_before(Stream stream) { transport_->order_before(*this, stream); }
+void DeviceWork::order_before(Stream stream) {
+  transport_->refuse_if_inherited();
+  transport_->order_before(*this, stream);
+}
 
-// ---- the transport
-// ---------------------------------------------------------------------------------------------------
+// ---- the transport -------------------------------------------------------------------------------------------------
 
-DeviceTransport::DeviceTransport(std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
+DeviceTransport::DeviceTransport(Rank rank, std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
                                  std::shared_ptr<HostTransport> host)
-    : device_(std::move(device)), collectives_(std::move(collectives)), host_(std::move(host)) {}
+    : rank_(rank),
+      owner_(getpid()),
+      device_(std::move(device)),
+      collectives_(std::move(collectives)),
+      host_(std::move(host)) {}
 
 DeviceTransport::~DeviceTransport() {
-  if (!closed_ && !broken_) collectives_->abort({});
+  if (inherited()) {  // drivers do not survive a fork, and the device's state belongs to the parent
+    (void)device_.release();
+    (void)collectives_.release();
+    return;
+  }
+  if (!broken_) collectives_->abort({});
   try {
     const Device::Current current(*device_);
     for (const auto& work : flights_) {
@@ -86,26 +97,56 @@ DeviceTransport::~DeviceTransport() {
   }
 }
 
+bool DeviceTransport::inherited() const { return getpid() != owner_; }
+
+void DeviceTransport::refuse_if_inherited() const {
+  if (!inherited()) return;
+  throw Error(Code::aborted, "this operation was started before fork(): it belongs to the parent process");
+}
+
 void DeviceTransport::check(const Batch& batch, Stream stream) const {
-  collectives_->check(batch);
   const Device::Current current(*device_);
+  collectives_->check(batch);
   device_->capturing(stream);
 }
 
-std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream stream) {
+std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream callers) {
   const std::lock_guard order(order_);
   {
     const std::lock_guard lock(mutex_);
     throw_if_broken(batch.signature);
   }
+  const auto work = std::make_shared<DeviceWork>(shared_from_this(), batch);
+  const auto named = [&](const char* text) { return name_of(batch.signature) + " on " + where() + ": " + text; };
+  std::shared_ptr<void> held;
+  std::optional<Error> failure;
+  work->stream_ = callers;
   try {
     const Device::Current current(*device_);
-    return enqueue(batch, stream);
-  } catch (const Error& error) {
-    const Error cause = cause_of(Error(error.code(), name_of(batch.signature) + ": " + error.what()));
-    fail(cause);
-    throw cause;
+    if (device_->capturing(callers)) {
+      collectives_->enqueue(batch, callers);
+      work->finished_.store(true, std::memory_order_release);
+      return work;
+    }
+    work->stream_ = choose_stream(batch, callers);
+    board(work);
+    held = collectives_->enqueue(batch, work->stream_);
+    if (enqueued(*work, held)) return work;
+  } catch (const Interrupted& error) {
+    fail(Error(error.code(), named(error.what())));
+    collectives_->abort({&work->stream_, 1});
+    throw;
+  } catch (const std::exception& error) {
+    const auto* const own = dynamic_cast<const Error*>(&error);
+    failure.emplace(cause_of(Error(own != nullptr ? own->code() : Code::backend, named(error.what()))));
   }
+  const bool cause = failure && end(*failure, true);
+  // Once more: another thread may have ended everything before the operation was enqueued.
+  collectives_->abort({&work->stream_, 1});
+  if (cause) throw *failure;
+  const std::lock_guard lock(mutex_);
+  throw_if_broken(batch.signature);
+  return work;
 }
 
 // A peer's end has consequences in the vendor's library, which may be heard of before the peer's own words.
@@ -121,28 +162,25 @@ Error DeviceTransport::cause_of(const Error& error) {
   return error;
 }
 
-std::shared_ptr<DeviceWork> DeviceTransport::enqueue(const Batch& batch, Stream callers) {
-  auto work = std::make_shared<DeviceWork>(shared_from_this(), batch);
-  if (device_->capturing(callers)) {
-    collectives_->enqueue(batch, callers);
-    work->finished_.store(true, std::memory_order_release);
-    return work;
-  }
+// From here on the operation has a deadline and ends with the communicator, also while the vendor's library blocks.
+void DeviceTransport::board(const std::shared_ptr<DeviceWork>& work) {
   bool unwatched = false;
-  {  // before it is enqueued, which may take long, too
+  {
     const std::lock_guard lock(mutex_);
     flights_.push_back(work);
     unwatched = !std::exchange(watched_, true);
   }
   if (unwatched) watch(shared_from_this());
-  const Stream stream = choose_stream(batch, callers);
-  work->held_ = collectives_->enqueue(batch, stream);
+}
+
+// False when everything was ended meanwhile.
+bool DeviceTransport::enqueued(DeviceWork& work, const std::shared_ptr<void>& held) {
   const std::lock_guard lock(mutex_);
-  throw_if_broken(batch.signature);
-  work->event_ = take_event();
-  device_->record(work->event_, stream);
-  work->stream_ = stream;
-  return work;
+  if (broken_) return false;
+  work.held_ = held;
+  work.event_ = take_event();
+  device_->record(work.event_, work.stream_);
+  return true;
 }
 
 Stream DeviceTransport::choose_stream(const Batch& batch, Stream callers) {
@@ -168,19 +206,19 @@ void DeviceTransport::order_before(DeviceWork& work, Stream stream) {
 
 bool DeviceTransport::look(DeviceWork& work) {
   const std::lock_guard lock(mutex_);
-  const Device::Current current(*device_);
-  return reached(work);
+  try {
+    const Device::Current current(*device_);
+    return reached(work);
+  } catch (const Error&) {
+    return false;  // the watch sees it, too, and may end everything
+  }
 }
 
 bool DeviceTransport::reached(DeviceWork& work) {
   if (work.finished_.load(std::memory_order_acquire)) return true;
   if (broken_) return false;                 // whoever broke it ends the work, once the device has let go of the memory
   if (work.event_ == nullptr) return false;  // is being enqueued
-  try {
-    if (!device_->reached(work.event_)) return false;
-  } catch (const Error& error) {
-    work.error_.emplace(error.code(), name_of(work.signature_) + ": " + error.what());
-  }
+  if (!device_->reached(work.event_)) return false;
   finish(work);
   return true;
 }
@@ -203,8 +241,7 @@ void DeviceTransport::throw_if_broken(const Signature& signature) const {
   throw Error(broken_->code(), name_of(signature) + ": the communicator is broken: " + broken_->what());
 }
 
-// ---- what can go wrong
-// -----------------------------------------------------------------------------------------------
+// ---- what can go wrong ---------------------------------------------------------------------------------------------
 
 bool DeviceTransport::tend() noexcept {
   std::optional<Error> error;
@@ -214,8 +251,8 @@ bool DeviceTransport::tend() noexcept {
     std::erase_if(flights_, [this](const auto& work) { return reached(*work); });
     if (flights_.empty() || broken_) return watched_ = false;
     error = trouble();
-  } catch (const Error& problem) {
-    error = problem;
+  } catch (const std::exception& problem) {
+    error.emplace(Code::backend, where() + ": " + problem.what());
   }
   if (!error) return true;
   fail(*error);
@@ -232,33 +269,37 @@ std::optional<Error> DeviceTransport::trouble() {
       if (auto error = host_->contradiction(work->signature_)) return error;
     }
     if (work->deadline_.passed()) {
-      return Error(Code::timeout, name_of(work->signature_) + ": timed out on " + device_->name() +
-                                      "; peers: " + host_->whereabouts());
+      return Error(Code::timeout,
+                   name_of(work->signature_) + ": timed out on " + where() + "; peers: " + host_->whereabouts());
     }
   }
-  const auto failure = collectives_->failure();
-  if (!lost && !failure) return std::nullopt;
+  auto failure = collectives_->failure();
+  if (!failure) failure = device_->failure(first.stream_);
+  if (!lost && !failure) {
+    trouble_since_.reset();
+    return std::nullopt;
+  }
   if (!trouble_since_) trouble_since_ = Clock::now();
   if (Clock::now() - *trouble_since_ < kGrace) return std::nullopt;
   const std::string name = name_of(first.signature_);
   if (lost) return Error(Code::peer_lost, name + ": " + lost->what());  // the cause of what the library reports
-  return Error(Code::backend, name + " on " + device_->name() + ": " + *failure);
+  return Error(Code::backend, name + " on " + where() + ": " + *failure);
 }
 
 // The order matters: nobody may hear of the error while the device could still touch the memory of an operation.
-void DeviceTransport::fail(const Error& error) noexcept {
+// Returns whether this is what ended it.
+bool DeviceTransport::end(const Error& error, bool tell_peers) noexcept {
   std::vector<Stream> busy;
   {
     const std::lock_guard lock(mutex_);
-    if (broken_) return;
+    if (broken_) return false;
     broken_.emplace(error);
     for (const auto& work : flights_) {
-      if (work->event_ == nullptr) continue;
       const auto same = [&](Stream stream) { return stream.handle == work->stream_.handle; };
       if (std::ranges::none_of(busy, same)) busy.push_back(work->stream_);
     }
   }
-  host_->fail(error);  // first, so that the peers hear the cause before its consequences
+  if (tell_peers) host_->fail(error);  // first, so that the peers hear the cause before its consequences
   collectives_->abort(busy);
   const std::lock_guard lock(mutex_);
   for (const auto& work : flights_) {
@@ -267,9 +308,16 @@ void DeviceTransport::fail(const Error& error) noexcept {
     finish(*work);
   }
   flights_.clear();
+  return true;
 }
 
-void DeviceTransport::abort(std::string_view reason) noexcept { fail(Error(Code::aborted, std::string(reason))); }
+void DeviceTransport::abort(std::string_view reason) noexcept {
+  fail(Error(Code::aborted, "rank " + std::to_string(rank_) + " aborted: " + std::string(reason)));
+}
+
+void DeviceTransport::let_go() noexcept {
+  end(Error(Code::aborted, "rank " + std::to_string(rank_) + " has let go of this communicator"), false);
+}
 
 void DeviceTransport::drain(Deadline deadline) {
   for (;;) {
@@ -293,7 +341,6 @@ void DeviceTransport::close() {
   {
     const std::lock_guard lock(mutex_);
     if (broken_) return;
-    closed_ = true;
     broken_.emplace(Code::aborted, "the communicator is closed");
   }
   const Device::Current current(*device_);

@@ -1,11 +1,14 @@
 // Operations on the memory of one device: enqueued on a stream by a vendor's library, watched until they are done.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "a2a/transport.h"
@@ -40,7 +43,7 @@ class DeviceWork final : public Work {
 
 class DeviceTransport final : public Transport, public std::enable_shared_from_this<DeviceTransport> {
  public:
-  DeviceTransport(std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
+  DeviceTransport(Rank rank, std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
                   std::shared_ptr<HostTransport> host);
   ~DeviceTransport() override;
 
@@ -51,11 +54,13 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
 
   // Enqueues on the caller's stream, or, for batch.own_stream, on one of this transport that waits for what the
   // caller's has so far. An error on the way breaks the communicator, because the peers cannot be told.
-  std::shared_ptr<Work> start(Batch batch, Stream stream) override;
+  std::shared_ptr<Work> start(Batch batch, Stream callers) override;
   void abort(std::string_view reason) noexcept override;
 
-  // Breaks the communicator.
-  void fail(const Error& error) noexcept;
+  // Breaks the communicator on all ranks.
+  void fail(const Error& error) noexcept { end(error, true); }
+  // Ends what is in flight here, and takes nothing more. The peers are not told.
+  void let_go() noexcept;
   // Waits until everything in flight here is done, well or not, or the deadline passes.
   void drain(Deadline deadline);
   // Collective, after drain() on every rank.
@@ -68,21 +73,30 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
  private:
   friend class DeviceWork;
 
+  // "rank 1 (npu:0)"
+  std::string where() const { return "rank " + std::to_string(rank_) + " (" + device_->name() + ")"; }
+  bool inherited() const;
+  void refuse_if_inherited() const;
+
   bool look(DeviceWork& work);
   void order_before(DeviceWork& work, Stream stream);
   Stream choose_stream(const Batch& batch, Stream callers);
-  std::shared_ptr<DeviceWork> enqueue(const Batch& batch, Stream callers);
-  std::optional<Error> trouble();
+  void board(const std::shared_ptr<DeviceWork>& work);
+  bool enqueued(DeviceWork& work, const std::shared_ptr<void>& held);
+  bool end(const Error& error, bool tell_peers) noexcept;
   Error cause_of(const Error& error);
 
   // The following want the mutex held.
   bool reached(DeviceWork& work);
   void finish(DeviceWork& work);
+  std::optional<Error> trouble();
   void throw_if_broken(const Signature& signature) const;
   Event take_event();
 
-  const std::unique_ptr<Device> device_;
-  const std::unique_ptr<Collectives> collectives_;
+  const Rank rank_;
+  const pid_t owner_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Collectives> collectives_;
   const std::shared_ptr<HostTransport> host_;
   std::mutex order_;  // held while an operation is enqueued
   std::mutex mutex_;  // guards what follows
@@ -92,7 +106,6 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   std::optional<Error> broken_;
   std::optional<Deadline::Clock::time_point> trouble_since_;
   bool watched_ = false;
-  bool closed_ = false;
 };
 
 }  // namespace a2a::device

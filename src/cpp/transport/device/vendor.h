@@ -1,6 +1,7 @@
 // What a vendor's libraries do for the device transport: NCCL with the CUDA driver, HCCL with AscendCL.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,8 +30,8 @@ class Collectives {
   // What went wrong since, in the library's words. Cheap.
   virtual std::optional<std::string> failure() = 0;
 
-  // Ends the operations in flight, which are on these streams, and makes later ones fail. May be called from any thread
-  // and again.
+  // Ends the operations in flight, which are on these streams, and makes later ones fail. Returns when the device does
+  // not touch their memory any more, if the library can see to that. May be called from any thread and again.
   virtual void abort(std::span<const Stream> busy) noexcept = 0;
 
   // Collective: when every rank's operations are done.
@@ -43,7 +44,8 @@ struct Joining {
   int size = 1;
   std::string root;        // of rank 0's Vendor::new_root()
   std::string rank_table;  // path of a rank table to use instead, where the vendor has such; usually empty
-  Deadline deadline = Deadline::never();
+  // To be called every few milliseconds while the vendor's library waits for the others. Throws when that has to end.
+  std::function<void()> look;
 };
 
 // A vendor's libraries in this process.
@@ -58,7 +60,7 @@ class Vendor {
   virtual std::optional<int> device_of(const void* pointer) = 0;
   // A byte string that the other ranks need to find rank 0.
   virtual std::string new_root(Device& device) = 0;
-  // Collective, blocks until all ranks are there. Throws Error(timeout) or Error(backend).
+  // Collective, blocks until all ranks are there. Throws Error(backend), or what `look` throws.
   virtual std::unique_ptr<Collectives> join(Device& device, const Joining& joining) = 0;
   // Over a communicator of the caller's, which stays the caller's. Throws Error(invalid_argument) unless its rank and
   // size are these.

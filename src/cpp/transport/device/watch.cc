@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -16,16 +17,11 @@ constexpr auto kPeriod = std::chrono::milliseconds(5);
 
 class Watch {
  public:
-  // That of this process: a thread does not survive fork().
+  // That of this process: a thread does not survive fork(). Never destroyed.
   static Watch& get() {
     static std::mutex mutex;
-    static Watch* one = nullptr;  // never destroyed: its thread runs until the process ends
-    static pid_t owner = 0;
     const std::lock_guard lock(mutex);
-    if (owner != getpid()) {
-      one = new Watch;
-      owner = getpid();
-    }
+    if (one == nullptr || one->owner_ != getpid()) one = new Watch;
     return *one;
   }
 
@@ -36,17 +32,31 @@ class Watch {
   }
 
  private:
-  Watch() { std::thread(&Watch::run, this).detach(); }
+  Watch() : owner_(getpid()) {
+    std::thread(&Watch::run, this).detach();
+    std::atexit(stop);  // after the vendors' libraries were loaded, so before they shut down
+  }
+
+  // At the end of the process. The thread may be in a call of a driver, but must not make another one.
+  static void stop() {
+    constexpr auto kPatience = std::chrono::seconds(1);  // a driver that hangs cannot keep the process
+    if (one->owner_ != getpid()) return;
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (!one->round_.try_lock() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(kPeriod);
+  }
 
   [[noreturn]] void run() {
     for (;;) {
       auto busy = take();
-      std::erase_if(busy, [](const auto& transport) { return !transport->tend(); });
       {
-        const std::lock_guard lock(mutex_);
-        transports_.insert(transports_.end(), busy.begin(), busy.end());
+        const std::lock_guard round(round_);
+        std::erase_if(busy, [](const auto& transport) { return !transport->tend(); });
+        {
+          const std::lock_guard lock(mutex_);
+          transports_.insert(transports_.end(), busy.begin(), busy.end());
+        }
+        busy.clear();  // perhaps the last to hold one of them
       }
-      busy.clear();  // perhaps the last to hold one of them
       std::this_thread::sleep_for(kPeriod);
     }
   }
@@ -65,7 +75,11 @@ class Watch {
     return alive;
   }
 
-  std::mutex mutex_;
+  static inline Watch* one = nullptr;
+
+  const pid_t owner_;
+  std::mutex round_;  // held while drivers are asked; kept by stop()
+  std::mutex mutex_;  // guards what follows
   std::condition_variable news_;
   std::vector<std::weak_ptr<DeviceTransport>> transports_;
 };

@@ -28,7 +28,10 @@ Stream AscendDevice::new_stream() {
   return {stream};
 }
 
-void AscendDevice::delete_stream(Stream stream) noexcept { api_.destroy_stream(stream.handle); }
+// What an aborted operation left on it need not come to an end.
+void AscendDevice::delete_stream(Stream stream) noexcept {
+  (api_.destroy_stream_force != nullptr ? api_.destroy_stream_force : api_.destroy_stream)(stream.handle);
+}
 
 Event AscendDevice::new_event() {
   constexpr uint32_t kSynchronising = 1;  // ACL_EVENT_SYNC
@@ -52,6 +55,13 @@ bool AscendDevice::reached(Event event) {
 
 void AscendDevice::order(Stream stream, Event event) {
   api_.check_acl(api_.stream_wait_event(stream.handle, event), "aclrtStreamWaitEvent");
+}
+
+std::optional<std::string> AscendDevice::failure(Stream stream) {
+  int32_t status = 0;
+  const int error = api_.stream_query == nullptr ? 0 : api_.stream_query(stream.handle, &status);
+  if (error == 0) return std::nullopt;
+  return "the stream failed with " + api_.describe_acl(error);
 }
 
 void* AscendDevice::enter() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "transport/device/device.h"
 #include "transport/hccl/hccl_api.h"
@@ -25,6 +26,7 @@ class AscendDevice final : public device::Device {
   void record(device::Event event, Stream stream) override;
   bool reached(device::Event event) override;
   void order(Stream stream, device::Event event) override;
+  std::optional<std::string> failure(Stream stream) override;
   bool capturing(Stream) override { return false; }           // graphs are not supported
   bool has_default_stream() const override { return false; }  // HCCL wants a stream of its caller's
 

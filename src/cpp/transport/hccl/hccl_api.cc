@@ -62,7 +62,6 @@ void load_hccl(Api& api) {
   hccl.require("HcclGetRankSize", &api.get_rank_size);
   hccl.require("HcclGetRankId", &api.get_rank_id);
   hccl.find("HcclGetCommAsyncError", &api.get_comm_async_error);
-  hccl.find("HcclGetErrorString", &api.get_error_string);
   hccl.require("HcclAlltoAllV", &api.alltoallv);
   hccl.require("HcclAlltoAll", &api.alltoall);
   hccl.require("HcclAllGather", &api.allgather);
@@ -72,7 +71,6 @@ void load_hccl(Api& api) {
 void load_acl(Api& api) {
   const DynamicLibrary& acl = api.acl;
   acl.require("aclInit", &api.init);
-  acl.require("aclrtGetDevice", &api.get_device);
   acl.require("aclrtSetDevice", &api.set_device);
   acl.require("aclrtGetCurrentContext", &api.get_current_context);
   acl.require("aclrtSetCurrentContext", &api.set_current_context);
@@ -81,6 +79,8 @@ void load_acl(Api& api) {
   acl.require("aclrtFree", &api.free);
   acl.require("aclrtCreateStream", &api.create_stream);
   acl.require("aclrtDestroyStream", &api.destroy_stream);
+  acl.find("aclrtDestroyStreamForce", &api.destroy_stream_force);
+  acl.find("aclrtSynchronizeStreamWithTimeout", &api.synchronize_stream_with_timeout);
   acl.find("aclrtStreamQuery", &api.stream_query);
   acl.find("aclrtStreamAbort", &api.stream_abort);
   acl.require("aclrtCreateEventWithFlag", &api.create_event_with_flag);
@@ -131,15 +131,19 @@ const char* name_of(Result result) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
+// What the library says about this thread's latest error.
+std::string words(const char* (*recent_error)()) {
+  const char* const text = recent_error == nullptr ? nullptr : recent_error();
+  return text == nullptr || *text == '\0' ? "" : ": " + std::string(text);
+}
+
 }  // namespace
 
 std::string Api::describe(Result result) const {
-  std::string text = "error " + std::to_string(static_cast<int>(result)) + " (" + name_of(result) + ")";
-  if (const char* const more = recent_error == nullptr ? nullptr : recent_error(); more != nullptr && *more != '\0') {
-    text += ": " + std::string(more);
-  }
-  return text;
+  return "error " + std::to_string(static_cast<int>(result)) + " (" + name_of(result) + ")" + words(recent_error);
 }
+
+std::string Api::describe_acl(int error) const { return "error " + std::to_string(error) + words(recent_error); }
 
 void Api::check(Result result, const char* call) const {
   if (result == Result::success) return;
@@ -148,12 +152,7 @@ void Api::check(Result result, const char* call) const {
 }
 
 void Api::check_acl(int error, const char* call) const {
-  if (error == 0) return;
-  std::string text = std::string(call) + " failed with error " + std::to_string(error);
-  if (const char* const more = recent_error == nullptr ? nullptr : recent_error(); more != nullptr && *more != '\0') {
-    text += ": " + std::string(more);
-  }
-  throw Error(Code::backend, text);
+  if (error != 0) throw Error(Code::backend, std::string(call) + " failed with " + describe_acl(error));
 }
 
 const Api& api() {

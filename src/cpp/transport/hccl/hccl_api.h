@@ -52,7 +52,6 @@ struct Api {
   Result (*get_rank_size)(Comm, uint32_t*) = nullptr;
   Result (*get_rank_id)(Comm, uint32_t*) = nullptr;
   Result (*get_comm_async_error)(Comm, Result*) = nullptr;
-  const char* (*get_error_string)(Result) = nullptr;
   Result (*alltoallv)(const void* send, const void* send_counts, const void* sdispls, Type, const void* recv,
                       const void* recv_counts, const void* rdispls, Type, Comm, AclStream) = nullptr;
   Result (*alltoall)(const void* send, uint64_t count, Type, const void* recv, uint64_t, Type, Comm,
@@ -61,7 +60,6 @@ struct Api {
   Result (*batch_send_recv)(Item*, uint32_t items, Comm, AclStream) = nullptr;
 
   int (*init)(const char* config) = nullptr;
-  int (*get_device)(int32_t*) = nullptr;
   int (*set_device)(int32_t) = nullptr;
   int (*get_current_context)(AclContext*) = nullptr;
   int (*set_current_context)(AclContext) = nullptr;
@@ -70,6 +68,8 @@ struct Api {
   int (*free)(void*) = nullptr;
   int (*create_stream)(AclStream*) = nullptr;
   int (*destroy_stream)(AclStream) = nullptr;
+  int (*destroy_stream_force)(AclStream) = nullptr;
+  int (*synchronize_stream_with_timeout)(AclStream, int32_t milliseconds) = nullptr;
   int (*stream_query)(AclStream, int32_t* status) = nullptr;
   int (*stream_abort)(AclStream) = nullptr;
   int (*create_event_with_flag)(AclEvent*, uint32_t flag) = nullptr;
@@ -83,8 +83,9 @@ struct Api {
   // Throws Error(backend), or Error(timeout), with the library's own words.
   void check(Result result, const char* call) const;
   void check_acl(int error, const char* call) const;
-  // "error 2 (HCCL_E_PTR)"
+  // "error 2 (HCCL_E_PTR)", with the library's own words.
   std::string describe(Result result) const;
+  std::string describe_acl(int error) const;
 };
 
 // Loaded on first use. Throws Error(unsupported) when a library or a symbol is not there.

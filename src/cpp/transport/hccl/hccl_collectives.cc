@@ -89,17 +89,40 @@ struct Side {
   }
 };
 
+// HCCL takes at most one send and one receive for each pair of ranks in a call of HcclBatchSendRecv. So the k-th call
+// has the k-th segments of all pairs. A rank without any makes no call.
+using Calls = std::vector<std::vector<Item>>;
+
+void add(Calls& calls, Direction direction, Runs runs, Unit unit) {
+  size_t k = 0;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    k = i > 0 && runs[i - 1].peer == run.peer ? k + 1 : 0;
+    if (calls.size() <= k) calls.emplace_back();
+    calls[k].push_back({direction, run.data, run.bytes / unit.bytes, unit.type, static_cast<uint32_t>(run.peer)});
+  }
+}
+
 class HcclCollectives final : public device::Collectives {
  public:
   HcclCollectives(device::Device& device, Comm comm, int size, Ownership ownership)
       : api_(api()), index_(device.index()), comm_(comm), size_(size), ownership_(ownership) {
     constexpr int kHugeFirst = 0;
-    api_.check_acl(api_.malloc(reinterpret_cast<void**>(&nothing_), 2 * kNothing, kHugeFirst), "aclrtMalloc");
+    const int error = api_.malloc(reinterpret_cast<void**>(&nothing_), 2 * kNothing, kHugeFirst);
+    if (error == 0) return;
+    destroy();
+    api_.check_acl(error, "aclrtMalloc");
   }
 
   ~HcclCollectives() override {
     abort({});
-    if (nothing_ != nullptr) api_.free(nothing_);
+    try {
+      const AscendDevice device(index_);
+      const device::Device::Current current(device);
+      api_.free(nothing_);
+    } catch (const Error&) {
+      // The device is gone, and its memory with it.
+    }
   }
 
   void check(const Batch& batch) const override {
@@ -155,15 +178,19 @@ class HcclCollectives final : public device::Collectives {
   // What is enqueued ends with its stream; there is nothing else in HCCL that ends it. Where that call is missing,
   // destroying the communicator has to do.
   void abort(std::span<const Stream> busy) noexcept override {
+    constexpr int32_t kPatience = 1000;  // milliseconds, for what runs to let go of its memory
     try {
       const AscendDevice device(index_);
       const device::Device::Current current(device);
       for (const Stream stream : busy) {
-        if (api_.stream_abort != nullptr) api_.stream_abort(stream.handle);
+        if (api_.stream_abort != nullptr && stream.handle != nullptr) api_.stream_abort(stream.handle);
       }
-      const std::unique_lock lock(mutex_, std::try_to_lock);  // a call that hangs inside HCCL holds it
-      if (lock && comm_ != nullptr && ownership_ == Ownership::ours) api_.comm_destroy(comm_);
-      if (lock) comm_ = nullptr;
+      if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) destroy();  // a call that hangs in HCCL holds it
+      for (const Stream stream : busy) {
+        if (api_.synchronize_stream_with_timeout != nullptr && stream.handle != nullptr) {
+          api_.synchronize_stream_with_timeout(stream.handle, kPatience);
+        }
+      }
     } catch (const Error&) {
       // The device is gone, and all its work with it.
     }
@@ -171,13 +198,17 @@ class HcclCollectives final : public device::Collectives {
 
   void close() override {
     const std::lock_guard lock(mutex_);
-    if (Comm comm = std::exchange(comm_, nullptr); comm != nullptr && ownership_ == Ownership::ours) {
-      api_.check(api_.comm_destroy(comm), "HcclCommDestroy");
-    }
+    api_.check(destroy(), "HcclCommDestroy");
   }
 
  private:
   static constexpr size_t kNothing = 64;
+
+  // Lets go of the communicator, and ends it if it is ours. Without effect when that was done before.
+  Result destroy() noexcept {
+    Comm const comm = std::exchange(comm_, nullptr);
+    return comm == nullptr || ownership_ == Ownership::callers ? Result::success : api_.comm_destroy(comm);
+  }
 
   static void require(bool holds, const char* rule) {
     if (!holds) throw Error(Code::invalid_argument, rule);
@@ -187,9 +218,6 @@ class HcclCollectives final : public device::Collectives {
     for (const Run& run : runs) {
       const std::string what = std::to_string(run.bytes) + " bytes " + verb +
                                (verb[0] == 's' ? " to rank " : " from rank ") + std::to_string(run.peer);
-      if (AscendDevice::of(run.data) != index_) {
-        throw Error(Code::invalid_argument, what + " are not in the memory of npu:" + std::to_string(index_));
-      }
       if (reinterpret_cast<uintptr_t>(run.data) % unit.bytes != 0 || run.bytes % unit.bytes != 0) {
         throw Error(Code::invalid_argument, what + " are not aligned to elements of " + std::to_string(unit.bytes) +
                                                 " bytes, which HCCL wants");
@@ -197,6 +225,9 @@ class HcclCollectives final : public device::Collectives {
       if (run.bytes / unit.bytes > kMostElements) {
         throw Error(Code::unsupported, what + " are more than the " + std::to_string(kMostElements) + " elements of " +
                                            std::to_string(unit.bytes) + " bytes that HCCL takes at once");
+      }
+      if (AscendDevice::of(run.data) != index_) {
+        throw Error(Code::invalid_argument, what + " are not in the memory of npu:" + std::to_string(index_));
       }
     }
   }
@@ -231,16 +262,14 @@ class HcclCollectives final : public device::Collectives {
   }
 
   std::shared_ptr<void> send_recv(const Batch& batch, Unit unit, Stream stream) {
-    auto items = std::make_shared<std::vector<Item>>();
-    const auto add = [&](Direction direction, const Run& run) {
-      items->push_back({direction, run.data, run.bytes / unit.bytes, unit.type, static_cast<uint32_t>(run.peer)});
-    };
-    for (const Run& run : batch.sends) add(Direction::send, run);
-    for (const Run& run : batch.recvs) add(Direction::recv, run);
-    if (items->empty()) return nullptr;  // what has no peers needs no call
-    api_.check(api_.batch_send_recv(items->data(), static_cast<uint32_t>(items->size()), comm_, stream.handle),
-               "HcclBatchSendRecv");
-    return items;
+    auto calls = std::make_shared<Calls>();
+    add(*calls, Direction::send, batch.sends, unit);
+    add(*calls, Direction::recv, batch.recvs, unit);
+    for (auto& items : *calls) {
+      api_.check(api_.batch_send_recv(items.data(), static_cast<uint32_t>(items.size()), comm_, stream.handle),
+                 "HcclBatchSendRecv");
+    }
+    return calls;
   }
 
   const Api& api_;

@@ -32,12 +32,15 @@ class HcclVendor final : public device::Vendor {
   }
 
   std::unique_ptr<Collectives> join(Device& device, const Joining& joining) override {
-    const auto call = [&api = api_, index = device.index(), joining]() -> Comm {
+    Joining given = joining;
+    given.look = nullptr;  // is for this thread alone
+    const auto call = [&api = api_, index = device.index(), given]() -> Comm {
       const AscendDevice own(index);  // the current device belongs to a thread
       const Device::Current current(own);
-      return joining.rank_table.empty() ? join_by_root(api, joining) : join_by_table(api, joining);
+      return given.rank_table.empty() ? join_by_root(api, given) : join_by_table(api, given);
     };
-    Comm comm = device::in_background<Comm>(call, joining.deadline, "meeting the other ranks over HCCL");
+    const auto discard = [&api = api_](Comm comm) { api.comm_destroy(comm); };
+    Comm comm = device::in_background<Comm>(call, discard, joining.look);
     return new_collectives(device, comm, joining.size, Ownership::ours);
   }
 

@@ -1,6 +1,7 @@
 #include "transport/nccl/nccl_collectives.h"
 
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -25,13 +26,13 @@ class NcclCollectives final : public device::Collectives {
 
   ~NcclCollectives() override { abort({}); }
 
-  // Until the peers are there. NCCL is told not to block, so that a deadline or a signal can end the wait.
-  void connect(const UniqueId& id, Deadline deadline) {
+  // Until the peers are there. NCCL is told not to block, so that `look` can end the wait.
+  void connect(const UniqueId& id, const std::function<void()>& look) {
     Config config;
     config.version = static_cast<uint32_t>(api_.version);
     std::unique_lock lock(mutex_);
     const Result result = api_.comm_init_rank_config(&comm_, size_, id, rank_, &config);
-    settle(result, deadline, "ncclCommInitRankConfig", lock);
+    settle(result, look, "ncclCommInitRankConfig", lock);
   }
 
   void check(const Batch& batch) const override {
@@ -52,11 +53,11 @@ class NcclCollectives final : public device::Collectives {
     } else if (means == Means::alltoall) {
       const Result result = api_.alltoall(batch.sends[0].data, batch.recvs[0].data, batch.sends[0].bytes, Type::uint8,
                                           comm_, stream.handle);
-      settle(result, batch.deadline, "ncclAlltoAll", lock);
+      settle(result, looking(batch.deadline), "ncclAlltoAll", lock);
     } else {
       const Result result = api_.allgather(batch.sends[0].data, batch.recvs[0].data, batch.sends[0].bytes, Type::uint8,
                                            comm_, stream.handle);
-      settle(result, batch.deadline, "ncclAllGather", lock);
+      settle(result, looking(batch.deadline), "ncclAllGather", lock);
     }
     return nullptr;
   }
@@ -87,7 +88,7 @@ class NcclCollectives final : public device::Collectives {
     std::unique_lock lock(mutex_);
     if (comm_ == nullptr) return;
     if (ours_) {
-      settle(api_.comm_finalize(comm_), Deadline::after_seconds(30), "ncclCommFinalize", lock);
+      settle(api_.comm_finalize(comm_), looking(Deadline::after_seconds(30)), "ncclCommFinalize", lock);
       api_.check(api_.comm_destroy(comm_), nullptr, "ncclCommDestroy");
     }
     comm_ = nullptr;
@@ -142,16 +143,22 @@ class NcclCollectives final : public device::Collectives {
     }
     const Result end = api_.group_end();
     api_.check(first, comm_, call);
-    settle(end, batch.deadline, "ncclGroupEnd", lock);
+    settle(end, looking(batch.deadline), "ncclGroupEnd", lock);
+  }
+
+  static std::function<void()> looking(Deadline deadline) {
+    return [deadline] {
+      SignalWatch::look();
+      if (deadline.passed()) throw Error(Code::timeout, "timed out inside NCCL");
+    };
   }
 
   // A call that does not block may go on after it has returned, and nothing may be enqueued behind it before its end.
-  void settle(Result result, Deadline deadline, const char* call, std::unique_lock<std::mutex>& lock) {
+  void settle(Result result, const std::function<void()>& look, const char* call, std::unique_lock<std::mutex>& lock) {
     api_.check(result, comm_, call);
     while (result == Result::in_progress) {
       lock.unlock();
-      SignalWatch::look();
-      if (deadline.passed()) throw Error(Code::timeout, std::string(call) + ": timed out");
+      look();
       std::this_thread::sleep_for(std::chrono::microseconds(20));
       lock.lock();
       if (comm_ == nullptr) throw Error(Code::aborted, std::string(call) + ": aborted");
@@ -172,7 +179,7 @@ class NcclCollectives final : public device::Collectives {
 
 std::unique_ptr<device::Collectives> join_nccl(const UniqueId& id, const device::Joining& joining) {
   auto made = std::make_unique<NcclCollectives>(nullptr, joining.rank, joining.size, true);
-  made->connect(id, joining.deadline);
+  made->connect(id, joining.look);
   return made;
 }
 

@@ -111,7 +111,10 @@ bool Exchange::post(Membership& m) {
   words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
   if (received_bytes_ >= m.thresholds().stream) stores_ = Stores::streaming;
-  if (!batch_.refusal.empty()) write_text(words.refusal_text[n % kSlots], batch_.refusal);
+  const bool refused = !batch_.refusal.empty();
+  if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
+  const Head& own = pair(m.rank()).mine;
+  words.notice[n % kSlots].store(notice(n, own.op, refused ? 0 : own.memory), std::memory_order_release);
   for (int step = 1; step < m.size(); ++step) {
     offer(m, send_peer(m.rank(), m.size(), step));
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
@@ -416,10 +419,11 @@ void Exchange::look_for_pass(Membership& m, Rank peer) {
     throw Error(Code::aborted, name + ": " + me + " does not take part, its arguments were refused there: " +
                                    batch_.refusal + "; other ranks run it on a device already");
   }
-  quarrels_.push_back(name + ": rank " + std::to_string(peer) + " runs it on a device without comparing, " + me +
-                      " in " + to_string(batch_.signature.memory) + " memory" +
-                      (batch_.way == Way::compare ? ", comparing first" : ""));
-  give_up_pair(m, peer);
+  if (batch_.way != Way::compare) {
+    quarrels_.push_back(name + ": rank " + std::to_string(peer) + " runs it on a device without comparing, " + me +
+                        " in " + to_string(batch_.signature.memory) + " memory");
+  }
+  give_up_pair(m, peer);  // that peer finds out itself whether it disagrees
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------

@@ -102,10 +102,6 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
          " exchange the same number of bytes in segments of different sizes";
 }
 
-std::string name_of(const Signature& signature) {
-  return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
-}
-
 std::string name_of(uint32_t op, uint64_t number) {
   if (number == 0) return "none";
   return std::string(to_string(static_cast<Op>(op))) + " #" + std::to_string(number);

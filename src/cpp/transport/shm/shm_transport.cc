@@ -177,20 +177,36 @@ std::optional<Error> ShmTransport::contradiction(const Signature& signature) {
   return find_contradiction(signature);
 }
 
-// A rank that has passed an operation has no line of it, so a peer's line can only say that it was not meant so.
-std::optional<Error> ShmTransport::find_contradiction(const Signature& signature) {
+std::optional<Error> ShmTransport::refusal(const Signature& next) {
+  std::lock_guard lock(membership_.progress().mutex());
   for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == membership_.rank()) continue;
-    const Block& block = membership_.peer(peer).block;
-    Head head;
-    if (!observe(block.line(signature.number, membership_.rank()), signature.number, &head)) continue;
-    const std::string name = name_of(signature) + ": rank " + std::to_string(peer);
-    if (static_cast<Kind>(head.kind) == Kind::refused) {
-      return Error(Code::mismatch, name + " does not take part, its arguments were refused there: " +
-                                       peer_text(block.words().refusal_text[signature.number % kSlots]));
-    }
-    return Error(Code::mismatch, name + " calls " + to_string(static_cast<Op>(head.op)) + " in " +
-                                     to_string(static_cast<Memory>(head.memory)) + " memory, rank " +
+    if (auto error = find_refusal(peer, next)) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> ShmTransport::find_refusal(Rank peer, const Signature& signature) {
+  const auto& words = membership_.peer(peer).block.words();
+  const uint64_t slot = signature.number % kSlots;
+  const uint64_t said = words.notice[slot].load(std::memory_order_acquire);
+  if (said != notice(signature.number, static_cast<uint8_t>(said >> 8), 0)) return std::nullopt;
+  return Error(Code::mismatch,
+               name_of(signature) + ": rank " + std::to_string(peer) +
+                   " does not take part, its arguments were refused there: " + peer_text(words.refusal_text[slot]));
+}
+
+std::optional<Error> ShmTransport::find_contradiction(const Signature& signature) {
+  const auto op = static_cast<uint8_t>(signature.op), memory = static_cast<uint8_t>(signature.memory);
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == membership_.rank()) continue;
+    if (auto error = find_refusal(peer, signature)) return error;
+    const uint64_t said =
+        membership_.peer(peer).block.words().notice[signature.number % kSlots].load(std::memory_order_acquire);
+    if (said >> 16 != signature.number || said == notice(signature.number, op, memory)) continue;
+    return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(peer) + " calls " +
+                                     to_string(static_cast<Op>(static_cast<uint8_t>(said >> 8))) + " in " +
+                                     to_string(static_cast<Memory>(static_cast<uint8_t>(said))) + " memory, rank " +
                                      std::to_string(membership_.rank()) + " runs it in " + to_string(signature.memory) +
                                      " memory without comparing");
   }

@@ -25,6 +25,7 @@ class ShmTransport final : public HostTransport, private Active {
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
+  std::optional<Error> refusal(const Signature& next) override;
   std::optional<Error> broken() override;
   std::optional<Error> lost_peer() override;
   void fail(const Error& error) noexcept override;
@@ -58,6 +59,7 @@ class ShmTransport final : public HostTransport, private Active {
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
   std::optional<Error> find_contradiction(const Signature& signature);
+  std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
   void break_with(const Error& error);
   std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, Membership::NewBlock block,
