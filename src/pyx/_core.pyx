@@ -32,6 +32,7 @@ from quantize cimport *
 
 import importlib
 import os
+import sys
 import threading
 
 import numpy as np

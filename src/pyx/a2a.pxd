@@ -93,11 +93,17 @@ cdef extern from "a2a/bootstrap.h" nogil:
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
 
 
+cdef extern from "a2a/dynamic_library.h" nogil:
+    void add_library_directory "a2a::add_library_directory"(const string&) except +raise_current
+
+
 cdef extern from "a2a/communicator.h" nogil:
     enum class Check "a2a::Check":
         off
         first
         always
+
+    Check default_check "a2a::default_check"() except +raise_current
 
     cdef cppclass Call "a2a::Call":
         Op op

@@ -162,6 +162,22 @@ cdef str place_of(const View* view, str name):
     return where if memory == Memory.host else f"{where}:{view.device.device_id}"
 
 
+cdef bint wheels_found = False
+
+
+cdef int find_wheels() except -1:
+    """NVIDIA's wheels put NCCL into a directory beside the other packages, which the loader knows nothing of."""
+    global wheels_found
+    if wheels_found:
+        return 0
+    for path in sys.path:
+        directory = os.path.join(path, "nvidia", "nccl", "lib")
+        if os.path.isdir(directory):
+            add_library_directory(os.fsencode(directory))
+    wheels_found = True
+    return 0
+
+
 cdef int set_call_memory(Call* call, const View* view, str name) except -1:
     """Enters where the tensor lives, and the stream that its framework works on unless the caller gave one."""
     call.memory = memory_of(view, name)
@@ -169,6 +185,8 @@ cdef int set_call_memory(Call* call, const View* view, str name) except -1:
         return 0
     if call.memory == Memory.npu and call.stream.handle == <void*> 1:
         raise InvalidArgumentError("stream is 0, the default stream, which HCCL does not take; pass a stream of yours")
+    if call.memory == Memory.cuda:
+        find_wheels()
     call.device = view.device.device_id
     if call.stream.handle == NULL:
         call.stream.handle = view.stream
@@ -177,6 +195,7 @@ cdef int set_call_memory(Call* call, const View* view, str name) except -1:
 
 cdef Memory parse_memory(object memory) except *:
     if memory == "cuda":
+        find_wheels()
         return Memory.cuda
     if memory == "npu":
         return Memory.npu
@@ -195,7 +214,7 @@ cdef Memory parse_device(object device, int* index) except *:
 cdef Check parse_check(object check) except *:
     names = {"off": Check.off, "first": Check.first, "always": Check.always}
     if check is None:
-        check = os.environ.get("A2A_CHECK") or "first"
+        return default_check()
     if not isinstance(check, str) or check not in names:
         raise InvalidArgumentError(f"check is {shown(check)}; pass \"off\", \"first\" or \"always\"")
     return names[check]

@@ -342,7 +342,7 @@ TEST("backends that this build cannot serve say so in Setup, and at once") {
     CHECK(atb::LastFailure().code == a2a::Code::unsupported);
   };
   refused(with([](auto& p) { p.backend = "hccl"; }), "backend hccl: cannot find HCCL");
-  refused(with([](auto& p) { p.backend = "nccl"; }), "backend nccl: no transport for cuda memory");
+  refused(with([](auto& p) { p.backend = "nccl"; }), "backend nccl: cannot find NCCL");
   refused(with([](auto& p) { p.backend = "mpi"; }), "backend mpi: this build has no MPI transport");
   refused(with([&](auto& p) { p.backend = "auto", p.hcclComm = &workspace; }), "backend auto: cannot find HCCL");
   const TableFile file(2, 2);

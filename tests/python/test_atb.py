@@ -337,7 +337,11 @@ def test_number_of_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "why"),
-    [("hccl", "cannot find HCCL; looked for"), ("nccl", "no transport for cuda"), ("mpi", "this build has no MPI")],
+    [
+        ("hccl", "cannot find HCCL; looked for"),
+        ("nccl", "cannot find NCCL; looked for"),
+        ("mpi", "this build has no MPI"),
+    ],
 )
 def test_backends_without_their_library(backend: str, why: str) -> None:
     with pytest.raises(a2a.UnsupportedError, match=rf"(?s)backend {backend}: {why}.*ERROR_COMM_EMPTY"):

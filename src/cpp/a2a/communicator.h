@@ -44,6 +44,8 @@ enum class Check : uint8_t {
   always,  // before every operation
 };
 A2A_API const char* to_string(Check);
+// What the environment variable A2A_CHECK says, otherwise `first`. Throws Error(invalid_argument) for other words.
+A2A_API Check default_check();
 
 // Facts for `a2a info` and for messages.
 struct HostFacts {
@@ -61,8 +63,8 @@ struct HostFacts {
 class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   struct Options {
-    double timeout_seconds = 600;  // default deadline of every operation, and of making the communicator
-    Check check = Check::first;    // the same on all ranks
+    double timeout_seconds = 600;   // default deadline of every operation, and of making the communicator
+    Check check = default_check();  // the same on all ranks
   };
 
   // Collective. All ranks must live on one host; otherwise Error(unsupported).

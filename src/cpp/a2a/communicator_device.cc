@@ -1,4 +1,6 @@
 // Operations on device memory: which transport runs them, and what the ranks have to settle before.
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "a2a/communicator_state.h"
@@ -16,17 +18,28 @@ void require_runnable(const DeviceTransport& transport, const Batch& batch, cons
                                             std::to_string(call.device) + ", but this communicator uses " +
                                             transport.device().name());
   }
-  transport.check(batch);
+  transport.check(batch, call.stream);
 }
 
 }  // namespace
 
 const char* to_string(Check check) { return check == Check::off ? "off" : check == Check::first ? "first" : "always"; }
 
+Check default_check() {
+  const char* const text = std::getenv("A2A_CHECK");
+  if (text == nullptr || *text == '\0') return Check::first;
+  for (const Check check : {Check::off, Check::first, Check::always}) {
+    if (std::string_view(text) == to_string(check)) return check;
+  }
+  throw Error(Code::invalid_argument,
+              std::string("A2A_CHECK=") + text + " in the environment is none of off, first, always");
+}
+
 std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& call) {
   state_->home.refuse_if_inherited();
   const std::lock_guard order(state_->device_order);
   const auto transport = connected(call.memory, call.device, state_->deadline(call.deadline));
+  batch.signature = {call.op, call.memory, call.dtype, 0, call.plan};
   try {
     require_runnable(*transport, batch, call);
   } catch (const Error& error) {

@@ -18,8 +18,9 @@ using Clock = Deadline::Clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// A peer that exits right after its own part is done has not failed this rank: its last bytes may still be on the way.
-constexpr auto kGrace = milliseconds(200);
+// A peer that exits right after its own part is done has not failed this rank: its last bytes may still be on the way,
+// whatever the vendor's library says about the peer meanwhile.
+constexpr auto kGrace = milliseconds(100);
 
 std::string name_of(const Signature& signature) {
   return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
@@ -85,6 +86,12 @@ DeviceTransport::~DeviceTransport() {
   }
 }
 
+void DeviceTransport::check(const Batch& batch, Stream stream) const {
+  collectives_->check(batch);
+  const Device::Current current(*device_);
+  device_->capturing(stream);
+}
+
 std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream stream) {
   const std::lock_guard order(order_);
   {
@@ -107,18 +114,20 @@ std::shared_ptr<DeviceWork> DeviceTransport::enqueue(const Batch& batch, Stream 
     work->finished_.store(true, std::memory_order_release);
     return work;
   }
-  work->stream_ = choose_stream(batch, callers);
-  work->held_ = collectives_->enqueue(batch, work->stream_);
   bool unwatched = false;
-  {
+  {  // before it is enqueued, which may take long, too
     const std::lock_guard lock(mutex_);
-    throw_if_broken(batch.signature);  // given up meanwhile: nobody would look after it
-    work->event_ = take_event();
-    device_->record(work->event_, work->stream_);
     flights_.push_back(work);
     unwatched = !std::exchange(watched_, true);
   }
   if (unwatched) watch(shared_from_this());
+  const Stream stream = choose_stream(batch, callers);
+  work->held_ = collectives_->enqueue(batch, stream);
+  const std::lock_guard lock(mutex_);
+  throw_if_broken(batch.signature);
+  work->event_ = take_event();
+  device_->record(work->event_, stream);
+  work->stream_ = stream;
   return work;
 }
 
@@ -151,7 +160,8 @@ bool DeviceTransport::look(DeviceWork& work) {
 
 bool DeviceTransport::reached(DeviceWork& work) {
   if (work.finished_.load(std::memory_order_acquire)) return true;
-  if (broken_) return false;  // whoever broke it ends the work, once the device has let go of the memory
+  if (broken_) return false;                 // whoever broke it ends the work, once the device has let go of the memory
+  if (work.event_ == nullptr) return false;  // is being enqueued
   try {
     if (!device_->reached(work.event_)) return false;
   } catch (const Error& error) {
@@ -162,7 +172,7 @@ bool DeviceTransport::reached(DeviceWork& work) {
 }
 
 void DeviceTransport::finish(DeviceWork& work) {
-  free_events_.push_back(std::exchange(work.event_, nullptr));
+  if (work.event_ != nullptr) free_events_.push_back(std::exchange(work.event_, nullptr));
   work.held_.reset();
   work.finished_.store(true, std::memory_order_release);
 }
@@ -201,10 +211,8 @@ bool DeviceTransport::tend() noexcept {
 // Why what is in flight will never be done, if so.
 std::optional<Error> DeviceTransport::trouble() {
   const DeviceWork& first = *flights_.front();
+  const auto lost = host_->lost_peer();
   if (auto error = host_->broken()) return error;
-  if (const auto text = collectives_->failure()) {
-    return Error(Code::backend, name_of(first.signature_) + " on " + device_->name() + ": " + *text);
-  }
   for (const auto& work : flights_) {
     if (!work->compared_) {
       if (auto error = host_->contradiction(work->signature_)) return error;
@@ -214,15 +222,13 @@ std::optional<Error> DeviceTransport::trouble() {
                                       "; peers: " + host_->whereabouts());
     }
   }
-  const auto lost = host_->lost_peer();
-  if (!lost) {
-    peer_lost_since_.reset();
-  } else if (!peer_lost_since_) {
-    peer_lost_since_ = Clock::now();
-  } else if (Clock::now() - *peer_lost_since_ > kGrace) {
-    return Error(Code::peer_lost, name_of(first.signature_) + ": " + lost->what());
-  }
-  return std::nullopt;
+  const auto failure = collectives_->failure();
+  if (!lost && !failure) return std::nullopt;
+  if (!trouble_since_) trouble_since_ = Clock::now();
+  if (Clock::now() - *trouble_since_ < kGrace) return std::nullopt;
+  const std::string name = name_of(first.signature_);
+  if (lost) return Error(Code::peer_lost, name + ": " + lost->what());  // the cause of what the library reports
+  return Error(Code::backend, name + " on " + device_->name() + ": " + *failure);
 }
 
 // The order matters: nobody may hear of the error while the device could still touch the memory of an operation.
@@ -233,12 +239,13 @@ void DeviceTransport::fail(const Error& error) noexcept {
     if (broken_) return;
     broken_.emplace(error);
     for (const auto& work : flights_) {
+      if (work->event_ == nullptr) continue;
       const auto same = [&](Stream stream) { return stream.handle == work->stream_.handle; };
       if (std::ranges::none_of(busy, same)) busy.push_back(work->stream_);
     }
   }
+  host_->fail(error);  // first, so that the peers hear the cause before its consequences
   collectives_->abort(busy);
-  host_->fail(error);
   const std::lock_guard lock(mutex_);
   for (const auto& work : flights_) {
     if (work->finished_.load(std::memory_order_acquire)) continue;

@@ -32,7 +32,7 @@ class DeviceWork final : public Work {
   Deadline deadline_;
   bool compared_;  // its peers are known to take part
   Stream stream_;
-  Event event_ = nullptr;       // nullptr: recorded into a graph, which says nothing about when it runs
+  Event event_ = nullptr;       // nullptr: not enqueued yet, or into a graph, which says nothing about when it runs
   std::shared_ptr<void> held_;  // by the vendor's library
   std::optional<Error> error_;
   std::atomic<bool> finished_{false};  // error_ is final then
@@ -46,8 +46,8 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
 
   const Device& device() const { return *device_; }
 
-  // Throws what the vendor's library would refuse, before any peer is involved.
-  void check(const Batch& batch) const { collectives_->check(batch); }
+  // Throws what the driver or the vendor's library would refuse, before any peer is involved.
+  void check(const Batch& batch, Stream stream) const;
 
   // Enqueues on the caller's stream, or, for batch.own_stream, on one of this transport that waits for what the
   // caller's has so far. An error on the way breaks the communicator, because the peers cannot be told.
@@ -89,7 +89,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   std::vector<Event> free_events_;
   Stream own_stream_;
   std::optional<Error> broken_;
-  std::optional<Deadline::Clock::time_point> peer_lost_since_;
+  std::optional<Deadline::Clock::time_point> trouble_since_;
   bool watched_ = false;
   bool closed_ = false;
 };
