@@ -1,5 +1,7 @@
 // The life of an operation: the order of the checks of InferShape, Setup and Execute, parameters that change, and the
 // calls that ATB does not have.
+#include <array>
+
 #include "a2a/bootstrap.h"
 #include "atb_ranks.h"
 
@@ -183,8 +185,7 @@ TEST("several executions in flight, and a refusal instead of one") {
   ranks::everywhere(3, [](int rank, Mode mode) {
     const auto operation = new_operation(ones(rank, 3, "flight", mode));
     const auto context = ranks::new_context();
-    std::vector<Tensors> tensors;
-    for (int i = 0; i < 3; ++i) tensors.emplace_back(3);
+    std::array<Tensors, 3> tensors{Tensors(3), Tensors(3), Tensors(3)};
     uint64_t workspace = 0;
     CHECK(failed(operation->Setup(tensors[0].pack, workspace, context.get()), atb::NO_ERROR, ""));
     std::vector<std::shared_ptr<a2a::Work>> works(tensors.size());
