@@ -303,10 +303,10 @@ TEST("a call that never comes is a timeout that says what the peer did last") {
     ascend::Memory send(64), recv(64);
     if (comm.rank() == 0) {
       const auto work = swap(comm, send, recv, 0, 0.5);
-      CHECK_THROWS(Code::timeout, "timed out on npu:0; peers: rank 1", work->wait());
+      CHECK_THROWS(Code::timeout, "timed out on rank 0 (npu:0); peers: rank 1", work->wait());
     } else {
       std::this_thread::sleep_for(std::chrono::seconds(1));
-      CHECK_THROWS(Code::timeout, "timed out on npu:0", comm.barrier());
+      CHECK_THROWS(Code::timeout, "timed out on rank 0 (npu:0)", comm.barrier());
     }
     CHECK(comm.broken());
   });
