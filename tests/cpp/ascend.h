@@ -26,6 +26,8 @@ class Acl {
   int (*memcpy)(void*, size_t, const void*, size_t, int);
   int (*create_stream)(void**);
   int (*synchronize_stream)(void*);
+  int (*stream_abort)(void*);
+  int (*destroy_stream_force)(void*);
 
  private:
   Acl() {
@@ -38,7 +40,9 @@ class Acl {
     find("aclInit", &init), find("aclrtSetDevice", &set_device);
     find("aclrtMalloc", &malloc), find("aclrtFree", &free), find("aclrtMemcpy", &memcpy);
     find("aclrtCreateStream", &create_stream), find("aclrtSynchronizeStream", &synchronize_stream);
-    init(nullptr);  // or somebody has before
+    find("aclrtDestroyStreamForce", &destroy_stream_force);
+    stream_abort = reinterpret_cast<int (*)(void*)>(dlsym(library_, "aclrtStreamAbort"));  // not in old versions
+    init(nullptr);                                                                         // or somebody has before
   }
 
   template <class Function>
@@ -52,8 +56,10 @@ class Acl {
 
 // The calling thread works on this device from now on, with one stream.
 inline thread_local void* stream = nullptr;
-inline void use_device(int device) {
-  CHECK_EQ(Acl::get().set_device(device), 0);
+inline thread_local int device = -1;
+inline void use_device(int index) {
+  device = index;
+  CHECK_EQ(Acl::get().set_device(index), 0);
   if (stream == nullptr) CHECK_EQ(Acl::get().create_stream(&stream), 0);
 }
 

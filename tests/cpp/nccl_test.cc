@@ -2,24 +2,32 @@
 // tests/fakes, whose variables make it fail.
 #include <chrono>
 
+#define A2A_TEST_NVIDIA
 #include "device_ranks.h"
 
 namespace {
 
 using namespace device_ranks;
-using a2a::Code;
 using nvidia::Memory;
 
-Call call_on(const Communicator& comm, Op op, size_t bytes = 4) { return call_of<Nvidia>(comm, op, bytes); }
+// One element of 4 bytes from each rank to each; rank 0 sends `wrong` more to rank 1.
+WorkPtr swap(Communicator& comm, const Memory& send, const Memory& recv, int64_t wrong = 0, double timeout = 30) {
+  const auto n = static_cast<size_t>(comm.size());
+  std::vector<int64_t> to(n, 1);
+  const std::vector<int64_t> from(n, 1);
+  if (comm.rank() == 0) to[1] += wrong;
+  return start(comm, Plan::alltoallv(comm.rank(), comm.size(), 4, {to, {}}, 8, {from, {}}, 8), send, recv,
+               call_of(comm, Op::alltoallv, 4, timeout));
+}
 
 }  // namespace
 
 TEST("uneven exchanges of elements of every size, from one rank to many") {
   for (const int n : {1, 2, 3, 8}) {
     const check::Note note("ranks", static_cast<uint64_t>(n));
-    everywhere<Nvidia>(n, [](Communicator& comm) {
+    everywhere(n, [](Communicator& comm) {
       int round = 0;
-      for (const size_t unit : {1, 2, 3, 4, 8, 16, 24}) exchange<Nvidia>(comm, unit, round++);
+      for (const size_t unit : {1, 2, 3, 4, 8, 16, 24}) exchange(comm, unit, round++);
       comm.close();
     });
   }
@@ -36,26 +44,26 @@ TEST("equal parts, allgather, lists and several segments per peer, with and with
     Memory send(24), recv(24);
     send.upload(sent);
     const std::vector<int64_t> two(3, 2);
-    start(comm, Plan::alltoallv(me, n, 4, {two, {}}, 6, {two, {}}, 6), send, recv, call_on(comm, Op::alltoall));
+    start(comm, Plan::alltoallv(me, n, 4, {two, {}}, 6, {two, {}}, 6), send, recv, call_of(comm, Op::alltoall));
     CHECK(recv.download() == wanted);
-    start(comm, Plan::allgather(me, n, 8), send, recv, call_on(comm, Op::allgather));
+    start(comm, Plan::allgather(me, n, 8), send, recv, call_of(comm, Op::allgather));
     CHECK(recv.download() == gathered);
 
     // In place: this rank's part is where it belongs already.
     const void* own = recv.bytes() + 8 * me;
     void* all = recv.get();
-    comm.start(Plan::allgather(me, n, 8), {&own, 1}, {&all, 1}, call_on(comm, Op::allgather));
+    comm.start(Plan::allgather(me, n, 8), {&own, 1}, {&all, 1}, call_of(comm, Op::allgather));
     CHECK(recv.download() == gathered);
 
     const std::vector<size_t> bytes(3, 8);
     const void* from[] = {send.bytes(), send.bytes() + 8, send.bytes() + 16};
     void* to[] = {recv.bytes() + 16, recv.bytes() + 8, recv.bytes()};
-    comm.start(Plan::alltoall_list(me, n, bytes, bytes), from, to, call_on(comm, Op::alltoall_list));
+    comm.start(Plan::alltoall_list(me, n, bytes, bytes), from, to, call_of(comm, Op::alltoall_list));
     const auto list = recv.download();
     for (size_t i = 0; i < 8; ++i) CHECK(list[16 + i] == wanted[i] && list[i] == wanted[16 + i]);
 
     const std::vector<int64_t> ones(6, 1);  // two experts on each rank, a row of 4 bytes for each
-    start(comm, Plan::global_scatter(me, n, 4, ones, ones), send, recv, call_on(comm, Op::global_scatter));
+    start(comm, Plan::global_scatter(me, n, 4, ones, ones), send, recv, call_of(comm, Op::global_scatter));
     const auto scattered = recv.download();
     for (int expert = 0; expert < 2; ++expert) {
       for (int peer = 0; peer < n; ++peer) {
@@ -65,36 +73,36 @@ TEST("equal parts, allgather, lists and several segments per peer, with and with
     }
     comm.close();
   };
-  everywhere<Nvidia>(3, body);
+  everywhere(3, body);
 #if !defined(__SANITIZE_THREAD__)
   const std::string old = std::string(std::getenv("A2A_FAKES")) + "/nccl-2.18/libnccl.so.2";
-  everywhere<Nvidia>(3, body, {{"A2A_NCCL_LIBRARY", old.c_str()}});
+  everywhere(3, body, {{"A2A_NCCL_LIBRARY", old}});
 #endif
 }
 
 TEST("nothing at all, and nothing on one side, are exchanges too") {
-  everywhere<Nvidia>(2, [](Communicator& comm) {
+  everywhere(2, [](Communicator& comm) {
     Memory send(8), recv(8);
     const std::vector<int64_t> none(2, 0);
     const auto nothing = Plan::alltoallv(comm.rank(), 2, 4, {none, {}}, 2, {none, {}}, 2);
-    start(comm, nothing, send, recv, call_on(comm, Op::alltoallv))->wait();
-    start(comm, nothing, send, recv, call_on(comm, Op::alltoall))->wait();
-    start(comm, Plan::allgather(comm.rank(), 2, 0), send, recv, call_on(comm, Op::allgather))->wait();
+    start(comm, nothing, send, recv, call_of(comm, Op::alltoallv))->wait();
+    start(comm, nothing, send, recv, call_of(comm, Op::alltoall))->wait();
+    start(comm, Plan::allgather(comm.rank(), 2, 0), send, recv, call_of(comm, Op::allgather))->wait();
     std::vector<int64_t> to(2), from(2);
     if (comm.rank() == 0) to[1] = 2;
     if (comm.rank() == 1) from[0] = 2;
     const auto one_way = Plan::alltoallv(comm.rank(), 2, 4, {to, {}}, 2, {from, {}}, 2);
-    start(comm, one_way, send, recv, call_on(comm, Op::alltoallv))->wait();
+    start(comm, one_way, send, recv, call_of(comm, Op::alltoallv))->wait();
     comm.close();
   });
 }
 
 TEST("operations on streams: the caller's, the communicator's, the default one") {
-  everywhere<Nvidia>(2, [](Communicator& comm) {
+  everywhere(2, [](Communicator& comm) {
     const Uneven x(comm, 4, 0);
     Memory send(x.sent.size()), recv(x.wanted.size());
     send.upload(x.sent);
-    Call call = call_on(comm, Op::alltoallv);
+    Call call = call_of(comm, Op::alltoallv);
     call.own_stream = true;
     const auto work = start(comm, x.plan(), send, recv, call);
     work->order_before({nvidia::stream});
@@ -108,11 +116,11 @@ TEST("operations on streams: the caller's, the communicator's, the default one")
 }
 
 TEST("a planned exchange is captured into a graph and replayed") {
-  everywhere<Nvidia>(2, [](Communicator& comm) {
+  everywhere(2, [](Communicator& comm) {
     const Uneven x(comm, 4, 1);
     Memory send(x.sent.size()), recv(x.wanted.size());
     send.upload(x.sent);
-    Call call = call_on(comm, Op::alltoallv);
+    Call call = call_of(comm, Op::alltoallv);
     call.plan = comm.next_plan();
     start(comm, x.plan(), send, recv, call)->wait();
     comm.barrier();  // while one thread captures, the others of its process may not do what a capture forbids
@@ -123,39 +131,38 @@ TEST("a planned exchange is captured into a graph and replayed") {
       graph.launch();
       CHECK(recv.download() == x.wanted);
     }
-    exchange<Nvidia>(comm, 4, 2);
+    exchange(comm, 4, 2);
     comm.barrier();
     comm.close();
   });
 }
 
 TEST("a disagreement is an error on both ranks before anything is enqueued, and the next exchange is right") {
-  everywhere<Nvidia>(2, [](Communicator& comm) {
+  everywhere(2, [](Communicator& comm) {
     Memory send(64), recv(64);
-    CHECK_THROWS(Code::mismatch, "rank 0 sends 2 elements to rank 1, which expects 1",
-                 swap<Nvidia>(comm, send, recv, 1));
-    exchange<Nvidia>(comm, 4, 0);
+    CHECK_THROWS(Code::mismatch, "rank 0 sends 2 elements to rank 1, which expects 1", swap(comm, send, recv, 1));
+    exchange(comm, 4, 0);
     if (comm.rank() == 0) {
-      Call other = call_on(comm, Op::alltoallv);
+      Call other = call_of(comm, Op::alltoallv);
       other.device = 5;
       CHECK_THROWS(Code::invalid_argument, "the tensors are on cuda:5, but this communicator uses cuda:0",
                    start(comm, Plan::allgather(0, 2, 8), send, recv, other));
     } else {
       CHECK_THROWS(Code::mismatch, "its arguments were refused there: the tensors are on cuda:5",
-                   swap<Nvidia>(comm, send, recv));
+                   swap(comm, send, recv));
     }
-    exchange<Nvidia>(comm, 4, 1);
+    exchange(comm, 4, 1);
     comm.close();
   });
 }
 
 TEST("a mismatch that nobody compares is a timeout on every rank, and ends what NCCL would wait for") {
-  everywhere<Nvidia>(2, [](Communicator& comm) {
-    reach_unchecked<Nvidia>(comm);
+  everywhere(2, [](Communicator& comm) {
+    reach_unchecked(comm);
     Memory send(64), recv(64);
     const auto before = std::chrono::steady_clock::now();
     try {
-      swap<Nvidia>(comm, send, recv, 1, 0.5)->wait();
+      swap(comm, send, recv, 1, 0.5)->wait();
       CHECK(false);
     } catch (const a2a::Error& error) {
       CHECK(error.code() == Code::timeout || error.code() == Code::aborted);
@@ -169,24 +176,24 @@ TEST("a mismatch that nobody compares is a timeout on every rank, and ends what 
 
 TEST("NCCL's errors break the communicator on every rank, without a hang") {
   for (const char* const fault : {"A2A_FAKE_ASYNC_ERROR", "A2A_FAKE_REFUSE"}) {
-    everywhere<Nvidia>(2,
-                       [&](Communicator& comm) {
-                         Memory send(64), recv(64);
-                         bool failed = false;
-                         for (int i = 0; i < 30 && !failed; ++i) {
-                           try {
-                             swap<Nvidia>(comm, send, recv, 0, 5)->wait();
-                           } catch (const a2a::Error& error) {
-                             failed = true;
-                             if (error.code() != Code::aborted && error.code() != Code::peer_lost) {
-                               if (!CHECK(std::string(error.what()).find(fault) != std::string::npos))
-                                 check::fail(error.what());
-                             }
-                           }
-                         }
-                         CHECK(failed && comm.broken());
-                       },
-                       {{fault, "3@1"}});
+    everywhere(2,
+               [&](Communicator& comm) {
+                 Memory send(64), recv(64);
+                 bool failed = false;
+                 for (int i = 0; i < 30 && !failed; ++i) {
+                   try {
+                     swap(comm, send, recv, 0, 5)->wait();
+                   } catch (const a2a::Error& error) {
+                     failed = true;
+                     if (error.code() != Code::aborted && error.code() != Code::peer_lost) {
+                       if (!CHECK(std::string(error.what()).find(fault) != std::string::npos))
+                         check::fail(error.what());
+                     }
+                   }
+                 }
+                 CHECK(failed && comm.broken());
+               },
+               {{fault, "3@1"}});
   }
 }
 
@@ -197,7 +204,7 @@ TEST("ranks without the library say so on every rank") {
     if (comm.rank() == 1) setenv("A2A_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
     Memory send(64), recv(64);
     CHECK_THROWS(Code::unsupported, comm.rank() == 1 ? "cannot find NCCL" : "rank 1: cannot find NCCL",
-                 swap<Nvidia>(comm, send, recv));
+                 swap(comm, send, recv));
     comm.barrier();
     comm.close();
   });
@@ -205,18 +212,18 @@ TEST("ranks without the library say so on every rank") {
 }
 
 TEST("split groups, each with a communicator of its own") {
-  everywhere<Nvidia>(4, [](Communicator& comm) {
-    exchange<Nvidia>(comm, 4, 0);
+  everywhere(4, [](Communicator& comm) {
+    exchange(comm, 4, 0);
     const auto half = comm.split(comm.rank() % 2, 0);
     const Uneven x(*half, 4, 1);
     Memory send(x.sent.size()), recv(x.wanted.size());
     send.upload(x.sent);
     for (int i = 0; i < 3; ++i) {
-      Call call = call_on(*half, Op::alltoallv);
+      Call call = call_of(*half, Op::alltoallv);
       call.device = comm.rank();
       start(*half, x.plan(), send, recv, call);
       CHECK(recv.download() == x.wanted);
-      exchange<Nvidia>(comm, 4, i);
+      exchange(comm, 4, i);
     }
     half->close();
     comm.close();
@@ -227,12 +234,12 @@ TEST("a rank that dies is a lost peer to the others") {
 #if !defined(__SANITIZE_THREAD__)
   auto processes = ranks::start_processes(3, [](Communicator& comm) {
     nvidia::use_device(comm.rank());
-    reach_unchecked<Nvidia>(comm);
+    reach_unchecked(comm);
     if (comm.rank() == 2) raise(SIGKILL);
     Memory send(64), recv(64);
     const auto before = std::chrono::steady_clock::now();
     try {
-      swap<Nvidia>(comm, send, recv)->wait();
+      swap(comm, send, recv)->wait();
       CHECK(false);
     } catch (const a2a::Error& error) {
       CHECK(error.code() == Code::peer_lost && std::string(error.what()).find("rank 2") != std::string::npos);
