@@ -21,6 +21,7 @@ from ._core import (
     MismatchError,
     dequantize_blocks_sum,
     dequantize_sum,
+    describe_tensor,
     flat_array,
     from_float32,
     new_like,
@@ -98,7 +99,7 @@ def quantized_all_reduce(
         _require_block(block)
         _require_choice(gather, "float16", "int8")
         flat, _ = flat_array(x, "x", "int8")
-        channels = _channels(x, flat)
+        channels = _channels(x)
         scales, offsets = _parameter(scale, "scale", channels), _parameter(offset, "offset", channels)
         ours = _Parts(comm.size, flat.size, block)
         header = _header(flat.size, block, gather, scales, offsets)
@@ -266,12 +267,10 @@ def _require_choice(gather: str, *choices: str) -> None:
         raise InvalidArgumentError(f"gather is {gather!r}; pass {' or '.join(map(repr, choices))}")
 
 
-def _channels(x: Any, flat: npt.NDArray[Any]) -> int:
+def _channels(x: Any) -> int:
     """The last dimension of a tensor."""
-    shape = getattr(x, "shape", None)
-    if shape is None:  # a plain buffer
-        return max(int(flat.size), 1)
-    return max(int(shape[-1]), 1) if len(shape) else 1
+    shape = describe_tensor(x)["shape"]
+    return max(shape[-1], 1) if shape else 1
 
 
 def _parameter(value: Any, name: str, channels: int) -> _Floats:

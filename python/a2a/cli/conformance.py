@@ -7,6 +7,7 @@ import importlib.util
 import os
 import random
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -126,6 +127,7 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         names = _usable(options.frameworks, how, way)
     except ValueError as error:
         parser.error(f"--frameworks: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks are ended, too
     shown = ", ".join(map(frameworks.short, names))
     ranks = ",".join(map(str, options.ranks))
     matrix = Matrix({"a2a": __version__, "transport": how, "ranks": ranks, "frameworks": shown})
@@ -181,7 +183,7 @@ def _results(
         for name, tasks in batches:
             chosen = _chosen(tasks, options, chance)
             with _Progress(f"{how}, {ranks} rank{'s' * (ranks > 1)}, {name}", len(chosen)) as progress:
-                for result in run(how, ranks, chosen, alone=bool(options.peer)):
+                for result in run(how, ranks, chosen):
                     progress.step(result)
                     yield result
 

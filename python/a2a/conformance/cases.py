@@ -202,7 +202,8 @@ class Case:
         total = np.sum([part.view(np.int8).astype(np.int32) for part in sends], axis=0).astype(np.float32)
         scale, offset = (np.asarray(self.facts[name], np.float32) for name in ("scale", "offset"))
         with np.errstate(over="ignore"):
-            return ((total + np.float32(self.ranks) * offset) * scale).astype(np.float16).view("V2")
+            result: Raw = ((total + np.float32(self.ranks) * offset) * scale).astype(np.float16).view("V2")
+        return result
 
     # ---- the way back
 

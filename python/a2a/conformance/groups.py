@@ -54,6 +54,8 @@ class Way:
     """What makes ranks: "fork", "threads" or "mpiexec", whose ranks learn their number from ``join``."""
     frameworks: tuple[str, ...] = ()
     """The only ones that it takes; () for all."""
+    refusal: str = ""
+    """What an error says that means "not supported", beside NotImplementedError; "" where that is all."""
 
 
 OWN = {"core": "", "torch": "a2a.torch", "paddle": "a2a.paddle", "atb": "a2a.atb"}
@@ -126,10 +128,21 @@ TRANSPORTS = {
     "hccl": Way(None, OWN, _not_built("hccl"), memory="npu"),
 }
 PEERS = {
-    "gloo": Way(_gloo, {"torch": "torch.distributed"}, _lacks("torch"), frameworks=("torch",)),
+    "gloo": Way(
+        _gloo,
+        {"torch": "torch.distributed"},
+        _lacks("torch"),
+        frameworks=("torch",),
+        refusal="Invalid scalar type",
+    ),
     "paddle-gloo": Way(_paddle_gloo, {"paddle": "paddle.distributed"}, _lacks("paddle"), frameworks=("paddle",)),
     "mpi4py": Way(
-        _mpi4py, {"mpi4py": "mpi4py.MPI"}, _lacks("mpi4py", "mpiexec"), launcher="mpiexec", frameworks=("numpy",)
+        _mpi4py,
+        {"mpi4py": "mpi4py.MPI"},
+        _lacks("mpi4py", "mpiexec"),
+        launcher="mpiexec",
+        frameworks=("numpy",),
+        refusal="DLPack only supports",
     ),
 }
 WAYS = {**TRANSPORTS, **PEERS}

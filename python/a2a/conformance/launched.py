@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from .rank import Task
 def main(path: Path) -> None:
     die_with_parent()
     given = json.loads(path.read_text(encoding="utf-8"))
+    os.kill(given["runner"], 0)  # an error when it, and with it our parent, is gone already
     place = Place(given["ranks"], given["job"], path.parent, ())
     tasks = [
         Task(Case(task["case"]), task["dtype"], tuple(task["signatures"]), tuple(task["frameworks"]))

@@ -118,13 +118,13 @@ class Processes:
 
     def _thread(self, comm: a2a.Communicator) -> None:
         with _connected(self._address, comm.rank) as runner:
-            run(self._tasks, comm.rank, comm, WAYS[self._how].modules, runner)
+            run(self._tasks, comm.rank, comm, WAYS[self._how], runner)
 
     def _mpiexec(self, place: Place) -> list[str]:
         file = place.folder / "session.json"
         tasks = [{**dataclasses.asdict(task), "case": task.case.facts} for task in self._tasks]
-        given = {"how": self._how, "ranks": self._ranks, "job": place.job, "address": self._address, "tasks": tasks}
-        file.write_text(json.dumps(given), encoding="utf-8")
+        given = {"how": self._how, "ranks": self._ranks, "job": place.job, "address": self._address}
+        file.write_text(json.dumps({**given, "runner": os.getpid(), "tasks": tasks}), encoding="utf-8")
         program = [sys.executable, "-m", "a2a.conformance.launched", str(file)]
         return ["mpiexec", *_mpiexec_options(), "-n", str(self._ranks), *program]
 
@@ -133,15 +133,17 @@ def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: 
     """What a rank that is a process does. ``rank`` is -1 where the group tells it."""
     way = WAYS[how]
     assert way.join is not None
-    try:
-        with way.join(rank, place) as group:
-            rank = group.rank if rank < 0 else rank
-            with _connected(address, rank) as runner:
-                run(tasks, rank, group, way.modules, runner)
-    except Exception as error:  # the tasks' own are reported with them
+    with contextlib.ExitStack() as stack:
+        try:
+            group = stack.enter_context(way.join(rank, place))
+        except Exception as error:
+            if rank >= 0:
+                with _connected(address, rank) as runner:
+                    tell(runner, {"rank": rank, "apart": verdict_of(error, way)})
+            raise
+        rank = group.rank if rank < 0 else rank
         with _connected(address, rank) as runner:
-            tell(runner, {"rank": rank, "verdict": verdict_of(error)})
-        raise
+            run(tasks, rank, group, way, runner)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from . import frameworks
 from .buffers import Buffer, first_difference
 from .cases import Case, Raw
 from .frameworks import Framework
+from .groups import Way
 from .signatures import Call, of
 
 __all__ = ["PASS", "Task", "run", "tell", "verdict_of"]
@@ -35,9 +36,8 @@ class Task:
     frameworks: tuple[str, ...]
 
 
-def run(tasks: Sequence[Task], rank: int, group: Any, modules: Mapping[str, str], runner: socket.socket) -> None:
-    """``modules``: where the functions of a library are, by its name in signatures. Tells the runner one line for each
-    task, {"rank": ..., "verdict": ...}."""
+def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, runner: socket.socket) -> None:
+    """Tells the runner one line for each task, {"rank": ..., "verdict": ...}."""
     prepared: set[str] = set()
     data = _Data(rank)
     for task in tasks:
@@ -47,14 +47,15 @@ def run(tasks: Sequence[Task], rank: int, group: Any, modules: Mapping[str, str]
             framework.prepare()
             prepared.add(name)
         try:
-            verdict = attempt(task, data, framework, group, modules)
+            verdict = attempt(task, data, framework, group, way.modules)
         except Exception as error:
-            verdict = verdict_of(error)
+            verdict = verdict_of(error, way)
         tell(runner, {"rank": rank, "verdict": verdict})
 
 
-def verdict_of(error: Exception) -> str:
-    kind = "unsupported" if isinstance(error, NotImplementedError) else "raises"
+def verdict_of(error: Exception, way: Way) -> str:
+    refused = isinstance(error, NotImplementedError) or (way.refusal and way.refusal in str(error))
+    kind = "unsupported" if refused else "raises"
     first, *_ = str(error).strip().splitlines() or [""]
     return f"{kind}: {type(error).__name__}: {first[:200]}"
 
@@ -89,7 +90,8 @@ def attempt(task: Task, data: _Data, framework: Framework, group: Any, modules: 
     if signature.parts:
         expected = [part.reshape(inputs[0].shape) for part in np.split(expected[0].reshape(-1), case.ranks)]
     given = data.of(case, dtype, "cotangents") if signature.gradient else []
-    sends = [Buffer(framework, dtype, raw.shape, raw) for raw in inputs]
+    shapes = signature.send_shapes(case, rank)
+    sends = [Buffer(framework, dtype, shape, raw) for shape, raw in zip(shapes, inputs, strict=True)]
     receiver = framework if framework.OUTPUTS else frameworks.load("numpy")
     recvs = [Buffer(receiver, dtype, raw.shape) for raw in expected] if signature.out else []
     cotangents = [Buffer(framework, dtype, raw.shape, raw) for raw in given]

@@ -95,7 +95,7 @@ class Matrix:
             kinds[failure["verdict"], ", ".join(sorted(set(failure["signatures"])))].append(failure)
         lines = ["", "what failed, how often, and the first of them:"] if kinds else []
         for (verdict, names), ones in sorted(kinds.items(), key=lambda item: -len(item[1]))[:40]:
-            where = f"{ones[0]['case']}, {ones[0]['dtype']}, {'+'.join(ones[0]['frameworks'])}"
+            where = f"{ones[0]['case']}, {ones[0]['dtype']}, {_shown(ones[0])}"
             lines.append(f"{len(ones):6}  {names}: {verdict}\n        {where}")
         if len(kinds) > 40:
             lines.append(f"        and {len(kinds) - 40} more kinds; --json has all")
@@ -121,11 +121,17 @@ class Matrix:
         if self.failures:
             parts.append("<h2>failures</h2><table><tr><th>signatures<th>frameworks<th>case<th>dtype<th>verdict")
             for failure in self.failures:
-                columns = [", ".join(sorted(set(failure["signatures"]))), "+".join(failure["frameworks"])]
+                columns = [", ".join(sorted(set(failure["signatures"]))), _shown(failure)]
                 columns += [failure[key] for key in ("case", "dtype", "verdict")]
                 parts.append("<tr>" + "".join(f"<td>{html.escape(column)}</td>" for column in columns))
             parts.append("</table>")
         return "\n".join(parts) + "\n"
+
+
+def _shown(failure: Mapping[str, Any]) -> str:
+    """The frameworks of its ranks; of one when all have the same."""
+    names = [frameworks.short(name) for name in failure["frameworks"]]
+    return names[0] if len(set(names)) == 1 else "+".join(names)
 
 
 def _cell(cell: Cell | None) -> str:

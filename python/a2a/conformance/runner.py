@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from . import frameworks
 from .cases import Case
-from .groups import OWN
+from .groups import OWN, PEERS
 from .rank import Task
 from .session import Result, Session
 from .signatures import SIGNATURES, Signature
@@ -19,6 +19,8 @@ __all__ = ["plan", "plan_mixed", "run"]
 ALL_ASSIGNMENTS = 3
 """Up to so many ranks, every assignment of frameworks to ranks is tried; above, a sample."""
 SAMPLED_ASSIGNMENTS = 12
+MEETINGS = 2
+"""So often a peer may try again to make a group."""
 
 
 def plan(cases: Sequence[Case], ranks: int, framework: str, libraries: Sequence[str] = tuple(OWN)) -> list[Task]:
@@ -48,7 +50,7 @@ def plan_mixed(
         chance = chance or random.Random(0)
         assignments = chance.sample(assignments, min(len(assignments), SAMPLED_ASSIGNMENTS))
     tasks = []
-    turns: Counter[tuple[str, str]] = Counter()
+    turns: Counter[str] = Counter()
     for case, assignment in itertools.product(_of_size(cases, ranks), assignments):
         offered = [_by_meeting(_fitting(case, name, libraries), name) for name in assignment]
         dtypes = _dtypes(case, assignment)
@@ -56,10 +58,10 @@ def plan_mixed(
         for meeting in _common(offered):
             taken = [dtype for dtype in dtypes if all(_taking(one[meeting], dtype) for one in offered)]
             if meeting != case.op and taken:
-                taken = [taken[turns[meeting, case.name] % len(taken)]]
+                taken = [taken[turns[meeting] % len(taken)]]
             for dtype in taken:
-                at = turns[meeting, case.name]
-                turns[meeting, case.name] += 1
+                at = turns[meeting]
+                turns[meeting] += 1
                 choices = [_taking(one[meeting], dtype) for one in offered]
                 chosen[dtype].append(tuple(one[(at + rank) % len(one)].name for rank, one in enumerate(choices)))
         tasks += [Task(case, dtype, names, assignment) for dtype in dtypes for names in chosen[dtype]]
@@ -101,13 +103,27 @@ def _taking(signatures: Sequence[Signature], dtype: str) -> list[Signature]:
     return [one for one in signatures if one.dtypes is None or dtype in one.dtypes]
 
 
-def run(how: str, ranks: int, tasks: Sequence[Task], *, alone: bool = False, seconds: float = 20.0) -> Iterator[Result]:
+def run(how: str, ranks: int, tasks: Sequence[Task], *, seconds: float = 20.0) -> Iterator[Result]:
     """Runs tasks with ``ranks`` ranks, one after another, and gives the result of each: a crash or a hang costs the
-    task that it happens in, and the next begins with new ranks. ``how``: a transport of a2a, or a peer. ``alone``: each
-    task in processes of its own. A task may take ``seconds``."""
-    done = 0
+    task that it happens in, and the next begins with new ranks. ``how``: a transport of a2a, or a peer, with which
+    every task has processes of its own, or every case where a launcher takes seconds. A task may take ``seconds``."""
+    done = failures = 0
     while done < len(tasks):
-        with Session(how, ranks, tasks[done : done + 1] if alone else tasks[done:]) as session:
+        with Session(how, ranks, _together(how, tasks, done)) as session:
             for result in session.results(seconds):
+                if not session.met and how in PEERS and failures < MEETINGS:
+                    failures += 1  # its start is not what is tested, and it may fail on a busy machine
+                    break
+                failures = 0
                 done += 1
                 yield result
+
+
+def _together(how: str, tasks: Sequence[Task], start: int) -> Sequence[Task]:
+    """The tasks from ``start`` on that may run in the same processes."""
+    if how not in PEERS:
+        return tasks[start:]
+    if PEERS[how].launcher != "mpiexec":
+        return tasks[start : start + 1]
+    case = tasks[start].case
+    return list(itertools.takewhile(lambda task: task.case is case, itertools.islice(tasks, start, None)))

@@ -56,6 +56,8 @@ class Session:
         self._ranks, self._results = ranks, [Result(task) for task in tasks]
         self._address = f"\0a2a-conformance-{secrets.token_hex(8)}"
         self._processes = Processes(how, ranks, tasks, self._address)
+        self.met = True
+        """Whether no rank has reported that it could not join the others."""
         self._told = [0] * ranks
         """How many tasks each rank has reported."""
         self._pending: dict[socket.socket, bytes] = {}
@@ -150,13 +152,20 @@ class Session:
 
     def _hear(self, end: socket.socket, said: dict[str, str | int]) -> None:
         rank = int(said["rank"])
-        if "verdict" not in said:
+        if "verdict" in said:
+            self._report(rank, str(said["verdict"]))
+        elif "apart" in said:
+            self.met = False
+            self._report(rank, str(said["apart"]))
+        else:
             self._rank_of[end] = rank
             if self._launched:
                 self._know(end, rank)
-            return
+
+    def _report(self, rank: int, verdict: str) -> None:
+        """Of the task that the rank is at."""
         if self._told[rank] < len(self._results):
-            self._results[self._told[rank]].verdicts[rank] = str(said["verdict"])
+            self._results[self._told[rank]].verdicts[rank] = verdict
             self._told[rank] += 1
 
     def _know(self, end: socket.socket, rank: int) -> None:
@@ -175,5 +184,4 @@ class Session:
 
     def _ended(self, rank: int, how: str) -> None:
         """A rank is gone: the task that it had not reported yet is where."""
-        if self._told[rank] < len(self._results):
-            self._results[self._told[rank]].verdicts.setdefault(rank, f"crash: {how}")
+        self._report(rank, f"crash: {how}")

@@ -67,7 +67,7 @@ def is_installed(name: str) -> bool:
 def load(name: str) -> Framework:
     """A framework by its name, or by the path of its file."""
     if not name.endswith(".py"):
-        return importlib.import_module(f"{__name__}.{name}")  # type: ignore[return-value]
+        return importlib.import_module(f"{__name__}.{name}")
     unique = f"{__name__}._{short(name)}_{abs(hash(Path(name).resolve()))}"
     spec = importlib.util.spec_from_file_location(unique, name)
     if spec is None or spec.loader is None:
@@ -75,7 +75,7 @@ def load(name: str) -> Framework:
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
     spec.loader.exec_module(module)
-    return module  # type: ignore[return-value]
+    return module
 
 
 def short(name: str) -> str:

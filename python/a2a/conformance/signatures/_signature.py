@@ -80,6 +80,8 @@ class Signature:
     """The exchange that it is to the other ranks: those with the same may meet in one. "" is its own name."""
     gradient: bool = False
     """Whether it also sends gradients the way back."""
+    send_shapes: Callable[[Case, int], list[tuple[int, ...]]] = Case.send_shapes
+    """Of the tensors that it gets on a rank."""
     result_shapes: Callable[[Case, int], list[tuple[int, ...]]] = Case.recv_shapes
     """Of the outputs that it returns on a rank."""
     parts: bool = False

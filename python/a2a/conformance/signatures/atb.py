@@ -36,11 +36,24 @@ def _displs(case: Case, side: str, rank: int) -> list[int]:
     return (np.cumsum(counts) - counts).tolist() if given is None else given
 
 
-def _shapes(case: Case, rank: int) -> list[tuple[int, ...]]:
+def _send_shapes(case: Case, rank: int) -> list[tuple[int, ...]]:
+    given = case.facts.get("input_shapes")
+    return case.send_shapes(rank) if given is None else [tuple(given[rank])]
+
+
+def _result_shapes(case: Case, rank: int) -> list[tuple[int, ...]]:
     return [(1, math.prod(case.recv_shapes(rank)[0]))]
 
 
-@signature("atb.AllToAllVOperation", "alltoallv", _fits, out=False, dtypes=_DTYPES, result_shapes=_shapes)
+@signature(
+    "atb.AllToAllVOperation",
+    "alltoallv",
+    _fits,
+    out=False,
+    dtypes=_DTYPES,
+    send_shapes=_send_shapes,
+    result_shapes=_result_shapes,
+)
 def _(c: Call) -> list[Any]:
     row = math.prod(c.case.row)  # the operation counts elements
     counts = {
@@ -58,7 +71,5 @@ def _(c: Call) -> list[Any]:
         commDomain="conformance",
         **{name: [row * value for value in values] for name, values in counts.items()},
     )
-    shapes = c.case.facts.get("input_shapes")
-    x = c.send if shapes is None else c.send.reshape(shapes[c.rank])
-    results: list[Any] = c.module.AllToAllVOperation(param, timeout=c.group.timeout).forward([x])
+    results: list[Any] = c.module.AllToAllVOperation(param, timeout=c.group.timeout).forward([c.send])
     return results

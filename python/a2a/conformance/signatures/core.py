@@ -52,7 +52,9 @@ def _(c: Call) -> None:
 
 @signature("core.plan_alltoallv transposed", "alltoallv", packed)
 def _(c: Call) -> None:
-    gradient = c.group.empty(c.send.shape, _core.describe_tensor(c.send)["dtype"], like=c.recv)
+    seen = _core.describe_tensor(c.send)
+    like = seen["framework"] if seen["framework"] in ("torch", "paddle") else "numpy"
+    gradient = c.group.empty(seen["shape"], seen["dtype"], like)
     back = c.group.plan_alltoallv(c.recv, c.recv_counts, gradient, c.send_counts)
     back.transpose().run(c.send, c.recv)
 

@@ -15,10 +15,10 @@ signature = register(SIGNATURES, "numpy")
 
 
 def _in_elements(c: Call) -> list[list[Any]]:
-    """Both sides with MPI's own datatypes, as mpi4py finds them."""
+    """Both sides with the datatypes that mpi4py finds for their elements."""
     row = math.prod(c.case.row)
     return [
-        [tensor, [row * count for count in counts], [row * displ for displ in displs]]
+        [tensor, ([row * count for count in counts], [row * displ for displ in displs])]
         for tensor, counts, displs in _sides(c)
     ]
 
