@@ -327,9 +327,9 @@ def _require_choice(gather: Any, *choices: str) -> None:
 
 
 def _channels(x: Any, elems: int) -> int:
-    """The last dimension of a tensor."""
+    """The last dimension of a tensor; a plain buffer has one."""
     shape = getattr(x, "shape", None)
-    if shape is None:  # a plain buffer
+    if shape is None:
         return elems
     return int(shape[-1]) if len(shape) else 1
 

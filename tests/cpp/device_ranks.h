@@ -99,7 +99,8 @@ inline void everywhere(int n, const ranks::Body& body, const Environment::List& 
 }
 
 // Processes of which one ends itself by SIGKILL in the body. The others have to pass.
-inline void with_a_victim(int n, int victim, const ranks::Body& body, const Environment::List& variables = {}) {
+inline void with_a_victim([[maybe_unused]] int n, [[maybe_unused]] int victim, [[maybe_unused]] const ranks::Body& body,
+                          [[maybe_unused]] const Environment::List& variables = {}) {
 #if !defined(__SANITIZE_THREAD__)
   const Environment environment(variables);
   auto statuses = ranks::start_processes(n, on_device(body)).wait();
