@@ -37,7 +37,8 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
     cdef int i
     if not numpy:
         kind = exchange_type_of(tensor)
-        if kind is not None:
+        # Our own arrays lie on a device only where somebody else allocated them.
+        if kind is not None and (type(tensor) is not SharedArray or view.device.device_type in host_devices):
             return allocate_exchange(kind.api, view, rows)
     shape = [rows]
     for i in range(1, view.ndim):

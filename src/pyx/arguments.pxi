@@ -134,6 +134,13 @@ cdef void* parse_stream(object stream) except NULL:
     return <void*> <uintptr_t> (handle or 1)
 
 
+cdef int require_stream(Memory memory, CppStream stream) except -1:
+    """A stream that this kind of memory can be used on."""
+    if memory == Memory.npu and stream.handle == <void*> 1:
+        raise InvalidArgumentError("stream is 0, the default stream, which HCCL does not take; pass a stream of yours")
+    return 0
+
+
 cdef int parse_call(Call* call, Op op, object stream, object timeout) except -1:
     call.op = op
     if stream is not None:
@@ -183,8 +190,7 @@ cdef int set_call_memory(Call* call, const View* view, str name) except -1:
     call.memory = memory_of(view, name)
     if call.memory == Memory.host:
         return 0
-    if call.memory == Memory.npu and call.stream.handle == <void*> 1:
-        raise InvalidArgumentError("stream is 0, the default stream, which HCCL does not take; pass a stream of yours")
+    require_stream(call.memory, call.stream)
     if call.memory == Memory.cuda:
         find_wheels()
     call.device = view.device.device_id

@@ -129,5 +129,5 @@ cdef class _Endpoint:
 cdef Work make_work(_Endpoint comm, const Call& call, const shared_ptr[CppWork]& work, object output, object convert):
     cdef Work made = Work.__new__(Work)
     made.work, made.comm, made.output, made.convert = work, comm, output, convert
-    made.on_device = call.memory != Memory.host
+    made.memory = call.memory
     return made

@@ -35,7 +35,7 @@ cdef class Work:
 
     cdef shared_ptr[CppWork] work
     cdef _Endpoint comm
-    cdef bint on_device
+    cdef Memory memory
     cdef object output      # the received tensor, or what `convert` makes it from
     cdef object convert
     cdef object __weakref__
@@ -78,8 +78,9 @@ cdef class Work:
         cdef CppStream cpp
         if stream is not None:
             cpp.handle = parse_stream(stream)
-        if stream is None or not self.on_device:
+        if stream is None or self.memory == Memory.host:
             return self.wait()
+        require_stream(self.memory, cpp)
         with nogil:
             dereference(self.work).order_before(cpp)
 

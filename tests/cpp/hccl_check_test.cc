@@ -44,6 +44,17 @@ TEST("a disagreement is an error on both ranks before anything is enqueued, and 
   });
 }
 
+TEST("a disagreement of two ranks is an error on all, because the others would run the operation without them") {
+  everywhere(4, [](Communicator& comm) {
+    const Swap swap(comm);
+    for (int i = 0; i < 3; ++i) {
+      CHECK_THROWS(Code::mismatch, "rank 0 sends 2 elements to rank 1, which expects 1", swap.start(1));
+      exchange(comm, 4, i);
+    }
+    comm.close();
+  });
+}
+
 TEST("a rank that refuses its own arguments is named by its peers") {
   everywhere(2, [](Communicator& comm) {
     const Swap swap(comm);

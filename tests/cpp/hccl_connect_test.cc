@@ -1,4 +1,5 @@
 // How ranks come to an HCCL communicator, and what happens when one of them cannot.
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -38,7 +39,7 @@ Environment::List variant(const std::string& directory) {
 class File {
  public:
   explicit File(const std::string& text) {
-    static int count = 0;
+    static std::atomic<int> count = 0;
     path_ = std::filesystem::temp_directory_path() /
             ("a2a-table-" + std::to_string(getpid()) + "-" + std::to_string(++count) + ".json");
     std::ofstream(path_) << text;

@@ -36,8 +36,9 @@ Result in_background(std::function<Result()> call, std::function<void(Result)> d
       shared->promise.set_exception(std::current_exception());
     }
   };
+  std::thread thread;
   try {
-    std::thread(run).detach();
+    thread = std::thread(run);
   } catch (const std::system_error& error) {
     throw Error(Code::backend, std::string("cannot start a thread: ") + error.what());
   }
@@ -47,6 +48,7 @@ Result in_background(std::function<Result()> call, std::function<void(Result)> d
   try {
     while (!ready(std::chrono::milliseconds(20))) look();
   } catch (...) {
+    thread.detach();
     {
       const std::lock_guard lock(shared->mutex);
       shared->abandoned = true;
@@ -54,6 +56,7 @@ Result in_background(std::function<Result()> call, std::function<void(Result)> d
     if (ready(std::chrono::milliseconds(0))) discard(result.get());  // throws instead what the call did
     throw;
   }
+  thread.join();
   return result.get();
 }
 

@@ -250,10 +250,15 @@ bool Exchange::advance(Membership& m) {
   });
   if (awaited_.empty() && !received_) {
     received_ = moved = true;
-    m.block().words().done.store(number(), std::memory_order_release);
+    auto& words = m.block().words();
+    if (batch_.way == Way::compare && !quarrels_.empty()) {
+      write_text(words.quarrel_text[number() % kSlots], quarrels());
+      words.quarrel[number() % kSlots].store(number(), std::memory_order_release);
+    }
+    words.done.store(number(), std::memory_order_release);
   }
   if (moved) m.wake_sleepers();
-  if (received_ && unsettled_.empty()) finish(m);
+  if (received_ && unsettled_.empty() && heard_all(m)) finish(m);
   return moved;
 }
 
@@ -426,19 +431,37 @@ void Exchange::look_for_pass(Membership& m, Rank peer) {
   give_up_pair(m, peer);  // that peer finds out itself whether it disagrees
 }
 
+std::string Exchange::quarrels() const {
+  constexpr size_t kMost = 4;
+  std::string text;
+  for (size_t i = 0; i < std::min(quarrels_.size(), kMost); ++i) text += (i > 0 ? "; " : "") + quarrels_[i];
+  if (quarrels_.size() > kMost) text += "; and with " + std::to_string(quarrels_.size() - kMost) + " ranks more";
+  return text;
+}
+
+// An operation that is compared goes on only when no two ranks disagree: a rank that does not notice would run it
+// without them. One that knows of a disagreement has nothing to wait for.
+bool Exchange::heard_all(Membership& m) {
+  if (batch_.way != Way::compare || !quarrels_.empty()) return true;
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank() && !m.finished(peer, number())) return false;
+  }
+  for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
+    if (peer == m.rank()) continue;
+    const auto& words = m.peer(peer).block.words();
+    if (words.quarrel[number() % kSlots].load(std::memory_order_acquire) != number()) continue;
+    quarrels_.push_back(peer_text(words.quarrel_text[number() % kSlots]));
+  }
+  return true;
+}
+
 // ---- the end -------------------------------------------------------------------------------------------------------
 
 void Exchange::finish(Membership& m) {
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer != m.rank()) m.throw_if_aborted(peer);
   }
-  if (!quarrels_.empty()) {
-    constexpr size_t kMost = 4;
-    std::string text;
-    for (size_t i = 0; i < std::min(quarrels_.size(), kMost); ++i) text += (i > 0 ? "; " : "") + quarrels_[i];
-    if (quarrels_.size() > kMost) text += "; and with " + std::to_string(quarrels_.size() - kMost) + " ranks more";
-    error_.emplace(Code::mismatch, text);
-  }
+  if (!quarrels_.empty()) error_.emplace(Code::mismatch, quarrels());
   for (std::byte* list : lists_) m.arena().release(list);
   lists_.clear();
   finished_.store(true, std::memory_order_release);
@@ -456,7 +479,7 @@ bool Exchange::needs(Membership& m, Rank peer) const {
   const Pair& p = pair(peer);
   if (p.out == Pair::Out::unacknowledged) return !m.finished(peer, number());
   if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming) return true;
-  if (p.in != Pair::In::awaited) return false;
+  if (p.in != Pair::In::awaited) return batch_.way == Way::compare && !m.finished(peer, number());
   return m.peer(peer).block.line(number(), m.rank()).seq.load(std::memory_order_acquire) != number();
 }
 

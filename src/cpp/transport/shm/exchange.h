@@ -84,6 +84,8 @@ class Exchange final : public Work {
   [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);
   void disagree(Membership& m, Rank peer);
   void give_up_pair(Membership& m, Rank peer);
+  std::string quarrels() const;
+  bool heard_all(Membership& m);
   void finish(Membership& m);
 
   Batch batch_;

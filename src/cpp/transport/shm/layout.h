@@ -105,6 +105,9 @@ struct alignas(2 * kCacheLine) RankBlock {
   // reader looks again after it copied from the owner's memory: 0 still means that the bytes were good.
   alignas(kCacheLine) typename A::template atomic<uint32_t> aborted;
   typename A::template atomic<uint32_t> left;  // Left; stored when the owner lets go of the communicator
+  // By slot, for operations that are only compared: the number of one in which the owner has found a disagreement.
+  // Stored with release after the text, and before `done`.
+  typename A::template atomic<uint64_t> quarrel[kSlots];
   // Agreement on the survivors (shrink.cc). Each proposal is a set of ranks; the version is odd while it is written.
   alignas(kCacheLine) typename A::template atomic<uint64_t> version;
   typename A::template atomic<uint32_t> committed;  // 1: the proposal is this rank's final word
@@ -112,6 +115,7 @@ struct alignas(2 * kCacheLine) RankBlock {
   typename A::template atomic<uint64_t> successor;  // offset of the block of the new group
   char abort_text[kTextBytes];
   char refusal_text[kSlots][kTextBytes];
+  char quarrel_text[kSlots][kTextBytes];
 };
 
 // The word of a notice. memory 0 stands for a refusal.
