@@ -363,6 +363,34 @@ TEST("a rank that dies is an error of the others") {
   CHECK_EQ(isolated::wait(ranks[2]), SIGKILL);
 }
 
+TEST("a rank is dead even if its child lives; that child has no communicators") {
+  if (!isolated::kCanFork) return;
+  const isolated::Shared<isolated::Board> board;
+  const auto body = ascend::with_ranks(2, [](Rank& rank) {
+    Call call(rank);
+    call.works();
+    if (rank.rank == 1) {
+      if (fork() == 0) {
+        rank.board.identity[0] = static_cast<char>(HcclCommDestroy(rank.comm));
+        sleep(3);
+        _exit(0);
+      }
+      usleep(100000);
+      raise(SIGKILL);
+    }
+    const auto before = std::chrono::steady_clock::now();
+    CHECK_EQ(call(), HCCL_SUCCESS);
+    CHECK_EQ(rank.synchronize(), ACL_ERROR_RT_SUSPECT_REMOTE_ERROR);
+    CHECK(contains(aclGetRecentErrMsg(), "rank 1 is dead"));
+    CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(2));
+  });
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 2; ++rank) ranks.push_back(isolated::start([&] { body(rank, *board.value); }));
+  CHECK_EQ(isolated::wait(ranks[0]), 0);
+  CHECK_EQ(isolated::wait(ranks[1]), SIGKILL);
+  CHECK_EQ(board->identity[0], HCCL_E_PARA);
+}
+
 TEST("a rank that leaves is missed by those that still need it") {
   ascend::everywhere(2, [](Rank& rank) {
     Call call(rank);
@@ -496,6 +524,10 @@ TEST("wrong rank tables are refused") {
     CHECK(contains(aclGetRecentErrMsg(), "no rank_id 2"));
     CHECK_EQ(HcclCommInitClusterInfo((table.path + "x").c_str(), 0, &comm), HCCL_E_PARA);
     CHECK(contains(aclGetRecentErrMsg(), "EI0004"));
+    const std::string two_on_a = R"("rank_id":"0"},{"device_id":"1","rank_id":"2"}]})";
+    const TableFile interleaved(changed(kSuperPod, "\"rank_id\":\"0\"}]}", two_on_a));
+    CHECK_EQ(HcclCommInitClusterInfo(interleaved.path.c_str(), 0, &comm), HCCL_E_PARA);
+    CHECK(contains(aclGetRecentErrMsg(), "interleaved"));
     const TableFile twice(changed(kSuperPod, "\"super_device_id\":\"1\"", "\"super_device_id\":\"0\""));
     CHECK_EQ(HcclCommInitClusterInfo(twice.path.c_str(), 0, &comm), HCCL_E_PARA);
     CHECK(contains(aclGetRecentErrMsg(), "EI0014"));
