@@ -65,7 +65,8 @@ class Work(Awaitable[None]):
     def arrived(self, rank: int) -> bool:
         """Whether everything from ``rank`` has arrived and may be read."""
     def order_before(self, stream: StreamLike) -> None:
-        """Make work enqueued on ``stream`` later see the result. Host tensors: the same as wait()."""
+        """Make work enqueued on ``stream`` later see the result, without blocking this thread. ``stream`` is a handle
+        or an object as in the calls. Host tensors, or None: the same as wait()."""
     @property
     def result(self) -> Any:
         """The received tensor of an operation that allocates its output, otherwise the ``recv`` argument. Its contents
@@ -233,6 +234,14 @@ class Communicator:
         """An uninitialised tensor in shared memory, which peers read with one copy. ``dtype`` is a name ("bfloat16",
         "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or one of its tensors. The memory
         lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed communicator."""
+    def connect(self, device: str, *, timeout: float | None = None) -> None:
+        """Collective. Meet the peers for operations on tensors of ``device``, such as "cuda:0", which otherwise the
+        first of them does. Ranks may have different devices, but each has one for all its operations. Raises
+        UnsupportedError when a vendor library is missing."""
+    def adopt(self, communicator: int, memory: Literal["cuda", "npu"] = "cuda") -> None:
+        """Run operations on "cuda" or "npu" memory over ``communicator``, the address of an ncclComm_t or HcclComm of
+        the same ranks. It stays the caller's, and must outlive this one. Every rank calls this, before the first such
+        operation."""
     def abort(self, reason: str = "abort() was called") -> None:
         """Break the communicator everywhere: operations in flight and later ones raise AbortedError."""
     def close(self, *, timeout: float | None = None) -> None:
@@ -365,7 +374,13 @@ class SupportsAllgather(Protocol):
     def allgather(self, mine: bytes, /) -> Sequence[bytes]: ...
 
 def connect(
-    rank: int, size: int, *, job: str | None = None, bootstrap: SupportsAllgather | None = None, timeout: float = 600.0
+    rank: int,
+    size: int,
+    *,
+    job: str | None = None,
+    bootstrap: SupportsAllgather | None = None,
+    timeout: float = 600.0,
+    check: str | None = None,
 ) -> Communicator:
     """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
 
@@ -375,6 +390,8 @@ def connect(
         bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
             neither.
         timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
+        check: when ranks compare what they are about to do on devices: "off", "first" (the first run of each plan and
+            the first 16 other operations) or "always". None: what A2A_CHECK says, otherwise "first".
 
     Raises TimeoutError naming the ranks that did not come. Whatever ``bootstrap.allgather`` raises comes out unchanged.
     """
@@ -436,8 +453,9 @@ class AtbOperation:
         """Exchange. Returns a list with the output of shape [1, sum(recvCounts)] in the framework of the input. Ctrl-C
         interrupts the wait, not the exchange."""
 
-def read_rank_table(file: Any) -> tuple[str, list[dict[str, str]]]:
-    """Returns (version, places): a dict of strings for each rank. See a2a.atb.read_rank_table."""
+def read_rank_table(file: Any) -> tuple[str, str, list[dict[str, str]]]:
+    """Returns (version, identity, places): a dict of strings for each rank. Tables that say the same have the same
+    identity, whatever their spelling. See a2a.atb.read_rank_table."""
 
 def flat_array(tensor: Tensor, name: str, *dtypes: str) -> tuple[npt.NDArray[Any], str]:
     """The elements of a contiguous host tensor as (flat array that shares its memory, name of its dtype), which must be

@@ -32,6 +32,8 @@ from quantize cimport *
 
 import importlib
 import os
+import sys
+import threading
 
 import numpy as np
 

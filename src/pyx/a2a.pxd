@@ -70,11 +70,12 @@ cdef extern from "a2a/types.h" nogil:
         group
         shrink
         close
+        connect
 
     string dtype_string "a2a::to_string"(DType) except +raise_current
     const char* memory_string "a2a::to_string"(Memory)
 
-    cdef cppclass Stream "a2a::Stream":
+    cdef cppclass CppStream "a2a::Stream":
         void* handle
 
 
@@ -82,6 +83,7 @@ cdef extern from "a2a/work.h" nogil:
     cdef cppclass CppWork "a2a::Work":
         cbool done() except +raise_current
         cbool arrived(int) except +raise_current
+        void order_before(CppStream) except +raise_current
 
 
 cdef extern from "a2a/bootstrap.h" nogil:
@@ -91,7 +93,18 @@ cdef extern from "a2a/bootstrap.h" nogil:
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
 
 
+cdef extern from "a2a/dynamic_library.h" nogil:
+    void add_library_directory "a2a::add_library_directory"(const string&) except +raise_current
+
+
 cdef extern from "a2a/communicator.h" nogil:
+    enum class Check "a2a::Check":
+        off
+        first
+        always
+
+    Check default_check "a2a::default_check"() except +raise_current
+
     cdef cppclass Call "a2a::Call":
         Op op
         DType dtype
@@ -99,7 +112,9 @@ cdef extern from "a2a/communicator.h" nogil:
         size_t unit_bytes
         uint64_t plan
         When deadline
-        Stream stream
+        int device
+        CppStream stream
+        cbool own_stream
 
     cdef cppclass HostFacts "a2a::HostFacts":
         int ranks
@@ -113,6 +128,7 @@ cdef extern from "a2a/communicator.h" nogil:
         double timeout_seconds() except +raise_current
         uint64_t next_plan() except +raise_current
         void refuse(const Call&, string) except +raise_current
+        void adopt(Memory, void*) except +raise_current
         void abort(string)
         cbool closed() except +raise_current
         cbool broken() except +raise_current
@@ -154,7 +170,41 @@ cdef extern from *:
       std::vector<void*> recvs;
     };
 
+    // The exception that a signal handler raised in this thread while C++ code waited. Needs the GIL.
+    static thread_local PyObject* pending_interrupt = nullptr;
+
+    // Lets Python's signal handlers run. Whether one of them wants the call to end.
+    inline bool interrupted() {
+      const PyGILState_STATE state = PyGILState_Ensure();
+      const bool raised = PyErr_CheckSignals() != 0;
+      if (raised) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyErr_NormalizeException(&type, &value, &trace);
+        Py_XDECREF(type);
+        Py_XDECREF(trace);
+        Py_XDECREF(pending_interrupt);
+        pending_interrupt = value;
+      }
+      PyGILState_Release(state);
+      return raised;
+    }
+
+    // For C++ code that a signal ended: raises what the handler raised.
+    inline void raise_interrupted() {
+      try {
+        throw;
+      } catch (const a2a::Interrupted&) {
+        if (pending_interrupt == nullptr) return raise_current();
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(pending_interrupt)), pending_interrupt);
+        Py_CLEAR(pending_interrupt);
+      } catch (...) {
+        raise_current();
+      }
+    }
+
     inline WorkPtr start(a2a::Communicator& comm, const Exchange& x) {
+      const a2a::SignalWatch signals(&interrupted);
       if (x.listed) return comm.start(*x.plan, x.sends, x.recvs, x.call);
       return comm.start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call);
     }
@@ -250,7 +300,8 @@ cdef extern from *:
         vector[void*] recvs
 
     When deadline_after "a2a_py::deadline_after"(double)
-    shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_current nogil
+    void raise_interrupted "a2a_py::raise_interrupted"()
+    shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
     cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
     cbool finished "a2a_py::finished"(CppWork&) nogil
 

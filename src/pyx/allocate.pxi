@@ -42,6 +42,12 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
     shape = [rows]
     for i in range(1, view.ndim):
         shape.append(view.shape[i])
+    if view.device.device_type not in host_devices:
+        if framework_of(tensor) != "cupy":
+            raise UnsupportedError(f"{type_name(tensor)} gives no way to make another one on a device; receive into a "
+                                   f"tensor of your own, with a call that takes one")
+        with tensor.device:
+            return importlib.import_module("cupy").empty(shape, tensor.dtype)
     return np.empty(shape, tensor.dtype if numpy else numpy_dtype(view.dtype))
 
 

@@ -9,7 +9,7 @@ cdef int64_t count_of(object item, str name, Py_ssize_t index) except? -1:
         return item.__index__()
     except OverflowError:
         raise InvalidArgumentError(f"{name}[{index}] = {shown(item)} does not fit in 64 bits") from None
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, AssertionError):  # the last: Paddle's tensors of several elements
         raise InvalidArgumentError(f"{name}[{index}] is {shown(item)}; counts are integers") from None
 
 
@@ -92,7 +92,7 @@ cdef int parse_int(object value, str name) except? -1:
         return value.__index__()
     except OverflowError:
         raise InvalidArgumentError(f"{name} = {shown(value)} does not fit in 32 bits") from None
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, AssertionError):
         raise InvalidArgumentError(f"{name} is {shown(value)}; pass an integer") from None
 
 
@@ -112,23 +112,26 @@ cdef vector[int] parse_ranks(object obj, int size) except *:
 cdef double parse_timeout(object timeout) except *:
     try:
         seconds = float(timeout)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, AssertionError):
         raise InvalidArgumentError(f"timeout is {shown(timeout)}; pass seconds, or None for the default") from None
     if not seconds >= 0:
         raise InvalidArgumentError(f"timeout is {seconds} seconds; it cannot be negative or NaN")
     return seconds
 
 
-cdef void* parse_stream(object stream) except? NULL:
-    """A raw stream handle from an int or an object with __cuda_stream__. NULL: the default."""
+cdef void* parse_stream(object stream) except NULL:
+    """The raw handle of a stream. 0 is CUDA's default stream, which also has the handle 1."""
     handle = stream
     if hasattr(stream, "__cuda_stream__"):
         version, handle = stream.__cuda_stream__()
         if version != 0:
             raise InvalidArgumentError(f"stream speaks version {version} of __cuda_stream__; this build reads 0")
+    else:
+        for attribute in ("cuda_stream", "npu_stream", "ptr"):  # of Torch, torch_npu, CuPy
+            handle = getattr(handle, attribute, handle)
     if not isinstance(handle, int) or not 0 <= handle < 2**64:
         raise InvalidArgumentError(f"stream is {shown(stream)}; pass a handle, an object with __cuda_stream__, or None")
-    return <void*> <uintptr_t> handle
+    return <void*> <uintptr_t> (handle or 1)
 
 
 cdef int parse_call(Call* call, Op op, object stream, object timeout) except -1:
@@ -147,15 +150,74 @@ cdef Memory memory_of(const View* view, str name) except *:
         return Memory.host
     if kind == kDLCUDA or kind == kDLCUDAManaged:
         return Memory.cuda
-    if kind == kDLExtDev:  # what Torch says for Ascend
+    if kind == kDLExtDev or kind == 21:  # what Torch says for Ascend; what DLPack does in versions after 1.3
         return Memory.npu
     raise UnsupportedError(f"{name} is in the memory of DLPack device type {kind}, which no transport serves")
 
 
-cdef int require_transport(Memory memory) except -1:
-    if memory != Memory.host:
-        raise UnsupportedError(f"no transport for {memory_string(memory).decode()} memory in this build")
+cdef str place_of(const View* view, str name):
+    """"host", "cuda:1", ..."""
+    memory = memory_of(view, name)
+    where = memory_string(memory).decode()
+    return where if memory == Memory.host else f"{where}:{view.device.device_id}"
+
+
+cdef bint wheels_found = False
+
+
+cdef int find_wheels() except -1:
+    """NVIDIA's wheels put NCCL into a directory beside the other packages, which the loader knows nothing of."""
+    global wheels_found
+    if wheels_found:
+        return 0
+    for path in sys.path:
+        directory = os.path.join(path, "nvidia", "nccl", "lib")
+        if os.path.isdir(directory):
+            add_library_directory(os.fsencode(directory))
+    wheels_found = True
     return 0
+
+
+cdef int set_call_memory(Call* call, const View* view, str name) except -1:
+    """Enters where the tensor lives, and the stream that its framework works on unless the caller gave one."""
+    call.memory = memory_of(view, name)
+    if call.memory == Memory.host:
+        return 0
+    if call.memory == Memory.npu and call.stream.handle == <void*> 1:
+        raise InvalidArgumentError("stream is 0, the default stream, which HCCL does not take; pass a stream of yours")
+    if call.memory == Memory.cuda:
+        find_wheels()
+    call.device = view.device.device_id
+    if call.stream.handle == NULL:
+        call.stream.handle = view.stream
+    return 0
+
+
+cdef Memory parse_memory(object memory) except *:
+    if memory == "cuda":
+        find_wheels()
+        return Memory.cuda
+    if memory == "npu":
+        return Memory.npu
+    raise InvalidArgumentError(f"memory is {shown(memory)}; pass \"cuda\" or \"npu\"")
+
+
+cdef Memory parse_device(object device, int* index) except *:
+    """A device from its name, such as "cuda:1"."""
+    memory, colon, number = str(device).partition(":")
+    if not number.isdecimal():
+        raise InvalidArgumentError(f"device is {shown(device)}; pass a name such as \"cuda:0\" or \"npu:1\"")
+    index[0] = parse_int(int(number), "device")
+    return parse_memory(memory)
+
+
+cdef Check parse_check(object check) except *:
+    names = {"off": Check.off, "first": Check.first, "always": Check.always}
+    if check is None:
+        return default_check()
+    if not isinstance(check, str) or check not in names:
+        raise InvalidArgumentError(f"check is {shown(check)}; pass \"off\", \"first\" or \"always\"")
+    return names[check]
 
 
 cdef str shape_text(const View* view):
@@ -193,11 +255,11 @@ cdef int require_alike(Call* call, const View* a, str a_name, const View* b, str
     if not same_dtype(a.dtype, b.dtype):
         raise InvalidArgumentError(f"{a_name} is {dtype_name(a.dtype)}, but {b_name} is {dtype_name(b.dtype)}; an "
                                    f"exchange converts nothing, so both need one dtype")
-    call.memory = memory_of(a, a_name)
-    if memory_of(b, b_name) != call.memory:
-        raise InvalidArgumentError(f"{a_name} is in {memory_string(call.memory).decode()} memory, but {b_name} is in "
-                                   f"{memory_string(memory_of(b, b_name)).decode()} memory")
-    require_transport(call.memory)
+    set_call_memory(call, a, a_name)
+    if memory_of(b, b_name) != call.memory or (call.memory != Memory.host
+                                               and b.device.device_id != a.device.device_id):
+        raise InvalidArgumentError(f"{a_name} is in {place_of(a, a_name)} memory, but {b_name} is in "
+                                   f"{place_of(b, b_name)} memory")
     set_call_dtype(call, a)
     return 0
 

@@ -63,7 +63,9 @@ cdef extern from *:
         return a2a::atb::SetCommunicator(operation_, std::move(comm));
       }
 
-      int setup(const a2a::atb::TensorDesc& in, void* from, int64_t elems, void* to) {
+      // `stream`: of the tensors' device, if any.
+      int setup(const a2a::atb::TensorDesc& in, void* from, int64_t elems, void* to, void* stream) {
+        if (const int status = context_->SetExecuteStream(stream)) return status;
         a2a::atb::TensorDesc out = in;
         out.shape = {{1, elems}, 2};
         pack_.inTensors = {{in, from, nullptr, a2a::atb::Utils::GetTensorSize(in)}};
@@ -75,6 +77,8 @@ cdef extern from *:
         workspace_.resize(workspace_bytes_);
         return a2a::atb::StartExecute(operation_, pack_, workspace_.data(), workspace_bytes_, context_, work);
       }
+
+      bool ordered_by_stream() const { return context_->GetExecuteStream() != nullptr; }
 
       int refuse(const std::string& reason) { return a2a::atb::RefuseExecute(operation_, reason); }
 
@@ -127,9 +131,10 @@ cdef extern from *:
         int inputs()
         int outputs()
         int infer(const vector[AtbDesc]&, int64_t&) except +raise_current
-        int meeting(AtbMeeting&) except +raise_current
-        int join(CommPtr) except +raise_current
-        int setup(const AtbDesc&, void*, int64_t, void*) except +raise_current nogil
+        int meeting(AtbMeeting&) except +raise_current nogil
+        int join(CommPtr) except +raise_current nogil
+        int setup(const AtbDesc&, void*, int64_t, void*, void*) except +raise_current nogil
+        cbool ordered_by_stream()
         int start(shared_ptr[CppWork]&) except +raise_current nogil
         int refuse(const string&) except +raise_current nogil
 
@@ -150,5 +155,6 @@ cdef extern from *:
     cdef cppclass RankTable "a2a::atb::RankTable":
         string version
         vector[RankPlace] ranks
+        string identity() except +raise_current
 
     RankTable cpp_read_rank_table "a2a::atb::read_rank_table"(const string&) except +raise_current nogil

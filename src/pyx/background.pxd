@@ -5,7 +5,7 @@ from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from a2a cimport Bootstrap, CppCommunicator, When, raise_current
+from a2a cimport Bootstrap, Check, CppCommunicator, Memory, When, raise_current
 
 
 cdef extern from *:
@@ -79,6 +79,10 @@ cdef extern from *:
       return background([=] { return Outcome{comm->shrink(until), nullptr, {}}; });
     }
 
+    inline Task connect(CommPtr comm, a2a::Memory memory, int device, When until) {
+      return background([=] { return comm->connect(memory, device, until), Outcome{}; });
+    }
+
     inline Task close(CommPtr comm, When until) {
       return background([=] { return comm->close(until), Outcome{}; });
     }
@@ -116,10 +120,10 @@ cdef extern from *:
     };
 
     // In the calling thread, because communicators that one thread makes wait together.
-    inline CommPtr create(int rank, int size, double timeout, CallbackBootstrap::Callback callback,
-                          CallbackBootstrap::Check check, PyObject* context) {
-      CallbackBootstrap bootstrap(callback, check, context);
-      return a2a::Communicator::create(rank, size, bootstrap, {timeout});
+    inline CommPtr create(int rank, int size, double timeout, a2a::Check check, CallbackBootstrap::Callback callback,
+                          CallbackBootstrap::Check signals, PyObject* context) {
+      CallbackBootstrap bootstrap(callback, signals, context);
+      return a2a::Communicator::create(rank, size, bootstrap, {timeout, check});
     }
 
     }  // namespace a2a_py
@@ -142,10 +146,11 @@ cdef extern from *:
     Task task_split "a2a_py::split"(CommPtr, int, int, When) except +raise_current
     Task task_group "a2a_py::group"(CommPtr, vector[int], When) except +raise_current
     Task task_shrink "a2a_py::shrink"(CommPtr, When) except +raise_current
+    Task task_connect "a2a_py::connect"(CommPtr, Memory, int, When) except +raise_current
     Task task_close "a2a_py::close"(CommPtr, When) except +raise_current
     Task task_allgather_bytes "a2a_py::allgather_bytes"(CommPtr, string, When) except +raise_current
 
     CommPtr create_communicator "a2a_py::create"(
-        int, int, double, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
+        int, int, double, Check, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
         cbool (*)(PyObject*) noexcept nogil, PyObject*
     ) except +raise_current nogil

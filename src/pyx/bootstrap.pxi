@@ -92,7 +92,7 @@ cdef cbool look_for_signals(PyObject* context) noexcept with gil:
     return True
 
 
-def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0):
+def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, check=None):
     """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
 
     Args:
@@ -101,11 +101,14 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0):
         bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
             neither.
         timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
+        check: when ranks compare what they are about to do on devices: "off", "first" (the first run of each plan and
+            the first 16 other operations) or "always". None: what A2A_CHECK says, otherwise "first".
 
     Raises TimeoutError naming the ranks that did not come. Whatever ``bootstrap.allgather`` raises comes out unchanged.
     """
     cdef _Meeting meeting = _Meeting()
     cdef double seconds = parse_timeout(timeout)
+    cdef Check when = parse_check(check)
     cdef CommPtr comm
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"rank = {rank} and size = {size} do not satisfy 0 <= rank < size")
@@ -120,7 +123,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0):
     meeting.bootstrap, meeting.size, meeting.timeout = bootstrap, size, seconds
     try:
         with nogil:
-            comm = create_communicator(rank, size, seconds, call_bootstrap, look_for_signals, <PyObject*> meeting)
+            comm = create_communicator(rank, size, seconds, when, call_bootstrap, look_for_signals, <PyObject*> meeting)
     except Error:
         if meeting.failure is not None:
             raise meeting.failure from None
@@ -128,7 +131,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0):
     return wrap(comm)
 
 
-def host_facts(Communicator comm):
+def host_facts(Communicator comm not None):
     """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's host."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,

@@ -234,6 +234,27 @@ cdef class Communicator(_Endpoint):
             raise AbortedError("empty: the communicator is closed, or was inherited by a forked child")
         return empty_like(like, parse_dtype(dtype), shape)
 
+    def connect(self, device, *, timeout=None):
+        """Collective. Meet the peers for operations on tensors of ``device``, such as "cuda:0", which otherwise the
+        first of them does. Ranks may have different devices, but each has one for all its operations. Raises
+        UnsupportedError when a vendor library is missing."""
+        cdef Call call
+        cdef Memory memory
+        try:
+            parse_call(&call, Op.connect, None, timeout)
+            memory = parse_device(device, &call.device)
+        except BaseException as error:
+            raise self.refused(call, error)
+        self.run_control(task_connect(self.live(), memory, call.device, call.deadline))
+
+    def adopt(self, communicator, memory="cuda"):
+        """Run operations on "cuda" or "npu" memory over ``communicator``, the address of an ncclComm_t or HcclComm of
+        the same ranks. It stays the caller's, and must outlive this one. Every rank calls this, before the first such
+        operation."""
+        if not isinstance(communicator, int) or not 0 < communicator < 2**64:
+            raise InvalidArgumentError(f"communicator is {shown(communicator)}; pass the address of a communicator")
+        dereference(self.live()).adopt(parse_memory(memory), <void*> <uintptr_t> communicator)
+
     def abort(self, str reason="abort() was called"):
         """Break the communicator everywhere: operations in flight and later ones raise AbortedError."""
         if self.comm.get() != NULL:
@@ -262,7 +283,7 @@ cdef class Communicator(_Endpoint):
             self.comm.reset()
 
 
-def refuse(Communicator comm, error):
+def refuse(Communicator comm not None, error):
     """For packages that check arguments before a call of ``comm``: take the number of the operation that will not be,
     and tell the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception
     to raise; those of this package then name the rank."""

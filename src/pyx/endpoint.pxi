@@ -41,6 +41,8 @@ cdef class _Endpoint:
         cdef cbool done = False
         if self.flights:
             self.prune()
+        if x.call.memory != Memory.host:
+            return self.enqueue(comm, x, async_op, tensors, output, convert)
         with nogil:
             work = start(dereference(comm), x)
             if not async_op:
@@ -49,13 +51,29 @@ cdef class _Endpoint:
             return None
         if async_op:
             self.keep(work, tensors)
-            return make_work(self, work, output, convert)
+            return make_work(self, x.call, work, output, convert)
         try:
             PyErr_CheckSignals()
             finish(work, never)
         except BaseException:
             self.keep(work, tensors)
             raise
+        return None
+
+    cdef object enqueue(self, const CommPtr& comm, Exchange& x, bint async_op, object tensors, object output,
+                        object convert):
+        """Start the operation on a device. Its stream orders what comes after it, so nobody has to wait; without a
+        stream somebody has to."""
+        cdef shared_ptr[CppWork] work
+        cdef When never
+        x.call.own_stream = async_op
+        with nogil:
+            work = start(dereference(comm), x)
+        self.keep(work, tensors)
+        if async_op:
+            return make_work(self, x.call, work, output, convert)
+        if x.call.memory == Memory.npu and x.call.stream.handle == NULL:
+            finish(work, never)
         return None
 
     cdef int keep(self, const shared_ptr[CppWork]& work, object tensors) except -1:
@@ -108,7 +126,8 @@ cdef class _Endpoint:
         return dereference(comm).next_plan()
 
 
-cdef Work make_work(_Endpoint comm, const shared_ptr[CppWork]& work, object output, object convert):
+cdef Work make_work(_Endpoint comm, const Call& call, const shared_ptr[CppWork]& work, object output, object convert):
     cdef Work made = Work.__new__(Work)
     made.work, made.comm, made.output, made.convert = work, comm, output, convert
+    made.on_device = call.memory != Memory.host
     return made

@@ -168,7 +168,6 @@ cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object 
     parse_counts(global_count, "global_count", global_)
     if sent.ndim == 0:
         raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
-    require_transport(memory_of(&sent, "x"))
     x.plan = cpp_plan_global(gather, rank, size, sent.row_bytes, local, global_)
     names = ("global_count", "local_count") if gather else ("local_count", "global_count")
     require_enough(&sent, "x", send_extent(x.plan), names[0])
@@ -192,7 +191,7 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
     if view.ndim == 0:
         raise InvalidArgumentError("send is 0-d and has no rows; pass a tensor with at least one dimension")
     parse_rank_counts(send_counts, "send_counts", size, counts)
-    require_transport(memory_of(&view, "send"))
+    memory_of(&view, "send")  # a kind that some transport serves
     # The plan that is not run: it checks what this rank sends before any peer is told.
     cpp_plan_alltoallv(rank, size, view.row_bytes, counts, CountList(), view.rows, counts, CountList(), view.rows)
     given, wanted = np.empty(size, np.int64), np.empty(size, np.int64)
@@ -227,8 +226,7 @@ cdef int prepare_global_plan(Exchange& x, int rank, int size, bint gather, objec
     view_of(tensor, "x", False, False, &view)
     if view.ndim == 0:
         raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
-    x.call.memory = memory_of(&view, "x")
-    require_transport(x.call.memory)
+    set_call_memory(&x.call, &view, "x")
     set_call_dtype(&x.call, &view)
     parse_counts(local_count, "local_count", local)
     parse_counts(global_count, "global_count", global_)

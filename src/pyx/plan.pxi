@@ -49,8 +49,12 @@ cdef class Plan:
         cdef View sent, received
         x.plan = self.template.plan
         x.call = self.template.call
+        x.call.stream.handle = NULL
         parse_call(&x.call, x.call.op, stream, timeout)
         tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
+        if x.call.memory != self.template.call.memory:
+            raise InvalidArgumentError(f"send and recv are in {place_of(&sent, 'send')} memory, but plan {self.number} "
+                                       f"was made for {memory_string(self.template.call.memory).decode()} memory")
         self.require(&sent, "send", send_extent(x.plan))
         self.require(&received, "recv", recv_extent(x.plan))
         return tensors

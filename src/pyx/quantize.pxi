@@ -7,7 +7,8 @@ cdef object flat_view(object tensor, str name, tuple dtypes):
     cdef int64_t[1] shape
     holder = view_of(tensor, name, False, True, &view)
     require_contiguous(&view, name)
-    require_transport(memory_of(&view, name))
+    if memory_of(&view, name) != Memory.host:
+        raise UnsupportedError(f"{name} is in {place_of(&view, name)} memory; this one is for host memory")
     dtype = dtype_name(view.dtype)
     if dtype not in dtypes:
         raise InvalidArgumentError(f"{name} has dtype {dtype}; pass {' or '.join(dtypes)}")

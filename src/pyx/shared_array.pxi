@@ -163,6 +163,8 @@ cdef int api_import(DLManagedTensorVersioned* managed, void** out) except -1:
 cdef int api_allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
                       SetError set_error) noexcept with gil:
     try:
+        if prototype.device.device_type not in host_devices:
+            raise UnsupportedError("a2a allocates host memory only; receive into a tensor of your own")
         array = allocate_array(prototype.dtype, [prototype.shape[i] for i in range(prototype.ndim)])
         out[0] = export_versioned(array.tensor, array.memory, False)
     except Exception as error:

@@ -21,6 +21,7 @@ cdef struct View:
     int64_t[MAX_NDIM] shape
     DLDataType dtype
     DLDevice device
+    void* stream            # device memory: what its framework works on now
     bint contiguous
     Access access
 
@@ -104,6 +105,7 @@ cdef int set_dltensor(View* view, str name, const DLTensor* tensor) except -1:
     view.ndim = tensor.ndim
     view.dtype = tensor.dtype
     view.device = tensor.device
+    view.stream = NULL
     return set_layout(view, name, tensor.shape, tensor.strides,
                       tensor.dtype.bits * tensor.dtype.lanes // 8)
 
@@ -143,8 +145,21 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
             set_managed(view, name, managed)
         finally:
             release(managed)
+    if view.device.device_type not in host_devices:
+        set_stream(obj, kind, view)
     refuse_lazy_sign(obj, name, view.dtype, kind.is_neg, kind.is_conj)
     return holder
+
+
+cdef int set_stream(object obj, _ExchangeType kind, View* view) except -1:
+    """The current stream of the tensor's framework on its device."""
+    if view.device.device_type == kDLExtDev:  # which the exchange API knows no stream of
+        npu = getattr(importlib.import_module("torch"), "npu", None) if framework_of(obj) == "torch" else None
+        if npu is not None:
+            view.stream = <void*> <uintptr_t> npu.current_stream(view.device.device_id).npu_stream
+    elif kind.api.current_work_stream != NULL:
+        kind.api.current_work_stream(view.device.device_type, view.device.device_id, &view.stream)
+    return 0
 
 
 cdef object view_capsule(object capsule, str name, bint own, bint known_producer, View* view):
@@ -210,6 +225,8 @@ cdef object view_protocol(object obj, str name, View* view):
     view_capsule(capsule, name, False, framework in mutable_frameworks, view)
     if framework == "jax":
         view.access = READ_ONLY
+    if framework == "cupy":
+        view.stream = <void*> <uintptr_t> importlib.import_module("cupy").cuda.get_current_stream().ptr
     refuse_lazy_sign(obj, name, view.dtype, getattr(kind, "is_neg", None), getattr(kind, "is_conj", None))
     return capsule
 

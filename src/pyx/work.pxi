@@ -35,6 +35,7 @@ cdef class Work:
 
     cdef shared_ptr[CppWork] work
     cdef _Endpoint comm
+    cdef bint on_device
     cdef object output      # the received tensor, or what `convert` makes it from
     cdef object convert
     cdef object __weakref__
@@ -72,10 +73,15 @@ cdef class Work:
         return result
 
     def order_before(self, stream):
-        """Make work enqueued on ``stream`` later see the result. Host tensors: the same as wait()."""
+        """Make work enqueued on ``stream`` later see the result, without blocking this thread. ``stream`` is a handle
+        or an object as in the calls. Host tensors, or None: the same as wait()."""
+        cdef CppStream cpp
         if stream is not None:
-            parse_stream(stream)
-        self.wait()
+            cpp.handle = parse_stream(stream)
+        if stream is None or not self.on_device:
+            return self.wait()
+        with nogil:
+            dereference(self.work).order_before(cpp)
 
     @property
     def result(self):

@@ -8,10 +8,12 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "a2a/atb.h"
+#include "ascend.h"
 #include "check.h"
 
 namespace atb = a2a::atb;
@@ -23,46 +25,75 @@ using Body = std::function<void(int rank, Mode mode)>;
 
 inline std::string backend() { return check::option("backend", "shm"); }
 
-// Ranks as threads, then as processes. Each runs body(rank, mode) and exits with whether its checks passed.
-inline void everywhere(int n, const Body& body) {
-  check::threads(n, [&](int rank) { body(rank, atb::infer::COMM_MULTI_THREAD); });
-#if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer is blind across processes, and its runtime does not like fork()
-  std::vector<pid_t> children;
+// A child process that runs the body and exits with whether its checks passed.
+inline pid_t fork_child(const std::string& name, const std::function<void()>& body) {
   std::cout.flush();
+  const pid_t child = fork();
+  if (child != 0) return child;
+  alarm(120);
+  check::failures = 0;
+  check::shown_until = 20;
+  check::guarded(name, body);
+  std::cerr.flush();
+  _exit(check::failures == 0 ? 0 : 1);
+}
+
+inline void require_good_end(pid_t child) {
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK_EQ(status, 0);
+}
+
+inline void enter_device(int rank) {
+  if (backend() == "hccl") ascend::use_device(rank);
+}
+
+inline void as_threads(int n, const Body& body) {
+  check::threads(n, [&](int rank) {
+    enter_device(rank);
+    body(rank, atb::infer::COMM_MULTI_THREAD);
+  });
+}
+
+// Ranks as threads, then as processes.
+inline void everywhere(int n, const Body& body) {
+#if defined(__SANITIZE_THREAD__)  // blind across processes, and its runtime does not like fork()
+  as_threads(n, body);
+#else
+  if (backend() == "hccl") {  // whose drivers do not survive a fork()
+    require_good_end(fork_child("threads", [&] { as_threads(n, body); }));
+  } else {
+    as_threads(n, body);
+  }
+  std::vector<pid_t> children;
   for (int rank = 0; rank < n; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      alarm(120);
-      check::failures = 0;
-      check::shown_until = 20;
-      check::guarded("rank " + std::to_string(rank), [&] {
-        const check::Note note("rank", static_cast<uint64_t>(rank));
-        body(rank, atb::infer::COMM_MULTI_PROCESS);
-      });
-      std::cerr.flush();
-      _exit(check::failures == 0 ? 0 : 1);
-    }
-    children.push_back(child);
+    children.push_back(fork_child("rank " + std::to_string(rank), [&, rank] {
+      const check::Note note("rank", static_cast<uint64_t>(rank));
+      enter_device(rank);
+      body(rank, atb::infer::COMM_MULTI_PROCESS);
+    }));
   }
-  for (const pid_t child : children) {
-    int status = -1;
-    waitpid(child, &status, 0);
-    CHECK_EQ(status, 0);
-  }
+  for (const pid_t child : children) require_good_end(child);
 #endif
 }
 
 // Memory that the backend under test moves.
 class Memory {
  public:
-  explicit Memory(size_t bytes) : bytes_(bytes) {}
-  void* get() { return bytes_.data(); }
-  void upload(const std::vector<std::byte>& from) { bytes_ = from; }
-  std::vector<std::byte> download() const { return bytes_; }
-  static aclrtStream new_stream() { return nullptr; }
+  explicit Memory(size_t bytes) : host_(bytes) {
+    if (backend() == "hccl") device_ = std::make_unique<ascend::Memory>(bytes);
+  }
+  void* get() { return device_ ? device_->get() : host_.data(); }
+  void upload(const std::vector<std::byte>& from) {
+    host_ = from;
+    if (device_) device_->upload(from);
+  }
+  std::vector<std::byte> download() const { return device_ ? device_->download() : host_; }
+  static aclrtStream new_stream() { return ascend::stream; }
 
  private:
-  std::vector<std::byte> bytes_;
+  std::vector<std::byte> host_;
+  std::unique_ptr<ascend::Memory> device_;
 };
 
 inline atb::TensorDesc desc(const std::vector<int64_t>& shape, aclDataType dtype = ACL_FLOAT,

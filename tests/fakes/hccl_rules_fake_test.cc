@@ -163,6 +163,8 @@ TEST("messages with oneself") {
     items[1] = {HCCL_RECV, b.data, 4, HCCL_DATA_TYPE_FP32, 0};
     CHECK_EQ(HcclBatchSendRecv(items, 2, rank.comm, *rank.stream), HCCL_E_PARA);
     items[1].dataType = kInt;
+    HcclSendRecvItem twice[] = {items[0], items[1], items[0], items[1]};
+    CHECK_EQ(HcclBatchSendRecv(twice, 4, rank.comm, *rank.stream), HCCL_E_PARA);
     CHECK_EQ(HcclBatchSendRecv(items, 2, rank.comm, *rank.stream), HCCL_SUCCESS);
     CHECK_EQ(rank.synchronize(), ACL_SUCCESS);
     CHECK_EQ(b.values()[3], 1);

@@ -337,17 +337,18 @@ def test_old_producers_and_devices_without_a_number(comm: _core.Communicator) ->
     assert result.tolist() == [0, 1, 2, 3]
 
 
-def test_device_memory_has_no_transport_yet(comm: _core.Communicator) -> None:
+def test_device_memory_without_its_library(comm: _core.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2A_NCCL_LIBRARY", "/nowhere/libnccl.so.2")
     cuda, other = Forged(device=(forge.CUDA, 1)), Forged(device=(forge.CUDA, 1))
-    with pytest.raises(UnsupportedError, match="no transport for cuda memory"):
+    with pytest.raises(UnsupportedError, match="gives no way to make another one on a device"):
         comm.exchange(cuda, [4])
-    assert cuda.calls == [{"max_version": (1, 3), "copy": False, "stream": -1}]
+    assert cuda.calls == 2 * [{"max_version": (1, 3), "copy": False, "stream": -1}]
     other.managed.tensor.data = ctypes.addressof(cuda.memory) + 32
-    with pytest.raises(UnsupportedError, match="no transport for cuda memory"):
+    with pytest.raises(UnsupportedError, match=r"cannot find NCCL; looked for\n  /nowhere/libnccl.so.2: "):
         comm.alltoall(cuda, other)
     with pytest.raises(UnsupportedError, match="device type 8"):
         comm.exchange(Forged(device=(forge.METAL, 0)), [4])
-    refused(Forged(device=(forge.CUDA, 0)), "cuda memory, but recv is in host memory")
+    refused(Forged(device=(forge.CUDA, 0)), "cuda:0 memory, but recv is in host memory")
     comm.barrier()
 
 

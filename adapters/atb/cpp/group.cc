@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,8 @@
 #include <type_traits>
 
 #include "failure.h"
+#include "json.h"
+#include "transport/device/vendor.h"
 
 namespace a2a::atb {
 namespace {
@@ -78,14 +81,12 @@ void check_mode_and_domain(const Group& group) {
 
 // Reads the table and takes rank and size from it where the program leaves them to it.
 void read_table(Group& group) {
-  std::error_code error;
-  const auto path = std::filesystem::canonical(group.table_file, error);
-  if (error) refuse(ERROR_INVALID_PARAM, "rankTableFile path: ", group.table_file, " does not exist.");
-  group.table_file = path.string();
   group.table = read_rank_table(group.table_file);
+  group.table_file = std::filesystem::canonical(group.table_file).string();
   if (group.size == 0) {
     group.size = group.table.size();
-    if (group.rank <= 0) group.rank = rank_from_environment().value_or(std::max(group.rank, 0));
+    const bool left_out = group.rank == 0 || group.rank == -1;  // the defaults of the two structs
+    if (left_out) group.rank = rank_from_environment().value_or(0);
   } else if (group.rank == -1) {
     group.rank = rank_from_environment().value_or(-1);
   }
@@ -104,7 +105,29 @@ std::string job_from_environment() {
   return names;
 }
 
+// The kind of memory an address lies in, as far as the vendors' libraries of this process know it.
+Memory memory_of(const void* data) {
+  for (const Memory memory : {Memory::npu, Memory::cuda}) {
+    try {
+      if (device::vendor_of(memory).device_of(data)) return memory;
+    } catch (const Error&) {
+      // Without its library there is no such memory.
+    }
+  }
+  return Memory::host;
+}
+
 [[noreturn]] void unsupported(const std::string& text) { throw StatusError(ERROR_COMM_EMPTY, Code::unsupported, text); }
+
+// The memory, if this process has what it takes.
+Memory served(Memory memory, const std::string& backend) {
+  try {
+    device::vendor_of(memory);
+  } catch (const Error& error) {
+    unsupported("backend " + backend + ": " + error.what());
+  }
+  return memory;
+}
 
 // The communicators of this process. Never destroyed, like ATB's: a rank may still use one when another rank has
 // destroyed its operations already.
@@ -139,7 +162,7 @@ Group Group::of(const Param& param) {
            reserved - std::begin(param.rsv), "] is ", static_cast<int>(*reserved));
   }
   if (std::ranges::find(kBackends, param.backend) == std::end(kBackends)) {
-    refuse(ERROR_INVALID_PARAM, "backend is ", param.backend, ", must be hccl, shm, nccl, mpi or auto");
+    refuse(ERROR_INVALID_PARAM, "backend is ", in_quotes(param.backend), ", must be hccl, shm, nccl, mpi or auto");
   }
   Group group;
   group.rank = param.rank, group.size = param.rankSize, group.root = param.rankRoot;
@@ -175,34 +198,42 @@ void Group::check_further() const {
     unsigned value = 0;
     const auto error = std::from_chars(megabytes->data(), megabytes->data() + megabytes->size(), value).ec;
     if (error != std::errc() || value < kLeast) {
-      refuse(ERROR_INVALID_PARAM, "commDomain is ", domain, ": its size of ", *megabytes, " MB must be at least ",
-             kLeast);
+      refuse(ERROR_INVALID_PARAM, "commDomain is ", domain, ": its size of ", *megabytes, " MB must be between ",
+             kLeast, " and ", std::numeric_limits<unsigned>::max());
     }
   }
 }
 
-// Neither size nor rank is part of it: ranks that disagree about them have to meet to find that out.
+// Neither size nor rank is part of it: ranks that disagree about them have to meet to find that out. The domain, which
+// may be any text, stands last, so that it cannot be taken for the rest.
 std::string Group::meeting() const {
-  std::string name = "atb/" + job_from_environment() + "/" + split_domain(domain).name;
-  if (table.size() > 0) name += "/table-" + table.identity();
-  if (mode == infer::COMM_MULTI_THREAD) name += "/threads-" + std::to_string(::getpid());
-  return name;
+  const std::string table_name = table.size() > 0 ? "table-" + table.identity() : "";
+  const std::string threads = mode == infer::COMM_MULTI_THREAD ? "threads-" + std::to_string(::getpid()) : "";
+  return "atb/" + job_from_environment() + "/" + table_name + "/" + threads + "/" + split_domain(domain).name;
 }
 
-bool choose_host_backend(const Group& group) {
-  if (group.backend == "hccl" || group.hccl != nullptr) {
-    unsupported("backend hccl: this build has no HCCL transport (libhccl.so and libascendcl.so are not used yet); " +
-                std::string("backend \"shm\" exchanges host memory between the ranks of one host"));
-  }
-  if (group.backend == "nccl" || group.backend == "mpi") {
-    unsupported("backend " + group.backend + ": this build has no " + (group.backend == "nccl" ? "NCCL" : "MPI") +
-                " transport; backend \"shm\" exchanges host memory between the ranks of one host");
-  }
+Memory choose_memory(const Group& group, const void* data) {
+  if (group.backend == "mpi") unsupported("backend mpi: this build has no MPI transport");
   if (group.table.servers > 1) {
     unsupported("backend " + group.backend + ": the rank table " + group.table_file + " places the ranks on " +
-                std::to_string(group.table.servers) + " servers, and shared memory serves one");
+                std::to_string(group.table.servers) + " servers, and they meet in the shared memory of one");
   }
-  return true;
+  if (group.backend == "nccl") return served(Memory::cuda, group.backend);
+  if (group.backend == "hccl" || group.hccl != nullptr) return served(Memory::npu, group.backend);
+  return group.backend == "auto" && data != nullptr ? memory_of(data) : Memory::host;
+}
+
+int connect(const Group& group, Communicator& communicator, Memory memory, const void* data, double timeout_seconds) {
+  if (memory == Memory::host) return 0;
+  const auto device = device::vendor_of(memory).device_of(data);
+  if (!device) {
+    throw Error(Code::invalid_argument, "backend " + group.backend + ": inTensor[0] is not in " + to_string(memory) +
+                                            " memory; backend \"shm\" exchanges host memory");
+  }
+  if (group.hccl != nullptr) communicator.adopt(memory, group.hccl);
+  if (group.hccl == nullptr && !group.table_file.empty()) communicator.use_rank_table(group.table_file);
+  communicator.connect(memory, *device, Deadline::after_seconds(timeout_seconds));
+  return *device;
 }
 
 std::shared_ptr<Communicator> known_communicator(const Group& group) {

@@ -31,15 +31,18 @@ struct Group {
   std::string meeting() const;
 };
 
-// Whether a backend works on memory of the host, so that streams mean nothing to it. Throws StatusError
-// (ERROR_COMM_EMPTY, Code::unsupported) when this build or this machine cannot serve the group with it. The one place
-// that looks at the backend's name.
-bool choose_host_backend(const Group& group);
+// Where the tensors of a group live, by its backend; for "auto" by an address in one of them. Streams mean nothing on
+// the host. Throws StatusError (ERROR_COMM_EMPTY, Code::unsupported) when this build or this machine cannot serve the
+// group. The one place that looks at the backend's name.
+Memory choose_memory(const Group& group, const void* data);
 
 // The communicator of a group in this process: empty before the first Setup, and after its end.
 std::shared_ptr<Communicator> known_communicator(const Group& group);
 // Makes the group's communicator unless there is one. Waits for the other ranks.
 std::shared_ptr<Communicator> communicator_of(const Group& group, double timeout_seconds);
+// Sees to it that a communicator serves tensors like this one; returns its device (0 on the host). Waits for the other
+// ranks the first time.
+int connect(const Group& group, Communicator& communicator, Memory memory, const void* data, double timeout_seconds);
 void set_communicator(const Group& group, std::shared_ptr<Communicator> communicator);
 
 }  // namespace a2a::atb

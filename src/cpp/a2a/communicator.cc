@@ -1,15 +1,11 @@
 #include "a2a/communicator.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cmath>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 #include <utility>
 
-#include "transport/shm/host.h"
-#include "transport/shm/shm_transport.h"
+#include "a2a/communicator_state.h"
 
 namespace a2a {
 namespace {
@@ -51,60 +47,13 @@ T from_bytes(const std::string& text) {
 
 }  // namespace
 
-struct Communicator::State {
-  Rank rank = 0;
-  int size = 1;
-  Options options;
-  mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
-  std::shared_ptr<ShmTransport> host;  // empty once closed
-  uint64_t number = 0;
-  uint64_t plans = 0;
-
-  State(Rank rank_, int size_, Options options_, std::unique_ptr<ShmTransport> host_)
-      : rank(rank_), size(size_), options(options_), host(std::move(host_)) {}
-
-  Deadline deadline(const std::optional<Deadline>& given) const {
-    return given ? *given : Deadline::after_seconds(options.timeout_seconds);
-  }
-
-  // The host transport. Throws when closed.
-  std::shared_ptr<ShmTransport> open(Op op) const {
-    std::lock_guard lock(mutex);
-    return want_open(op);
-  }
-
-  const std::shared_ptr<ShmTransport>& want_open(Op op) const {
-    if (host != nullptr) return host;
-    throw Error(Code::aborted,
-                std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");
-  }
-
-  // The one place that decides which transport runs an operation: by the kind of memory alone, which all ranks compare.
-  Transport* choose_transport(Memory memory) { return memory == Memory::host ? host.get() : nullptr; }
-
-  std::shared_ptr<Work> submit(Batch batch, const Call& call) {
-    home.refuse_if_inherited();  // before the mutex, which another thread may have held at the fork
-    std::lock_guard lock(mutex);
-    want_open(call.op);
-    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
-    batch.unit_bytes = call.unit_bytes;
-    batch.deadline = deadline(call.deadline);
-    if (Transport* transport = choose_transport(call.memory)) return transport->start(std::move(batch), call.stream);
-    const std::string reason = std::string("no transport for ") + to_string(call.memory) + " memory in this build";
-    batch.sends.clear();
-    batch.recvs.clear();
-    batch.refusal = reason;
-    host->start(std::move(batch), {});
-    throw Error(Code::unsupported, reason);
-  }
-
-  // Everything shared belongs to the process that made it.
-  shm::Host& home = shm::Host::get();
-};
-
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (state_->home.inherited()) return;
+  drop_devices();
+  if (state_->host != nullptr) state_->host->leave(shm::Left::dropped);  // works on devices may keep it alive
+}
 
 std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options) {
   if (size < 1 || rank < 0 || rank >= size) {
@@ -145,7 +94,7 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   Batch batch;
   batch.sends = runs_of(plan.sends(), {from, send.size()});
   batch.recvs = runs_of(plan.recvs(), {to, recv.size()});
-  return state_->submit(std::move(batch), call);
+  return call.memory == Memory::host ? state_->submit(std::move(batch), call) : start_on_device(std::move(batch), call);
 }
 
 void Communicator::refuse(const Call& call, std::string_view reason) {
@@ -168,12 +117,20 @@ std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op
   Call call;
   call.op = op;
   call.deadline = state_->deadline(deadline);  // one budget for both exchanges
+  const auto finish = [this](const std::shared_ptr<Work>& work) {
+    try {
+      work->wait();
+    } catch (const Interrupted& error) {
+      abort(error.what());  // the operation would go on, but its memory is of this call
+      throw;
+    }
+  };
 
   const int64_t length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(ranks);
   const void* from = &length;
   void* to = lengths.data();
-  start(Plan::allgather(rank(), size(), sizeof(length)), {&from, 1}, {&to, 1}, call)->wait();
+  finish(start(Plan::allgather(rank(), size(), sizeof(length)), {&from, 1}, {&to, 1}, call));
 
   constexpr int64_t kLongest = int64_t{1} << 30;
   for (size_t r = 0; r < ranks; ++r) {
@@ -186,9 +143,8 @@ std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op
   std::string all(total, '\0');
   from = mine.data();
   to = all.data();
-  start(Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total), {&from, 1}, {&to, 1},
-        call)
-      ->wait();
+  finish(start(Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total), {&from, 1},
+               {&to, 1}, call));
 
   std::vector<std::string> result;
   size_t offset = 0;
@@ -280,30 +236,44 @@ std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadl
 
 void Communicator::abort(std::string_view reason) noexcept {
   if (state_->home.inherited()) return;
-  std::lock_guard lock(state_->mutex);
-  if (state_->host != nullptr) state_->host->abort(reason);
+  std::shared_ptr<ShmTransport> host;
+  std::vector<std::shared_ptr<device::DeviceTransport>> devices;
+  {
+    std::lock_guard lock(state_->mutex);
+    host = state_->host;
+    for (const auto& [_, transport] : state_->devices) devices.push_back(transport);
+  }
+  for (const auto& transport : devices) transport->abort(reason);
+  if (host != nullptr) host->abort(reason);
 }
 
 void Communicator::close(std::optional<Deadline> deadline) {
   state_->home.refuse_if_inherited();
   if (closed()) return;
-  const auto let_go = [this] {
-    std::lock_guard lock(state_->mutex);
-    return std::exchange(state_->host, nullptr);  // what leaves without a word is a lost peer to the others
+  const auto leave = [this](shm::Left how) {
+    drop_devices();
+    std::shared_ptr<ShmTransport> host;
+    {
+      std::lock_guard lock(state_->mutex);
+      host = std::exchange(state_->host, nullptr);
+    }
+    if (host != nullptr) host->leave(how);
+    return host;
   };
   try {
     Call call;
     call.op = Op::close;
-    call.deadline = deadline;
-    if (!broken()) state_->submit({}, call)->wait();
+    call.deadline = state_->deadline(deadline);
+    drain_devices(*call.deadline);
+    if (!broken()) {
+      state_->submit({}, call)->wait();
+      close_devices();
+    }
   } catch (const Error&) {
-    let_go();
+    leave(shm::Left::dropped);  // to the others this is a lost peer
     throw;
   }
-  if (const auto host = let_go()) {
-    host->leave(shm::Left::closed);
-    host->see_off(std::chrono::milliseconds(50));
-  }
+  if (const auto host = leave(shm::Left::closed)) host->see_off(std::chrono::milliseconds(50));
 }
 
 bool Communicator::closed() const {

@@ -19,6 +19,9 @@ namespace a2a {
 namespace shm {
 class ShmTransport;
 }
+namespace device {
+class DeviceTransport;
+}
 
 // What a call is, besides its plan and its buffers.
 struct Call {
@@ -28,8 +31,21 @@ struct Call {
   size_t unit_bytes = 1;             // bytes of one row or element; only for messages
   uint64_t plan = 0;                 // number of a reusable plan, 0 = made for this call
   std::optional<Deadline> deadline;  // empty: now + the communicator's default timeout
-  Stream stream;
+  int device = 0;                    // device memory: its index
+  Stream stream;                     // device memory: what the operation comes after, and what comes after it
+  bool own_stream = false;           // device memory: enqueue on a stream of the communicator, and let `stream` run on
 };
+
+// When ranks compare what they are about to do on devices, where a disagreement would hang. Comparing goes through host
+// memory and waits for every rank.
+enum class Check : uint8_t {
+  off,     // never
+  first,   // the first run of each reusable plan, and the first 16 other operations once the devices are connected
+  always,  // before every operation
+};
+A2A_API const char* to_string(Check);
+// What the environment variable A2A_CHECK says, otherwise `first`. Throws Error(invalid_argument) for other words.
+A2A_API Check default_check();
 
 // Facts for `a2a info` and for messages.
 struct HostFacts {
@@ -47,7 +63,8 @@ struct HostFacts {
 class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   struct Options {
-    double timeout_seconds = 600;  // default deadline of every operation, and of making the communicator
+    double timeout_seconds = 600;   // default deadline of every operation, and of making the communicator
+    Check check = default_check();  // the same on all ranks
   };
 
   // Collective. All ranks must live on one host; otherwise Error(unsupported).
@@ -62,7 +79,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   uint64_t last_number() const;
 
   // Starts the exchange of a plan made for this rank and size. send[i] and recv[i] are the buffers that segments with
-  // buffer == i refer to; they must stay alive until the work is done. Never waits for a peer.
+  // buffer == i refer to; they must stay alive until the work is done. On host memory it never waits for a peer. On
+  // device memory it waits where the ranks have to meet first: for the first operation, and where Check says so.
   std::shared_ptr<Work> start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                               const Call& call);
 
@@ -70,6 +88,15 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // Error(mismatch) naming this rank and the reason. Returns once they can see it; the caller then raises its own
   // error.
   void refuse(const Call& call, std::string_view reason);
+
+  // Collective. Meets the peers for operations on this kind of memory, which otherwise the first of them does. Every
+  // communicator has one device of a kind. Throws Error(unsupported) when a vendor library is not there.
+  void connect(Memory memory, int device, std::optional<Deadline> deadline = {});
+  // Every rank, before anything else on this kind of memory: lets operations run over a communicator of the caller's
+  // (ncclComm_t, HcclComm), which must have the same ranks and outlive this one, and stays the caller's.
+  void adopt(Memory memory, void* vendor_communicator);
+  // Likewise: HCCL's ranks meet by this rank table instead of over this communicator.
+  void use_rank_table(const std::string& path);
 
   // The number of the next reusable plan. Ranks make their plans in the same order.
   uint64_t next_plan();
@@ -107,6 +134,11 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   struct State;
   explicit Communicator(std::unique_ptr<State> state);
   std::shared_ptr<Communicator> derive(std::vector<Rank> members, Op op, Deadline deadline);
+  std::shared_ptr<Work> start_on_device(Batch batch, const Call& call);
+  std::shared_ptr<device::DeviceTransport> connected(Memory memory, int device, Deadline deadline);
+  void drain_devices(Deadline deadline);
+  void close_devices();
+  void drop_devices() noexcept;  // without waiting for a peer, and without a word to them
   static std::shared_ptr<Communicator> with_members(const State& parent, std::span<const Rank> members,
                                                     std::unique_ptr<shm::ShmTransport> host);
   std::unique_ptr<State> state_;

@@ -30,6 +30,10 @@ bool may_share_memory(std::span<const Run> a, std::span<const Run> b) {
 
 }  // namespace
 
+std::string name_of(const Signature& signature) {
+  return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
+}
+
 std::vector<Run> runs_of(std::span<const Segment> segments, std::span<std::byte* const> base) {
   std::vector<Run> runs;
   runs.reserve(segments.size());

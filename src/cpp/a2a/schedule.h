@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "a2a/plan.h"
@@ -29,6 +30,16 @@ struct Signature {
   uint64_t plan = 0;    // of the reusable plan, from 1; 0 = made for this call
 };
 
+// "alltoallv #146"
+A2A_API std::string name_of(const Signature& signature);
+
+// How much of an operation the host transport does.
+enum class Way : uint8_t {
+  exchange,  // compares the facts and moves the bytes
+  compare,   // compares the facts: a device transport moves the bytes
+  pass,      // nothing: a device transport moves the bytes
+};
+
 // One operation as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this
 // rank itself are included.
 struct Batch {
@@ -37,6 +48,8 @@ struct Batch {
   size_t unit_bytes = 1;  // bytes of one row or element, only for messages
   Deadline deadline = Deadline::never();
   std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
+  Way way = Way::exchange;
+  bool own_stream = false;  // device memory: the caller wants its stream to run on meanwhile
 };
 
 // The only place that knows that a segment is one contiguous piece of memory: calls visit(peer, pointer, bytes) for

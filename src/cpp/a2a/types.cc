@@ -93,6 +93,8 @@ const char* to_string(Op op) {
       return "plan";
     case Op::close:
       return "close";
+    case Op::connect:
+      return "connect";
   }
   return "unknown operation";
 }

@@ -50,6 +50,7 @@ enum class Op : uint8_t {
   shrink,
   plan,
   close,
+  connect,  // making a device communicator
 };
 
 A2A_API const char* to_string(Op);

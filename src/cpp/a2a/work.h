@@ -5,6 +5,29 @@
 
 namespace a2a {
 
+// A signal ended a wait, and whoever looked at it wants the call to end.
+class A2A_API Interrupted : public Error {
+ public:
+  Interrupted() : Error(Code::aborted, "interrupted by a signal") {}
+};
+
+// While it lives, waits of this thread inside other calls look at signals: when one arrives, `interrupted` is asked,
+// and if it says so, the call ends with Interrupted. Language bindings need that.
+class A2A_API SignalWatch {
+ public:
+  using Interrupted = bool (*)();
+  explicit SignalWatch(Interrupted interrupted);
+  ~SignalWatch();
+  SignalWatch(const SignalWatch&) = delete;
+  SignalWatch& operator=(const SignalWatch&) = delete;
+
+  // Throws a2a::Interrupted if the innermost watch of this thread says so.
+  static void look();
+
+ private:
+  Interrupted before_;
+};
+
 // Safe to use from any thread. The buffers of the operation must stay alive until it is finished, or until the
 // communicator's transport is destroyed.
 class A2A_API Work {

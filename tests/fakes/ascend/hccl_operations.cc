@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <set>
 
 #include "ascend/hccl_state.h"
 
@@ -233,7 +234,8 @@ HcclResult HcclAllGatherV(void* sendBuf, uint64_t sendCount, void* recvBuf, cons
   return hccl_submit(target, HcclCall::allgatherv, std::move(operation));
 }
 
-// One rank's items do not wait for each other; across ranks they match one to one.
+// One rank's items do not wait for each other; across ranks they match one to one. "The task list must not contain
+// duplicate sending or receiving tasks pointed to the same rank."
 HcclResult HcclBatchSendRecv(HcclSendRecvItem* sendRecvInfo, uint32_t itemNum, HcclComm comm, aclrtStream stream) {
   if (itemNum == 0) return HCCL_SUCCESS;
   A2A_FAKE_PTR(sendRecvInfo);
@@ -241,6 +243,7 @@ HcclResult HcclBatchSendRecv(HcclSendRecvItem* sendRecvInfo, uint32_t itemNum, H
   if (const HcclResult wrong = hccl_target(comm, stream, target)) return wrong;
   Operation operation{"HcclBatchSendRecv", {}, {}, false, {}};
   std::vector<Header> self[2];
+  std::set<std::pair<int, uint32_t>> seen;
   for (uint32_t i = 0; i < itemNum; ++i) {
     const HcclSendRecvItem& item = sendRecvInfo[i];
     if (item.sendRecvType != HCCL_SEND && item.sendRecvType != HCCL_RECV) {
@@ -254,6 +257,10 @@ HcclResult HcclBatchSendRecv(HcclSendRecvItem* sendRecvInfo, uint32_t itemNum, H
       return wrong;
     }
     parts.back().peer = static_cast<int>(item.remoteRank);
+    if (!seen.insert({item.sendRecvType, item.remoteRank}).second) {
+      return hccl_refuse(HCCL_E_PARA,
+                         "HcclBatchSendRecv: two items of one direction for rank " + std::to_string(item.remoteRank));
+    }
     if (parts.back().peer == target.comm->rank) self[item.sendRecvType].push_back(parts.back().header);
   }
   // Items with oneself are copied locally if both halves are there and agree.

@@ -51,6 +51,7 @@ A2A_FAKE_API CUresult cuEventQuery(CUevent hEvent);
 A2A_FAKE_API CUresult cuEventSynchronize(CUevent hEvent);
 A2A_FAKE_API CUresult cuEventDestroy_v2(CUevent hEvent);
 
+A2A_FAKE_API CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode);
 A2A_FAKE_API CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureStatus);
 A2A_FAKE_API CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode);
 A2A_FAKE_API CUresult cuStreamEndCapture(CUstream hStream, CUgraph* phGraph);

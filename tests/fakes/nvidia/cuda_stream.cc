@@ -1,4 +1,6 @@
 // The CUDA driver: streams, events, and graphs captured from streams.
+#include <utility>
+
 #include "nvidia/cuda_state.h"
 
 namespace fake {
@@ -50,13 +52,19 @@ CUresult look_at(CUevent handle, std::shared_ptr<Moment>& moment) {
 
 std::shared_ptr<Stream> cuda_stream(CUstream handle) { return driver_stream(handle, current_device()); }
 
+// What a thread lets itself be forbidden while captures are in progress.
+static thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
 CUresult cuda_unsafe_in_capture() {
+  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   const std::lock_guard lock(mutex());
   for (const Capture& capture : captures()) {
     const bool mine = capture.thread == std::this_thread::get_id();
     const auto graph = capture.graph.lock();
     if (!graph || capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
-    if (!mine && capture.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) continue;
+    const bool local =
+        capture.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL || thread_mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    if (!mine && local) continue;
     return spoil(*graph, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "a call that a capture in progress forbids");
   }
   return CUDA_SUCCESS;
@@ -181,6 +189,12 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus* captureSta
   if (!graph) return CUDA_SUCCESS;
   const std::lock_guard lock(graph->mutex);
   *captureStatus = graph->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  A2A_FAKE_VALUE(mode);
+  std::swap(*mode, thread_mode);
   return CUDA_SUCCESS;
 }
 

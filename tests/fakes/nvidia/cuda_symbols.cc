@@ -56,6 +56,7 @@ const Symbol kSymbols[] = {
     A2A_FAKE_SYMBOL("cuEventSynchronize", cuEventSynchronize, 2000),
     A2A_FAKE_SYMBOL("cuEventDestroy", cuEventDestroy_v2, 4000),
     A2A_FAKE_SYMBOL("cuStreamIsCapturing", cuStreamIsCapturing, 10000),
+    A2A_FAKE_SYMBOL("cuThreadExchangeStreamCaptureMode", cuThreadExchangeStreamCaptureMode, 10010),
     A2A_FAKE_SYMBOL("cuStreamBeginCapture", cuStreamBeginCapture_v2, 10010),
     A2A_FAKE_SYMBOL("cuStreamEndCapture", cuStreamEndCapture, 10000),
     A2A_FAKE_SYMBOL("cuGraphInstantiateWithFlags", cuGraphInstantiateWithFlags, 11040),

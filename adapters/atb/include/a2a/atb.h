@@ -157,7 +157,8 @@ A2A_API Status GetMeeting(const Operation* operation, Meeting& meeting);
 // Gives a group the communicator that Setup would have made: for programs that bring their own bootstrap. Its rank and
 // size must be the operation's.
 A2A_API Status SetCommunicator(Operation* operation, std::shared_ptr<Communicator> communicator);
-// Execute without the wait. The tensors must live until `work` is done.
+// Execute without the wait. The tensors must live until `work` is done. On a device it may be without a stream: then
+// only `work` tells when the output is complete.
 A2A_API Status StartExecute(Operation* operation, const VariantPack& variantPack, uint8_t* workspace,
                             uint64_t workspaceSize, Context* context, std::shared_ptr<Work>& work);
 // Instead of an Execute whose arguments this rank refuses itself: tells the peers why, so that they do not wait.

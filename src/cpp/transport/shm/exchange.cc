@@ -65,6 +65,7 @@ Exchange::Exchange(Batch batch, std::shared_ptr<Progress> progress, Rank rank, i
     p.mine = facts(batch_.signature, sends, recvs);
     p.source.runs = sends;
     p.target.runs = recvs;
+    if (batch_.way != Way::exchange) continue;
     p.in_left = p.mine.expected;
     received_bytes_ += p.mine.expected;
   }
@@ -101,6 +102,7 @@ bool Exchange::arrived(Rank rank) {
 // ---- sending -------------------------------------------------------------------------------------------------------
 
 bool Exchange::post(Membership& m) {
+  if (batch_.way == Way::pass) return posted_ = true;
   const uint64_t n = number();
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer != m.rank() && !m.slot_free(peer, n)) return false;
@@ -109,13 +111,16 @@ bool Exchange::post(Membership& m) {
   words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
   if (received_bytes_ >= m.thresholds().stream) stores_ = Stores::streaming;
-  if (!batch_.refusal.empty()) write_text(words.refusal_text[n % kSlots], batch_.refusal);
+  const bool refused = !batch_.refusal.empty();
+  if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
+  const Head& own = pair(m.rank()).mine;
+  words.notice[n % kSlots].store(notice(n, own.op, refused ? 0 : own.memory), std::memory_order_release);
   for (int step = 1; step < m.size(); ++step) {
     offer(m, send_peer(m.rank(), m.size(), step));
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
   }
   m.wake_sleepers();
-  copy_own();
+  if (batch_.way == Way::exchange) copy_own();
   posted_ = true;
   return true;
 }
@@ -148,7 +153,7 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
   if (!batch_.refusal.empty()) return Kind::refused;
   const Pair& p = pair(peer);
   const size_t bytes = p.mine.sent;
-  if (bytes == 0) return Kind::none;
+  if (bytes == 0 || batch_.way == Way::compare) return Kind::none;
   if (bytes <= kInlineBytes) return Kind::inlined;
   const Neighbour& host = *m.peer(peer).host;
   if (bytes >= m.thresholds().shared) {
@@ -229,6 +234,11 @@ bool Exchange::stage(Membership& m, Rank peer) {
 // ---- receiving -----------------------------------------------------------------------------------------------------
 
 bool Exchange::advance(Membership& m) {
+  if (batch_.way == Way::pass) {
+    m.pass(batch_.signature);
+    finish(m);
+    return true;
+  }
   bool moved = false;
   std::erase_if(awaited_, [&](Rank peer) {
     moved |= receive(m, peer);
@@ -389,9 +399,31 @@ void Exchange::disagree(Membership& m, Rank peer) {
   } else {
     quarrels_.push_back(disagreement(batch_.signature, batch_.unit_bytes, m.rank(), p.mine, peer, p.theirs));
   }
+  give_up_pair(m, peer);
+}
+
+void Exchange::give_up_pair(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
   if (p.out == Pair::Out::streaming) m.peer(peer).ring.end[number() % kSlots] = m.peer(peer).ring.produced;
   p.out = Pair::Out::settled;
   p.in = Pair::In::arrived;
+}
+
+void Exchange::look_for_pass(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  if (!posted_ || p.in != Pair::In::awaited || !m.finished(peer, number())) return;
+  // The line stands until this rank has read it, so a peer that is done without one has never written it.
+  if (m.peer(peer).block.line(number(), m.rank()).seq.load(std::memory_order_acquire) == number()) return;
+  const std::string name = name_of(batch_.signature), me = "rank " + std::to_string(m.rank());
+  if (!batch_.refusal.empty()) {
+    throw Error(Code::aborted, name + ": " + me + " does not take part, its arguments were refused there: " +
+                                   batch_.refusal + "; other ranks run it on a device already");
+  }
+  if (batch_.way != Way::compare) {
+    quarrels_.push_back(name + ": rank " + std::to_string(peer) + " runs it on a device without comparing, " + me +
+                        " in " + to_string(batch_.signature.memory) + " memory");
+  }
+  give_up_pair(m, peer);  // that peer finds out itself whether it disagrees
 }
 
 // ---- the end -------------------------------------------------------------------------------------------------------

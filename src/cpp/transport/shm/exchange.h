@@ -59,6 +59,9 @@ class Exchange final : public Work {
   void fail(Membership& m, const Error& error);
   // Whether something is still wanted from that peer, so that its death is this operation's failure.
   bool needs(Membership& m, Rank peer) const;
+  // Looks whether the peer went past this operation without taking part, because it runs it on a device unchecked.
+  // Where this rank compares, that peer is taken to agree. A refusal comes too late: throws Error(aborted).
+  void look_for_pass(Membership& m, Rank peer);
   // "rank 2 (pid 4711, alive): ...; rank 3 ...": who is waited for.
   std::string missing(Membership& m) const;
 
@@ -80,6 +83,7 @@ class Exchange final : public Work {
   void pull(Membership& m, Rank peer);
   [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);
   void disagree(Membership& m, Rank peer);
+  void give_up_pair(Membership& m, Rank peer);
   void finish(Membership& m);
 
   Batch batch_;

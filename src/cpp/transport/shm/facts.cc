@@ -27,8 +27,12 @@ std::string size_sentence(const Signature& signature, size_t unit_bytes, Rank fr
          to_string(signature.dtype) + ")";
 }
 
-// Equal parts are a special case of given ones: a rank need not know in which words another one says it.
-uint8_t family(uint8_t op) { return static_cast<Op>(op) == Op::alltoall ? static_cast<uint8_t>(Op::alltoallv) : op; }
+// Equal parts are a special case of given ones: a rank need not know in which words another one says it. On devices the
+// operation chooses the vendor's call, so there the words matter.
+uint8_t family(const Head& head) {
+  const bool host = static_cast<Memory>(head.memory) == Memory::host;
+  return host && static_cast<Op>(head.op) == Op::alltoall ? static_cast<uint8_t>(Op::alltoallv) : head.op;
+}
 
 std::string plan_name(uint32_t plan) { return plan == 0 ? "no plan" : "plan " + std::to_string(plan); }
 
@@ -66,7 +70,7 @@ Head facts(const Signature& signature, std::span<const Run> sends, std::span<con
 bool agree(const Head& mine, const Head& theirs) {
   return theirs.sent == mine.expected && theirs.expected == mine.sent && theirs.sent_hash == mine.expected_hash &&
          theirs.expected_hash == mine.sent_hash && theirs.dtype == mine.dtype && theirs.plan == mine.plan &&
-         family(theirs.op) == family(mine.op) && theirs.memory == mine.memory;
+         family(theirs) == family(mine) && theirs.memory == mine.memory;
 }
 
 std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Head& mine, Rank peer,
@@ -79,7 +83,7 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   };
   const auto op = [](const Head& head) { return std::string(to_string(static_cast<Op>(head.op))); };
   const auto memory = [](const Head& head) { return std::string(to_string(static_cast<Memory>(head.memory))); };
-  if (family(mine.op) != family(theirs.op)) {
+  if (family(mine) != family(theirs)) {
     return "operation #" + std::to_string(signature.number) + ": " + both(" calls ", op(mine), op(theirs));
   }
   const std::string name = name_of(signature) + ": ";
@@ -96,10 +100,6 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   }
   return name + rank_name(me) + " and " + rank_name(peer) +
          " exchange the same number of bytes in segments of different sizes";
-}
-
-std::string name_of(const Signature& signature) {
-  return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
 }
 
 std::string name_of(uint32_t op, uint64_t number) {

@@ -27,8 +27,7 @@ bool agree(const Head& mine, const Head& theirs);
 std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Head& mine, Rank peer,
                          const Head& theirs);
 
-// "alltoallv #146"
-std::string name_of(const Signature& signature);
+// "alltoallv #146", or "none" for number 0
 std::string name_of(uint32_t op, uint64_t number);
 
 // Text a peer wrote into its words, made safe to print.

@@ -98,6 +98,9 @@ struct alignas(2 * kCacheLine) RankBlock {
   // Only for messages: what the owner started last.
   alignas(kCacheLine) typename A::template atomic<uint64_t> started;
   typename A::template atomic<uint32_t> started_op;
+  // Notices of the operations whose lines are out, by slot: what a peer has to know of an operation that it runs on a
+  // device, and that has no line of its own. Stored with release before the lines.
+  typename A::template atomic<uint64_t> notice[kSlots];
   // 0, or the a2a::Code with which the owner gave up. Stored with release after abort_text; never goes back to 0. A
   // reader looks again after it copied from the owner's memory: 0 still means that the bytes were good.
   alignas(kCacheLine) typename A::template atomic<uint32_t> aborted;
@@ -110,6 +113,11 @@ struct alignas(2 * kCacheLine) RankBlock {
   char abort_text[kTextBytes];
   char refusal_text[kSlots][kTextBytes];
 };
+
+// The word of a notice. memory 0 stands for a refusal.
+constexpr uint64_t notice(uint64_t number, uint8_t op, uint8_t memory) {
+  return number << 16 | static_cast<uint64_t>(op) << 8 | memory;
+}
 
 // One per thread of ranks: whether it sleeps, and where it ran last. In the owner's segment, written by the owner's
 // threads only.

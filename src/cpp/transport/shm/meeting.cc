@@ -22,7 +22,7 @@
 namespace a2a::shm {
 namespace {
 
-constexpr uint32_t kProtocol = 2;  // changes with every change of layout.h or of the two structs below
+constexpr uint32_t kProtocol = 3;  // changes with every change of layout.h or of the two structs below
 
 // What a rank says of itself through the bootstrap.
 struct Address {

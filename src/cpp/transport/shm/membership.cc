@@ -201,6 +201,15 @@ bool Membership::finished(Rank rank, uint64_t n) {
   return p.done >= n;
 }
 
+void Membership::pass(const Signature& signature) {
+  for (Peer& p : peers_) p.ring.end[signature.number % kSlots] = p.ring.produced;
+  auto& words = block_.words();
+  words.started_op.store(static_cast<uint32_t>(signature.op), std::memory_order_relaxed);
+  words.started.store(signature.number, std::memory_order_relaxed);
+  words.done.store(signature.number, std::memory_order_release);
+  wake_sleepers();
+}
+
 void Membership::spread() {
   // A part of the ranks on this host tells nothing about how full a CPU is.
   if (!surroundings_.oversubscribed() || surroundings_.ranks != size()) return;

@@ -90,6 +90,10 @@ class Membership {
   // Whether this peer has finished operation n.
   bool finished(Rank peer, uint64_t n);
 
+  // Publishes that this rank is done with an operation of which nothing goes through shared memory. Everything before
+  // it is finished.
+  void pass(const Signature& signature);
+
   // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
   void spread();
 

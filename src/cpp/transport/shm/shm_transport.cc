@@ -40,8 +40,7 @@ std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
   {
     std::lock_guard lock(membership_.progress().mutex());
     if (broken_) {
-      exchange->fail(membership_, Error(broken_->code(), name_of(exchange->batch().signature) +
-                                                             ": the communicator is broken: " + broken_->what()));
+      exchange->fail(membership_, broken_for(exchange->batch().signature));
       return exchange;
     }
     queue_.push_back(exchange);
@@ -54,6 +53,10 @@ std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
     }
   }
   return exchange;
+}
+
+Error ShmTransport::broken_for(const Signature& signature) const {
+  return Error(broken_->code(), name_of(signature) + ": the communicator is broken: " + broken_->what());
 }
 
 bool ShmTransport::advance() {
@@ -100,6 +103,7 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   const auto& words = p.block.words();
   try {
     membership_.throw_if_aborted(peer);
+    if (!queue_.empty()) queue_.front()->look_for_pass(membership_, peer);
   } catch (const Error& error) {
     return break_with(error);
   }
@@ -147,6 +151,100 @@ void ShmTransport::leave(Left how) noexcept {
 
 void ShmTransport::see_off(std::chrono::milliseconds patience) {
   membership_.see_off(Deadline::at(Deadline::Clock::now() + patience));
+}
+
+// ---- operations on devices -----------------------------------------------------------------------------------------
+
+std::optional<Error> ShmTransport::pass(const Signature& signature) {
+  membership_.progress().host().refuse_if_inherited();
+  std::lock_guard lock(membership_.progress().mutex());
+  if (broken_) return broken_for(signature);
+  if (queue_.empty()) {
+    membership_.pass(signature);
+  } else {  // not before what is still in flight here
+    Batch batch;
+    batch.signature = signature;
+    batch.way = Way::pass;
+    queue_.push_back(
+        std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(), size()));
+    advance();
+  }
+  return find_contradiction(signature);
+}
+
+std::optional<Error> ShmTransport::contradiction(const Signature& signature) {
+  std::lock_guard lock(membership_.progress().mutex());
+  return find_contradiction(signature);
+}
+
+std::optional<Error> ShmTransport::refusal(const Signature& next) {
+  std::lock_guard lock(membership_.progress().mutex());
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == membership_.rank()) continue;
+    if (auto error = find_refusal(peer, next)) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> ShmTransport::find_refusal(Rank peer, const Signature& signature) {
+  const auto& words = membership_.peer(peer).block.words();
+  const uint64_t slot = signature.number % kSlots;
+  const uint64_t said = words.notice[slot].load(std::memory_order_acquire);
+  if (said != notice(signature.number, static_cast<uint8_t>(said >> 8), 0)) return std::nullopt;
+  return Error(Code::mismatch,
+               name_of(signature) + ": rank " + std::to_string(peer) +
+                   " does not take part, its arguments were refused there: " + peer_text(words.refusal_text[slot]));
+}
+
+std::optional<Error> ShmTransport::find_contradiction(const Signature& signature) {
+  const auto op = static_cast<uint8_t>(signature.op), memory = static_cast<uint8_t>(signature.memory);
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == membership_.rank()) continue;
+    if (auto error = find_refusal(peer, signature)) return error;
+    const uint64_t said =
+        membership_.peer(peer).block.words().notice[signature.number % kSlots].load(std::memory_order_acquire);
+    if (said >> 16 != signature.number || said == notice(signature.number, op, memory)) continue;
+    return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(peer) + " calls " +
+                                     to_string(static_cast<Op>(static_cast<uint8_t>(said >> 8))) + " in " +
+                                     to_string(static_cast<Memory>(static_cast<uint8_t>(said))) + " memory, rank " +
+                                     std::to_string(membership_.rank()) + " runs it in " + to_string(signature.memory) +
+                                     " memory without comparing");
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> ShmTransport::lost_peer() {
+  std::lock_guard lock(membership_.progress().mutex());
+  for (Rank peer = 0; peer < size() && !broken_; ++peer) {
+    if (peer == membership_.rank()) continue;
+    try {
+      membership_.throw_if_aborted(peer);
+    } catch (const Error& error) {
+      break_with(error);
+      break;
+    }
+    const auto left = static_cast<Left>(membership_.peer(peer).block.words().left.load(std::memory_order_acquire));
+    if (left == Left::no && !membership_.peer(peer).host->gone()) continue;
+    return Error(Code::peer_lost, "rank " + std::to_string(membership_.rank()) +
+                                      (left == Left::no ? " lost " : " misses, because it has left, ") +
+                                      membership_.describe(peer));
+  }
+  return std::nullopt;
+}
+
+void ShmTransport::fail(const Error& error) noexcept {
+  if (membership_.progress().host().inherited()) return;
+  std::lock_guard lock(membership_.progress().mutex());
+  break_with(error);
+}
+
+std::string ShmTransport::whereabouts() {
+  std::lock_guard lock(membership_.progress().mutex());
+  std::string text;
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer != membership_.rank()) text += (text.empty() ? "" : "; ") + membership_.describe(peer);
+  }
+  return text;
 }
 
 std::optional<Error> ShmTransport::broken() {

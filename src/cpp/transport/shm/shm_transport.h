@@ -14,7 +14,7 @@
 
 namespace a2a::shm {
 
-class ShmTransport final : public Transport, private Active {
+class ShmTransport final : public HostTransport, private Active {
  public:
   // Collective: the ranks meet over the bootstrap. See meet() for what it throws.
   static std::unique_ptr<ShmTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
@@ -23,6 +23,13 @@ class ShmTransport final : public Transport, private Active {
 
   std::shared_ptr<Work> start(Batch batch, Stream stream) override;
   void abort(std::string_view reason) noexcept override;
+  std::optional<Error> pass(const Signature& signature) override;
+  std::optional<Error> contradiction(const Signature& signature) override;
+  std::optional<Error> refusal(const Signature& next) override;
+  std::optional<Error> broken() override;
+  std::optional<Error> lost_peer() override;
+  void fail(const Error& error) noexcept override;
+  std::string whereabouts() override;
 
   // Collective over the bootstrap of the new group, whose rank i is rank members[i] of this one. Works without meeting
   // again.
@@ -34,8 +41,6 @@ class ShmTransport final : public Transport, private Active {
   void leave(Left how) noexcept;
   // Waits a little for the peers to leave too, so that what is shared with them can be given back at once.
   void see_off(std::chrono::milliseconds patience);
-  // The error that broke it, if any.
-  std::optional<Error> broken();
 
   int size() const { return membership_.size(); }
   const Surroundings& surroundings() const { return membership_.surroundings(); }
@@ -53,6 +58,9 @@ class ShmTransport final : public Transport, private Active {
   bool step();
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
+  std::optional<Error> find_contradiction(const Signature& signature);
+  std::optional<Error> find_refusal(Rank peer, const Signature& signature);
+  Error broken_for(const Signature& signature) const;
   void break_with(const Error& error);
   std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, Membership::NewBlock block,
                                        std::span<const uint64_t> blocks, const Surroundings& surroundings);

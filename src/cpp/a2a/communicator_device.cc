@@ -1,0 +1,152 @@
+// Operations on device memory: which transport runs them, and what the ranks have to settle before.
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+
+#include "a2a/communicator_state.h"
+#include "transport/device/connect.h"
+
+namespace a2a {
+namespace {
+
+using device::DeviceTransport;
+
+// What one rank alone can find wrong with an operation.
+void require_runnable(const DeviceTransport& transport, const Batch& batch, const Call& call) {
+  if (call.device != transport.device().index()) {
+    throw Error(Code::invalid_argument, std::string("the tensors are on ") + to_string(call.memory) + ":" +
+                                            std::to_string(call.device) + ", but this communicator uses " +
+                                            transport.device().name());
+  }
+  transport.check(batch, call.stream);
+}
+
+}  // namespace
+
+const char* to_string(Check check) { return check == Check::off ? "off" : check == Check::first ? "first" : "always"; }
+
+Check default_check() {
+  const char* const text = std::getenv("A2A_CHECK");
+  if (text == nullptr || *text == '\0') return Check::first;
+  for (const Check check : {Check::off, Check::first, Check::always}) {
+    if (std::string_view(text) == to_string(check)) return check;
+  }
+  throw Error(Code::invalid_argument,
+              std::string("A2A_CHECK=") + text + " in the environment is none of off, first, always");
+}
+
+std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& call) {
+  state_->home.refuse_if_inherited();
+  const std::lock_guard order(state_->device_order);
+  const auto transport = connected(call.memory, call.device, state_->deadline(call.deadline));
+  batch.signature = {call.op, call.memory, call.dtype, 0, call.plan};
+  try {
+    require_runnable(*transport, batch, call);
+  } catch (const Error& error) {
+    refuse(call, error.what());
+    throw;
+  }
+  std::shared_ptr<Work> comparison;
+  std::optional<Error> problem;
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto& host = state_->want_open(call.op);
+    const bool compare = state_->sign(batch, call) || size() == 1;
+    batch.way = compare ? Way::compare : Way::pass;
+    if (compare) {
+      comparison = host->start(batch, {});
+    } else {
+      problem = host->pass(batch.signature);
+    }
+  }
+  if (problem) {
+    transport->fail(*problem);  // other ranks may have it enqueued already
+    throw *problem;
+  }
+  try {
+    if (comparison != nullptr) comparison->wait();
+  } catch (const Interrupted& error) {  // the others will start it
+    transport->fail(
+        Error(error.code(), name_of(batch.signature) + ": rank " + std::to_string(rank()) + ": " + error.what()));
+    throw;
+  }
+  return transport->start(std::move(batch), call.stream);
+}
+
+std::shared_ptr<DeviceTransport> Communicator::connected(Memory memory, int device, Deadline deadline) {
+  device::Meeting meeting;
+  {
+    const std::lock_guard lock(state_->mutex);
+    meeting.host = state_->want_open(Op::connect);
+    if (const auto found = state_->devices.find(memory); found != state_->devices.end()) return found->second;
+    if (const auto given = state_->adopted.find(memory); given != state_->adopted.end())
+      meeting.adopted = given->second;
+    meeting.rank_table = memory == Memory::npu ? state_->rank_table : "";
+  }
+  meeting.rank = rank(), meeting.size = size(), meeting.deadline = deadline, meeting.check = state_->options.check;
+  meeting.tell_all = [&](std::string_view mine) { return allgather_bytes(mine, Op::connect, deadline); };
+  meeting.refuse = [&](std::string_view reason) {
+    Call call;
+    call.op = Op::connect, call.deadline = deadline;
+    refuse(call, reason);
+  };
+  meeting.peer_refuses = [&] {
+    Signature next;
+    next.op = Op::connect, next.number = last_number() + 1;
+    return meeting.host->refusal(next);
+  };
+  auto transport = device::connect(memory, device, meeting);
+  const std::lock_guard lock(state_->mutex);
+  state_->comparisons.restart();
+  return state_->devices[memory] = std::move(transport);
+}
+
+void Communicator::connect(Memory memory, int device, std::optional<Deadline> deadline) {
+  state_->home.refuse_if_inherited();
+  if (memory == Memory::host) return;
+  const std::lock_guard order(state_->device_order);
+  const auto transport = connected(memory, device, state_->deadline(deadline));
+  if (transport->device().index() == device) return;
+  throw Error(Code::invalid_argument, std::string("connect: device is ") + to_string(memory) + ":" +
+                                          std::to_string(device) + ", but this communicator uses " +
+                                          transport->device().name());
+}
+
+void Communicator::adopt(Memory memory, void* vendor_communicator) {
+  state_->home.refuse_if_inherited();
+  const std::lock_guard lock(state_->mutex);
+  void*& adopted = state_->adopted[memory];
+  if (vendor_communicator != nullptr && adopted == vendor_communicator) return;
+  if (memory == Memory::host || vendor_communicator == nullptr || state_->devices.contains(memory)) {
+    throw Error(Code::invalid_argument,
+                "adopt: wants a communicator for device memory, before the first operation on it");
+  }
+  adopted = vendor_communicator;
+}
+
+void Communicator::use_rank_table(const std::string& path) {
+  state_->home.refuse_if_inherited();
+  const std::lock_guard lock(state_->mutex);
+  state_->rank_table = path;
+}
+
+void Communicator::drain_devices(Deadline deadline) {
+  const std::lock_guard order(state_->device_order);
+  for (const auto& [_, transport] : state_->devices) transport->drain(deadline);
+}
+
+void Communicator::close_devices() {
+  const std::lock_guard order(state_->device_order);
+  for (const auto& [_, transport] : state_->devices) transport->close();
+}
+
+void Communicator::drop_devices() noexcept {
+  decltype(state_->devices) devices;
+  {
+    const std::lock_guard lock(state_->mutex);
+    devices.swap(state_->devices);
+  }
+  for (const auto& [_, transport] : devices) transport->let_go();
+}
+
+}  // namespace a2a

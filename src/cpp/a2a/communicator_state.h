@@ -1,0 +1,104 @@
+// What a communicator is made of. Not public.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "a2a/communicator.h"
+#include "transport/device/device_transport.h"
+#include "transport/shm/host.h"
+#include "transport/shm/shm_transport.h"
+
+namespace a2a {
+
+// Which operations the ranks compare, if they run on a device. All ranks count alike, those too whose own arguments are
+// refused and who cannot know what memory was meant. Ranks that were in different calls may count differently after
+// that; then some compare what others do not, which costs nothing but the comparison.
+class Comparisons {
+ public:
+  explicit Comparisons(Check check) : check_(check) {}
+
+  // Whether this operation, the next one, is compared.
+  bool next(const Call& call) {
+    bool first = false;
+    if (call.plan == 0) {
+      first = unplanned_++ < kFirst;
+    } else {
+      if (ran_.size() <= call.plan) ran_.resize(call.plan + 1);
+      first = !ran_[call.plan];
+      ran_[call.plan] = true;
+    }
+    return check_ == Check::always || (check_ == Check::first && first);
+  }
+
+  // The devices were connected just now.
+  void restart() {
+    unplanned_ = 0;
+    ran_.clear();
+  }
+
+ private:
+  static constexpr unsigned kFirst = 16;
+
+  Check check_;
+  uint64_t unplanned_ = 0;
+  std::vector<bool> ran_;  // plans, by number
+};
+
+struct Communicator::State {
+  Rank rank = 0;
+  int size = 1;
+  Options options;
+  std::mutex device_order;   // held while an operation on a device is started, which may take long
+  mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
+  std::shared_ptr<shm::ShmTransport> host;  // empty once closed
+  std::map<Memory, std::shared_ptr<device::DeviceTransport>> devices;
+  std::map<Memory, void*> adopted;
+  std::string rank_table;
+  uint64_t number = 0;
+  uint64_t plans = 0;
+  Comparisons comparisons;
+
+  State(Rank rank_, int size_, Options options_, std::unique_ptr<shm::ShmTransport> host_)
+      : rank(rank_), size(size_), options(std::move(options_)), host(std::move(host_)), comparisons(options.check) {}
+
+  Deadline deadline(const std::optional<Deadline>& given) const {
+    return given ? *given : Deadline::after_seconds(options.timeout_seconds);
+  }
+
+  // The host transport. Throws when closed.
+  std::shared_ptr<shm::ShmTransport> open(Op op) const {
+    std::lock_guard lock(mutex);
+    return want_open(op);
+  }
+
+  const std::shared_ptr<shm::ShmTransport>& want_open(Op op) const {
+    if (host != nullptr) return host;
+    throw Error(Code::aborted,
+                std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");
+  }
+
+  // With the mutex held: the operation takes its number. Returns whether ranks compare it if it runs on a device.
+  bool sign(Batch& batch, const Call& call) {
+    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
+    batch.unit_bytes = call.unit_bytes;
+    batch.deadline = deadline(call.deadline);
+    batch.own_stream = call.own_stream;
+    return comparisons.next(call);
+  }
+
+  std::shared_ptr<Work> submit(Batch batch, const Call& call) {
+    home.refuse_if_inherited();  // before the mutex, which another thread may have held at the fork
+    std::lock_guard lock(mutex);
+    want_open(call.op);
+    sign(batch, call);
+    return host->start(std::move(batch), call.stream);
+  }
+
+  // Everything shared belongs to the process that made it.
+  shm::Host& home = shm::Host::get();
+};
+
+}  // namespace a2a

@@ -1,0 +1,111 @@
+// Operations on the memory of one device: enqueued on a stream by a vendor's library, watched until they are done.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "a2a/transport.h"
+#include "transport/device/vendor.h"
+
+namespace a2a::device {
+
+class DeviceTransport;
+
+// Finished when the device has come past its event.
+class DeviceWork final : public Work {
+ public:
+  DeviceWork(std::shared_ptr<DeviceTransport> transport, const Batch& batch);
+
+  bool done() override;
+  bool wait_until(Deadline deadline) override;
+  void order_before(Stream stream) override;
+
+ private:
+  friend class DeviceTransport;
+
+  std::shared_ptr<DeviceTransport> transport_;
+  Signature signature_;
+  Deadline deadline_;
+  bool compared_;  // its peers are known to take part
+  Stream stream_;
+  Event event_ = nullptr;       // nullptr: not enqueued yet, or into a graph, which says nothing about when it runs
+  std::shared_ptr<void> held_;  // by the vendor's library
+  std::optional<Error> error_;
+  std::atomic<bool> finished_{false};  // error_ is final then
+};
+
+class DeviceTransport final : public Transport, public std::enable_shared_from_this<DeviceTransport> {
+ public:
+  DeviceTransport(Rank rank, std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
+                  std::shared_ptr<HostTransport> host);
+  ~DeviceTransport() override;
+
+  const Device& device() const { return *device_; }
+
+  // Throws what the driver or the vendor's library would refuse, before any peer is involved.
+  void check(const Batch& batch, Stream stream) const;
+
+  // Enqueues on the caller's stream, or, for batch.own_stream, on one of this transport that waits for what the
+  // caller's has so far. An error on the way breaks the communicator, because the peers cannot be told.
+  std::shared_ptr<Work> start(Batch batch, Stream callers) override;
+  void abort(std::string_view reason) noexcept override;
+
+  // Breaks the communicator on all ranks.
+  void fail(const Error& error) noexcept { end(error, true); }
+  // Ends what is in flight here, and takes nothing more. The peers are not told.
+  void let_go() noexcept;
+  // Waits until everything in flight here is done, well or not, or the deadline passes.
+  void drain(Deadline deadline);
+  // Collective, after drain() on every rank.
+  void close();
+
+  // For the watch: looks after what is in flight. Returns whether anything still is; if not, the next start() asks for
+  // the watch again.
+  bool tend() noexcept;
+
+ private:
+  friend class DeviceWork;
+
+  // "rank 1 (npu:0)"
+  std::string where() const { return "rank " + std::to_string(rank_) + " (" + device_->name() + ")"; }
+  bool inherited() const;
+  void refuse_if_inherited() const;
+
+  bool look(DeviceWork& work);
+  void order_before(DeviceWork& work, Stream stream);
+  Stream choose_stream(const Batch& batch, Stream callers);
+  void board(const std::shared_ptr<DeviceWork>& work);
+  bool enqueued(DeviceWork& work, const std::shared_ptr<void>& held);
+  bool end(const Error& error, bool tell_peers) noexcept;
+  Error cause_of(const Error& error);
+
+  // The following want the mutex held.
+  bool reached(DeviceWork& work);
+  void finish(DeviceWork& work);
+  std::optional<Error> trouble();
+  void throw_if_broken(const Signature& signature) const;
+  Event take_event();
+
+  const Rank rank_;
+  const pid_t owner_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Collectives> collectives_;
+  const std::shared_ptr<HostTransport> host_;
+  std::mutex order_;  // held while an operation is enqueued
+  std::mutex mutex_;  // guards what follows
+  std::deque<std::shared_ptr<DeviceWork>> flights_;
+  std::vector<Event> free_events_;
+  Stream own_stream_;
+  std::optional<Error> broken_;
+  std::optional<Deadline::Clock::time_point> trouble_since_;
+  bool watched_ = false;
+};
+
+}  // namespace a2a::device

@@ -1,0 +1,17 @@
+// A batch as HCCL's calls.
+#pragma once
+
+#include <memory>
+
+#include "transport/device/vendor.h"
+#include "transport/hccl/hccl_api.h"
+
+namespace a2a::hccl {
+
+enum class Ownership { ours, callers };
+
+// HCCL's collectives on that device, which is current. A communicator of ours is destroyed with the result, by its
+// close() or abort(), and also when this throws.
+std::unique_ptr<device::Collectives> new_collectives(device::Device& device, Comm comm, int size, Ownership ownership);
+
+}  // namespace a2a::hccl

@@ -1,0 +1,11 @@
+// HCCL behind the device transport.
+#pragma once
+
+#include "transport/device/vendor.h"
+
+namespace a2a::hccl {
+
+// Throws Error(unsupported) when the libraries are not there.
+device::Vendor& vendor();
+
+}  // namespace a2a::hccl

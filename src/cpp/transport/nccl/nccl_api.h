@@ -1,0 +1,76 @@
+// NCCL, as far as the transport calls it: declarations of our own, found while the program runs. Versions 2.18 and
+// later.
+#pragma once
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "a2a/dynamic_library.h"
+
+namespace a2a::nccl {
+
+using Comm = struct ncclComm*;
+
+enum class Result : int32_t { success = 0, in_progress = 7 };
+enum class Type : int32_t { uint8 = 1 };  // NCCL moves bytes
+
+struct UniqueId {
+  char internal[128];
+};
+
+// As of 2.32. An older library reads as much of it as it knows, and resets what is newer than `version`.
+struct Config {
+  static constexpr int kUndefined = INT_MIN;
+
+  size_t size = sizeof(Config);
+  uint32_t magic = 0xcafebeef;
+  uint32_t version = 0;
+  int blocking = 0;
+  int cga_cluster_size = kUndefined, min_ctas = kUndefined, max_ctas = kUndefined;
+  const char* net_name = nullptr;
+  int split_share = kUndefined, traffic_class = kUndefined;
+  const char* comm_name = nullptr;
+  int collnet_enable = kUndefined, cta_policy = kUndefined, shrink_share = kUndefined, nvls_ctas = kUndefined;
+  int n_channels_per_net_peer = kUndefined, nvlink_centric_sched = kUndefined, graph_usage_mode = kUndefined;
+  int num_rma_ctx = kUndefined, max_p2p_peers = kUndefined, graph_stream_ordering = kUndefined;
+  int launch_order_implicit = kUndefined, num_rma_sig = kUndefined, rma_eager_init = kUndefined;
+  int host_cft_mode = kUndefined, nvls_host_mode = kUndefined;
+};
+static_assert(sizeof(Config) == 120);
+
+struct Api {
+  DynamicLibrary library;
+  int version = 0;  // 23203 is 2.32.3
+
+  Result (*get_version)(int*) = nullptr;
+  const char* (*get_error_string)(Result) = nullptr;
+  const char* (*get_last_error)(Comm) = nullptr;
+  Result (*get_unique_id)(UniqueId*) = nullptr;
+  Result (*comm_init_rank_config)(Comm*, int size, UniqueId, int rank, Config*) = nullptr;
+  Result (*comm_finalize)(Comm) = nullptr;
+  Result (*comm_destroy)(Comm) = nullptr;
+  Result (*comm_abort)(Comm) = nullptr;
+  Result (*comm_revoke)(Comm, int flags) = nullptr;  // since 2.28.7
+  Result (*comm_get_async_error)(Comm, Result*) = nullptr;
+  Result (*comm_count)(Comm, int*) = nullptr;
+  Result (*comm_user_rank)(Comm, int*) = nullptr;
+  Result (*comm_cu_device)(Comm, int*) = nullptr;
+  Result (*send)(const void*, size_t, Type, int peer, Comm, void* stream) = nullptr;
+  Result (*recv)(void*, size_t, Type, int peer, Comm, void* stream) = nullptr;
+  Result (*group_start)() = nullptr;
+  Result (*group_end)() = nullptr;
+  Result (*alltoall)(const void*, void*, size_t per_peer, Type, Comm, void* stream) = nullptr;  // since 2.28.3
+  Result (*allgather)(const void*, void*, size_t sent, Type, Comm, void* stream) = nullptr;
+
+  // "unhandled system error (2): ..." with NCCL's last words about the communicator, which may be nullptr.
+  std::string describe(Result result, Comm comm) const;
+  // Throws Error(backend) unless success or in progress.
+  void check(Result result, Comm comm, const char* call) const;
+};
+
+// Loaded on first use. Throws Error(unsupported) when there is no NCCL, or one that is too old.
+const Api& api();
+
+}  // namespace a2a::nccl

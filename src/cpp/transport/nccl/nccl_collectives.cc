@@ -1,0 +1,190 @@
+#include "transport/nccl/nccl_collectives.h"
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "a2a/work.h"
+#include "transport/nccl/cuda_driver.h"
+
+namespace a2a::nccl {
+namespace {
+
+using Runs = std::span<const Run>;
+
+// Which of NCCL's calls runs an operation. All ranks choose alike, because all know the operation and have the same
+// version. Everything that is no collective of NCCL is one group of sends and receives.
+enum class Means { group, alltoall, allgather };
+
+class NcclCollectives final : public device::Collectives {
+ public:
+  NcclCollectives(Comm comm, Rank rank, int size, bool ours)
+      : api_(api()), comm_(comm), rank_(rank), size_(size), ours_(ours) {}
+
+  ~NcclCollectives() override { abort({}); }
+
+  // Until the peers are there. NCCL is told not to block, so that `look` can end the wait.
+  void connect(const UniqueId& id, const std::function<void()>& look) {
+    Config config;
+    config.version = static_cast<uint32_t>(api_.version);
+    std::unique_lock lock(mutex_);
+    const Result result = api_.comm_init_rank_config(&comm_, size_, id, rank_, &config);
+    settle(result, look, "ncclCommInitRankConfig", lock);
+  }
+
+  void check(const Batch& batch) const override {
+    const Means means = means_of(batch.signature.op);
+    if (means == Means::alltoall)
+      require_packed(batch.sends, "alltoall sends"), require_packed(batch.recvs, "alltoall receives");
+    if (means == Means::allgather) require_packed(batch.recvs, "allgather receives");
+  }
+
+  std::shared_ptr<void> enqueue(const Batch& batch, Stream stream) override {
+    std::unique_lock lock(mutex_);
+    if (comm_ == nullptr) throw Error(Code::aborted, "the NCCL communicator was let go");
+    if (batch.sends.empty() && batch.recvs.empty()) return nullptr;
+    const Means means = means_of(batch.signature.op);
+    if (means == Means::group) {
+      copy_own(batch, stream);
+      if (size_ > 1) group(batch, stream, lock);
+    } else if (means == Means::alltoall) {
+      const Result result = api_.alltoall(batch.sends[0].data, batch.recvs[0].data, batch.sends[0].bytes, Type::uint8,
+                                          comm_, stream.handle);
+      settle(result, looking(batch.deadline), "ncclAlltoAll", lock);
+    } else {
+      const Result result = api_.allgather(batch.sends[0].data, batch.recvs[0].data, batch.sends[0].bytes, Type::uint8,
+                                           comm_, stream.handle);
+      settle(result, looking(batch.deadline), "ncclAllGather", lock);
+    }
+    return nullptr;
+  }
+
+  std::optional<std::string> failure() override {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock || comm_ == nullptr) return std::nullopt;
+    Result state = Result::success;
+    const Result asked = api_.comm_get_async_error(comm_, &state);
+    if (asked != Result::success) state = asked;
+    if (state == Result::success || state == Result::in_progress) return std::nullopt;
+    return "NCCL reports " + api_.describe(state, comm_);
+  }
+
+  // Nobody sits in a call of NCCL for long with the mutex, because our communicators do not block.
+  void abort(std::span<const Stream>) noexcept override {
+    const std::lock_guard lock(mutex_);
+    Comm comm = std::exchange(comm_, nullptr);
+    if (comm == nullptr) return;
+    if (ours_) {
+      api_.comm_abort(comm);
+    } else if (api_.comm_revoke != nullptr) {
+      api_.comm_revoke(comm, 0);
+    }
+  }
+
+  void close() override {
+    std::unique_lock lock(mutex_);
+    if (comm_ == nullptr) return;
+    if (ours_) {
+      settle(api_.comm_finalize(comm_), looking(Deadline::after_seconds(30)), "ncclCommFinalize", lock);
+      api_.check(api_.comm_destroy(comm_), nullptr, "ncclCommDestroy");
+    }
+    comm_ = nullptr;
+  }
+
+ private:
+  Means means_of(Op op) const {
+    if (op == Op::allgather) return Means::allgather;
+    return op == Op::alltoall && api_.alltoall != nullptr ? Means::alltoall : Means::group;
+  }
+
+  // One run per peer, all of one size, one behind the other in the order of ranks; or nothing at all.
+  void require_packed(Runs runs, const char* who) const {
+    if (runs.empty()) return;
+    bool packed = runs.size() == static_cast<size_t>(size_);
+    for (size_t i = 0; packed && i < runs.size(); ++i) {
+      packed = runs[i].peer == static_cast<Rank>(i) && runs[i].bytes == runs[0].bytes &&
+               runs[i].data == runs[0].data + i * runs[0].bytes;
+    }
+    if (!packed) {
+      throw Error(Code::invalid_argument, std::string(who) + " one part per rank, all of one size and packed");
+    }
+  }
+
+  // This rank's own part stays out of the group, where it would cost a channel.
+  void copy_own(const Batch& batch, Stream stream) {
+    const CudaDriver& driver = cuda();
+    const Runs from = runs_with(batch.sends, rank_), to = runs_with(batch.recvs, rank_);
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (from[i].data == to[i].data) continue;
+      driver.check(driver.memcpy_async(reinterpret_cast<CuPointer>(to[i].data),
+                                       reinterpret_cast<CuPointer>(from[i].data), to[i].bytes, stream.handle),
+                   "cuMemcpyAsync");
+    }
+  }
+
+  void group(const Batch& batch, Stream stream, std::unique_lock<std::mutex>& lock) {
+    api_.check(api_.group_start(), comm_, "ncclGroupStart");
+    Result first = Result::success;  // an error must not leave the group open
+    const char* call = "ncclGroupEnd";
+    const auto note = [&](Result result, const char* name) {
+      if (first == Result::success && result != Result::success && result != Result::in_progress)
+        first = result, call = name;
+    };
+    for (int step = 1; step < size_ && first == Result::success; ++step) {
+      for (const Run& run : runs_with(batch.sends, send_peer(rank_, size_, step))) {
+        note(api_.send(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclSend");
+      }
+      for (const Run& run : runs_with(batch.recvs, recv_peer(rank_, size_, step))) {
+        note(api_.recv(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclRecv");
+      }
+    }
+    const Result end = api_.group_end();
+    api_.check(first, comm_, call);
+    settle(end, looking(batch.deadline), "ncclGroupEnd", lock);
+  }
+
+  static std::function<void()> looking(Deadline deadline) {
+    return [deadline] {
+      SignalWatch::look();
+      if (deadline.passed()) throw Error(Code::timeout, "timed out inside NCCL");
+    };
+  }
+
+  // A call that does not block may go on after it has returned, and nothing may be enqueued behind it before its end.
+  void settle(Result result, const std::function<void()>& look, const char* call, std::unique_lock<std::mutex>& lock) {
+    api_.check(result, comm_, call);
+    while (result == Result::in_progress) {
+      lock.unlock();
+      look();
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      lock.lock();
+      if (comm_ == nullptr) throw Error(Code::aborted, std::string(call) + ": aborted");
+      api_.check(api_.comm_get_async_error(comm_, &result), comm_, "ncclCommGetAsyncError");
+      api_.check(result, comm_, call);
+    }
+  }
+
+  const Api& api_;
+  std::mutex mutex_;  // held while NCCL is called
+  Comm comm_;         // nullptr once let go
+  const Rank rank_;
+  const int size_;
+  const bool ours_;
+};
+
+}  // namespace
+
+std::unique_ptr<device::Collectives> join_nccl(const UniqueId& id, const device::Joining& joining) {
+  auto made = std::make_unique<NcclCollectives>(nullptr, joining.rank, joining.size, true);
+  made->connect(id, joining.look);
+  return made;
+}
+
+std::unique_ptr<device::Collectives> adopt_nccl(Comm comm, Rank rank, int size) {
+  return std::make_unique<NcclCollectives>(comm, rank, size, false);
+}
+
+}  // namespace a2a::nccl
