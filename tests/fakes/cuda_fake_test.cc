@@ -10,7 +10,9 @@ TEST("a double does nothing without the word of the environment") {
     unsetenv("A2A_TEST_DOUBLES");
     CHECK_EQ(cuInit(0), CUDA_ERROR_NO_DEVICE);
     ncclUniqueId id;
+    int version;
     CHECK_EQ(ncclGetUniqueId(&id), ncclSystemError);
+    CHECK_EQ(ncclGetVersion(&version), ncclSystemError);
     CHECK(contains(ncclGetLastError(nullptr), "A2A_TEST_DOUBLES"));
     setenv("A2A_TEST_DOUBLES", "1", 1);
   });

@@ -237,6 +237,21 @@ TEST("memory of NCCL's own, and the log") {
   std::filesystem::remove(path);
 }
 
+TEST("communicators that a program forgets are in the log") {
+  if (!isolated::kCanFork) return;
+  const std::string path = std::filesystem::temp_directory_path() / ("a2a-fake-log-" + std::to_string(getpid()));
+  const auto forget = [] {
+    isolated::Board board;
+    Rank rank(0, 1, board);
+    exit(0);
+  };
+  CHECK_EQ(isolated::wait(isolated::start(forget, {{"A2A_FAKE_LOG", path}})), 0);
+  std::stringstream log;
+  log << std::ifstream(path).rdbuf();
+  CHECK(contains(log.str().c_str(), "leaked communicators: 1\n"));
+  std::filesystem::remove(path);
+}
+
 TEST("an old version lacks what is new") {
   isolated::run([] {
     void* const old = dlopen(A2A_FAKES "/nccl-2.18/libnccl.so.2", RTLD_NOW | RTLD_LOCAL);

@@ -171,7 +171,7 @@ TEST("one device, one rank") {
   isolated::everywhere(2, join(ncclInvalidUsage, "Multiple Ranks are using the same GPU/Partition."));
   isolated::everywhere(2, join(ncclSuccess, ""), {{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}});
   isolated::everywhere(2, join(ncclInvalidUsage, "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device"),
-                       {{"A2A_FAKE_NCCL_VERSION", "22907"}});
+                       {{"A2A_FAKE_NCCL_VERSION", "22907"}, {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}});
   isolated::as_processes(2, [&](int rank, isolated::Board& board) {
     setenv("NCCL_HOSTID", std::to_string(rank).c_str(), 1);  // "different hosts"
     join(ncclSuccess, "")(rank, board);
@@ -343,6 +343,22 @@ TEST("a rank that dies is an error of the others, whose streams wait for the abo
   for (int rank = 0; rank < 2; ++rank) ranks.push_back(isolated::start([&] { body(rank, *board.value); }));
   CHECK_EQ(isolated::wait(ranks[0]), 0);
   CHECK_EQ(isolated::wait(ranks[1]), SIGKILL);
+}
+
+TEST("a child of fork() has no communicators, and does not disturb those of its parent") {
+  if (!isolated::kCanFork) return;
+  isolated::as_processes(2, nvidia::with_ranks(2, [](Rank& rank) {
+                           Call call(rank);
+                           call.works();
+                           const pid_t child = isolated::start([&] {
+                             ncclResult_t error;
+                             CHECK_EQ(ncclCommGetAsyncError(rank.comm, &error), ncclSystemError);
+                             CHECK_EQ(ncclCommAbort(rank.comm), ncclSystemError);
+                             CHECK_EQ(call(), ncclSystemError);
+                           });
+                           CHECK_EQ(isolated::wait(child), 0);
+                           call.works();
+                         }));
 }
 
 TEST("destroying waits for all ranks, aborting for none; revoking ends what is in flight") {

@@ -72,7 +72,7 @@ CUresult cuInit(unsigned int Flags) {
   log("cuInit");
   A2A_FAKE_VALUE(Flags == 0);
   if (!usable()) {
-    return control("A2A_TEST_DOUBLES", "") == "1" ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NO_DEVICE;
+    return allowed() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_NO_DEVICE;
   }
   initialised = true;
   return CUDA_SUCCESS;

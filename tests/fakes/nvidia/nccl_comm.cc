@@ -181,6 +181,7 @@ using namespace fake;
 
 ncclResult_t ncclGetVersion(int* version) {
   A2A_FAKE_ARGUMENT(version != nullptr);
+  if (!allowed()) return ncclSystemError;
   *version = nccl_version();
   return ncclSuccess;
 }
@@ -276,6 +277,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 // May be called while another thread is in a call on the communicator, which then ends.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   A2A_FAKE_ARGUMENT(comm != nullptr);
+  if (!usable()) return ncclSystemError;
   const auto found = comms().remove(comm);
   if (!found) return nccl_refuse(ncclInvalidArgument, "no such communicator; was it destroyed or aborted?");
   log("ncclCommAbort", found->rank);
@@ -287,6 +289,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
   A2A_FAKE_ARGUMENT(comm != nullptr && asyncError != nullptr);
+  if (!usable()) return ncclSystemError;
   const auto found = comms().find(comm);
   if (!found) return nccl_refuse(ncclInvalidArgument, "no such communicator; was it destroyed or aborted?");
   const std::lock_guard lock(found->mutex);
