@@ -117,6 +117,13 @@ TEST("refusals before the ranks are connected leave them in step, those of plans
                      swap.start());
       }
     }
+    const std::vector<int64_t> one(2, 1), two = {1, 2};
+    Call call = call_of(comm, Op::alltoallv);
+    call.plan = plan;
+    CHECK_THROWS(Code::mismatch,
+                 "rank 0 sends 2 elements to rank 1, which expects 1",  // compared, although refused once
+                 start(comm, Plan::alltoallv(comm.rank(), 2, 4, {comm.rank() == 0 ? two : one, {}}, 3, {one, {}}, 3),
+                       swap.send, swap.recv, call));
     for (int i = 0; i < 3; ++i) exchange(comm, 4, i, plan);
     for (int i = 0; i < 20; ++i) exchange(comm, 4, i);
     comm.close();

@@ -45,6 +45,13 @@ def variables(**values: str) -> Iterator[None]:
             del os.environ[name]
 
 
+def fresh(comm: Comm) -> Comm:
+    """A communicator of the same ranks that compares its first operations."""
+    made = comm.split(0)
+    assert made is not None
+    return made
+
+
 def failure(call: Callable[[], object]) -> str:
     """The class and the words of what the call raises."""
     try:
@@ -186,6 +193,7 @@ def ordered(comm: Comm) -> list[bool]:
 
 
 def refused_streams(comm: Comm) -> list[str]:
+    comm = fresh(comm)
     send, recv = on_device(comm, np.zeros(comm.size)), on_device(comm, np.ones(comm.size))
     told = []
     for stream in (0, "fast", -1, 2**64):
@@ -225,6 +233,7 @@ def dropped(comm: Comm, how: str) -> tuple[bool, bool, bool]:
 
 def misplaced(comm: Comm) -> list[str]:
     """On rank 1 a tensor in the wrong place, on the others a good call."""
+    comm = fresh(comm)
     n, rank = comm.size, comm.rank
     comm.connect(f"npu:{rank}")
     host, here = np.zeros(n), on_device(comm, np.zeros(n))
@@ -256,6 +265,7 @@ def misplaced(comm: Comm) -> list[str]:
 
 def disagreement(comm: Comm) -> list[str]:
     """Rank 0 sends one row too many to rank 1; then the dtypes differ; then all is well."""
+    comm = fresh(comm)
     n, rank = comm.size, comm.rank
     counts = [1] * n
     counts[1] += rank == 0
@@ -270,6 +280,7 @@ def disagreement(comm: Comm) -> list[str]:
 
 def devices(comm: Comm) -> list[str]:
     """Names of devices, and connecting before the first operation."""
+    comm = fresh(comm)
     told = [failure(lambda name=name: comm.connect(name)) for name in ("npu", "gpu:0", "npu:x", "npu:-1", 3, "npu:99")]  # type: ignore[misc]
     comm.connect(f"npu:{comm.rank}", timeout=30)
     comm.connect(f"npu:{comm.rank}")
@@ -309,8 +320,7 @@ def checks(comm: Comm, given: list[str | None], environment: str = "") -> str:
 def stalled(comm: Comm, how: str) -> tuple[str, float, bool]:
     """An operation that never ends, with a deadline of one second."""
     with variables(A2A_FAKE_STALL="1@0"):
-        inner = comm.split(0)
-        assert inner is not None
+        inner = fresh(comm)
         inner.connect(f"npu:{comm.rank}")
     inner.barrier()
     send, recv = on_device(comm, np.zeros(comm.size)), on_device(comm, np.zeros(comm.size))
@@ -328,8 +338,7 @@ def stalled(comm: Comm, how: str) -> tuple[str, float, bool]:
 
 def interrupted(comm: Comm, where: str, how: str) -> tuple[str, float]:
     """Ctrl-C on rank 0 while it waits for rank 1: in connect(), in the first operation, or in a comparison."""
-    inner = comm.split(0)
-    assert inner is not None
+    inner = fresh(comm)
     send, recv = on_device(comm, np.zeros(comm.size)), on_device(comm, np.zeros(comm.size))
 
     def operation() -> None:

@@ -192,7 +192,7 @@ def test_tensors_in_the_wrong_place(three: Pool) -> None:
         "send is in npu:1 memory, but recv is in npu:7 memory",
         "the tensors are on npu:7, but this communicator uses npu:1",
         "send and recv are in npu:1 memory, but plan 1 was made for host memory",
-        "recv (a2a._core.SharedArray) is read-only",
+        "recv (a2a._core.SharedArray) cannot be written: it is read-only",
         "send and recv share memory; receive into a tensor of its own",
         "send_counts is on a device, but counts are needed on the host",
     ]
