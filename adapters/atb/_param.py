@@ -41,10 +41,10 @@ _SPELLINGS = {spelling: name for name, (camel, _) in _FIELDS.items() for spellin
 
 
 def _plain(value: Any) -> Any:
-    """Lists, arrays and tensors as lists, so that they can be compared."""
-    if value is None or isinstance(value, (int, str, os.PathLike)):
-        return value
-    return value.tolist() if hasattr(value, "tolist") else list(value)
+    """Lists, arrays and tensors as lists, so that they can be compared; whatever else it may be, as it is."""
+    if isinstance(value, (bytes, list, tuple, range)):
+        return list(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 class AllToAllVParam:
@@ -144,6 +144,9 @@ class AllToAllVParam:
             raise AttributeError(f"AllToAllVParam has no field {name!r}; it has {', '.join(_FIELDS)}")
         self.__dict__[_SPELLINGS[name]] = value
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"AllToAllVParam always has its field {name!r}")
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, AllToAllVParam):
             return NotImplemented
@@ -152,5 +155,7 @@ class AllToAllVParam:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        changed = [f"{name}={value!r}" for name, value in self.__dict__.items() if name != "rsv" or any(value)]
-        return f"AllToAllVParam({', '.join(changed)})"
+        fields = [
+            f"{name}={value!r}" for name, value in vars(self).items() if name != "rsv" or _plain(value) != [0] * 64
+        ]
+        return f"AllToAllVParam({', '.join(fields)})"

@@ -15,26 +15,35 @@ __all__ = ["FinishedWork", "Work"]
 
 
 class Work(TorchWork):  # type: ignore[misc, unused-ignore]
-    """What a call with ``async_op=True`` returns. Bytes move while somebody waits, or asks is_completed(); there is no
-    thread in the background until get_future() asks for one."""
+    """What a call with ``async_op=True`` returns. On the host bytes move while somebody waits, or asks is_completed();
+    there is no thread in the background until get_future() asks for one. On a GPU wait() makes the current stream wait,
+    and not this thread, as in torch."""
 
     def __init__(self, work: a2a.Work, outputs: list[Any]) -> None:
         super().__init__()
         self._work, self._outputs = work, outputs
+        self._gpu = outputs[0].device if outputs and getattr(outputs[0], "is_cuda", False) else None
         self._error: BaseException | None = None
         self._future: Any = None
         self._guard = threading.Lock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Blocks until done and returns True; may be repeated. Raises the operation's error, or a2a.TimeoutError after
-        ``timeout`` unless that is zero; the operation then goes on."""
+        ``timeout`` unless that is zero; the operation then goes on. On a GPU without a timeout, what is enqueued on the
+        current stream from now on comes after the operation, and the call returns at once."""
         seconds = timeout.total_seconds()
-        self._finish(seconds if seconds > 0 else None)
+        if seconds > 0:
+            self._finish(seconds)
+        else:
+            self.synchronize()
         return True
 
     def synchronize(self) -> None:
         """The same as wait()."""
-        self._finish(None)
+        if self._gpu is None:
+            self._finish(None)
+        else:
+            self._work.order_before(torch.cuda.current_stream(self._gpu))
 
     def is_completed(self) -> bool:
         """Whether the operation has ended, well or not. Never blocks."""
@@ -79,8 +88,8 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
         raise RuntimeError("get_future_result() is not offered; use get_future()")
 
     def block_current_stream(self) -> None:
-        """Host tensors have no stream to block, so this waits."""
-        self._finish(None)
+        """The same as wait()."""
+        self.synchronize()
 
     def _finish(self, seconds: float | None) -> None:
         try:

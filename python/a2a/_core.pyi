@@ -453,8 +453,9 @@ class AtbOperation:
         """Exchange. Returns a list with the output of shape [1, sum(recvCounts)] in the framework of the input. Ctrl-C
         interrupts the wait, not the exchange."""
 
-def read_rank_table(file: Any) -> tuple[str, list[dict[str, str]]]:
-    """Returns (version, places): a dict of strings for each rank. See a2a.atb.read_rank_table."""
+def read_rank_table(file: Any) -> tuple[str, str, list[dict[str, str]]]:
+    """Returns (version, identity, places): a dict of strings for each rank. Tables that say the same have the same
+    identity, whatever their spelling. See a2a.atb.read_rank_table."""
 
 def flat_array(tensor: Tensor, name: str, *dtypes: str) -> tuple[npt.NDArray[Any], str]:
     """The elements of a contiguous host tensor as (flat array that shares its memory, name of its dtype), which must be

@@ -7,9 +7,11 @@ launchers are nested (``a2a run`` inside torchrun inside srun):
 2. torchrun, and ``env://`` by hand: RANK, WORLD_SIZE; the job is named by TORCHELASTIC_RUN_ID,
    TORCHELASTIC_RESTART_COUNT, MASTER_ADDR and MASTER_PORT
 3. paddle.distributed.launch: PADDLE_TRAINER_ID, PADDLE_TRAINERS_NUM; PADDLE_TRAINER_ENDPOINTS
-4. Open MPI mpiexec: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE; PMIX_NAMESPACE
-5. MPICH or Intel MPI mpiexec: PMI_RANK, PMI_SIZE; I_MPI_HYDRA_UUID, or the process behind PMI_FD
-6. srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_JOB_ID, SLURM_STEP_ID. A batch script outside
+4. Ascend's scripts: RANK_ID, RANK_TABLE_FILE; what the rank table says. The table without RANK_ID says nothing about
+   this process, so that the launchers below decide.
+5. Open MPI mpiexec: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE; PMIX_NAMESPACE
+6. MPICH or Intel MPI mpiexec: PMI_RANK, PMI_SIZE; I_MPI_HYDRA_UUID, or the process behind PMI_FD
+7. srun: SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS; SLURM_JOB_ID, SLURM_STEP_ID. A batch script outside
    of srun is one process, although SLURM_PROCID is set there: SLURM_STEP_ID tells the two apart.
 
 Otherwise the program is one rank. A2A_JOB alone replaces the name of the job under every launcher.
@@ -27,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._core import Communicator, InvalidArgumentError, UnsupportedError, connect
+from ._core import Communicator, InvalidArgumentError, UnsupportedError, connect, read_rank_table
 
 if TYPE_CHECKING:
     from ._core import SupportsAllgather
@@ -51,12 +53,15 @@ class Launch:
     @classmethod
     def from_environ(cls, env: Mapping[str, str] | None = None) -> Launch:
         """Reads the variables of the launchers above, from ``os.environ`` by default. Raises InvalidArgumentError
-        naming the variable when its value makes no sense, or when its companion is missing."""
+        naming the variable when its value makes no sense, or when its companion is missing, and naming the JSON path
+        of a mistake in a rank table."""
         env = os.environ if env is None else env
-        for detect in (_a2a, _torchrun, _paddle, _open_mpi, _pmi, _slurm):
+        for detect in (_a2a, _torchrun, _paddle, _rank_table, _open_mpi, _pmi, _slurm):
             found = detect(env)
             if found is not None:
                 return found
+        if table := env.get("RANK_TABLE_FILE"):
+            raise InvalidArgumentError(f"RANK_TABLE_FILE={table} is set in the environment, but RANK_ID is not")
         return cls()
 
 
@@ -184,6 +189,25 @@ def _paddle(env: Mapping[str, str]) -> Launch | None:
         several = f"PADDLE_NNODES={env['PADDLE_NNODES']}"
     local_rank = _integer(env, "PADDLE_RANK_IN_NODE", rank)
     return Launch("paddle.distributed.launch", rank, size, local_rank, _job(env, names), several)
+
+
+def _rank_table(env: Mapping[str, str]) -> Launch | None:
+    table = env.get("RANK_TABLE_FILE")
+    if not table or "RANK_ID" not in env:
+        return None
+    try:
+        _, identity, places = read_rank_table(table)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"RANK_TABLE_FILE={table} in the environment: {error}") from None
+    rank, size = _integer(env, "RANK_ID", 0), len(places)
+    if not 0 <= rank < size:
+        raise InvalidArgumentError(f"RANK_ID={rank} in the environment is not one of the {size} ranks of {table}")
+    servers = [place["server_id"] for place in places]
+    hosts = len(set(servers))
+    several = f"RANK_TABLE_FILE={table} has {hosts} servers" if hosts > 1 else ""
+    # The ranks of a server follow one another.
+    local_rank = rank - servers.index(servers[rank])
+    return Launch("a rank table", rank, size, local_rank, _job(env, ["rank-table", identity]), several)
 
 
 def _open_mpi(env: Mapping[str, str]) -> Launch | None:

@@ -8,6 +8,8 @@ all-to-all), adds them up, and sends the sum to everybody (the all-gather). This
 from __future__ import annotations
 
 import hashlib
+import operator
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -61,7 +63,10 @@ class WireBytes:
 
 def wire_bytes(elems: int, ranks: int, *, send_scales: bool, gather_item: int = 1, block: int = BLOCK) -> WireBytes:
     """The traffic of one call: ``send_scales`` for block_quantized_all_reduce, ``gather_item`` the bytes of an element
-    in the all-gather; 1 is int8 in blocks."""
+    in the all-gather; 1 is int8 in blocks. Raises InvalidArgumentError for numbers that no call has."""
+    block = _block_of(block)
+    if elems < 0 or ranks < 1 or gather_item < 1:
+        raise InvalidArgumentError(f"wire_bytes: elems={elems}, ranks={ranks}, gather_item={gather_item}")
     scales = 4 * -(-elems // block)
     scatter = elems + (scales if send_scales else 0)
     gather = elems * gather_item + (scales if gather_item == 1 else 0)
@@ -91,28 +96,30 @@ def quantized_all_reduce(
     With ``gather="int8"`` the sum travels back in blocks of ``block`` elements, each with a scale of its own, so that
     25 % + 1 / block of the bytes of a float32 all-reduce are sent instead of 37.5 %.
 
-    ``x`` is a contiguous tensor on the host and is not changed. Raises InvalidArgumentError for what does not fit, and
-    MismatchError on every rank when ranks disagree about the number of elements, scale, offset, gather or block.
-    ``timeout`` in seconds is the deadline of each of the two exchanges."""
+    ``x`` is a contiguous tensor, on the host or of Torch on a device, and is not changed. Raises InvalidArgumentError
+    for what does not fit, and MismatchError on every rank when ranks disagree about the number of elements, scale,
+    offset, gather or block. ``timeout`` in seconds is the deadline of each of the two exchanges."""
     try:
-        _require_block(block)
+        block = _block_of(block)
         _require_choice(gather, "float16", "int8")
-        flat, _ = flat_array(x, "x", "int8")
-        channels = _channels(x, flat)
+        arithmetic = _arithmetic_for(x)
+        flat, _ = arithmetic.flat(x, "x", "int8")
+        elems = len(flat)
+        channels = _channels(x, elems)
         scales, offsets = _parameter(scale, "scale", channels), _parameter(offset, "offset", channels)
-        ours = _Parts(comm.size, flat.size, block)
-        header = _header(flat.size, block, gather, scales, offsets)
-        sends = [np.concatenate([header, flat[part].view(np.uint8)]) for part in ours.parts]
+        ours = _Parts(comm.size, elems, block)
+        header = _header(elems, block, gather, scales, offsets)
+        sends = [arithmetic.message(header, flat[part]) for part in ours.parts]
     except BaseException as error:
         raise refuse(comm, error) from None
-    received = _first(comm, ours, sends, header.size + ours.elems[comm.rank], header, timeout)
+    received = _first(comm, arithmetic, sends, header.size + ours.elems[comm.rank], header, timeout)
     try:
-        q = np.concatenate([message[header.size :] for message in received]).view(np.int8)
-        first = ours.parts[comm.rank].start % channels
-        summed = dequantize_sum(q, comm.size, scales, offsets, first)
+        q = arithmetic.joined([message[header.size :] for message in received], "int8")
+        first = ours.parts[comm.rank].start % max(channels, 1)
+        summed = arithmetic.dequantize_sum(q, comm.size, scales, offsets, first)
     except BaseException as error:
         raise refuse(comm, error) from None
-    result: _T = _gather(comm, ours, summed, x, "float16", gather == "int8", timeout)
+    result: _T = _gather(comm, arithmetic, ours, summed, x, "float16", gather == "int8", timeout)
     return result
 
 
@@ -136,30 +143,70 @@ def block_quantized_all_reduce(
     same way for the way back, which adds half of its block's scale; ``gather="same"`` sends it in the dtype of ``x``. A
     block in which some rank has an infinity or a NaN becomes NaN.
 
-    ``x`` is a contiguous tensor on the host and is not changed. Errors and ``timeout`` are those of
-    quantized_all_reduce."""
+    ``x`` is a contiguous tensor, on the host or of Torch on a device, and is not changed. Errors and ``timeout`` are
+    those of quantized_all_reduce."""
     try:
-        _require_block(block)
+        block = _block_of(block)
         _require_choice(gather, "int8", "same")
-        flat, dtype = flat_array(x, "x", "float32", "float16", "bfloat16")
-        ours = _Parts(comm.size, flat.size, block)
-        header = _header(flat.size, block, f"{dtype} {gather}")
+        arithmetic = _arithmetic_for(x)
+        flat, dtype = arithmetic.flat(x, "x", "float32", "float16", "bfloat16")
+        ours = _Parts(comm.size, len(flat), block)
+        header = _header(len(flat), block, f"{dtype} {gather}")
         # In blocks of the whole tensor: parts are made of whole blocks.
-        q, scales = quantize_blocks(to_float32(flat, dtype), block)
+        q, scales = arithmetic.quantize_blocks(arithmetic.to_float32(flat, dtype), block)
         sends = [
-            np.concatenate([header, scales[blocks].view(np.uint8), q[part].view(np.uint8)])
+            arithmetic.message(header, scales[blocks], q[part])
             for part, blocks in zip(ours.parts, ours.blocks, strict=True)
         ]
     except BaseException as error:
         raise refuse(comm, error) from None
     expected = header.size + ours.packed_bytes(comm.rank)
-    received = _first(comm, ours, sends, expected, header, timeout)
+    received = _first(comm, arithmetic, sends, expected, header, timeout)
     try:
-        summed = _sum_packed([message[header.size :] for message in received], ours.elems[comm.rank], block)
+        messages = [message[header.size :] for message in received]
+        summed = _sum_packed(arithmetic, messages, ours.elems[comm.rank], block)
     except BaseException as error:
         raise refuse(comm, error) from None
-    result: _T = _gather(comm, ours, summed, x, dtype, gather == "int8", timeout)
+    result: _T = _gather(comm, arithmetic, ours, summed, x, dtype, gather == "int8", timeout)
     return result
+
+
+# ---- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+class _HostArithmetic:
+    """On flat NumPy arrays, in C++. a2a.torch has the same on devices; both give the same bits."""
+
+    flat = staticmethod(flat_array)
+    to_float32 = staticmethod(to_float32)
+    quantize_blocks = staticmethod(quantize_blocks)
+    dequantize_sum = staticmethod(dequantize_sum)
+    dequantize_blocks_sum = staticmethod(dequantize_blocks_sum)
+    new_like = staticmethod(new_like)
+    from_float32 = staticmethod(from_float32)
+
+    def message(self, *parts: npt.NDArray[Any]) -> _Bytes:
+        """The bytes of all parts, one after another."""
+        return np.concatenate([part.view(np.uint8) for part in parts])
+
+    def joined(self, messages: list[_Bytes], dtype: str) -> npt.NDArray[Any]:
+        """The elements in all messages, one after another."""
+        return np.concatenate(messages).view(dtype)
+
+    def empty(self, elems: int, dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
+        return np.empty(elems, dtype)
+
+    def on_host(self, message: _Bytes) -> _Bytes:
+        return message
+
+
+def _arithmetic_for(x: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor) or x.device.type in ("cpu", "meta"):
+        return _HostArithmetic()
+    from a2a.torch._quantized import DeviceArithmetic
+
+    return DeviceArithmetic(x.device)
 
 
 # ---- the two exchanges ----------------------------------------------------------------------------------------------
@@ -183,11 +230,11 @@ class _Parts:
 
 
 def _first(
-    comm: Communicator, ours: _Parts, sends: list[_Bytes], expected: int, header: _Bytes, timeout: float | None
-) -> list[_Bytes]:
+    comm: Communicator, arithmetic: Any, sends: list[Any], expected: int, header: _Bytes, timeout: float | None
+) -> list[Any]:
     """The all-to-all of one message for each pair, which begins with the header. When ranks disagree, each of them sees
     that here, from the header or from the length, so that none goes on to the second exchange alone."""
-    received = [np.empty(expected, np.uint8) for _ in range(ours.ranks)]
+    received = [arithmetic.empty(expected) for _ in sends]
     try:
         comm.alltoall_list(sends, received, timeout=timeout)
     except Error:
@@ -195,7 +242,7 @@ def _first(
     except BaseException as error:  # Ctrl-C: the peers go on to the second exchange
         raise refuse(comm, error) from None
     for rank, message in enumerate(received):
-        theirs = message[: header.size]
+        theirs = arithmetic.on_host(message[: header.size])
         if (theirs != header).any():
             raise MismatchError(
                 f"quantized all-reduce: rank {rank} has {_said(theirs)}, but rank {comm.rank} has {_said(header)}"
@@ -204,37 +251,45 @@ def _first(
 
 
 def _gather(
-    comm: Communicator, ours: _Parts, summed: _Floats, like: Any, dtype: str, quantized: bool, timeout: float | None
+    comm: Communicator,
+    arithmetic: Any,
+    ours: _Parts,
+    summed: Any,
+    like: Any,
+    dtype: str,
+    quantized: bool,
+    timeout: float | None,
 ) -> Any:
     """The all-gather of every rank's sums, into a new tensor."""
     try:
-        out, finish = new_like(like, dtype)
+        out, finish = arithmetic.new_like(like, dtype)
         if quantized:
-            q, scales = quantize_blocks(summed, ours.block)
-            mine = np.concatenate([scales.view(np.uint8), q.view(np.uint8)])
+            q, scales = arithmetic.quantize_blocks(summed, ours.block)
+            mine = arithmetic.message(scales, q)
             counts = [ours.packed_bytes(rank) for rank in range(ours.ranks)]
-            target: npt.NDArray[Any] = np.empty(sum(counts), np.uint8)
+            target = arithmetic.empty(sum(counts))
         else:
-            mine = np.empty(summed.size, out.dtype)
-            from_float32(summed, dtype, mine)
+            mine = arithmetic.empty(len(summed), out.dtype)
+            arithmetic.from_float32(summed, dtype, mine)
             counts, target = ours.elems, out
     except BaseException as error:
         raise refuse(comm, error) from None
-    everybody = [mine.size] * ours.ranks
+    everybody = [len(mine)] * ours.ranks
     comm.alltoallv(mine, everybody, target, counts, send_displs=[0] * ours.ranks, timeout=timeout)
     if quantized:
-        for part, message in zip(ours.parts, np.split(target, np.cumsum(counts)[:-1]), strict=True):
-            sums = _sum_packed([message], part.stop - part.start, ours.block)
-            from_float32(sums, dtype, out[part])
+        edges = np.cumsum([0, *counts]).tolist()
+        for part, start, stop in zip(ours.parts, edges, edges[1:], strict=False):
+            sums = _sum_packed(arithmetic, [target[start:stop]], part.stop - part.start, ours.block)
+            arithmetic.from_float32(sums, dtype, out[part])
     return finish()
 
 
-def _sum_packed(messages: list[_Bytes], elems: int, block: int) -> _Floats:
+def _sum_packed(arithmetic: Any, messages: list[Any], elems: int, block: int) -> Any:
     """Adds up messages of scales and int8 values."""
     split = 4 * -(-elems // block)
-    scales = np.concatenate([message[:split] for message in messages]).view(np.float32)
-    q = np.concatenate([message[split:] for message in messages]).view(np.int8)
-    return dequantize_blocks_sum(q, scales, len(messages), block)
+    scales = arithmetic.joined([message[:split] for message in messages], "float32")
+    q = arithmetic.joined([message[split:] for message in messages], "int8")
+    return arithmetic.dequantize_blocks_sum(q, scales, len(messages), block)
 
 
 def _header(elems: int, block: int, kind: str, *parameters: _Floats) -> _Bytes:
@@ -256,28 +311,37 @@ def _said(header: _Bytes) -> str:
 # ---- arguments ------------------------------------------------------------------------------------------------------
 
 
-def _require_block(block: int) -> None:
-    if isinstance(block, bool) or not isinstance(block, int) or not 1 <= block < 2**31:
+def _block_of(block: Any) -> int:
+    try:
+        value = 0 if isinstance(block, bool) else operator.index(block)
+    except TypeError:
+        value = 0
+    if not 1 <= value < 2**31:
         raise InvalidArgumentError(f"block is {block!r}; pass a number of elements from 1 on")
+    return value
 
 
-def _require_choice(gather: str, *choices: str) -> None:
-    if gather not in choices:
+def _require_choice(gather: Any, *choices: str) -> None:
+    if not isinstance(gather, str) or gather not in choices:
         raise InvalidArgumentError(f"gather is {gather!r}; pass {' or '.join(map(repr, choices))}")
 
 
-def _channels(x: Any, flat: npt.NDArray[Any]) -> int:
-    """The last dimension of a tensor."""
+def _channels(x: Any, elems: int) -> int:
+    """The last dimension of a tensor; a plain buffer has one."""
     shape = getattr(x, "shape", None)
-    if shape is None:  # a plain buffer
-        return max(int(flat.size), 1)
-    return max(int(shape[-1]), 1) if len(shape) else 1
+    if shape is None:
+        return elems
+    return int(shape[-1]) if len(shape) else 1
 
 
 def _parameter(value: Any, name: str, channels: int) -> _Floats:
     """A scale or offset as float32: one entry, or one for each channel."""
     try:
-        array = np.ascontiguousarray(value, np.float32).reshape(-1)
+        numbers = np.asarray(value)
+        if not np.can_cast(numbers.dtype, np.float64, "same_kind") or numbers.dtype.kind == "b":
+            raise TypeError
+        with np.errstate(over="ignore"):
+            array = np.ascontiguousarray(numbers, np.float32).reshape(-1)
     except (TypeError, ValueError, RuntimeError):
         raise InvalidArgumentError(f"{name} is {value!r}; pass a number, or one for each channel") from None
     if array.size not in (1, channels):
@@ -285,5 +349,5 @@ def _parameter(value: Any, name: str, channels: int) -> _Floats:
     wrong = np.flatnonzero(~np.isfinite(array) | ((array <= 0) & (name == "scale")))
     if wrong.size:
         wanted = "positive and finite" if name == "scale" else "finite"
-        raise InvalidArgumentError(f"{name}[{wrong[0]}] is {array[wrong[0]]}; it must be {wanted}")
+        raise InvalidArgumentError(f"{name}[{wrong[0]}] is {array[wrong[0]]}; as a float32 it must be {wanted}")
     return array

@@ -33,6 +33,7 @@ from quantize cimport *
 import importlib
 import os
 import sys
+import threading
 
 import numpy as np
 

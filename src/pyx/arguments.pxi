@@ -9,7 +9,7 @@ cdef int64_t count_of(object item, str name, Py_ssize_t index) except? -1:
         return item.__index__()
     except OverflowError:
         raise InvalidArgumentError(f"{name}[{index}] = {shown(item)} does not fit in 64 bits") from None
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, AssertionError):  # the last: Paddle's tensors of several elements
         raise InvalidArgumentError(f"{name}[{index}] is {shown(item)}; counts are integers") from None
 
 
@@ -92,7 +92,7 @@ cdef int parse_int(object value, str name) except? -1:
         return value.__index__()
     except OverflowError:
         raise InvalidArgumentError(f"{name} = {shown(value)} does not fit in 32 bits") from None
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, AssertionError):
         raise InvalidArgumentError(f"{name} is {shown(value)}; pass an integer") from None
 
 
@@ -112,7 +112,7 @@ cdef vector[int] parse_ranks(object obj, int size) except *:
 cdef double parse_timeout(object timeout) except *:
     try:
         seconds = float(timeout)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, AssertionError):
         raise InvalidArgumentError(f"timeout is {shown(timeout)}; pass seconds, or None for the default") from None
     if not seconds >= 0:
         raise InvalidArgumentError(f"timeout is {seconds} seconds; it cannot be negative or NaN")

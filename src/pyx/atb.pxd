@@ -131,8 +131,8 @@ cdef extern from *:
         int inputs()
         int outputs()
         int infer(const vector[AtbDesc]&, int64_t&) except +raise_current
-        int meeting(AtbMeeting&) except +raise_current
-        int join(CommPtr) except +raise_current
+        int meeting(AtbMeeting&) except +raise_current nogil
+        int join(CommPtr) except +raise_current nogil
         int setup(const AtbDesc&, void*, int64_t, void*, void*) except +raise_current nogil
         cbool ordered_by_stream()
         int start(shared_ptr[CppWork]&) except +raise_current nogil
@@ -155,5 +155,6 @@ cdef extern from *:
     cdef cppclass RankTable "a2a::atb::RankTable":
         string version
         vector[RankPlace] ranks
+        string identity() except +raise_current
 
     RankTable cpp_read_rank_table "a2a::atb::read_rank_table"(const string&) except +raise_current nogil

@@ -8,6 +8,7 @@ cdef dict acl_dtypes = {
     (kDLBool, 8): 12, (kDLComplex, 64): 16, (kDLComplex, 128): 17,
 }
 cdef enum:
+    ERROR_INVALID_PARAM = 1
     ERROR_INVALID_TENSOR_INI_MATCH = 13
     ERROR_HCCL_FAIL = 25
     ERROR_COMM_EMPTY = 28
@@ -30,10 +31,20 @@ cdef int require(int status) except -1:
 
 
 cdef bytes text_of(object value, str name):
+    """A string as UTF-8, whatever the locale: all ranks have to mean the same by it."""
+    if isinstance(value, bytes):
+        return value
+    try:
+        return (<str?> value).encode()
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidArgumentError(f"{name} is {shown(value)}; pass a string") from None
+
+
+cdef bytes path_of(object value, str name):
     try:
         return os.fsencode(value)
-    except TypeError:
-        raise InvalidArgumentError(f"{name} is {shown(value)}; pass a string") from None
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"{name} is {shown(value)}; pass a path") from None
 
 
 cdef void* pointer_of(object value, str name) except? NULL:
@@ -53,6 +64,9 @@ cdef int append_dtype(const View* view, int* acl) except -1:
     acl[0] = found
     return 0
 
+
+# Held by the thread that makes the communicator of this (rank, size, meeting place), so that each rank joins once.
+cdef dict joining = {}
 
 # Exchanges that go on after their call, with their tensors, whatever becomes of their operations: those that Ctrl-C
 # interrupted, and those on a stream.
@@ -74,30 +88,33 @@ cdef class AtbOperation:
     cdef Atb atb
     cdef double timeout
 
-    def __init__(self, *, rank, rank_size, rank_root, send_counts, sdispls, recv_counts, rdispls, backend, hccl_comm,
-                 comm_mode, rank_table_file, comm_domain, rsv, timeout):
+    def __cinit__(self, *, rank, rank_size, rank_root, send_counts, sdispls, recv_counts, rdispls, backend, hccl_comm,
+                  comm_mode, rank_table_file, comm_domain, rsv, timeout):
         cdef AtbParam param
         cdef CountList reserved
         cdef size_t i
-        param.rank, param.rankSize = parse_int(rank, "rank"), parse_int(rank_size, "rankSize")
-        param.rankRoot = parse_int(rank_root, "rankRoot")
-        parse_counts(send_counts, "sendCounts", param.sendCounts)
-        parse_counts(sdispls, "sdispls", param.sdispls)
-        parse_counts(recv_counts, "recvCounts", param.recvCounts)
-        parse_counts(rdispls, "rdispls", param.rdispls)
-        param.backend, param.hcclComm = text_of(backend, "backend"), pointer_of(hccl_comm, "hcclComm")
-        set_comm_mode(param, parse_int(comm_mode, "commMode"))
-        param.rankTableFile = text_of(rank_table_file, "rankTableFile")
-        param.commDomain = text_of(comm_domain, "commDomain")
-        parse_counts(rsv, "rsv", reserved)
-        if reserved.size() > 64:
-            raise InvalidArgumentError(f"rsv has {reserved.size()} bytes instead of 64")
-        for i in range(reserved.size()):
-            if not 0 <= reserved[i] <= 255:
-                raise InvalidArgumentError(f"rsv[{i}] is {reserved[i]}; it is a byte")
-            param.rsv[i] = <unsigned char> reserved[i]
-        self.timeout = parse_timeout(timeout)
-        require(self.atb.create(param, self.timeout))
+        try:
+            param.rank, param.rankSize = parse_int(rank, "rank"), parse_int(rank_size, "rankSize")
+            param.rankRoot = parse_int(rank_root, "rankRoot")
+            parse_counts(send_counts, "sendCounts", param.sendCounts)
+            parse_counts(sdispls, "sdispls", param.sdispls)
+            parse_counts(recv_counts, "recvCounts", param.recvCounts)
+            parse_counts(rdispls, "rdispls", param.rdispls)
+            param.backend, param.hcclComm = text_of(backend, "backend"), pointer_of(hccl_comm, "hcclComm")
+            set_comm_mode(param, parse_int(comm_mode, "commMode"))
+            param.rankTableFile = path_of(rank_table_file, "rankTableFile")
+            param.commDomain = text_of(comm_domain, "commDomain")
+            parse_counts(rsv, "rsv", reserved)
+            if reserved.size() > 64:
+                raise InvalidArgumentError(f"rsv has {reserved.size()} bytes instead of 64")
+            for i in range(reserved.size()):
+                if not 0 <= reserved[i] <= 255:
+                    raise InvalidArgumentError(f"rsv[{i}] is {reserved[i]}; it is a byte")
+                param.rsv[i] = <unsigned char> reserved[i]
+            self.timeout = parse_timeout(timeout)
+            require(self.atb.create(param, self.timeout))
+        except Error as error:
+            raise with_status(error, ERROR_INVALID_PARAM)
 
     @property
     def name(self):
@@ -126,6 +143,7 @@ cdef class AtbOperation:
         try:
             output, holders = self.set_up(tensors)
         except BaseException as error:
+            with_status(error, ERROR_INVALID_PARAM)
             reason = reason_of(error)
             with nogil:
                 self.atb.refuse(reason)
@@ -182,25 +200,45 @@ cdef class AtbOperation:
 
     cdef int meet(self) except -1:
         """See to it that there is a communicator. Setup could do this, but not be interrupted."""
-        cdef AtbMeeting meeting
-        cdef Communicator made
-        require(self.atb.meeting(meeting))
+        cdef AtbMeeting meeting = self.meeting()
         if meeting.needed:
-            try:
-                made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)
-            except Error as error:
-                raise with_status(error, ERROR_COMM_EMPTY)
-            require(self.atb.join(made.comm))
+            key = meeting.rank, meeting.size, meeting.job
+            with joining.setdefault(key, threading.Lock()):
+                self.join()
         return 0
+
+    cdef AtbMeeting meeting(self) except *:
+        cdef AtbMeeting meeting
+        cdef int status
+        with nogil:  # another thread may hold the meeting
+            status = self.atb.meeting(meeting)
+        require(status)
+        return meeting
+
+    cdef int join(self) except -1:
+        """Wait for the other ranks, unless another thread of this rank has done so meanwhile."""
+        cdef AtbMeeting meeting = self.meeting()
+        cdef Communicator made
+        cdef int status
+        if not meeting.needed:
+            return 0
+        try:
+            made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)
+        except Error as error:
+            raise with_status(error, ERROR_COMM_EMPTY)
+        with nogil:
+            status = self.atb.join(made.comm)
+        return require(status)
 
 
 def read_rank_table(file):
-    """Returns (version, places): a dict of strings for each rank. See a2a.atb.read_rank_table."""
+    """Returns (version, identity, places): a dict of strings for each rank. Tables that say the same have the same
+    identity, whatever their spelling. See a2a.atb.read_rank_table."""
     cdef RankTable table
-    cdef string path = os.fsencode(file)
+    cdef string path = path_of(file, "file")
     with nogil:
         table = cpp_read_rank_table(path)
-    return table.version.decode(), [
+    return table.version.decode(), table.identity().decode(), [
         {
             "server_id": table.ranks[i].server_id.decode(),
             "host_ip": table.ranks[i].host_ip.decode(),

@@ -131,7 +131,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
     return wrap(comm)
 
 
-def host_facts(Communicator comm):
+def host_facts(Communicator comm not None):
     """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's host."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,

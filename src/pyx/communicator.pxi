@@ -283,7 +283,7 @@ cdef class Communicator(_Endpoint):
             self.comm.reset()
 
 
-def refuse(Communicator comm, error):
+def refuse(Communicator comm not None, error):
     """For packages that check arguments before a call of ``comm``: take the number of the operation that will not be,
     and tell the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception
     to raise; those of this package then name the rank."""

@@ -12,62 +12,176 @@ import numpy as np
 FILE = Path(__file__).parents[2] / "python" / "a2a" / "conformance" / "cases" / "families.json"
 Family = dict[str, Any]
 
+TORCH = "torch/testing/_internal/distributed/distributed_test.py of pytorch"
+FUNCTIONAL = "test/distributed/test_functional_api.py of pytorch"
+PADDLE = "test/collective/{} of Paddle"
+MPI4PY = "test/{} of mpi4py"
+NCCL_TESTS = "src/{} of nccl-tests"
+ATB = "tests of AllToAllVOperation of ascend-transformer-boost"
+OWN = "a2a"
+
 
 def alltoallv(name: str, source: str, counts: Any, row: list[int], **more: Any) -> Family:
-    return {"name": name, "source": source, "op": "alltoallv", "dtypes": "all", "row": row,
-            "send_counts": np.asarray(counts).tolist(), **more}  # fmt: skip
+    counts = np.asarray(counts).tolist()
+    return {"name": f"{name}, {len(counts)} ranks", "source": source, "op": "alltoallv", "ranks": len(counts),
+            "dtypes": "all", "row": row, "send_counts": counts, **more}  # fmt: skip
 
 
-def displaced(rng: np.random.Generator, counts: Any) -> tuple[list[list[int]], list[int]]:
-    """Displacements in any order and with gaps, and the rows of each rank's tensor."""
+def of_shape(op: str, name: str, source: str, n: int, **more: Any) -> Family:
+    return {"name": f"{name}, {n} ranks", "source": source, "op": op, "ranks": n, "dtypes": "all", **more}
+
+
+def torch_families(n: int) -> list[Family]:
+    ones, rank = np.ones((n, n), np.int64), np.arange(n)
+    growing = (rank[:, None] + 1) * (rank + 1)
+    grown = [[[peer + 1, n] for peer in range(n)] for _ in range(n)]
+    return [
+        alltoallv("equal splits", f"{TORCH}, _test_all_to_all_single_equal_split_helper", ones, [n]),
+        alltoallv(
+            "splits grow with the peer",
+            f"{TORCH}, _test_all_to_all_single_unequal_split_helper",
+            ones * (rank + 1),
+            [n],
+        ),
+        alltoallv("splits grow with both ranks", f"{FUNCTIONAL}, test_all_to_all_single", growing, [5]),
+        alltoallv("splits of a vector", f"{FUNCTIONAL}, test_all_to_all_single_1d_input", growing, []),
+        of_shape(
+            "alltoall_list", "lists that grow with the peer", f"{TORCH}, _test_all_to_all_helper", n, shapes=grown
+        ),
+        of_shape("allgather", "all_gather", f"{TORCH}, _test_all_gather_helper", n, shape=[n, n, n]),
+        of_shape("allgather", "all_gather of vectors", f"{TORCH}, _all_gather_into_tensor_helper", n, shape=[2]),
+    ]
+
+
+def paddle_families(n: int, rng: np.random.Generator) -> list[Family]:
+    ones, rank = np.ones((n, n), np.int64), np.arange(n)
+    single = PADDLE.format("collective_alltoall_single.py")
+    stream, gather = "communication_stream_alltoall_single_api_dygraph.py", "collective_allgather_api_dygraph.py"
+    halves = [[[5, 16] for _ in range(n)] for _ in range(n)]
+    counts = rng.integers(1, 4, (n, 2 * n)).tolist()
+    experts = {"row": [2], "experts": 2, "local_count": counts}
+    cases = [
+        alltoallv("one row each", f"{single}, case 1", ones, [n]),
+        alltoallv("rows grow with the peer", f"{single}, case 2", ones * (rank + 1), [n]),
+        alltoallv("five rows each", PADDLE.format(stream), ones * 5, [16]),
+        of_shape("alltoall_list", "equal lists", PADDLE.format("collective_alltoall_api_dygraph.py"), n, shapes=halves),
+        of_shape("allgather", "all_gather of rows", PADDLE.format(gather), n, shape=[10, 4]),
+        *(of_shape(op, f"{op} of two experts", PADDLE.format(f"collective_{op}_dygraph.py"), n, **experts)
+          for op in ("global_scatter", "global_gather")),
+    ]  # fmt: skip
+    if n == 2:
+        uneven = [[[4, 3], [4, 5]], [[6, 2], [6, 6]]]  # a matrix [10, 8] cut unevenly in both directions
+        source = PADDLE.format("collective_alltoall_api_unequal_split_dygraph.py")
+        cases.append(of_shape("alltoall_list", "lists cut in both directions", source, n, shapes=uneven))
+    return cases
+
+
+def mpi_families(n: int) -> list[Family]:
+    cases = []
+    for count in sorted({0, n // 2, n - 1}):
+        strided = {"send_displs": [[n * peer for peer in range(n)]] * n, "send_rows": [n * n] * n}
+        strided |= {"recv_displs": strided["send_displs"], "recv_rows": strided["send_rows"]}
+        counts = np.full((n, n), count)
+        source = MPI4PY.format("test_cco_vec.py, testAlltoallv")
+        cases.append(alltoallv(f"{count} of every {n} elements", source, counts, [], **strided))
+    cases.append(
+        alltoallv("as many elements as ranks", MPI4PY.format("test_cco_buf.py, testAlltoall"), np.full((n, n), n), [])
+    )
+    cases.append(
+        of_shape("allgather", "seven elements each", MPI4PY.format("test_cco_buf.py, testAllgather"), n, shape=[7])
+    )
+    return cases
+
+
+def nccl_families(n: int) -> list[Family]:
+    distance = (np.arange(n) - np.arange(n)[:, None]) % n
+    cases = [alltoallv(f"{count} elements each", NCCL_TESTS.format("alltoall.cu"), np.full((n, n), count), [])
+             for count in (1, 4096)]  # fmt: skip
+    for spread in (0.5, 1.0):
+        even, steep = (1 - spread) / n, spread * distance / max(1, n * (n - 1) // 2)
+        counts = (1024 * n * (even + steep)).astype(np.int64) // 16 * 16
+        cases.append(alltoallv(f"spread {spread}", NCCL_TESTS.format("alltoallv.cu"), counts, []))
+    cases.append(of_shape("allgather", "1024 elements each", NCCL_TESTS.format("all_gather.cu"), n, shape=[1024]))
+    return cases
+
+
+def displaced(rng: np.random.Generator, counts: Any, gap: int) -> tuple[list[list[int]], list[int]]:
+    """Displacements in any order with gaps of at most ``gap``, and the rows of each rank's tensor."""
     displs, rows = np.zeros_like(counts), []
     for rank, row in enumerate(counts):
-        at = int(rng.integers(3))
+        at = int(rng.integers(gap + 1))
         for peer in rng.permutation(len(row)):
             displs[rank, peer] = at
-            at += int(row[peer]) + int(rng.integers(3))
+            at += int(row[peer]) + int(rng.integers(gap + 1))
         rows.append(at)
     return displs.tolist(), rows
 
 
-def of_ranks(n: int) -> list[Family]:
-    rng = np.random.default_rng(n)
+def atb_families(n: int, rng: np.random.Generator) -> list[Family]:
+    """The outputs have no gaps, and no rank receives nothing, which ATB demands."""
+    counts = np.where(rng.random((n, n)) < 0.3, 0, rng.integers(1, 9, (n, n)))
+    np.fill_diagonal(counts, rng.integers(1, 9, n))
+    sends, rows = displaced(rng, counts, 2)
+    recvs, recv_rows = displaced(rng, counts.T, 0)
+    more = {"send_displs": sends, "send_rows": rows, "recv_displs": recvs, "recv_rows": recv_rows}
+    alike = {"send_displs": [list(range(n))] * n, "send_rows": [n + 2] * n}
+    cases = [
+        alltoallv("any order without gaps in the output", ATB, counts, [], **more),
+        alltoallv("any order without gaps in the output, rows", OWN, counts, [2, 3], **more),
+        alltoallv("input ranges that overlap", ATB, np.full((n, n), 3), [], **alike),
+    ]
+    if n == 2:
+        two = {"send_displs": [[0, 2], [0, 2]], "send_rows": [8, 6], "input_shapes": [[2, 4], [2, 3]],
+               "recv_displs": [[0, 2], [0, 4]], "recv_rows": [4, 5]}  # fmt: skip
+        cases.append(alltoallv("matrices seen as flat", ATB, [[2, 4], [2, 1]], [], **two))
+    return cases
+
+
+def own_families(n: int, rng: np.random.Generator) -> list[Family]:
     ones, rank = np.ones((n, n), np.int64), np.arange(n)
     random = np.where(rng.random((n, n)) < 0.3, 0, rng.integers(1, 9, (n, n)))
-    torch, paddle, own = "torch.distributed's process group tests", "paddle.distributed's collective tests", "a2a"
+    neighbour = rank[None] == (rank[:, None] + 1) % n
+    shapes = [[[(s + d) % 3, 2] if (s + d) % 2 else [s + 1] for d in range(n)] for s in range(n)]
     cases = [
-        alltoallv(f"equal splits, {n} ranks", torch, ones, [n]),
-        alltoallv(f"splits grow with the peer, {n} ranks", torch, ones * (rank + 1), [n]),
-        alltoallv(f"random send matrix, {n} ranks", "torch's functional collectives tests", random, [3]),
-        alltoallv(f"two rows each, {n} ranks", paddle, ones * 2, [4]),
-        alltoallv(f"nothing at all, {n} ranks", own, ones * 0, [2]),
-        alltoallv(f"one rank sends nothing, {n} ranks", own, ones * (rank[:, None] > 0), [1]),
-        alltoallv(f"one rank receives everything, {n} ranks", own, ones * 5 * (rank == n - 1), [2]),
-        alltoallv(f"each to its neighbour, {n} ranks", own, (rank[None] == (rank[:, None] + 1) % n) * 7, [3]),
-        alltoallv(f"parts above every threshold, {n} ranks", own, random * 2000, [2]),
-        {"name": f"list of shapes, {n} ranks", "source": torch, "op": "alltoall_list", "dtypes": "all",
-         "shapes": [[[(s + d) % 3, 2] if (s + d) % 2 else [s + 1] for d in range(n)] for s in range(n)]},
-        {"name": f"all_gather, {n} ranks", "source": torch, "op": "allgather", "dtypes": "all", "shape": [3, 2]},
-        {"name": f"all_gather of nothing, {n} ranks", "source": own, "op": "allgather", "dtypes": "all",
-         "shape": [0, 2]},
-    ]  # fmt: skip
+        alltoallv("random rows", OWN, random, [3]),
+        alltoallv("nothing at all", OWN, ones * 0, [2]),
+        alltoallv("rows of nothing", OWN, random, [3, 0]),
+        alltoallv("one rank sends nothing", OWN, ones * (rank[:, None] > 0), [1]),
+        alltoallv("one rank receives everything", OWN, ones * 5 * (rank == n - 1), [2]),
+        alltoallv("each to its neighbour", OWN, neighbour * 7, [3]),
+        alltoallv("thousands of rows", OWN, random * 2000, [2]),
+        {**alltoallv("more than a MiB", OWN, neighbour * 400_001, [3]), "dtypes": ["int8"]},
+        of_shape("alltoall_list", "list of shapes", OWN, n, shapes=shapes),
+        of_shape("alltoall_list", "list of scalars", OWN, n, shapes=[[[] for _ in range(n)] for _ in range(n)]),
+        of_shape("alltoall_list", "list of nothing", OWN, n, shapes=[[[0, 3] for _ in range(n)] for _ in range(n)]),
+        of_shape("allgather", "all_gather of nothing", OWN, n, shape=[0, 2]),
+        of_shape("allgather", "all_gather of scalars", OWN, n, shape=[]),
+    ]
     for permuted in (False, True):
-        sends, rows = displaced(rng, random)
-        received, recv_rows = displaced(rng, random.T)
+        sends, rows = displaced(rng, random, 2)
+        received, recv_rows = displaced(rng, random.T, 2)
         more = {"send_displs": sends, "send_rows": rows}
         if permuted:
             more |= {"recv_displs": received, "recv_rows": recv_rows}
         name = "gaps and any order on both sides" if permuted else "gaps in the input"
-        cases.append(alltoallv(f"{name}, {n} ranks", "ATB's AllToAllV tests, with real rdispls", random, [], **more))
-    for experts, empty in ((1, 0.0), (2, 0.0), (3, 0.6)):
-        counts = rng.integers(1, 5, (n, n * experts))
-        local = np.where(rng.random(counts.shape) < empty, 0, counts).tolist()
-        what = f"{experts} experts a rank{', most without tokens' if empty else ''}, {n} ranks"
-        source = "paddle's tests of global_scatter and global_gather" if experts == 2 else own
+        cases.append(alltoallv(name, OWN, random, [2] if permuted else [], **more))
+    for experts, empty in ((1, 0.0), (3, 0.6), (4, 1.0)):
+        local = np.where(rng.random((n, n * experts)) < empty, 0, rng.integers(1, 5, (n, n * experts))).tolist()
+        what = f"{experts} experts a rank{', most without tokens' if 0 < empty < 1 else ', no tokens' if empty else ''}"
         for op in ("global_scatter", "global_gather"):
-            cases.append({"name": f"{op}, {what}", "source": source, "op": op, "dtypes": "all", "row": [3],
-                          "experts": experts, "local_count": local})  # fmt: skip
+            cases.append(of_shape(op, f"{op}, {what}", OWN, n, row=[3], experts=experts, local_count=local))
+    for name, channels in (("one scale", 1), ("a scale for each channel", 13)):
+        scale = (0.25 + rng.random(channels)).astype(np.float32).tolist()
+        offset = rng.integers(-8, 8, channels).astype(float).tolist()
+        more = {"dtypes": ["int8"], "shape": [40, 13], "scale": scale, "offset": offset}
+        cases.append({**of_shape("quantized_all_reduce", f"all-reduce with {name}", OWN, n), **more})
     return cases
+
+
+def of_ranks(n: int) -> list[Family]:
+    rng = np.random.default_rng(n)
+    return [*torch_families(n), *paddle_families(n, rng), *mpi_families(n), *nccl_families(n), *atb_families(n, rng),
+            *own_families(n, rng)]  # fmt: skip
 
 
 def text() -> str:

@@ -42,7 +42,7 @@ class Acl {
     find("aclrtCreateStream", &create_stream), find("aclrtSynchronizeStream", &synchronize_stream);
     find("aclrtDestroyStreamForce", &destroy_stream_force);
     stream_abort = reinterpret_cast<int (*)(void*)>(dlsym(library_, "aclrtStreamAbort"));  // not in old versions
-    init(nullptr);  // or somebody has before
+    init(nullptr);                                                                         // or somebody has before
   }
 
   template <class Function>

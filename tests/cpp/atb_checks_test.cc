@@ -108,15 +108,19 @@ TEST("null pointers") {
 }
 
 TEST("rsv, backend, commMode, commDomain") {
-  CHECK(failed(create(with([](auto& p) { p.rsv[63] = 7; })), kParam,
-               "param rsv has a non-zero value, please check the "
-               "compilation version: rsv[63] is 7"));
+  for (size_t i = 0; i < 64; ++i) {
+    for (const int value : {1, 128, 255}) {
+      const std::string said = "param rsv has a non-zero value, please check the compilation version: rsv[" +
+                               std::to_string(i) + "] is " + std::to_string(value);
+      CHECK(failed(create(with([&](auto& p) { p.rsv[i] = static_cast<uint8_t>(value); })), kParam, said));
+    }
+  }
   for (const char* name : {"hccl", "shm", "nccl", "mpi", "auto"}) {
     CHECK(failed(create(with([&](auto& p) { p.backend = name; })), atb::NO_ERROR, ""));
   }
   for (const char* name : {"lccl", "", "HCCL", "shm "}) {
     CHECK(failed(create(with([&](auto& p) { p.backend = name; })), kParam,
-                 std::string("backend is ") + name + ", must be hccl, shm, nccl, mpi or auto"));
+                 std::string("backend is \"") + name + "\", must be hccl, shm, nccl, mpi or auto"));
   }
   for (const int mode : {-1, 0, 1, 2}) {
     const bool legal = mode == 0 || mode == 1;
@@ -129,6 +133,9 @@ TEST("rsv, backend, commMode, commDomain") {
   CHECK(failed(create(with([](auto& p) { p.commDomain = "0:200"; })), atb::NO_ERROR, ""));
   CHECK(
       failed(create(with([](auto& p) { p.commDomain = "0:199"; })), kParam, "commDomain is 0:199: its size of 199 MB"));
+  CHECK(failed(create(with([](auto& p) { p.commDomain = "0:4294967295"; })), atb::NO_ERROR, ""));
+  CHECK(failed(create(with([](auto& p) { p.commDomain = "0:4294967296"; })), kParam,
+               "its size of 4294967296 MB must be between 200 and 4294967295"));
   CHECK(failed(create(with([](auto& p) { p.commDomain = "a:1"; })), atb::NO_ERROR, ""));
 }
 
@@ -289,6 +296,8 @@ TEST("rank tables set rank and size, and have to agree with them") {
   CHECK(failed(create(with(from_table)), kParam, "json: $.status: is a number, not a string"));
   delete bigger;
   CHECK(failed(create(with(from_table)), kParam, "rankTableFile path: " + file.path + " does not exist."));
+  const auto cut = [&](auto& p) { p.rankTableFile = "/" + std::string(1, '\0') + "x"; };
+  CHECK(failed(create(with(cut)), kParam, "rankTableFile path: \"/\\x00x\" holds a NUL"));
 }
 
 TEST("RANK_ID is this rank where the parameters leave it to the table") {
@@ -308,6 +317,10 @@ TEST("RANK_ID is this rank where the parameters leave it to the table") {
   CHECK_EQ(meeting_rank(0, "1"), 1);
   CHECK_EQ(meeting_rank(0, nullptr), 0);
   CHECK_EQ(meeting_rank(1, "0"), 1);
+  CHECK_EQ(meeting_rank(-1, "1"), 1);
+  CHECK_EQ(meeting_rank(-1, nullptr), 0);
+  const auto negative = [&](auto& p) { p.rankTableFile = file.path, p.rankSize = 0, p.rank = -2; };
+  CHECK(failed(create(with(negative)), kParam, "rank [-2] should be"));
   setenv("RANK_ID", "one", 1);
   const auto unset = [&](auto& p) { p.rankTableFile = file.path, p.rankSize = 0, p.rank = 0; };
   CHECK(failed(create(with(unset)), kParam, "RANK_ID=one in the environment is not an integer"));
@@ -418,8 +431,10 @@ TEST("AllToAllVV2: parameters") {
   CHECK(failed(create_v2([](auto&) {}), atb::NO_ERROR, ""));
   CHECK(failed(create_v2([](auto& p) { p.rank = -1; }), kParam, "multi-card, rank must be specified"));
   CHECK(failed(create_v2([](auto& p) { p.rank = -1, p.rankSize = 1; }), kParam, "rank [-1] should be"));
-  CHECK(failed(create_v2([](auto& p) { p.rsv[1] = 1; }), kParam, "rsv[1] is 1"));
-  CHECK(failed(create_v2([](auto& p) { p.backend = "x"; }), kParam, "backend is x, must be"));
+  for (size_t i = 0; i < 64; ++i) {
+    CHECK(failed(create_v2([&](auto& p) { p.rsv[i] = 1; }), kParam, "rsv[" + std::to_string(i) + "] is 1"));
+  }
+  CHECK(failed(create_v2([](auto& p) { p.backend = "x"; }), kParam, "backend is \"x\", must be"));
   AllToAllVV2Param param, copy;
   param.rank = 0, param.rankSize = 1, param.backend = "auto";
   const auto operation = new_operation(param);

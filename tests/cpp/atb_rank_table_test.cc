@@ -1,4 +1,7 @@
 // Rank tables: what they say, and what is said of those that are wrong.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <fstream>
 
@@ -159,6 +162,8 @@ TEST("what is unknown is ignored, what is spelled otherwise is the same") {
       replaced(replaced(kV10, "node_0", "\\u006eode_0"), "{", "\r\n\t{\"note\": [1e5, -0.5, null, {}], ");
   CHECK_EQ(parse_rank_table(other, "b").identity(), table.identity());
   CHECK(parse_rank_table(replaced(kV10, "node_1", "node_2"), "c").identity() != table.identity());
+  const auto other_pod = replaced(kV12, R"("super_pod_id": "0")", R"("super_pod_id": "1")");
+  CHECK(parse_rank_table(other_pod, "d").identity() != parse_rank_table(kV12, "e").identity());
 }
 
 TEST("one server needs no device addresses; ranks of a server follow one another") {
@@ -180,6 +185,8 @@ TEST("each mistake has its message") {
   CHECK(refused(kV10 + "x", "expected the end of the text, found \"x\""));
   CHECK(refused("// a comment\n" + kV10, "expected a value, found \"/\""));
   CHECK(refused(std::string(100'000, '['), "more than 64 levels of nesting"));
+  // Whatever a name is, the path is one line.
+  CHECK(refused("{\"a\\n\": {\"b c\": {\"\": [1, x]}}}", R"($["a\x0a"]["b c"][""][1]: line 1, column 26: expected)"));
 }
 
 // Every prefix, every removed quote, brace, bracket, colon or comma: none of them is a table.
@@ -194,6 +201,13 @@ TEST("more than 200 mutations that break the syntax are refused") {
     }
   }
   CHECK(mutations > 200);
+}
+
+// A reader that looked through all names for each would take minutes.
+TEST("an object of many names") {
+  std::string text = kV10.substr(0, kV10.size() - 2);
+  for (int i = 0; i < 300'000; ++i) text += ",\"k" + std::to_string(i) + "\": 0";
+  CHECK_EQ(parse_rank_table(text + "}", "t").size(), 3);
 }
 
 TEST("random mutations: a table or an error, never a crash") {
@@ -224,6 +238,15 @@ TEST("random mutations: a table or an error, never a crash") {
 TEST("files") {
   CHECK_THROWS(Code::invalid_argument, "rankTableFile path: /nowhere/table.json does not exist.",
                a2a::atb::read_rank_table("/nowhere/table.json"));
-  CHECK_THROWS(Code::invalid_argument, "/: ", a2a::atb::read_rank_table("/"));
-  CHECK_THROWS(Code::invalid_argument, "/dev/zero: has more than", a2a::atb::read_rank_table("/dev/zero"));
+  CHECK_THROWS(Code::invalid_argument, "/: is not a regular file", a2a::atb::read_rank_table("/"));
+  CHECK_THROWS(Code::invalid_argument, "/dev/zero: is not a regular file", a2a::atb::read_rank_table("/dev/zero"));
+  const std::string path = "atb_rank_table_test-" + std::to_string(getpid());
+  CHECK_EQ(mkfifo(path.c_str(), 0600), 0);  // nobody writes to it
+  CHECK_THROWS(Code::invalid_argument, path + ": is not a regular file", a2a::atb::read_rank_table(path));
+  std::remove(path.c_str());
+  std::ofstream(path) << kV10;
+  CHECK_EQ(a2a::atb::read_rank_table(path).size(), 3);
+  std::ofstream(path) << std::string((size_t{16} << 20) + 1, ' ');
+  CHECK_THROWS(Code::invalid_argument, path + ": has more than 16 MiB", a2a::atb::read_rank_table(path));
+  std::remove(path.c_str());
 }

@@ -8,7 +8,7 @@
 
 #include <cstring>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -81,7 +81,7 @@ inline void everywhere(int n, const Body& body) {
 class Memory {
  public:
   explicit Memory(size_t bytes) : host_(bytes) {
-    if (backend() == "hccl") device_.emplace(bytes);
+    if (backend() == "hccl") device_ = std::make_unique<ascend::Memory>(bytes);
   }
   void* get() { return device_ ? device_->get() : host_.data(); }
   void upload(const std::vector<std::byte>& from) {
@@ -93,7 +93,7 @@ class Memory {
 
  private:
   std::vector<std::byte> host_;
-  std::optional<ascend::Memory> device_;
+  std::unique_ptr<ascend::Memory> device_;
 };
 
 inline atb::TensorDesc desc(const std::vector<int64_t>& shape, aclDataType dtype = ACL_FLOAT,

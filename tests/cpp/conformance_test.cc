@@ -191,7 +191,10 @@ std::vector<Json> cases() {
     std::ifstream in(file.path());
     const std::string text((std::istreambuf_iterator<char>(in)), {});
     Json document = a2a::atb::parse_json(text, file.path().filename().string());
-    for (const Json& one : member(document, "cases").items) result.push_back(one);
+    for (const Json& one : member(document, "cases").items) {
+      if (member(one, "op").text != "quantized_all_reduce")
+        result.push_back(one);  // no plan, but a pipeline of Python's
+    }
   }
   return result;
 }
@@ -276,6 +279,7 @@ void run_atb(const Json& facts, Rank rank, int n, const std::string& domain) {
 // Whether every rank sends and receives something, which the operation demands, and without gaps in the output.
 bool atb_takes(const Json& facts, int n) {
   if (member(facts, "op").text != "alltoallv" || facts.find("recv_displs") != nullptr) return false;
+  if (product(member(facts, "row")) == 0) return false;
   for (Rank rank = 0; rank < n; ++rank) {
     const View v{facts, rank, n, 4};
     for (const Counts& counts : {v.column("send_counts"), integers(v.of("send_counts", rank))}) {

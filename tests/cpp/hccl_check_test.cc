@@ -1,9 +1,10 @@
 // What ranks compare before an operation on Ascend memory, and what a rank refuses by itself.
-#include "hccl_ranks.h"
+#include "device_ranks.h"
 
 namespace {
 
-using namespace hccl;
+using namespace device_ranks;
+using a2a::Memory;
 
 // Ranks as threads, each with options of its own.
 void with_checks(std::vector<a2a::Check> checks, const ranks::Body& body, const Environment::List& variables = {}) {

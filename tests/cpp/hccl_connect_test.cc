@@ -5,11 +5,12 @@
 #include <sstream>
 #include <thread>
 
-#include "hccl_ranks.h"
+#include "device_ranks.h"
 
 namespace {
 
-using namespace hccl;
+using namespace device_ranks;
+using a2a::Memory;
 using std::chrono::milliseconds;
 
 void connect(Communicator& comm, double timeout = 30) {

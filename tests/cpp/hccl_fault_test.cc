@@ -1,11 +1,12 @@
 // Operations on Ascend memory that fail, hang, lose a rank or are given up: every rank hears of it, and nobody hangs.
 #include <thread>
 
-#include "hccl_ranks.h"
+#include "device_ranks.h"
 
 namespace {
 
-using namespace hccl;
+using namespace device_ranks;
+using a2a::Memory;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 

@@ -5,11 +5,12 @@
 #include <map>
 #include <numeric>
 
-#include "hccl_ranks.h"
+#include "device_ranks.h"
 
 namespace {
 
-using namespace hccl;
+using namespace device_ranks;
+using a2a::Memory;
 
 // How often each of the double's calls was logged.
 std::map<std::string, int> calls_in(const std::string& log) {

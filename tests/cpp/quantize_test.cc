@@ -100,14 +100,23 @@ TEST("sums are exact, per tensor and per channel, from any element on") {
   }
 }
 
-TEST("the sum of 65536 ranks is exact") {
-  const size_t ranks = 65536;
-  std::vector<int8_t> parts(ranks, -128);
-  parts.back() = -127;
-  const float scale = 1, offset = 0;
-  float out = 0;
-  a2a::dequantize_sum(parts, ranks, 1, {&scale, 1}, {&offset, 1}, 0, &out);
-  CHECK_EQ(out, -128.f * 65536 + 1);
+// 2^24 ranks are the most whose sum is sure to fit in 32 bits, 2^17 the most whose sum is sure to be a float.
+TEST("sums of very many ranks are exact") {
+  const auto sum_of = [](const std::vector<int8_t>& parts) {
+    const float scale = 1, offset = 0;
+    float out = 0;
+    a2a::dequantize_sum(parts, parts.size(), 1, {&scale, 1}, {&offset, 1}, 0, &out);
+    return out;
+  };
+  for (const size_t ranks : {size_t{65536}, size_t{1} << 17}) {
+    std::vector<int8_t> parts(ranks, -128);
+    CHECK_EQ(sum_of(parts), -128.f * static_cast<float>(ranks));
+    parts.back() = -127;
+    CHECK_EQ(sum_of(parts), -128.f * static_cast<float>(ranks) + 1);
+    CHECK_EQ(sum_of(std::vector<int8_t>(ranks, 127)), 127.f * static_cast<float>(ranks));
+  }
+  CHECK_EQ(sum_of(std::vector<int8_t>(size_t{1} << 24, -128)), -0x1p31f);
+  CHECK_EQ(sum_of(std::vector<int8_t>(size_t{1} << 24, 127)), 127 * 0x1p24f);
 }
 
 TEST("blocks: error at most half a scale, sums in the order of ranks") {

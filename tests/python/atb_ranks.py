@@ -77,6 +77,18 @@ def run(comm: a2a.Communicator, recipe: Recipe, threads: bool, framework: str, s
     return frameworks.name_of(out), tuple(out.shape), testing.as_bytes(out).tobytes()
 
 
+def nothing_to_send(comm: a2a.Communicator, threads: bool) -> Any:
+    """Rank 0 sends nothing, not even to itself, of a tensor that is not empty."""
+    n = comm.size
+    sent, received = [int(comm.rank > 0)] * n, [int(peer > 0) for peer in range(n)]
+    displs = testing.packed(np.array([received]))[0]
+    param = atb.AllToAllVParam(
+        comm.rank, n, 0, sent, [0] * n, received, displs, "shm", **group(comm, threads, "nothing")
+    )
+    (out,) = atb.Operation(param, timeout=40).forward([np.full(2, comm.rank, np.int16)])
+    return out.tolist()
+
+
 def several_domains(comm: a2a.Communicator, threads: bool) -> list[int]:
     """Two domains of the same ranks, used in another order by each, and a pair of ranks of their own."""
     ones = {"send_counts": [1] * comm.size, "recv_counts": [1] * comm.size}

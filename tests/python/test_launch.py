@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import socket
@@ -38,6 +39,7 @@ PADDLE = {
     "PADDLE_TRAINER_ENDPOINTS": "127.0.0.1:61668,127.0.0.1:61669",
     "PADDLE_RANK_IN_NODE": "1",
 }
+RANK_TABLE = {"RANK_ID": "3", "RANK_TABLE_FILE": str(Path(__file__).with_name("rank_table.json"))}
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
     "OMPI_COMM_WORLD_SIZE": "4",
@@ -62,8 +64,8 @@ SRUN = {
     "SLURM_STEP_ID": "3",
 }
 # In the documented order of precedence.
-ENVIRONMENTS = [A2A, TORCHRUN, PADDLE, OPEN_MPI, INTEL, SRUN]
-NAMES = ["a2a run", "torchrun", "paddle.distributed.launch", "Open MPI", "Intel MPI", "srun"]
+ENVIRONMENTS = [A2A, TORCHRUN, PADDLE, RANK_TABLE, OPEN_MPI, INTEL, SRUN]
+NAMES = ["a2a run", "torchrun", "paddle.distributed.launch", "a rank table", "Open MPI", "Intel MPI", "srun"]
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,15 @@ NAMES = ["a2a run", "torchrun", "paddle.distributed.launch", "Open MPI", "Intel 
         (A2A | {"A2A_LOCAL_RANK": "0"}, Launch("a2a run", 2, 4, 0, "job")),
         (TORCHRUN, Launch("torchrun", 1, 2, 0, "none/0/localhost/29500")),
         (PADDLE, Launch("paddle.distributed.launch", 1, 2, 1, "127.0.0.1:61668,127.0.0.1:61669")),
+        (RANK_TABLE, Launch("a rank table", 3, 4, 3, "rank-table/c3fd71a92708341a")),
+        (RANK_TABLE | {"A2A_JOB": "mine"}, Launch("a rank table", 3, 4, 3, "mine")),
+        ({"RANK_ID": "3"}, Launch()),
+        ({"RANK_ID": "3", "RANK_TABLE_FILE": ""}, Launch()),
+        # The table alone says nothing about this process.
+        (
+            OPEN_MPI | {"RANK_TABLE_FILE": "/nowhere/table.json"},
+            Launch("Open MPI", 3, 4, 3, "prterun-host-10598@1"),
+        ),
         (OPEN_MPI, Launch("Open MPI", 3, 4, 3, "prterun-host-10598@1")),
         (INTEL, Launch("Intel MPI", 1, 2, 1, "bb290000-8033")),
         (SRUN, Launch("srun", 5, 8, 5, "77/3")),
@@ -107,6 +118,17 @@ def test_the_nearer_launcher_wins(inner: int, outer: int) -> None:
         (A2A | {"A2A_SIZE": "0"}, "A2A_SIZE=0 in the environment is not a number of ranks"),
         (TORCHRUN | {"RANK": "one"}, "RANK='one' in the environment is not an integer"),
         (PADDLE | {"PADDLE_NNODES": ""}, "PADDLE_NNODES='' in the environment is not an integer"),
+        ({"RANK_TABLE_FILE": "t.json"}, "RANK_TABLE_FILE=t.json is set in the environment, but RANK_ID is not"),
+        (RANK_TABLE | {"RANK_ID": "one"}, "RANK_ID='one' in the environment is not an integer"),
+        (
+            RANK_TABLE | {"RANK_ID": "4"},
+            f"RANK_ID=4 in the environment is not one of the 4 ranks of {RANK_TABLE['RANK_TABLE_FILE']}",
+        ),
+        (
+            RANK_TABLE | {"RANK_TABLE_FILE": "/nowhere/table.json"},
+            "RANK_TABLE_FILE=/nowhere/table.json in the environment: rankTableFile path: /nowhere/table.json does not "
+            "exist.",
+        ),
         ({"PMI_RANK": "0"}, "PMI_RANK=0 is set in the environment, but PMI_SIZE is not"),
         (
             {"SLURM_STEP_ID": "0", "SLURM_PROCID": "1"},
@@ -139,6 +161,40 @@ def test_several_hosts_are_refused(change: dict[str, str], names: str, monkeypat
     with pytest.raises(a2a.UnsupportedError, match="one host only") as info:
         a2a.init()
     assert f"({names})" in str(info.value)
+
+
+def two_servers(tmp_path: Path) -> dict[str, str]:
+    table = json.loads(Path(RANK_TABLE["RANK_TABLE_FILE"]).read_text())
+    devices = table["server_list"][0]["device"]
+    table["server_list"] = [
+        {"server_id": "a", "device": devices[:1]},
+        {"server_id": "b", "device": devices[1:]},
+    ]
+    table["server_count"] = "2"
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table))
+    return {"RANK_ID": "3", "RANK_TABLE_FILE": str(path)}
+
+
+def test_a_rank_table_of_several_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = two_servers(tmp_path)
+    said = f"RANK_TABLE_FILE={env['RANK_TABLE_FILE']} has 2 servers"
+    found = Launch.from_environ(env)
+    assert (found.rank, found.size, found.local_rank, found.several_hosts) == (3, 4, 2, said)
+    set_environment(monkeypatch, env)
+    with pytest.raises(a2a.UnsupportedError, match="a rank table placed the ranks on several hosts") as info:
+        a2a.init()
+    assert f"({said})" in str(info.value)
+
+
+def test_a_mistake_in_a_rank_table_is_named_by_its_path(tmp_path: Path) -> None:
+    env = two_servers(tmp_path)
+    path = Path(env["RANK_TABLE_FILE"])
+    path.write_text(path.read_text().replace('"rank_id": "2"', '"rank_id": 2'))
+    with pytest.raises(a2a.InvalidArgumentError) as info:
+        Launch.from_environ(env)
+    mistake = f"{path}: $.server_list[1].device[1].rank_id: is a number, not a string"
+    assert str(info.value) == f"RANK_TABLE_FILE={path} in the environment: {mistake}"
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> None:
@@ -276,6 +332,24 @@ def output_of(command: list[str], tmp_path: Path) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_under_a_rank_table(tmp_path: Path) -> None:
+    """A script that starts each rank of a table, as Ascend's do."""
+    (tmp_path / "rank.py").write_text(RANK_PROGRAM)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "rank.py")],
+            env=environment(**RANK_TABLE | {"RANK_ID": str(rank)}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * 4, outputs
+    assert outputs[0] == "sum 10 of 4\n"
 
 
 @pytest.mark.timeout(300)

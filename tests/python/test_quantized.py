@@ -106,6 +106,30 @@ def test_int8_bound(four: Pool) -> None:
         assert testing.first_difference(other, quantized[0]) is None
 
 
+def static_inputs(seed: int, ranks: int, shape: tuple[int, ...]) -> tuple[Any, Any, np.float32, np.float32]:
+    """(what each rank means, in float64, its quantised form, scale, offset): nothing clipped, errors up to half a scale
+    and of the same sign on all ranks."""
+    rng = np.random.default_rng(seed)
+    scale = np.float32(10.0 ** rng.uniform(-6, 0))
+    offset = np.float32(rng.choice([-1, 1]) * 10.0 ** rng.uniform(-2, 6))
+    qs = rng.integers(-128, 128, (ranks, *shape))
+    error = rng.choice([-1, 1], shape) * rng.choice([0.5, 0.499, 0.1], shape)
+    return (qs + np.float64(offset) + error) * np.float64(scale), qs.astype(np.int8), scale, offset
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32), shape=SHAPES)
+def test_int8_is_within_the_documented_bound(pool: Pool, seed: int, shape: tuple[int, ...]) -> None:
+    xs, qs, scale, offset = static_inputs(seed, pool.n, shape)
+    (y, *_) = pool.run(run_given, qs, scale, offset, "float16")
+    exact = xs.sum(axis=0)
+    finite, s = np.isfinite(y), np.float64(scale)
+    assert (np.abs(exact[~finite]) > 65000).all()
+    y, exact = y[finite].astype(np.float64), exact[finite]
+    rounding = np.maximum(np.abs(y) * HALF, 2.0**-25) + 2.0**-23 * (pool.n * abs(np.float64(offset)) * s + np.abs(y))
+    assert (np.abs(y - exact) <= pool.n * s / 2 + rounding).all()
+
+
 def run_given(comm: a2a.Communicator, xs: Any, scale: Any, offset: Any, gather: Any) -> Any:
     return a2a.quantized_all_reduce(comm, xs[comm.rank], scale, offset, gather=gather)
 
@@ -127,6 +151,12 @@ def test_float16_overflows_to_infinity(four: Pool) -> None:
     xs = [np.full(3, 127, np.int8)] * 4
     (y, *_) = four.run(run_given, xs, [65519 / 508, 65520 / 508, 1.0], 0.0, "float16")
     assert y.tolist() == [65504.0, np.inf, 508.0]
+    xs = [np.full(3, -127, np.int8)] * 4
+    (y, *_) = four.run(run_given, xs, [65519 / 508, 65520 / 508, 3e38], 0.0, "float16")
+    assert y.tolist() == [-65504.0, -np.inf, -np.inf]
+    for gather, wanted in (("float16", [np.inf] * 3), ("int8", [np.nan] * 3)):  # float32 overflows, too
+        (y, *_) = four.run(run_given, xs, 1.0, 3e38, gather)
+        np.testing.assert_array_equal(y, wanted)
 
 
 # ---- blocks ---------------------------------------------------------------------------------------------------------
@@ -210,6 +240,34 @@ def test_infinities_nans_zeros_and_nothing(four: Pool) -> None:
         assert (shape, scalar, scalar_shape) == ((0, 3), 8.0, ())
 
 
+def run_tiny_and_huge(comm: a2a.Communicator) -> list[Any]:
+    tiny, huge = np.float32([1e-37, -3e-39, 1e-45]), np.float32([3.4028235e38, -1e38, 1]) * (comm.rank == 1)
+    return [a2a.block_quantized_all_reduce(comm, x, gather=gather) for x in (tiny, huge) for gather in ("same", "int8")]
+
+
+def test_the_ends_of_float32(four: Pool) -> None:
+    """Scales stay normal numbers: below 2^-126 * 127 the error is that of the smallest one."""
+    least = 2.0**-126
+    for tiny, tiny_twice, huge, huge_twice in four.run(run_tiny_and_huge):
+        exact = 4 * np.float64(np.float32([1e-37, -3e-39, 1e-45]))
+        assert (np.abs(tiny - exact) <= 4 * least / 2 * 1.0001).all()
+        assert (np.abs(tiny_twice - exact) <= 5 * least / 2 * 1.0001).all()
+        exact = np.float64(np.float32([3.4028235e38, -1e38, 1]))
+        assert np.isfinite(huge).all() and (np.abs(huge - exact) <= exact[0] / 254 * 1.0001).all()
+        assert np.isfinite(huge_twice).all() and (np.abs(huge_twice - exact) <= 2 * exact[0] / 254 * 1.0001).all()
+
+
+def run_nothing(comm: a2a.Communicator) -> list[Any]:
+    shapes = [((0, 3), np.ones(3)), ((4, 0), 1.0), ((4, 0), np.ones(0)), ((), 1.0), ((1,), [1.0])]
+    return [a2a.quantized_all_reduce(comm, np.ones(shape, np.int8), scale) for shape, scale in shapes]
+
+
+def test_int8_of_no_and_of_one_element(pool: Pool) -> None:
+    for results in pool.run(run_nothing):
+        assert [y.shape for y in results] == [(0, 3), (4, 0), (4, 0), (), (1,)]
+        assert [float(y.sum()) for y in results] == [0, 0, 0, pool.n, pool.n]
+
+
 # ---- what goes wrong ------------------------------------------------------------------------------------------------
 
 
@@ -222,8 +280,16 @@ def run_wrong(comm: a2a.Communicator) -> list[str]:
         {"scale": 0.0},
         {"scale": [1.0, 2.0]},
         {"scale": "one"},
+        {"scale": "1.0"},
+        {"scale": None},
+        {"scale": True},
+        {"scale": 1e60},
+        {"scale": 1e-60},
+        {"scale": [[1.0], [2.0, 3.0]]},
         {"offset": float("nan")},
+        {"offset": 1j},
         {"gather": "int4"},
+        {"gather": np.zeros(2)},
         {"block": 0},
         {"x": np.ones(601, np.int8)},
         {"x": np.ones(10, np.int8)},
@@ -245,14 +311,17 @@ def run_wrong(comm: a2a.Communicator) -> list[str]:
 
 def test_refusals_and_disagreements_reach_every_rank(four: Pool) -> None:
     told = four.run(run_wrong)
-    reasons = ["x has dtype uint8; pass int8", "not contiguous", "scale[0] is 0.0; it must be positive and finite"]
+    reasons = ["x has dtype uint8; pass int8", "not contiguous", "scale[0] is 0.0; as a float32 it must be positive"]
     reasons += ["scale has 2 entries; pass one, or one for each of 600 channels", "scale is 'one'; pass a number"]
-    reasons += ["offset[0] is nan; it must be finite", "gather is 'int4'; pass 'float16' or 'int8'", "block is 0"]
+    reasons += ["scale is '1.0'; pass a number", "scale is None; pass a number", "scale is True; pass a number"]
+    reasons += ["scale[0] is inf; as a float32", "scale[0] is 0.0; as a float32", "scale is [[1.0], [2.0, 3.0]]; pass"]
+    reasons += ["offset[0] is nan; as a float32 it must be finite", "offset is 1j; pass a number"]
+    reasons += ["gather is 'int4'; pass 'float16' or 'int8'", "gather is array([0., 0.]); pass", "block is 0"]
     for rank, said in enumerate(told):
         assert said[0] == said[-1] == "4.0"
-        for text, reason in zip(said[1:9], reasons, strict=True):
+        for text, reason in zip(said[1 : 1 + len(reasons)], reasons, strict=True):
             assert reason in text and text.startswith("InvalidArgumentError" if rank == 1 else "MismatchError"), text
-        assert [text.startswith("MismatchError") for text in said[9:-1]] == [True] * 5, said
+        assert [text.startswith("MismatchError") for text in said[1 + len(reasons) : -1]] == [True] * 5, said
 
 
 def test_bytes_on_the_wire() -> None:
@@ -264,3 +333,48 @@ def test_bytes_on_the_wire() -> None:
     both = wire_bytes(n, 8, send_scales=True)
     assert both.ratio == 0.25 + 1 / 128 and both.ratio <= 0.27
     assert wire_bytes(n, 1, send_scales=True).ratio == 1.0
+    for wrong in ({"elems": -1}, {"ranks": 0}, {"gather_item": 0}, {"block": 0}, {"block": 1.5}):
+        with pytest.raises(a2a.InvalidArgumentError):
+            wire_bytes(**({"elems": 1, "ranks": 2, "send_scales": True} | wrong))
+
+
+class Counting:
+    """A communicator that counts the bytes which go to other ranks."""
+
+    def __init__(self, comm: a2a.Communicator) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.scatter = self.gather = 0
+
+    def alltoall_list(self, sends: list[Any], recvs: list[Any], **more: Any) -> None:
+        self.scatter += sum(x.nbytes for peer, x in enumerate(sends) if peer != self.rank)
+        self.comm.alltoall_list(sends, recvs, **more)
+
+    def alltoallv(self, send: Any, send_counts: Any, recv: Any, recv_counts: Any, **more: Any) -> None:
+        self.gather += sum(send.itemsize * count for peer, count in enumerate(send_counts) if peer != self.rank)
+        self.comm.alltoallv(send, send_counts, recv, recv_counts, **more)
+
+
+def run_counting(comm: a2a.Communicator, elems: int, block: int) -> list[tuple[int, int]]:
+    q, x = np.ones(elems, np.int8), np.ones(elems, np.float32)
+    sent = []
+    for call, tensor, parameters in (
+        (a2a.quantized_all_reduce, q, {"scale": 1.0}),
+        (a2a.quantized_all_reduce, q, {"scale": 1.0, "gather": "int8"}),
+        (a2a.block_quantized_all_reduce, x, {}),
+        (a2a.block_quantized_all_reduce, x, {"gather": "same"}),
+    ):
+        counting: Any = Counting(comm)
+        call(counting, tensor, block=block, **parameters)  # type: ignore[operator]
+        sent.append((counting.scatter, counting.gather))
+    return sent
+
+
+@pytest.mark.parametrize(("elems", "block"), [(10_000, 128), (1, 1), (3, 7), (1000, 999), (0, 128)])
+def test_these_bytes_are_sent(pool: Pool, elems: int, block: int) -> None:
+    sent = np.array(pool.run(run_counting, elems, block)).sum(axis=0)
+    sent[:, 0] -= 32 * pool.n * (pool.n - 1)  # by which ranks notice that they disagree
+    wires = [
+        wire_bytes(elems, pool.n, send_scales=scales, gather_item=item, block=block)
+        for scales, item in ((False, 2), (False, 1), (True, 1), (True, 4))
+    ]
+    assert sent.tolist() == [[wire.scatter, wire.gather] for wire in wires]

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <type_traits>
 
 #include "failure.h"
+#include "json.h"
 #include "transport/device/vendor.h"
 
 namespace a2a::atb {
@@ -79,14 +81,12 @@ void check_mode_and_domain(const Group& group) {
 
 // Reads the table and takes rank and size from it where the program leaves them to it.
 void read_table(Group& group) {
-  std::error_code error;
-  const auto path = std::filesystem::canonical(group.table_file, error);
-  if (error) refuse(ERROR_INVALID_PARAM, "rankTableFile path: ", group.table_file, " does not exist.");
-  group.table_file = path.string();
   group.table = read_rank_table(group.table_file);
+  group.table_file = std::filesystem::canonical(group.table_file).string();
   if (group.size == 0) {
     group.size = group.table.size();
-    if (group.rank <= 0) group.rank = rank_from_environment().value_or(std::max(group.rank, 0));
+    const bool left_out = group.rank == 0 || group.rank == -1;  // the defaults of the two structs
+    if (left_out) group.rank = rank_from_environment().value_or(0);
   } else if (group.rank == -1) {
     group.rank = rank_from_environment().value_or(-1);
   }
@@ -162,7 +162,7 @@ Group Group::of(const Param& param) {
            reserved - std::begin(param.rsv), "] is ", static_cast<int>(*reserved));
   }
   if (std::ranges::find(kBackends, param.backend) == std::end(kBackends)) {
-    refuse(ERROR_INVALID_PARAM, "backend is ", param.backend, ", must be hccl, shm, nccl, mpi or auto");
+    refuse(ERROR_INVALID_PARAM, "backend is ", in_quotes(param.backend), ", must be hccl, shm, nccl, mpi or auto");
   }
   Group group;
   group.rank = param.rank, group.size = param.rankSize, group.root = param.rankRoot;
@@ -198,18 +198,18 @@ void Group::check_further() const {
     unsigned value = 0;
     const auto error = std::from_chars(megabytes->data(), megabytes->data() + megabytes->size(), value).ec;
     if (error != std::errc() || value < kLeast) {
-      refuse(ERROR_INVALID_PARAM, "commDomain is ", domain, ": its size of ", *megabytes, " MB must be at least ",
-             kLeast);
+      refuse(ERROR_INVALID_PARAM, "commDomain is ", domain, ": its size of ", *megabytes, " MB must be between ",
+             kLeast, " and ", std::numeric_limits<unsigned>::max());
     }
   }
 }
 
-// Neither size nor rank is part of it: ranks that disagree about them have to meet to find that out.
+// Neither size nor rank is part of it: ranks that disagree about them have to meet to find that out. The domain, which
+// may be any text, stands last, so that it cannot be taken for the rest.
 std::string Group::meeting() const {
-  std::string name = "atb/" + job_from_environment() + "/" + split_domain(domain).name;
-  if (table.size() > 0) name += "/table-" + table.identity();
-  if (mode == infer::COMM_MULTI_THREAD) name += "/threads-" + std::to_string(::getpid());
-  return name;
+  const std::string table_name = table.size() > 0 ? "table-" + table.identity() : "";
+  const std::string threads = mode == infer::COMM_MULTI_THREAD ? "threads-" + std::to_string(::getpid()) : "";
+  return "atb/" + job_from_environment() + "/" + table_name + "/" + threads + "/" + split_domain(domain).name;
 }
 
 Memory choose_memory(const Group& group, const void* data) {

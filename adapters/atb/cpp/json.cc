@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 
 #include "a2a/types.h"
 
@@ -63,7 +64,7 @@ class Parser {
   }
 
   std::string found() const {
-    return at_ < text_.size() ? quoted(text_.substr(at_, std::max<size_t>(utf8_length(text_.substr(at_)), 1)))
+    return at_ < text_.size() ? in_quotes(text_.substr(at_, std::max<size_t>(utf8_length(text_.substr(at_)), 1)))
                               : "the end of the text";
   }
 
@@ -103,44 +104,50 @@ class Parser {
   Json object() {
     Json json;
     json.kind = Json::Kind::object;
-    take('{');
-    skip_blanks();
-    if (take('}')) return json;
-    do {
+    std::set<std::string> names;
+    list('}', [&] {
       skip_blanks();
       if (peek() != '"') fail("expected a name in quotes, found " + found());
       const size_t start = at_;
       std::string name = string();
-      if (json.find(name) != nullptr) {
+      if (!names.insert(name).second) {
         at_ = start;
-        fail("the name " + quoted(name) + " stands in this object twice");
+        fail("the name " + in_quotes(name) + " stands in this object twice");
       }
       skip_blanks();
-      if (!take(':')) fail("expected ':' after " + quoted(name) + ", found " + found());
-      const size_t outer = path_.size();
-      path_ += "." + name;
-      json.members.emplace_back(std::move(name), value());
-      path_.resize(outer);
-      skip_blanks();
-    } while (take(','));
-    if (!take('}')) fail("expected ',' or '}', found " + found());
+      if (!take(':')) fail("expected ':' after " + in_quotes(name) + ", found " + found());
+      Json member = value_at(member_path(name));
+      json.members.emplace_back(std::move(name), std::move(member));
+    });
     return json;
   }
 
   Json array() {
     Json json;
     json.kind = Json::Kind::array;
-    take('[');
+    list(']', [&] { json.items.push_back(value_at(item_path(json.items.size()))); });
+    return json;
+  }
+
+  // What stands between two brackets, separated by commas.
+  template <class Entry>
+  void list(char close, Entry entry) {
+    ++at_;
     skip_blanks();
-    if (take(']')) return json;
+    if (take(close)) return;
     do {
-      const size_t outer = path_.size();
-      path_.append("[").append(std::to_string(json.items.size())).append("]");
-      json.items.push_back(value());
-      path_.resize(outer);
+      entry();
       skip_blanks();
     } while (take(','));
-    if (!take(']')) fail("expected ',' or ']', found " + found());
+    if (!take(close)) fail(std::string("expected ',' or '") + close + "', found " + found());
+  }
+
+  // A value whose path is this one with `step` behind it.
+  Json value_at(const std::string& step) {
+    const size_t outer = path_.size();
+    path_ += step;
+    Json json = value();
+    path_.resize(outer);
     return json;
   }
 
@@ -258,7 +265,16 @@ const char* to_string(Json::Kind kind) {
 
 Json parse_json(std::string_view text, const std::string& name) { return Parser(text, name).document(); }
 
-std::string quoted(std::string_view value) {
+std::string member_path(std::string_view name) {
+  const bool plain = !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](char c) {
+    return is_digit(c) || c == '_' || c == '-' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+  });
+  return plain ? std::string(".").append(name) : std::string("[").append(in_quotes(name)).append("]");
+}
+
+std::string item_path(size_t index) { return std::string("[").append(std::to_string(index)).append("]"); }
+
+std::string in_quotes(std::string_view value) {
   constexpr size_t kLongest = 80;
   std::string out = "\"";
   for (size_t i = 0; i < value.size() && out.size() < kLongest;) {

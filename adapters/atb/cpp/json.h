@@ -27,7 +27,12 @@ const char* to_string(Json::Kind kind);
 // Throws Error(invalid_argument): "NAME: $.a[1].b: line 3, column 7: expected ...".
 Json parse_json(std::string_view text, const std::string& name);
 
-// A value for a message: quoted, without control characters, and cut when it is long.
-std::string quoted(std::string_view value);
+// The steps of a path: ".name", or ["a name"] for what is no word, and [3].
+std::string member_path(std::string_view name);
+std::string item_path(size_t index);
+
+// A value for a message: without control characters, and cut when it is long. (Under the name of std::quoted, that one
+// would be called.)
+std::string in_quotes(std::string_view value);
 
 }  // namespace a2a::atb

@@ -1,6 +1,7 @@
 #include "a2a/atb/rank_table.h"
 
 #include <arpa/inet.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -37,7 +38,7 @@ class Node {
   std::optional<Node> optional(const char* name) const {
     const Json* found = json_.find(name);
     if (found == nullptr) return std::nullopt;
-    return Node(*found, path_ + "." + name, file_);
+    return Node(*found, path_ + member_path(name), file_);
   }
 
   Node required(const char* name) const {
@@ -52,7 +53,7 @@ class Node {
     if (json_.items.empty()) fail("is empty");
     std::vector<Node> nodes;
     for (size_t i = 0; i < json_.items.size(); ++i) {
-      nodes.emplace_back(json_.items[i], path_ + "[" + std::to_string(i) + "]", file_);
+      nodes.emplace_back(json_.items[i], path_ + item_path(i), file_);
       nodes.back().want(Json::Kind::object);
     }
     return nodes;
@@ -77,9 +78,9 @@ class Node {
     unsigned value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
     const bool whole = error == std::errc() && end == digits.data() + digits.size();
-    if (!whole || (digits.size() > 1 && digits[0] == '0')) fail(quoted(digits) + " is not a decimal number");
+    if (!whole || (digits.size() > 1 && digits[0] == '0')) fail(in_quotes(digits) + " is not a decimal number");
     if (value < least || value > most) {
-      fail(quoted(digits) + " is not between " + std::to_string(least) + " and " + std::to_string(most));
+      fail(in_quotes(digits) + " is not between " + std::to_string(least) + " and " + std::to_string(most));
     }
     return value;
   }
@@ -88,7 +89,7 @@ class Node {
     std::array<unsigned char, sizeof(in6_addr)> bytes;
     const char* const value = text().c_str();
     const bool known = inet_pton(AF_INET, value, bytes.data()) == 1 || inet_pton(AF_INET6, value, bytes.data()) == 1;
-    if (!known || text().find('\0') != std::string::npos) fail(quoted(text()) + " is not an IP address");
+    if (!known || text().find('\0') != std::string::npos) fail(in_quotes(text()) + " is not an IP address");
     return text();
   }
 
@@ -117,7 +118,7 @@ class Reader {
     const auto servers = root_.required("server_list").objects();
     if (const auto count = server_count()) {
       if (count->number(1, kMostRanks) != servers.size()) {
-        count->fail(quoted(count->text()) + ", but server_list has " + std::to_string(servers.size()) + " entries");
+        count->fail(in_quotes(count->text()) + ", but server_list has " + std::to_string(servers.size()) + " entries");
       }
     }
     table_.servers = static_cast<int>(servers.size());
@@ -139,11 +140,11 @@ class Reader {
   void read_version() {
     const Node status = root_.required("status");
     if (status.text() != "completed") {
-      status.fail(quoted(status.text()) + ", but only a \"completed\" table can be used");
+      status.fail(in_quotes(status.text()) + ", but only a \"completed\" table can be used");
     }
     const Node version = root_.required("version");
     if (version.text() != "1.0" && version.text() != "1.2") {
-      version.fail(quoted(version.text()) + " is not one of the versions 1.0 and 1.2");
+      version.fail(in_quotes(version.text()) + " is not one of the versions 1.0 and 1.2");
     }
     table_.version = version.text();
     v12_ = table_.version == "1.2";
@@ -155,7 +156,7 @@ class Reader {
 
   void read_server(const Node& server) {
     const Node id = server.required("server_id");
-    if (!server_ids_.insert(id.id()).second) id.fail(quoted(id.text()) + " is the name of another server, too");
+    if (!server_ids_.insert(id.id()).second) id.fail(in_quotes(id.text()) + " is the name of another server, too");
     check_address(server, "host_ip");
     std::set<std::string> devices;
     for (const Node& device : server.required("device").objects()) {
@@ -166,7 +167,7 @@ class Reader {
       device_id.number(0, kMostRanks - 1);
       place.device_id = device_id.text();
       if (!devices.insert(place.device_id).second) {
-        device_id.fail(quoted(place.device_id) + " is another device of this server, too");
+        device_id.fail(in_quotes(place.device_id) + " is another device of this server, too");
       }
       if (const auto ip = device.optional("device_ip")) place.device_ip = ip->address();
       check_port(device, "device_port");
@@ -176,7 +177,7 @@ class Reader {
       const unsigned number = rank.number(0, kMostRanks - 1);
       const size_t server_index = server_ids_.size();
       if (!entries_.try_emplace(number, Entry{std::move(place), device, server_index}).second) {
-        rank.fail(quoted(rank.text()) + " is the rank of another device, too");
+        rank.fail(in_quotes(rank.text()) + " is the rank of another device, too");
       }
     }
   }
@@ -195,13 +196,13 @@ class Reader {
     for (const auto& [rank, entry] : entries_) {
       if (rank != expected) {
         root_.fail("has " + std::to_string(entries_.size()) + " ranks, but no rank_id " +
-                   quoted(std::to_string(expected)));
+                   in_quotes(std::to_string(expected)));
       }
       ++expected;
       if (entry.server == current) continue;
       if (!seen.insert(entry.server).second) {
-        entry.device.required("rank_id").fail(quoted(std::to_string(rank)) + ": the ranks of server " +
-                                              quoted(entry.place.server_id) + " do not follow one another");
+        entry.device.required("rank_id").fail(in_quotes(std::to_string(rank)) + ": the ranks of server " +
+                                              in_quotes(entry.place.server_id) + " do not follow one another");
       }
       current = entry.server;
     }
@@ -215,23 +216,23 @@ class Reader {
     std::set<std::string> pods;
     for (const Node& pod : list->objects()) {
       const Node id = pod.required("super_pod_id");
-      if (!pods.insert(id.id()).second) id.fail(quoted(id.text()) + " is the name of another super pod, too");
+      if (!pods.insert(id.id()).second) id.fail(in_quotes(id.text()) + " is the name of another super pod, too");
       for (const Node& server : pod.required("server_list").objects()) {
         const Node name = server.required("server_id");
-        if (!server_ids_.contains(name.text())) name.fail(quoted(name.text()) + " is not in $.server_list");
+        if (!server_ids_.contains(name.text())) name.fail(in_quotes(name.text()) + " is not in $.server_list");
         if (!pod_of.emplace(name.text(), id.text()).second) {
-          name.fail(quoted(name.text()) + " is in another super pod, too");
+          name.fail(in_quotes(name.text()) + " is in another super pod, too");
         }
       }
     }
     std::set<std::pair<std::string, std::string>> names;
     for (auto& [rank, entry] : entries_) {
       const auto pod = pod_of.find(entry.place.server_id);
-      if (pod == pod_of.end()) list->fail("has no super pod for server " + quoted(entry.place.server_id));
+      if (pod == pod_of.end()) list->fail("has no super pod for server " + in_quotes(entry.place.server_id));
       entry.place.super_pod_id = pod->second;
       const auto& name = entry.place.super_device_id;
       if (!name.empty() && !names.emplace(pod->second, name).second) {
-        entry.device.required("super_device_id").fail(quoted(name) + " is another device of this super pod, too");
+        entry.device.required("super_device_id").fail(in_quotes(name) + " is another device of this super pod, too");
       }
     }
   }
@@ -264,17 +265,26 @@ RankTable parse_rank_table(std::string_view text, const std::string& name) {
 }
 
 RankTable read_rank_table(const std::string& file) {
+  const auto refuse = [&file](const char* what) { throw Error(Code::invalid_argument, file + ": " + what); };
+  // It would be cut there.
+  if (file.find('\0') != std::string::npos) {
+    throw Error(Code::invalid_argument, "rankTableFile path: " + in_quotes(file) + " holds a NUL");
+  }
+  struct stat facts{};
+  if (::stat(file.c_str(), &facts) != 0) {
+    throw Error(Code::invalid_argument, "rankTableFile path: " + file + " does not exist.");
+  }
+  // A pipe that nobody writes to would never be open.
+  if (!S_ISREG(facts.st_mode)) refuse("is not a regular file");
   std::ifstream stream(file, std::ios::binary);
-  if (!stream) throw Error(Code::invalid_argument, "rankTableFile path: " + file + " does not exist.");
+  if (!stream) refuse("cannot be opened");
   std::string text;
   std::array<char, 65536> piece;
   while (stream.read(piece.data(), piece.size()) || stream.gcount() > 0) {
     text.append(piece.data(), static_cast<size_t>(stream.gcount()));
-    if (text.size() > kLargestFile) {
-      throw Error(Code::invalid_argument, file + ": has more than " + std::to_string(kLargestFile) + " bytes");
-    }
+    if (text.size() > kLargestFile) refuse("has more than 16 MiB");
   }
-  if (stream.bad()) throw Error(Code::invalid_argument, file + ": cannot be read");
+  if (stream.bad()) refuse("cannot be read");
   return parse_rank_table(text, file);
 }
 
@@ -282,7 +292,8 @@ std::string RankTable::identity() const {
   std::ostringstream said;
   said << version;
   for (const RankPlace& p : ranks) {
-    for (const std::string* field : {&p.server_id, &p.host_ip, &p.device_id, &p.device_ip, &p.super_device_id}) {
+    for (const std::string* field :
+         {&p.server_id, &p.host_ip, &p.device_id, &p.device_ip, &p.super_device_id, &p.super_pod_id}) {
       said << '/' << field->size() << ':' << *field;
     }
   }

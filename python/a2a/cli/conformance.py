@@ -4,94 +4,202 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import random
+import re
+import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import InvalidArgumentError, UnsupportedError, __version__
+from .. import __version__
+
+if TYPE_CHECKING:
+    from ..conformance import Result, Task
+    from ..conformance.groups import Way
 
 QUICK_TASKS = 400
 """Of each framework and number of ranks."""
+_MOST_RANKS = 8
+_TRANSPORTS = ("shm", "threads", "mpi", "nccl", "hccl")
+_PEERS = ("gloo", "paddle-gloo", "mpi4py")
+
+_DESCRIPTION = """\
+Run every case of the conformance kit through every call that it applies to, and compare all bytes. Prints a matrix.
+Exits with 1 when something differs, and with 2 when it cannot be tried."""
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("conformance", help="run the conformance kit", description=__doc__)
-    parser.add_argument("--ranks", default="1-8", help="numbers of ranks, such as 2,4 or 1-8 (default)")
-    parser.add_argument("--frameworks", help="comma-separated; all that are installed by default")
+    parser = commands.add_parser("conformance", help="run the conformance kit", description=_DESCRIPTION)
+    parser.add_argument(
+        "--ranks", type=_numbers, help="numbers of ranks, such as 2,4 or 1-8 (default)", metavar="NUMBERS"
+    )
+    parser.add_argument(
+        "--frameworks", type=_names, metavar="NAMES", help="comma-separated names, or files; default: all installed"
+    )
     parser.add_argument("--mixed", action="store_true", help="also with ranks in different frameworks")
-    parser.add_argument("--transport", choices=("shm", "threads", "mpi", "nccl", "hccl"), default="shm")
-    parser.add_argument("--peer", choices=("gloo", "paddle-gloo", "mpi4py"), help="try this library instead")
-    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, mixed, and a sample of the tasks")
-    parser.add_argument("--sample", type=int, metavar="N", help="at most N tasks of each framework and number of ranks")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases and signatures whose names contain the text")
+    parser.add_argument("--transport", choices=_TRANSPORTS, help="what carries the bytes (default: shm)")
+    parser.add_argument("--peer", choices=_PEERS, help="try this library instead")
+    parser.add_argument("--quick", action="store_true", help="a sample of the tasks of 2 and 4 ranks, mixed ones too")
+    parser.add_argument(
+        "--sample", type=_positive, metavar="N", help="at most N tasks of each framework and number of ranks"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases and calls whose names contain the text")
     parser.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first failure")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the matrix")
-    parser.set_defaults(function=conformance)
+    parser.add_argument("--json", type=_writable, metavar="FILE", help="write the results to a file")
+    parser.add_argument("--html", type=_writable, metavar="FILE", help="write the matrix to a file")
+    parser.set_defaults(function=lambda options: _conformance(parser, options))
 
 
-def conformance(options: argparse.Namespace) -> int:
-    from ..conformance import Matrix, frameworks, groups, load, plan, plan_mixed, run
-
-    if options.quick:
-        options.ranks, options.mixed, options.sample = "2,4", True, options.sample or QUICK_TASKS
-    if options.transport not in ("shm", "threads"):
-        raise UnsupportedError(f"this build has no transport {options.transport}")
-    names = options.frameworks.split(",") if options.frameworks else frameworks.installed()
-    if unknown := set(names) - set(frameworks.installed()):
-        raise InvalidArgumentError(f"--frameworks: {', '.join(sorted(unknown))} is not installed or not known")
-    prefixes = ["core", *(prefix for prefix, module in groups.ADAPTERS.items() if _exists(module))]
-    if options.peer:
-        prefixes, options.mixed = [groups.PEERS[options.peer]], False
-        names = [{"mpi4py": "numpy"}.get(prefixes[0], prefixes[0])]
-    cases, chance = load(), random.Random(0)
-    how = options.peer or options.transport
-    matrix = Matrix({"a2a": __version__, "transport": how, "ranks": options.ranks, "frameworks": ", ".join(names)})
-    begin = time.monotonic()
-    for ranks in _numbers(options.ranks):
-        batches = [(name, plan(cases, ranks, name, prefixes)) for name in names]
-        if options.mixed and ranks > 1 and len(names) > 1:
-            batches.append(("mixed", plan_mixed(cases, ranks, names, prefixes, chance)))
-        for name, tasks in batches:
-            tasks = [task for task in tasks if options.only in f"{task.case.name} {' '.join(task.signatures)}"]
-            if options.sample and len(tasks) > options.sample:
-                tasks = chance.sample(tasks, options.sample)
-            with _Progress(f"{how}, {ranks} ranks, {name}", len(tasks)) as progress:
-                for result in run(how, ranks, tasks, alone=bool(options.peer)):
-                    matrix.add(result)
-                    progress.step(result)
-                    if matrix.failures and options.exitfirst:
-                        break
-            if matrix.failures and options.exitfirst:
-                break
-    print(matrix.text())
-    print(f"{time.monotonic() - begin:.0f} s")
-    for file, text in ((options.json, matrix.json), (options.html, matrix.html)):
-        if file:
-            file.write_text(text(), encoding="utf-8")
-    return 1 if matrix.failures or not matrix.counts else 0
-
-
-def _exists(module: str) -> bool:
-    """Whether an adapter and the framework that it is for are installed."""
-    framework = {"a2a.atb": "a2a"}.get(module, module.partition(".")[2])
-    return importlib.util.find_spec(framework) is not None and importlib.util.find_spec(module) is not None
+# ---- options ---------------------------------------------------------------------------------------------------------
 
 
 def _numbers(text: str) -> list[int]:
     """ "1-3,8" are 1, 2, 3 and 8."""
-    numbers: list[int] = []
+    numbers: set[int] = set()
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part, re.ASCII)
+        if not found:
+            raise argparse.ArgumentTypeError(f"{text!r}: write numbers such as 2,4 or 1-8")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if first > last:
+            raise argparse.ArgumentTypeError(f"{text!r}: {first} is more than {last}")
+        if first < 1 or last > _MOST_RANKS:
+            raise argparse.ArgumentTypeError(f"{text!r}: there are cases for 1 to {_MOST_RANKS} ranks")
+        numbers.update(range(first, last + 1))
+    return sorted(numbers)
+
+
+def _names(text: str) -> list[str]:
+    from ..conformance import frameworks
+
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name.endswith(".py"):
+            if not Path(name).is_file():
+                raise argparse.ArgumentTypeError(f"there is no file {name}")
+        elif name not in frameworks.known():
+            known = ", ".join(frameworks.known())
+            raise argparse.ArgumentTypeError(f"{name!r} is not known; there are {known}, and files NAME.py")
+        elif not frameworks.is_installed(name):
+            raise argparse.ArgumentTypeError(f"{name} is not installed")
+    return names
+
+
+def _positive(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def _writable(text: str) -> Path:
+    """Tried before the run, which may take long."""
+    path = Path(text)
+    existed = path.exists()
     try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            numbers += range(int(first), int(last or first) + 1)
-    except ValueError:
-        raise InvalidArgumentError(f"--ranks {text}: write numbers such as 2,4 or 1-8") from None
-    if not numbers or min(numbers) < 1 or max(numbers) > 8:
-        raise InvalidArgumentError(f"--ranks {text}: there are cases for 1 to 8 ranks")
-    return numbers
+        path.open("a").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from None
+    return path
+
+
+# ---- the run ---------------------------------------------------------------------------------------------------------
+
+
+def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from ..conformance import Matrix, frameworks, groups, load
+
+    if options.peer and (options.transport or options.mixed):
+        parser.error(f"--peer {options.peer}: a peer has no {'--transport' if options.transport else '--mixed'}")
+    if options.quick:
+        options.mixed, options.sample = not options.peer, options.sample or QUICK_TASKS
+    options.ranks = options.ranks or ([2, 4] if options.quick else list(range(1, _MOST_RANKS + 1)))
+    how = options.peer or options.transport or "shm"
+    way = groups.WAYS[how]
+    if missing := way.missing():
+        print(f"a2a conformance: {'--peer' if options.peer else '--transport'} {how}: {missing}", file=sys.stderr)
+        return 2
+    try:
+        names = _usable(options.frameworks, how, way)
+    except ValueError as error:
+        parser.error(f"--frameworks: {error}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks are ended, too
+    shown = ", ".join(map(frameworks.short, names))
+    ranks = ",".join(map(str, options.ranks))
+    matrix = Matrix({"a2a": __version__, "transport": how, "ranks": ranks, "frameworks": shown})
+    begin = time.monotonic()
+    for result in _results(how, way, names, load(), options):
+        matrix.add(result)
+        if matrix.failures and options.exitfirst:
+            break
+    print(matrix.text())
+    print(f"{time.monotonic() - begin:.0f} s")
+    for file, text in ((options.json, matrix.json), (options.html, matrix.html)):
+        if file:
+            try:
+                file.write_text(text(), encoding="utf-8")
+            except OSError as error:
+                print(f"a2a conformance: cannot write {file}: {error.strerror}", file=sys.stderr)
+                return 2
+    return 1 if matrix.failures or not matrix.counts else 0
+
+
+def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
+    """The frameworks to try: those given, which must fit, or all that do."""
+    from ..conformance import frameworks
+
+    result = []
+    for name in given or frameworks.installed():
+        try:
+            memory = frameworks.load(name).MEMORY
+        except Exception as error:
+            raise ValueError(f"{name} cannot be used: {type(error).__name__}: {error}") from None
+        fits = memory == way.memory and (not way.frameworks or name in way.frameworks)
+        if given and not fits:
+            wanted = f"takes {', '.join(way.frameworks)}" if way.frameworks else f"serves memory of kind {way.memory}"
+            raise ValueError(f"{name} has memory of kind {memory}, but {how} {wanted}")
+        if fits:
+            result.append(name)
+    if not result:
+        raise ValueError(f"none has memory of kind {way.memory}, which {how} serves")
+    return result
+
+
+def _results(
+    how: str, way: Way, names: Sequence[str], cases: Sequence[Any], options: argparse.Namespace
+) -> Iterator[Result]:
+    from ..conformance import frameworks, plan, plan_mixed, run
+
+    libraries = [library for library, module in way.modules.items() if not module or _exists(module)]
+    chance = random.Random(0)
+    for ranks in options.ranks:
+        batches = [(frameworks.short(name), plan(cases, ranks, name, libraries)) for name in names]
+        if options.mixed and ranks > 1 and len(names) > 1:
+            batches.append(("mixed", plan_mixed(cases, ranks, names, libraries, chance)))
+        for name, tasks in batches:
+            chosen = _chosen(tasks, options, chance)
+            with _Progress(f"{how}, {ranks} rank{'s' * (ranks > 1)}, {name}", len(chosen)) as progress:
+                for result in run(how, ranks, chosen):
+                    progress.step(result)
+                    yield result
+
+
+def _chosen(tasks: Sequence[Task], options: argparse.Namespace, chance: random.Random) -> list[Task]:
+    chosen = [task for task in tasks if options.only in f"{task.case.name} {' '.join(task.signatures)}"]
+    if options.sample and len(chosen) > options.sample:
+        chosen = [chosen[at] for at in sorted(chance.sample(range(len(chosen)), options.sample))]
+    return chosen
+
+
+def _exists(module: str) -> bool:
+    """Whether a module can be imported, as far as can be told without doing so."""
+    framework = module.partition(".")[2] if module.startswith("a2a.") else module.partition(".")[0]
+    needed = "a2a" if framework == "atb" else framework
+    return importlib.util.find_spec(needed) is not None
 
 
 class _Progress:
@@ -99,20 +207,30 @@ class _Progress:
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._done, self._bad = what, total, 0, 0
-        self._shown = 0.0
+        self._shown, self._begin = 0.0, time.monotonic()
 
     def __enter__(self) -> _Progress:
+        self._show()
         return self
 
-    def step(self, result: Any) -> None:
+    def step(self, result: Result) -> None:
         self._done += 1
-        self._bad += not result.verdict.startswith(("pass", "unsupported"))
-        if sys.stderr.isatty() and time.monotonic() - self._shown > 0.1:
-            self._shown = time.monotonic()
-            width = 30 * self._done // max(1, self._total)
-            print(f"\r{self._what}: [{'#' * width:30}] {self._done}/{self._total}", end="", file=sys.stderr)
+        self._bad += result.failed
+        self._show()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - self._shown < 0.1:
+            return
+        self._shown = now
+        width = 30 * self._done // max(1, self._total)
+        left = (now - self._begin) * (self._total - self._done) / self._done if self._done else 0
+        bad = f", {self._bad} failed" if self._bad else ""
+        text = f"{self._what}: [{'#' * width:30}] {self._done}/{self._total}{bad}, {left:.0f} s left"
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        print(f"\r\x1b[K{text[: columns - 1]}", end="", file=sys.stderr, flush=True)
 
     def __exit__(self, *_: object) -> None:
         end = f", {self._bad} failed" if self._bad else ""
-        start = "\r" if sys.stderr.isatty() else ""
-        print(f"{start}{self._what}: {self._done} of {self._total} tasks{end}{' ' * 30}".rstrip(), file=sys.stderr)
+        start = "\r\x1b[K" if sys.stderr.isatty() else ""
+        print(f"{start}{self._what}: {self._done} of {self._total} tasks{end}", file=sys.stderr)

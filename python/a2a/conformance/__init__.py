@@ -1,16 +1,17 @@
 """The conformance kit: one suite for every framework, transport and signature, as data plus a runner.
 
-``a2a conformance`` is its command line; docs/conformance.md says how to add a case or a framework.
+``a2a conformance`` is its command line; docs/conformance.md says how to add a case, a call or a framework.
 
     from a2a import conformance
     cases = conformance.load()
-    tasks = conformance.plan(cases, ranks=2, framework="numpy", prefixes=["core"])
+    tasks = conformance.plan(cases, ranks=2, framework="numpy", libraries=["core"])
     assert all(result.verdict == conformance.PASS for result in conformance.run("shm", 2, tasks))
 """
 
 from .cases import Case, load
 from .rank import PASS, Task
 from .report import Matrix
-from .runner import Result, plan, plan_mixed, run
+from .runner import plan, plan_mixed, run
+from .session import Result
 
 __all__ = ["PASS", "Case", "Matrix", "Result", "Task", "load", "plan", "plan_mixed", "run"]

@@ -3,15 +3,20 @@
 A file holds ``{"about": ..., "cases": [...]}``. A case has
 
 - ``name``, ``source``: what it is, and the document or suite it comes from.
-- ``op``: "alltoallv", "alltoall_list", "allgather", "global_scatter" or "global_gather".
+- ``op``: "alltoallv", "alltoall_list", "allgather", "global_scatter", "global_gather" or "quantized_all_reduce".
+- ``ranks``: how many there are.
 - ``dtypes``: a list of names, or "all".
 - ``row``: the shape of a row, the unit of counts (alltoallv, global_scatter, global_gather).
 - ``send_counts``: rows from each rank (outer) to each rank; ``send_displs``, ``recv_displs``, ``send_rows``,
   ``recv_rows``: as in MPI, by rank; packed tensors when left out (alltoallv).
-- ``shapes``: of what each rank (outer) sends to each rank (alltoall_list). ``shape``: of each rank's part (allgather).
+- ``input_shapes``: the shape of each rank's input for calls that see any shape as flat (alltoallv with scalar rows).
+- ``shapes``: of what each rank (outer) sends to each rank (alltoall_list). ``shape``: of each rank's part (allgather),
+  or of each rank's tensor (quantized_all_reduce).
 - ``experts``, ``local_count``: experts of a rank, and each rank's rows for each expert of each rank (global_*).
-- ``send``, ``expected``: elements of each rank's tensor, flat, complex ones as pairs. Without ``send``, byte k of rank
+- ``scale``, ``offset``: one entry, or one for each entry of the last dimension (quantized_all_reduce).
+- ``send``, ``expected``: elements of each rank's tensors, flat, complex ones as pairs. Without ``send``, byte k of rank
   r is (131 r + 7 k + 13 (k >> 8) + 1) mod 256, its lowest bit for bool; without ``expected`` the oracle decides.
+- ``cotangent``, ``gradient``: the same for the way back: gradients of a rank's outputs, and of its inputs.
 
 Bytes of an output that nothing is received into stay what they were.
 """
@@ -46,18 +51,29 @@ DTYPES = {
     "bfloat16": 2,
     "float32": 4,
     "float64": 8,
+    "complex32": 4,
     "complex64": 8,
     "complex128": 16,
+    "float8_e3m4": 1,
+    "float8_e4m3": 1,
+    "float8_e4m3b11fnuz": 1,
     "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
     "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
 }
-"""Bytes of an element."""
+"""Bytes of an element of every dtype with a name."""
 
 Raw = npt.NDArray[Any]
 """An array of elements without a meaning (dtype "V1" to "V16"): the kit compares bits."""
+Shape = tuple[int, ...]
+
+_EXCHANGES = ("alltoallv", "alltoall_list", "global_scatter", "global_gather")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One exchange of all ranks, for every dtype in ``dtypes``."""
 
@@ -72,20 +88,17 @@ class Case:
         return str(self.facts["op"])
 
     @property
+    def ranks(self) -> int:
+        return int(self.facts["ranks"])
+
+    @property
     def dtypes(self) -> list[str]:
         named = self.facts["dtypes"]
         return list(DTYPES) if named == "all" else list(named)
 
     @property
-    def row(self) -> tuple[int, ...]:
+    def row(self) -> Shape:
         return tuple(self.facts["row"])
-
-    @property
-    def ranks(self) -> int:
-        for key in ("send_counts", "shapes", "local_count", "send"):
-            if key in self.facts:
-                return len(self.facts[key])
-        return int(self.name.rsplit(", ", 1)[1].split()[0])
 
     # ---- alltoallv
 
@@ -124,11 +137,11 @@ class Case:
 
     # ---- tensors
 
-    def send_shapes(self, rank: int) -> list[tuple[int, ...]]:
+    def send_shapes(self, rank: int) -> list[Shape]:
         """Of the tensors that a rank sends: one, or one for each rank in the list form."""
         if self.op == "alltoall_list":
             return [tuple(shape) for shape in self.facts["shapes"][rank]]
-        if self.op == "allgather":
+        if self.op in ("allgather", "quantized_all_reduce"):
             return [tuple(self.facts["shape"])]
         if self.op == "alltoallv":
             rows = self.facts["send_rows"][rank] if "send_rows" in self.facts else self.send_counts[rank].sum()
@@ -136,11 +149,13 @@ class Case:
             rows = (self.local_counts if self.op == "global_scatter" else self.global_counts)[rank].sum()
         return [(int(rows), *self.row)]
 
-    def recv_shapes(self, rank: int) -> list[tuple[int, ...]]:
+    def recv_shapes(self, rank: int) -> list[Shape]:
         if self.op == "alltoall_list":
             return [tuple(row[rank]) for row in self.facts["shapes"]]
+        if self.op == "quantized_all_reduce":
+            return [tuple(self.facts["shape"])]
         if self.op == "allgather":
-            first, *rest = self.facts["shape"]
+            first, *rest = self.facts["shape"] or [1]
             return [(self.ranks * first, *rest)]
         if self.op == "alltoallv":
             rows = self.facts["recv_rows"][rank] if "recv_rows" in self.facts else self.recv_counts[rank].sum()
@@ -148,28 +163,31 @@ class Case:
             rows = (self.global_counts if self.op == "global_scatter" else self.local_counts)[rank].sum()
         return [(int(rows), *self.row)]
 
+    def recv_dtype(self, dtype: str) -> str:
+        """Of the output, for inputs of ``dtype``."""
+        return "float16" if self.op == "quantized_all_reduce" else dtype
+
     def sends(self, dtype: str, rank: int) -> list[Raw]:
         """What a rank sends, in send_shapes()."""
         shapes = self.send_shapes(rank)
-        count = sum(math.prod(shape) for shape in shapes)
         if "send" in self.facts:
-            flat = _elements(self.facts["send"][rank], dtype)
-        else:
-            k = np.arange(count * DTYPES[dtype], dtype=np.int64)
-            pattern = (131 * rank + 7 * k + 13 * (k >> 8) + 1).astype(np.uint8)
-            flat = (pattern & 1 if dtype == "bool" else pattern).view(_raw(dtype))
-        return _cut(flat, shapes)
+            return _cut(_elements(self.facts["send"][rank], dtype), shapes)
+        k = np.arange(sum(map(math.prod, shapes)) * DTYPES[dtype], dtype=np.int64)
+        pattern = (131 * rank + 7 * k + 13 * (k >> 8) + 1).astype(np.uint8)
+        return _cut((pattern & 1 if dtype == "bool" else pattern).view(_raw(dtype)), shapes)
 
     def expected(self, dtype: str, rank: int) -> list[Raw]:
         """What a rank's outputs hold at last, when they were filled with testing.POISON before."""
         shapes = self.recv_shapes(rank)
         if "expected" in self.facts:
-            return _cut(_elements(self.facts["expected"][rank], dtype), shapes)
+            return _cut(_elements(self.facts["expected"][rank], self.recv_dtype(dtype)), shapes)
         sends = [self.sends(dtype, source) for source in range(self.ranks)]
         if self.op == "alltoall_list":
             results = [parts[rank] for parts in sends]
         elif self.op == "allgather":
-            results = [testing.allgather([one for (one,) in sends])[rank]]
+            results = [np.concatenate([part.reshape(-1) for (part,) in sends])]
+        elif self.op == "quantized_all_reduce":
+            results = [self._dequantized_sum([part for (part,) in sends])]
         elif self.op == "alltoallv":
             recvs = [testing.poison(np.empty(self.recv_shapes(r)[0], _raw(dtype))) for r in range(self.ranks)]
             given = (self.facts.get("send_displs"), self.facts.get("recv_displs"))
@@ -178,6 +196,35 @@ class Case:
             oracle = testing.global_scatter if self.op == "global_scatter" else testing.global_gather
             results = [oracle([one for (one,) in sends], self.local_counts)[rank]]
         return [result.reshape(shape) for result, shape in zip(results, shapes, strict=True)]
+
+    def _dequantized_sum(self, sends: list[Raw]) -> Raw:
+        """An int8 q stands for (q + offset) * scale. The sum is exact; the rest is float32, rounded once."""
+        total = np.sum([part.view(np.int8).astype(np.int32) for part in sends], axis=0).astype(np.float32)
+        scale, offset = (np.asarray(self.facts[name], np.float32) for name in ("scale", "offset"))
+        with np.errstate(over="ignore"):
+            result: Raw = ((total + np.float32(self.ranks) * offset) * scale).astype(np.float16).view("V2")
+        return result
+
+    # ---- the way back
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether the gradient is an exchange, too, so that its bits are determined: nothing is added up."""
+        return self.op in _EXCHANGES and (self.op != "alltoallv" or self.packed)
+
+    def transposed(self) -> Case:
+        """The exchange that takes the gradients of the outputs to the inputs."""
+        facts = {key: value for key, value in self.facts.items() if key not in ("send", "expected")}
+        for key, given in (("send", "cotangent"), ("expected", "gradient")):
+            if given in facts:
+                facts[key] = facts.pop(given)
+        if self.op == "alltoallv":
+            facts["send_counts"] = self.recv_counts
+        elif self.op == "alltoall_list":
+            facts["shapes"] = list(zip(*self.facts["shapes"], strict=True))
+        else:
+            facts["op"] = {"global_scatter": "global_gather", "global_gather": "global_scatter"}[self.op]
+        return Case(facts)
 
 
 def load(folder: Path | None = None) -> list[Case]:
@@ -201,6 +248,6 @@ def _elements(values: Sequence[Any], dtype: str) -> Raw:
     return np.asarray(values, dtype).view(_raw(dtype))
 
 
-def _cut(flat: Raw, shapes: Sequence[tuple[int, ...]]) -> list[Raw]:
+def _cut(flat: Raw, shapes: Sequence[Shape]) -> list[Raw]:
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

@@ -7,17 +7,23 @@ import json
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from .. import _core
 from . import frameworks
-from .buffers import Buffer
-from .cases import Case
+from .buffers import Buffer, first_difference
+from .cases import Case, Raw
+from .frameworks import Framework
+from .groups import Way
 from .signatures import Call, of
 
-__all__ = ["PASS", "Task", "run"]
+__all__ = ["PASS", "Task", "run", "tell", "verdict_of"]
 
 PASS = "pass"
+_ALLOCATED = ("numpy", "torch", "paddle", "jax")
+"""The frameworks that calls allocate outputs of."""
 
 
 @dataclass(frozen=True)
@@ -30,45 +36,108 @@ class Task:
     frameworks: tuple[str, ...]
 
 
-def run(tasks: Sequence[Task], rank: int, group: Any, modules: Mapping[str, str], runner: socket.socket) -> None:
-    """``modules``: where the functions of a signature are, by its prefix. Every verdict is one line:
-    {"rank": ..., "task": ..., "verdict": ...}."""
-    prepared: dict[str, ModuleType] = {}
-    for number, task in enumerate(tasks):
+def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, runner: socket.socket) -> None:
+    """Tells the runner one line for each task, {"rank": ..., "verdict": ...}."""
+    prepared: set[str] = set()
+    data = _Data(rank)
+    for task in tasks:
         name = task.frameworks[rank]
+        framework = frameworks.load(name)
         if name not in prepared:
-            prepared[name] = frameworks.load(name)
-            prepared[name].prepare()
+            framework.prepare()
+            prepared.add(name)
         try:
-            verdict = attempt(task, rank, prepared[name], group, modules)
+            verdict = attempt(task, data, framework, group, way.modules)
         except Exception as error:
-            unsupported = isinstance(error, NotImplementedError)
-            lines = str(error).strip().splitlines() or [""]
-            verdict = f"{'unsupported' if unsupported else 'raises'}: {type(error).__name__}: {lines[0][:200]}"
-        line = {"rank": rank, "task": number, "verdict": verdict}
-        runner.sendall(json.dumps(line).encode() + b"\n")
+            verdict = verdict_of(error, way)
+        tell(runner, {"rank": rank, "verdict": verdict})
 
 
-def attempt(task: Task, rank: int, framework: ModuleType, group: Any, modules: Mapping[str, str]) -> str:
+def verdict_of(error: Exception, way: Way) -> str:
+    refused = isinstance(error, NotImplementedError) or (way.refusal and way.refusal in str(error))
+    kind = "unsupported" if refused else "raises"
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{kind}: {type(error).__name__}: {first[:200]}"
+
+
+def tell(runner: socket.socket, said: dict[str, Any]) -> None:
+    runner.sendall(json.dumps(said).encode() + b"\n")
+
+
+class _Data:
+    """What a rank sends and has to receive. Tasks of the same case and dtype follow each other, and share it."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._key: tuple[Any, ...] = ()
+        self._known: dict[str, list[Raw]] = {}
+
+    def of(self, case: Case, dtype: str, what: str) -> list[Raw]:
+        """``what``: "sends", "expected", "cotangents" or "gradients"."""
+        if self._key != (id(case), dtype):
+            self._key, self._known = (id(case), dtype), {}
+        if what not in self._known:
+            there = case if what in ("sends", "expected") else case.transposed()
+            made = there.sends if what in ("sends", "cotangents") else there.expected
+            self._known[what] = made(dtype, self.rank)
+        return self._known[what]
+
+
+def attempt(task: Task, data: _Data, framework: Framework, group: Any, modules: Mapping[str, str]) -> str:
     """Runs one task in poisoned, guarded buffers and compares every bit."""
-    case, dtype, signature = task.case, task.dtype, of(task.signatures[rank])
-    name = modules.get(signature.name.partition(".")[0])
-    module = importlib.import_module(name) if name else None
+    case, dtype, rank, signature = task.case, task.dtype, data.rank, of(task.signatures[data.rank])
+    inputs, expected = data.of(case, dtype, "sends"), data.of(case, dtype, "expected")
+    if signature.parts:
+        expected = [part.reshape(inputs[0].shape) for part in np.split(expected[0].reshape(-1), case.ranks)]
+    given = data.of(case, dtype, "cotangents") if signature.gradient else []
+    shapes = signature.send_shapes(case, rank)
+    sends = [Buffer(framework, dtype, shape, raw) for shape, raw in zip(shapes, inputs, strict=True)]
     receiver = framework if framework.OUTPUTS else frameworks.load("numpy")
-    inputs = case.sends(dtype, rank)
-    sends = [Buffer(framework, dtype, shape, raw) for shape, raw in zip(case.send_shapes(rank), inputs, strict=True)]
-    recvs = [Buffer(receiver, dtype, shape) for shape in case.recv_shapes(rank)] if signature.out else []
-    call = Call(case, rank, group, module, [one.tensor for one in sends], [one.tensor for one in recvs])
-    results = signature.run(call)
-    expected = case.expected(dtype, rank)
-    for at, wanted in enumerate(expected):
-        if results is None:
-            difference = recvs[at].difference(wanted, dtype)
-        else:
-            difference = Buffer(framework, dtype, wanted.shape, wanted).difference(wanted, dtype, results[at])
-        if difference:
-            return f"wrong: output {at}: {difference}" if len(expected) > 1 else f"wrong: {difference}"
-    for buffer, raw in zip(sends, inputs, strict=True):
-        if difference := buffer.difference(raw, dtype):
-            return f"wrong: the input was changed: {difference}"
-    return PASS
+    recvs = [Buffer(receiver, dtype, raw.shape) for raw in expected] if signature.out else []
+    cotangents = [Buffer(framework, dtype, raw.shape, raw) for raw in given]
+    name = modules.get(signature.library)
+    module = importlib.import_module(name) if name else None
+    tensors = [[buffer.tensor for buffer in buffers] for buffers in (sends, recvs, cotangents)]
+    results = signature.run(Call(case, rank, group, module, *tensors))
+    wrong = (
+        _wrong_buffer("output", recvs, expected if signature.out else [])
+        or _wrong_buffer("input after the call", sends, inputs)
+        or _wrong_buffer("gradient after the call", cotangents, given)
+    )
+    if results is not None and not wrong:
+        if not signature.parts:
+            shapes = signature.result_shapes(case, rank)
+            expected = [raw.reshape(shape) for raw, shape in zip(expected, shapes, strict=True)]
+        gradients = data.of(case, dtype, "gradients") if signature.gradient else []
+        like = _core.describe_tensor(sends[0].tensor)["framework"]
+        wrong = _wrong_result(framework, case.recv_dtype(dtype), like, results, [*expected, *gradients])
+    return f"wrong: {wrong}" if wrong else PASS
+
+
+def _wrong_buffer(what: str, buffers: Sequence[Buffer], raws: Sequence[Raw]) -> str | None:
+    for at, (buffer, raw) in enumerate(zip(buffers, raws, strict=True)):
+        if differs := buffer.difference(raw):
+            return f"{_numbered(what, at, raws)}: {differs}"
+    return None
+
+
+def _wrong_result(
+    framework: Framework, dtype: str, like: str, results: Sequence[Any], expected: Sequence[Raw]
+) -> str | None:
+    """What is wrong with the tensors that a call made, in the framework of its input where a2a knows that one."""
+    if len(results) != len(expected):
+        return f"{len(results)} results instead of {len(expected)}"
+    for at, (result, raw) in enumerate(zip(results, expected, strict=True)):
+        seen = _core.describe_tensor(result)
+        if (tuple(seen["shape"]), seen["dtype"]) != (raw.shape, dtype):
+            differs = f"{seen['dtype']} of shape {tuple(seen['shape'])} instead of {dtype} of shape {raw.shape}"
+            return f"{_numbered('result', at, expected)} is {differs}"
+        if like in _ALLOCATED and seen["framework"] != like:
+            return f"{_numbered('result', at, expected)} is of {seen['framework']}, not of {like} as the input"
+        if difference := first_difference(framework, result, raw):
+            return f"{_numbered('result', at, expected)}: {difference}"
+    return None
+
+
+def _numbered(what: str, at: int, every: Sequence[Any]) -> str:
+    return f"{what} {at}" if len(every) > 1 else what

@@ -5,40 +5,50 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import frameworks
 from .cases import DTYPES
 from .rank import PASS
-from .runner import Result
+from .session import Result
+from .signatures import SIGNATURES, of
 
 __all__ = ["Matrix"]
 
 MIXED = "mixed"
-_SHORT = {"float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "complex64": "c64", "complex128": "c128",
-          "bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}  # fmt: skip
+UNSUPPORTED = "unsupported"
+_LETTERS = {"wrong": "W", "raises": "R", "crash": "C", "hang": "H", UNSUPPORTED: "-"}
+LEGEND = (
+    "A number: so many cases, all passed. 3/5 R: 3 of 5 passed. W: wrong bytes, R: raises, C: crash, H: hang, "
+    "-: unsupported. Empty: nothing to try."
+)
+_SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "uint": "u", "int": "i"}
+
+Cell = Counter[str]
+Rows = dict[str, dict[str, Cell]]
 
 
 class Matrix:
-    """Counts of how tasks ended. A cell is the number of cases that passed, ``k/n`` when only k of n did, or ``-`` when
-    the dtype or the call is not supported there."""
+    """Counts of how tasks ended, by block (a framework, or "mixed"), row (a signature; in mixed ones the exchange that
+    they meet in) and dtype."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = dict(facts)
         self.failures: list[dict[str, Any]] = []
-        self._cells: dict[str, dict[str, dict[str, Counter[str]]]] = defaultdict(
+        self._cells: defaultdict[str, defaultdict[str, defaultdict[str, Cell]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(Counter))
         )
 
     def add(self, result: Result) -> None:
         task = result.task
         mixed = len(set(task.frameworks)) > 1
-        block = MIXED if mixed else task.frameworks[0]
-        row = task.case.op if mixed else task.signatures[0]
+        block = MIXED if mixed else frameworks.short(task.frameworks[0])
+        row = of(task.signatures[0]).meeting if mixed else task.signatures[0]
         verdict = result.verdict
-        kind = PASS if verdict == PASS else verdict.partition(":")[0]
+        kind = verdict.partition(":")[0]
         self._cells[block][row][task.dtype][kind] += 1
-        if kind not in (PASS, "unsupported"):
+        if result.failed:
             self.failures.append(
                 {
                     "case": task.case.name,
@@ -48,88 +58,111 @@ class Matrix:
                     "signatures": list(task.signatures),
                     "frameworks": list(task.frameworks),
                     "verdict": verdict,
+                    "verdicts": {str(rank): text for rank, text in sorted(result.verdicts.items())},
                 }
             )
 
     @property
-    def counts(self) -> Counter[str]:
-        total: Counter[str] = Counter()
-        for _, _, cells in self._rows():
-            for cell in cells.values():
-                total += cell
+    def counts(self) -> Cell:
+        total: Cell = Counter()
+        for rows in self._cells.values():
+            for cells in rows.values():
+                for cell in cells.values():
+                    total += cell
         return total
 
-    def _rows(self) -> Iterable[tuple[str, str, Mapping[str, Counter[str]]]]:
+    def _blocks(self) -> list[tuple[str, Rows, list[str]]]:
+        """Name, rows in the order of the signatures, and dtypes."""
+        order = {one.name: at for at, one in enumerate(SIGNATURES)}
+        order |= {one.meeting: at for at, one in reversed(list(enumerate(SIGNATURES)))}
+        result = []
         for block, rows in self._cells.items():
-            for name, cells in rows.items():
-                yield block, name, cells
+            ordered: Rows = {name: dict(rows[name]) for name in sorted(rows, key=lambda name: order[name])}
+            result.append((block, ordered, [dtype for dtype in DTYPES if any(dtype in row for row in rows.values())]))
+        return result
 
     def text(self) -> str:
-        lines = []
-        for block, rows in self._cells.items():
-            used = [dtype for dtype in DTYPES if any(dtype in cells for cells in rows.values())]
-            widths = [max(len(_SHORT.get(dtype, dtype)), 5) for dtype in used]
-            first = max(map(len, rows))
-            names = "  ".join(_SHORT.get(dtype, dtype).rjust(width) for dtype, width in zip(used, widths, strict=True))
-            lines += ["", f"{block}:".ljust(first) + "  " + names]
-            for name, cells in rows.items():
-                values = (_cell(cells.get(dtype)).rjust(width) for dtype, width in zip(used, widths, strict=True))
-                lines.append(name.ljust(first) + "  " + "  ".join(values))
-        by_verdict = Counter(
-            (failure["verdict"], ", ".join(sorted(set(failure["signatures"])))) for failure in self.failures
-        )
-        if by_verdict:
-            lines += ["", "what failed, how often:"]
-            lines += [f"{count:6}  {names}: {verdict}" for (verdict, names), count in by_verdict.most_common(40)]
-        lines += ["", ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing was run"]
-        return "\n".join(lines).lstrip("\n")
+        lines = [f"{key}: {value}" for key, value in self.facts.items()]
+        for block, rows, dtypes in self._blocks():
+            table = [[f"{block}:", *map(_short, dtypes)]]
+            table += [[name, *(_cell(row.get(dtype)) for dtype in dtypes)] for name, row in rows.items()]
+            lines += ["", *_aligned(table)]
+        return "\n".join([*lines, *self._failures(), "", LEGEND, self._total()])
+
+    def _failures(self) -> list[str]:
+        kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        for failure in self.failures:
+            kinds[failure["verdict"], ", ".join(sorted(set(failure["signatures"])))].append(failure)
+        lines = ["", "what failed, how often, and the first of them:"] if kinds else []
+        for (verdict, names), ones in sorted(kinds.items(), key=lambda item: -len(item[1]))[:40]:
+            where = f"{ones[0]['case']}, {ones[0]['dtype']}, {_shown(ones[0])}"
+            lines.append(f"{len(ones):6}  {names}: {verdict}\n        {where}")
+        if len(kinds) > 40:
+            lines.append(f"        and {len(kinds) - 40} more kinds; --json has all")
+        return lines
+
+    def _total(self) -> str:
+        return ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing was run"
 
     def json(self) -> str:
-        cells = {
-            block: {name: {dtype: dict(cell) for dtype, cell in cells.items()} for name, cells in rows.items()}
-            for block, rows in self._cells.items()
-        }
+        cells = {block: rows for block, rows, _ in self._blocks()}
         return json.dumps({**self.facts, "counts": self.counts, "cells": cells, "failures": self.failures}, indent=1)
 
     def html(self) -> str:
-        parts = [_HEAD, "<p>" + html.escape(", ".join(f"{key}: {value}" for key, value in self.facts.items())) + "</p>"]
-        for block, rows in self._cells.items():
-            used = [dtype for dtype in DTYPES if any(dtype in cells for cells in rows.values())]
-            parts.append(f"<h2>{html.escape(block)}</h2><table><tr><th></th>" + "".join(f"<th>{d}</th>" for d in used))
-            for name, cells in rows.items():
-                parts.append(f"<tr><td>{html.escape(name)}</td>")
-                for dtype in used:
-                    cell = cells.get(dtype)
-                    parts.append(f'<td class="{_class(cell)}">{_cell(cell)}</td>')
+        facts = ", ".join(f"{key}: {value}" for key, value in self.facts.items())
+        parts = [_HEAD, f"<p>{html.escape(facts)}</p><p>{html.escape(self._total())}</p><p>{html.escape(LEGEND)}</p>"]
+        for block, rows, dtypes in self._blocks():
+            heads = "".join(f"<th>{dtype}</th>" for dtype in dtypes)
+            parts.append(f"<h2>{html.escape(block)}</h2><table><tr><th></th>{heads}")
+            for name, row in rows.items():
+                cells = "".join(f'<td class="{_class(row.get(d))}">{_cell(row.get(d))}</td>' for d in dtypes)
+                parts.append(f"<tr><td>{html.escape(name)}</td>{cells}")
             parts.append("</table>")
         if self.failures:
-            parts.append("<h2>failures</h2><table>")
+            parts.append("<h2>failures</h2><table><tr><th>signatures<th>frameworks<th>case<th>dtype<th>verdict")
             for failure in self.failures:
-                columns = (
-                    ", ".join(sorted(set(failure["signatures"]))),
-                    failure["case"],
-                    failure["dtype"],
-                    failure["verdict"],
-                )
-                parts.append("<tr>" + "".join(f"<td>{html.escape(str(column))}</td>" for column in columns))
+                columns = [", ".join(sorted(set(failure["signatures"]))), _shown(failure)]
+                columns += [failure[key] for key in ("case", "dtype", "verdict")]
+                parts.append("<tr>" + "".join(f"<td>{html.escape(column)}</td>" for column in columns))
             parts.append("</table>")
         return "\n".join(parts) + "\n"
 
 
-def _cell(cell: Counter[str] | None) -> str:
-    if cell is None:
+def _shown(failure: Mapping[str, Any]) -> str:
+    """The frameworks of its ranks; of one when all have the same."""
+    names = [frameworks.short(name) for name in failure["frameworks"]]
+    return names[0] if len(set(names)) == 1 else "+".join(names)
+
+
+def _cell(cell: Cell | None) -> str:
+    if not cell:
         return ""
     passed, total = cell[PASS], sum(cell.values())
     if passed == total:
         return str(passed)
-    return "-" if cell["unsupported"] == total else f"{passed}/{total}"
+    letters = "".join(letter for kind, letter in _LETTERS.items() if cell[kind])
+    return f"{passed}/{total} {letters}" if passed else letters
 
 
-def _class(cell: Counter[str] | None) -> str:
-    if cell is None:
+def _class(cell: Cell | None) -> str:
+    if not cell:
         return ""
-    bad = sum(count for kind, count in cell.items() if kind not in (PASS, "unsupported"))
+    bad = any(cell[kind] for kind in _LETTERS if kind != UNSUPPORTED)
     return "bad" if bad else "good" if cell[PASS] else "none"
+
+
+def _short(dtype: str) -> str:
+    name = dtype.rstrip("0123456789")
+    return _SHORT[name] + dtype[len(name) :] if name in _SHORT else dtype.replace("float", "f", 1)
+
+
+def _aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for first, *rest in table:
+        cells = (text.rjust(width) for text, width in zip(rest, widths[1:], strict=True))
+        lines.append(f"{first.ljust(widths[0])}  {'  '.join(cells)}".rstrip())
+    return lines
 
 
 _HEAD = """<!doctype html><meta charset="utf-8"><title>a2a conformance</title>

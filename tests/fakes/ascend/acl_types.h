@@ -16,7 +16,6 @@ static const int ACL_ERROR_UNINITIALIZE = 100001;
 static const int ACL_ERROR_REPEAT_INITIALIZE = 100002;
 static const int ACL_ERROR_REPEAT_FINALIZE = 100037;
 static const int ACL_ERROR_RT_FAILURE = 500003;
-#ifndef ACL_ERROR_RT_PARAM_INVALID  // macros in the vendor's headers
 enum {
   ACL_ERROR_RT_PARAM_INVALID = 107000,
   ACL_ERROR_RT_INVALID_DEVICEID = 107001,
@@ -32,7 +31,6 @@ enum {
   ACL_ERROR_RT_STREAM_SYNC_TIMEOUT = 507046,
   ACL_ERROR_RT_SUSPECT_REMOTE_ERROR = 507057,
 };
-#endif
 
 typedef enum aclrtMemcpyKind {
   ACL_MEMCPY_HOST_TO_HOST,

@@ -94,7 +94,8 @@ HcclResult check_config(const HcclCommConfig* config) {
 }
 #endif
 
-std::shared_ptr<HcclGroup> find(HcclComm comm) { return comms().find(comm); }
+// In a child of fork() there are none: its links are closed, and their descriptors may be somebody else's.
+std::shared_ptr<HcclGroup> find(HcclComm comm) { return usable() ? comms().find(comm) : nullptr; }
 HcclResult no_comm() { return hccl_refuse(HCCL_E_PARA, "no such communicator; was it destroyed?"); }
 
 // Messages of HcclSend and HcclRecv between HcclGroupStart and HcclGroupEnd of this thread.
@@ -153,7 +154,6 @@ HcclResult hccl_submit(const HcclTarget& target, HcclCall call, Operation operat
   }
   const auto number = target.comm->count();
   if (!number) return HCCL_E_INTERNAL;
-  operation.collective = call != HcclCall::send_recv && call != HcclCall::batch;
   target.comm->enqueue(*target.stream, std::move(operation), *number);
   return HCCL_SUCCESS;
 }
@@ -243,7 +243,7 @@ HcclResult HcclCommInitAll(uint32_t ndev, int32_t* devices, HcclComm* comms) {
 
 HcclResult HcclCommDestroy(HcclComm comm) {
   A2A_FAKE_PTR(comm);
-  const auto found = comms().remove(comm);
+  const auto found = usable() ? comms().remove(comm) : nullptr;
   if (!found) return no_comm();
   log("HcclCommDestroy", found->comm->rank);
   found->comm->end(true);

@@ -48,11 +48,14 @@ thread_local int device = -1;
 
 }  // namespace
 
+bool allowed() {
+  if (control("A2A_TEST_DOUBLES", "") == "1") return true;
+  set_error("this is a test double of a vendor library; it works only with A2A_TEST_DOUBLES=1 in the environment");
+  return false;
+}
+
 bool usable() {
-  if (control("A2A_TEST_DOUBLES", "") != "1") {
-    set_error("this is a test double of a vendor library; it works only with A2A_TEST_DOUBLES=1 in the environment");
-    return false;
-  }
+  if (!allowed()) return false;
   pid_t owner = 0;
   if (process().owner.compare_exchange_strong(owner, getpid())) watch_forks();
   if (process().owner == getpid()) return true;

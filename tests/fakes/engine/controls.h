@@ -19,8 +19,9 @@ struct Failure {
   explicit operator bool() const { return kind != none; }
 };
 
-// Whether this process may use the doubles at all: A2A_TEST_DOUBLES=1 is set, and no parent process used them before
-// fork(). Otherwise sets the error text. Each double asks in its first call.
+// Whether A2A_TEST_DOUBLES=1 is set. Otherwise sets the error text.
+bool allowed();
+// The same, and no parent process used the doubles before fork(). Each double asks in its first call.
 bool usable();
 
 // Variables of the environment, read at each call, because tests change them.

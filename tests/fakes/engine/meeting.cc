@@ -83,9 +83,10 @@ class Meeting {
   std::pair<sockaddr_un, socklen_t> address_of(int peer) const {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    const std::string path = "a2a-fake/" + name_ + "/" + std::to_string(peer);
-    std::memcpy(address.sun_path + 1, path.data(), path.size());  // the zero byte before it makes it abstract
-    return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + path.size())};
+    // The zero byte in front makes it abstract; the name may be too long for an address.
+    const auto name = static_cast<unsigned long>(hash(name_.data(), name_.size()));
+    const int length = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "a2a-fake/%016lx/%d", name, peer);
+    return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length))};
   }
 
   const std::string name_;

@@ -120,8 +120,8 @@ Failure Mesh::await(const std::string& topic, const std::vector<int>& peers, con
   for (const int peer : peers) {
     Link& link = *links_[static_cast<size_t>(peer)];
     while (link.controls[topic].empty()) {
-      if (link.left || link.closed) return gone(peer);
       if (stop()) return {Failure::aborted, "aborted while waiting for rank " + std::to_string(peer)};
+      if (link.left || link.closed) return gone(peer);
       changed_.wait_for(lock, std::chrono::milliseconds(5));
     }
     link.controls[topic].pop_front();
@@ -142,8 +142,8 @@ Failure Mesh::gather(const std::string& topic, const std::string& mine, const st
   for (const auto& link : links_) {
     if (!link) continue;
     while (link->controls[topic].empty()) {
-      if (link->left || link->closed) return gone(link->peer);
       if (stop()) return {Failure::aborted, "aborted while waiting for rank " + std::to_string(link->peer)};
+      if (link->left || link->closed) return gone(link->peer);
       changed_.wait_for(lock, std::chrono::milliseconds(5));
     }
     all[static_cast<size_t>(link->peer)] = link->controls[topic].front();

@@ -158,6 +158,16 @@ std::shared_ptr<Stream> default_stream(int device) {
   return stream;
 }
 
+std::shared_ptr<Stream> driver_stream(const void* handle, int device) {
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  if (number > 2) return streams().find(handle);
+  if (number < 2) return default_stream(device);
+  thread_local std::map<int, std::shared_ptr<Stream>> own;
+  auto& stream = own[device];
+  if (!stream) stream = std::make_shared<Stream>(device);
+  return stream;
+}
+
 Failure copy_on(Stream& stream, const Region& to, const Region& from) {
   if (to.bytes == 0) return {};
   std::shared_ptr<std::vector<std::byte>> staged;

@@ -106,6 +106,8 @@ Handles<Stream>& streams();
 Handles<Event>& events();
 // The stream of a device that exists without being created.
 std::shared_ptr<Stream> default_stream(int device);
+// The same for handles of the CUDA driver: 0 and 1 are the device's own stream, 2 is this thread's.
+std::shared_ptr<Stream> driver_stream(const void* handle, int device);
 
 // Copies when the stream gets there. Pageable host memory is read before this returns and written before this returns,
 // because that is when a program may use it again; then a failure of the stream is returned.

@@ -1,4 +1,4 @@
-"""JAX arrays. They are immutable, so they are sent, and received where a call allocates its output."""
+"""JAX arrays on the host. They are immutable, so they are sent, and received where a call allocates its output."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import jax.numpy
 import numpy as np
 import numpy.typing as npt
 
-from ..cases import DTYPES as _ALL
+from ..host import MEMORY, make, read
 from . import numpy as _numpy
 
-DTYPES = _numpy.DTYPES & set(_ALL)
+__all__ = ["DTYPES", "MEMORY", "OUTPUTS", "make", "prepare", "read", "tensor"]
+
+DTYPES = frozenset(name for name in _numpy.DTYPES if hasattr(jax.numpy, name))
 OUTPUTS = False
 
 
@@ -21,5 +23,5 @@ def prepare() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def tensor(memory: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> Any:
-    return jax.numpy.array(_numpy.tensor(memory, dtype, shape))
+def tensor(memory: npt.NDArray[np.uint8], offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
+    return jax.device_put(_numpy.tensor(memory, offset, dtype, shape))

@@ -1,4 +1,4 @@
-"""NumPy arrays; bfloat16 and the float8 kinds need ml_dtypes."""
+"""NumPy arrays; dtypes that NumPy has no name for come from ml_dtypes, if it is installed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..cases import DTYPES as _ALL
+from ..host import MEMORY, make, read
 
-_MORE = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
-DTYPES = set(_ALL) if importlib.util.find_spec("ml_dtypes") else set(_ALL) - _MORE
+__all__ = ["DTYPES", "MEMORY", "OUTPUTS", "make", "prepare", "read", "tensor"]
+
+_MORE = importlib.import_module("ml_dtypes") if importlib.util.find_spec("ml_dtypes") else None
+DTYPES = frozenset(name for name in _ALL if hasattr(np, name) or hasattr(_MORE, name))
 OUTPUTS = True
 
 
@@ -20,6 +23,7 @@ def prepare() -> None:
     pass
 
 
-def tensor(memory: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> Any:
-    kind = np.dtype(getattr(importlib.import_module("ml_dtypes"), dtype) if dtype in _MORE else dtype)
-    return memory.view(kind).reshape(shape)
+def tensor(memory: npt.NDArray[np.uint8], offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
+    kind = np.dtype(dtype) if hasattr(np, dtype) else np.dtype(getattr(_MORE, dtype))
+    count = int(np.prod(shape, dtype=np.int64))
+    return memory[offset : offset + count * kind.itemsize].view(kind).reshape(shape)

@@ -1,7 +1,8 @@
-"""PyTorch tensors over the kit's memory."""
+"""PyTorch tensors on the host."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import numpy.typing as npt
 import torch
 
 from ..cases import DTYPES as _ALL
+from ..host import MEMORY, make, read
 
-DTYPES = set(_ALL)
+__all__ = ["DTYPES", "MEMORY", "OUTPUTS", "make", "prepare", "read", "tensor"]
+
+DTYPES = frozenset(name for name in _ALL if hasattr(torch, name))
 OUTPUTS = True
 
 
@@ -18,5 +22,6 @@ def prepare() -> None:
     torch.set_num_threads(1)
 
 
-def tensor(memory: npt.NDArray[np.uint8], dtype: str, shape: tuple[int, ...]) -> Any:
-    return torch.from_numpy(memory).view(getattr(torch, dtype)).reshape(shape)
+def tensor(memory: npt.NDArray[np.uint8], offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
+    part = memory[offset : offset + math.prod(shape) * _ALL[dtype]]
+    return torch.from_numpy(part).view(getattr(torch, dtype)).reshape(shape)

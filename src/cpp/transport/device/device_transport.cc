@@ -117,7 +117,7 @@ std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream callers) {
     throw_if_broken(batch.signature);
   }
   const auto work = std::make_shared<DeviceWork>(shared_from_this(), batch);
-  const std::string name = name_of(batch.signature) + " on " + where() + ": ";
+  const auto named = [&](const char* text) { return name_of(batch.signature) + " on " + where() + ": " + text; };
   std::shared_ptr<void> held;
   std::optional<Error> failure;
   work->stream_ = callers;
@@ -133,12 +133,12 @@ std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream callers) {
     held = collectives_->enqueue(batch, work->stream_);
     if (enqueued(*work, held)) return work;
   } catch (const Interrupted& error) {
-    fail(Error(error.code(), name + error.what()));
+    fail(Error(error.code(), named(error.what())));
     collectives_->abort({&work->stream_, 1});
     throw;
   } catch (const std::exception& error) {
     const auto* const own = dynamic_cast<const Error*>(&error);
-    failure.emplace(own != nullptr ? own->code() : Code::backend, name + error.what());
+    failure.emplace(cause_of(Error(own != nullptr ? own->code() : Code::backend, named(error.what()))));
   }
   const bool cause = failure && end(*failure, true);
   // Once more: another thread may have ended everything before the operation was enqueued.
@@ -147,6 +147,19 @@ std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream callers) {
   const std::lock_guard lock(mutex_);
   throw_if_broken(batch.signature);
   return work;
+}
+
+// A peer's end has consequences in the vendor's library, which may be heard of before the peer's own words.
+Error DeviceTransport::cause_of(const Error& error) {
+  if (error.code() != Code::backend) return error;
+  const auto until = Clock::now() + kGrace;
+  do {
+    const auto lost = host_->lost_peer();
+    if (const auto broken = host_->broken()) return *broken;
+    if (lost) return *lost;
+    std::this_thread::sleep_for(milliseconds(1));
+  } while (Clock::now() < until);
+  return error;
 }
 
 // From here on the operation has a deadline and ends with the communicator, also while the vendor's library blocks.

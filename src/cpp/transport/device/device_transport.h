@@ -84,6 +84,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   void board(const std::shared_ptr<DeviceWork>& work);
   bool enqueued(DeviceWork& work, const std::shared_ptr<void>& held);
   bool end(const Error& error, bool tell_peers) noexcept;
+  Error cause_of(const Error& error);
 
   // The following want the mutex held.
   bool reached(DeviceWork& work);

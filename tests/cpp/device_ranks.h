@@ -1,5 +1,5 @@
-// Ranks with Ascend devices, and exchanges between them: for the tests that run on the double of tests/fakes, whose
-// variables make it fail.
+// Ranks with devices, and exchanges between them: for the tests that run on the doubles of tests/fakes, whose variables
+// make them fail. A program is about one vendor: Ascend, unless it defines A2A_TEST_NVIDIA first.
 #pragma once
 
 #include <chrono>
@@ -8,16 +8,24 @@
 #include <utility>
 #include <vector>
 
-#include "ascend.h"
 #include "ranks.h"
 
-namespace hccl {
+#if defined(A2A_TEST_NVIDIA)
+#include "nvidia.h"
+namespace vendor = nvidia;
+constexpr a2a::Memory kMemory = a2a::Memory::cuda;
+#else
+#include "ascend.h"
+namespace vendor = ascend;
+constexpr a2a::Memory kMemory = a2a::Memory::npu;
+#endif
+
+namespace device_ranks {
 
 using a2a::Call;
 using a2a::Code;
 using a2a::Communicator;
 using a2a::Deadline;
-using a2a::Memory;
 using a2a::Op;
 using a2a::Plan;
 using WorkPtr = std::shared_ptr<a2a::Work>;
@@ -48,7 +56,7 @@ class Environment {
 
 inline ranks::Body on_device(const ranks::Body& body) {
   return [body](Communicator& comm) {
-    ascend::use_device(comm.rank());
+    vendor::use_device(comm.rank());
     body(comm);
   };
 }
@@ -91,7 +99,8 @@ inline void everywhere(int n, const ranks::Body& body, const Environment::List& 
 }
 
 // Processes of which one ends itself by SIGKILL in the body. The others have to pass.
-inline void with_a_victim(int n, int victim, const ranks::Body& body, const Environment::List& variables = {}) {
+inline void with_a_victim([[maybe_unused]] int n, [[maybe_unused]] int victim, [[maybe_unused]] const ranks::Body& body,
+                          [[maybe_unused]] const Environment::List& variables = {}) {
 #if !defined(__SANITIZE_THREAD__)
   const Environment environment(variables);
   auto statuses = ranks::start_processes(n, on_device(body)).wait();
@@ -106,14 +115,14 @@ inline void with_a_victim(int n, int victim, const ranks::Body& body, const Envi
 
 inline Call call_of(const Communicator& comm, Op op, size_t bytes = 4, double timeout = 30) {
   Call call;
-  call.op = op, call.memory = Memory::npu, call.device = comm.rank();
+  call.op = op, call.memory = kMemory, call.device = comm.rank();
   call.dtype = {0, static_cast<uint8_t>(8 * std::min<size_t>(bytes, 8)), 1};
-  call.unit_bytes = bytes, call.stream = {ascend::stream};
+  call.unit_bytes = bytes, call.stream = {vendor::stream};
   call.deadline = Deadline::after_seconds(timeout);
   return call;
 }
 
-inline WorkPtr start(Communicator& comm, const Plan& plan, const ascend::Memory& send, const ascend::Memory& recv,
+inline WorkPtr start(Communicator& comm, const Plan& plan, const vendor::Memory& send, const vendor::Memory& recv,
                      const Call& call) {
   const void* from = send.get();
   void* to = recv.get();
@@ -151,7 +160,7 @@ struct Uneven {
 // An uneven exchange, right to the byte.
 inline void exchange(Communicator& comm, size_t unit, int round, uint64_t plan = 0) {
   const Uneven x(comm, unit, round);
-  ascend::Memory send(x.sent.size()), recv(x.wanted.size());
+  vendor::Memory send(x.sent.size()), recv(x.wanted.size());
   send.upload(x.sent);
   Call call = call_of(comm, Op::alltoallv, unit);
   call.plan = plan;
@@ -175,12 +184,12 @@ struct Swap {
     std::vector<int64_t> to(n, 1);
     const std::vector<int64_t> from(n, 1);
     if (comm.rank() == 0 && n > 1) to[1] += wrong;
-    return hccl::start(comm, Plan::alltoallv(comm.rank(), comm.size(), 4, {to, {}}, 64, {from, {}}, 64), send, recv,
-                       call_of(comm, Op::alltoallv, 4, timeout));
+    return device_ranks::start(comm, Plan::alltoallv(comm.rank(), comm.size(), 4, {to, {}}, 64, {from, {}}, 64), send,
+                               recv, call_of(comm, Op::alltoallv, 4, timeout));
   }
 
   Communicator& comm;
-  ascend::Memory send{256}, recv{256};
+  vendor::Memory send{256}, recv{256};
 };
 
 // ---- failures ------------------------------------------------------------------------------------------------------
@@ -208,4 +217,4 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-}  // namespace hccl
+}  // namespace device_ranks

@@ -1,0 +1,201 @@
+"""The processes of a session's ranks: how they start, what one of them does, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import faulthandler
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import a2a
+
+from .groups import WAYS, Place
+from .rank import Task, run, tell, verdict_of
+
+__all__ = ["Child", "Processes", "die_with_parent", "run_rank"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """A process of ours, or a descendant that introduced itself, watched by a descriptor that is readable once it has
+    ended."""
+
+    def __init__(self, pid: int, ranks: Sequence[int], launcher: bool = False) -> None:
+        self.ranks = tuple(ranks)
+        """The ranks that end when it does."""
+        self._pid, self._launcher = pid, launcher
+        self._watch = os.pidfd_open(pid)
+
+    def fileno(self) -> int:
+        return self._watch
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._watch, number)
+
+    def how_it_ended(self) -> str:
+        """Of a child that has: "SIGSEGV", "exit code 3". A descendant's parent alone can tell."""
+        state = None
+        with contextlib.suppress(ChildProcessError):
+            state = os.waitid(os.P_PIDFD, self._watch, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if state is None:
+            return "the process ended"
+        if state.si_code != os.CLD_EXITED:
+            return signal.Signals(state.si_status).name
+        if self._launcher and state.si_status > 128:  # the signal that ended a rank
+            return signal.Signals(state.si_status - 128).name
+        return f"exit code {state.si_status}"
+
+    def close(self) -> None:
+        """Kills it, with its process group if it has one of its own, and reaps it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(self._pid) == self._pid:
+                os.killpg(self._pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, self._watch, os.WEXITED)
+        os.close(self._watch)
+
+
+class Processes:
+    """A context manager: ranks run tasks in it, and nothing of them is left after it."""
+
+    def __init__(self, how: str, ranks: int, tasks: Sequence[Task], address: str) -> None:
+        self._how, self._ranks, self._tasks, self._address = how, ranks, tasks, address
+        self.children: list[Child] = []
+
+    def __enter__(self) -> Processes:
+        self._folder = tempfile.TemporaryDirectory(prefix="a2a-conformance-")
+        job = f"conformance-{secrets.token_hex(8)}"
+        try:
+            self._start(Place(self._ranks, job, Path(self._folder.name), _free_ports(self._ranks + 1)))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if WAYS[self._how].launcher == "mpiexec":  # it is told first, because it alone knows all of its descendants
+            for number in (0, signal.SIGTERM):
+                for child in self.children:
+                    child.signal(number)
+                _wait_for(self.children, 1.0)
+        for child in self.children:
+            child.close()
+        self._folder.cleanup()
+
+    def _start(self, place: Place) -> None:
+        everyone = range(self._ranks)
+        launcher = WAYS[self._how].launcher
+        if launcher == "mpiexec":
+            command = self._mpiexec(place)
+            self.children.append(Child(_fork(lambda: os.execvp(command[0], command)), everyone, launcher=True))
+        elif launcher == "threads":
+            self.children.append(Child(_fork(self._threads), everyone))
+        else:
+            for rank in everyone:
+                self.children.append(Child(_fork(partial(self._process, rank, place)), [rank]))
+
+    def _process(self, rank: int, place: Place) -> None:
+        run_rank(self._how, rank, place, self._tasks, self._address)
+
+    def _threads(self) -> None:
+        a2a.spawn(self._thread, self._ranks, threads=True)
+
+    def _thread(self, comm: a2a.Communicator) -> None:
+        with _connected(self._address, comm.rank) as runner:
+            run(self._tasks, comm.rank, comm, WAYS[self._how], runner)
+
+    def _mpiexec(self, place: Place) -> list[str]:
+        file = place.folder / "session.json"
+        tasks = [{**dataclasses.asdict(task), "case": task.case.facts} for task in self._tasks]
+        given = {"how": self._how, "ranks": self._ranks, "job": place.job, "address": self._address}
+        file.write_text(json.dumps({**given, "runner": os.getpid(), "tasks": tasks}), encoding="utf-8")
+        program = [sys.executable, "-m", "a2a.conformance.launched", str(file)]
+        return ["mpiexec", *_mpiexec_options(), "-n", str(self._ranks), *program]
+
+
+def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: str) -> None:
+    """What a rank that is a process does. ``rank`` is -1 where the group tells it."""
+    way = WAYS[how]
+    assert way.join is not None
+    with contextlib.ExitStack() as stack:
+        try:
+            group = stack.enter_context(way.join(rank, place))
+        except Exception as error:
+            if rank >= 0:
+                with _connected(address, rank) as runner:
+                    tell(runner, {"rank": rank, "apart": verdict_of(error, way)})
+            raise
+        rank = group.rank if rank < 0 else rank
+        with _connected(address, rank) as runner:
+            run(tasks, rank, group, way, runner)
+
+
+@contextlib.contextmanager
+def _connected(address: str, rank: int) -> Iterator[socket.socket]:
+    """The connection to the runner, which begins with this rank's number."""
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect(address)
+        tell(end, {"rank": rank})
+        yield end
+
+
+def _fork(body: Callable[[], None]) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        die_with_parent()
+        if os.getppid() != parent:
+            os._exit(1)
+        os.setpgid(0, 0)  # Ctrl-C is the runner's, who ends the ranks
+        faulthandler.disable()  # a crash is a result
+        silent = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silent, stream)
+        body()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _mpiexec_options() -> list[str]:
+    said = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
+    if not any(name in said for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
+        return []
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return [*as_root, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return tuple(probe.getsockname()[1] for probe in probes)
+
+
+def _wait_for(children: Sequence[Child], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for child in children:
+        select.select([child], [], [], max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,135 @@
+"""What a signature is, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cases import Case
+
+__all__ = ["FLOATS", "Call", "Signature", "differentiable", "equal", "packed", "register", "rows"]
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass
+class Call:
+    """What a signature gets. Tensors are those of the rank's framework, by position as in Case.send_shapes()."""
+
+    case: Case
+    rank: int
+    group: Any
+    """An a2a communicator, or a peer's default group (None)."""
+    module: Any
+    """Where the adapter's functions are: a2a.torch, torch.distributed, ..."""
+    sends: list[Any]
+    recvs: list[Any]
+    cotangents: list[Any]
+    """The gradients of the outputs, for signatures with ``gradient``."""
+
+    @property
+    def send(self) -> Any:
+        return self.sends[0]
+
+    @property
+    def recv(self) -> Any:
+        return self.recvs[0]
+
+    @property
+    def send_counts(self) -> list[int]:
+        return list(map(int, self.case.send_counts[self.rank]))
+
+    @property
+    def recv_counts(self) -> list[int]:
+        return list(map(int, self.case.recv_counts[self.rank]))
+
+    @property
+    def displs(self) -> tuple[list[int] | None, list[int] | None]:
+        return self.case.displs("send", self.rank), self.case.displs("recv", self.rank)
+
+    @property
+    def expert_counts(self) -> tuple[Counts, Counts]:
+        """local_count and global_count."""
+        local, global_ = self.case.local_counts[self.rank], self.case.global_counts[self.rank]
+        return np.ascontiguousarray(local), np.ascontiguousarray(global_)
+
+
+Run = Callable[[Call], Any]
+"""Exchanges. Returns None when the outputs were written in place, otherwise the list of tensors that came out, followed
+by the gradients of the inputs where the signature has ``gradient``."""
+
+
+@dataclass(frozen=True)
+class Signature:
+    name: str
+    op: str
+    """Of the cases it is for."""
+    fits: Callable[[Case], bool]
+    run: Run
+    framework: str = ""
+    """The only framework whose tensors it takes, or "" for any."""
+    out: bool = True
+    """Whether it receives into given tensors."""
+    dtypes: frozenset[str] | None = None
+    """None: every dtype of the framework."""
+    meets: str = ""
+    """The exchange that it is to the other ranks: those with the same may meet in one. "" is its own name."""
+    gradient: bool = False
+    """Whether it also sends gradients the way back."""
+    send_shapes: Callable[[Case, int], list[tuple[int, ...]]] = Case.send_shapes
+    """Of the tensors that it gets on a rank."""
+    result_shapes: Callable[[Case, int], list[tuple[int, ...]]] = Case.recv_shapes
+    """Of the outputs that it returns on a rank."""
+    parts: bool = False
+    """Whether its outputs are all ranks' parts one by one, not one tensor (allgather)."""
+
+    @property
+    def library(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def meeting(self) -> str:
+        return self.meets or self.name
+
+
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64", "complex64", "complex128"})
+"""The dtypes that have gradients in every framework with gradients."""
+
+
+def register(signatures: list[Signature], framework: str = "") -> Callable[..., Callable[[Run], Run]]:
+    """A decorator that adds a function to a file's signatures."""
+
+    def signature(
+        name: str, op: str, fits: Callable[[Case], bool] = lambda case: True, **more: Any
+    ) -> Callable[[Run], Run]:
+        def add(run: Run) -> Run:
+            signatures.append(Signature(name, op, fits, run, **{"framework": framework, **more}))
+            return run
+
+        return add
+
+    return signature
+
+
+# ---- for which cases -------------------------------------------------------------------------------------------------
+
+
+def packed(case: Case) -> bool:
+    return case.packed
+
+
+def equal(case: Case) -> bool:
+    return case.equal
+
+
+def differentiable(case: Case) -> bool:
+    return case.differentiable
+
+
+def rows(case: Case) -> bool:
+    """Whether each rank's part of an allgather has a dim 0, and is no scalar."""
+    return bool(case.facts["shape"])

@@ -1,0 +1,163 @@
+"""a2a.Communicator and a2a.Plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import _core, quantized_all_reduce
+from ._signature import Call, Signature, equal, packed, register, rows
+
+SIGNATURES: list[Signature] = []
+signature = register(SIGNATURES)
+
+
+def _alltoallv(c: Call) -> tuple[Any, ...]:
+    return (c.send, c.send_counts, c.recv, c.recv_counts, *c.displs)
+
+
+@signature("core.alltoallv", "alltoallv", meets="alltoallv")
+def _(c: Call) -> None:
+    c.group.alltoallv(*_alltoallv(c))
+
+
+@signature("core.alltoallv async", "alltoallv", meets="alltoallv")
+def _(c: Call) -> None:
+    c.group.alltoallv(*_alltoallv(c), async_op=True).wait()
+
+
+@signature("core.alltoallv of shared memory", "alltoallv", framework="numpy", meets="alltoallv")
+def _(c: Call) -> None:
+    send = c.group.empty(c.send.shape, c.send.dtype)
+    send[...] = c.send
+    c.group.alltoallv(send, *_alltoallv(c)[1:])
+
+
+@signature("core.alltoallv in a group", "alltoallv")
+def _(c: Call) -> None:
+    with c.group.group(range(c.group.size)) as group:
+        group.alltoallv(*_alltoallv(c))
+
+
+@signature("core.plan_alltoallv", "alltoallv")
+def _(c: Call) -> None:
+    c.group.plan_alltoallv(*_alltoallv(c)).run(c.send, c.recv)
+
+
+@signature("core.plan_alltoallv async", "alltoallv", meets="core.plan_alltoallv")
+def _(c: Call) -> None:
+    c.group.plan_alltoallv(*_alltoallv(c)).start(c.send, c.recv).wait()
+
+
+@signature("core.plan_alltoallv transposed", "alltoallv", packed)
+def _(c: Call) -> None:
+    seen = _core.describe_tensor(c.send)
+    like = seen["framework"] if seen["framework"] in ("torch", "paddle") else "numpy"
+    gradient = c.group.empty(seen["shape"], seen["dtype"], like)
+    back = c.group.plan_alltoallv(c.recv, c.recv_counts, gradient, c.send_counts)
+    back.transpose().run(c.send, c.recv)
+
+
+@signature("core.alltoall", "alltoallv", equal, meets="alltoallv")
+def _(c: Call) -> None:
+    c.group.alltoall(c.send, c.recv)
+
+
+@signature("core.alltoall async", "alltoallv", equal, meets="alltoallv")
+def _(c: Call) -> None:
+    c.group.alltoall(c.send, c.recv, async_op=True).wait()
+
+
+@signature("core.plan_alltoall", "alltoallv", equal)
+def _(c: Call) -> None:
+    c.group.plan_alltoall(c.send, c.recv).run(c.send, c.recv)
+
+
+@signature("core.exchange", "alltoallv", packed, out=False)
+def _(c: Call) -> list[Any]:
+    recv, counts = c.group.exchange(c.send, c.send_counts)
+    if list(counts) != c.recv_counts:
+        raise AssertionError(f"exchange gives the counts {list(counts)} instead of {c.recv_counts}")
+    return [recv]
+
+
+@signature("core.alltoall_list", "alltoall_list", meets="alltoall_list")
+def _(c: Call) -> None:
+    c.group.alltoall_list(c.sends, c.recvs)
+
+
+@signature("core.alltoall_list async", "alltoall_list", meets="alltoall_list")
+def _(c: Call) -> None:
+    c.group.alltoall_list(c.sends, c.recvs, async_op=True).wait()
+
+
+@signature("core.allgather", "allgather", meets="allgather")
+def _(c: Call) -> None:
+    c.group.allgather(c.send, c.recv)
+
+
+@signature("core.allgather async", "allgather", meets="allgather")
+def _(c: Call) -> None:
+    c.group.allgather(c.send, c.recv, async_op=True).wait()
+
+
+@signature("core.allgather in place", "allgather", rows, framework="numpy", meets="allgather")
+def _(c: Call) -> None:
+    part = np.split(c.recv, c.case.ranks)[c.rank]
+    part[...] = c.send
+    c.group.allgather(part, c.recv)
+
+
+@signature("core.plan_allgather", "allgather")
+def _(c: Call) -> None:
+    c.group.plan_allgather(c.send, c.recv).run(c.send, c.recv)
+
+
+@signature("core.global_scatter", "global_scatter", out=False, meets="global_scatter")
+def _(c: Call) -> list[Any]:
+    return [c.group.global_scatter(c.send, *c.expert_counts)]
+
+
+@signature("core.global_scatter out", "global_scatter", meets="global_scatter")
+def _(c: Call) -> None:
+    c.group.global_scatter(c.send, *c.expert_counts, out=c.recv)
+
+
+@signature("core.global_scatter async", "global_scatter", out=False, meets="global_scatter")
+def _(c: Call) -> list[Any]:
+    work = c.group.global_scatter(c.send, *c.expert_counts, async_op=True)
+    work.wait()
+    return [work.result]
+
+
+@signature("core.plan_global_scatter", "global_scatter")
+def _(c: Call) -> None:
+    c.group.plan_global_scatter(c.send, *c.expert_counts).run(c.send, c.recv)
+
+
+@signature("core.global_gather", "global_gather", out=False, meets="global_gather")
+def _(c: Call) -> list[Any]:
+    return [c.group.global_gather(c.send, *c.expert_counts)]
+
+
+@signature("core.global_gather out", "global_gather", meets="global_gather")
+def _(c: Call) -> None:
+    c.group.global_gather(c.send, *c.expert_counts, out=c.recv)
+
+
+@signature("core.global_gather async", "global_gather", out=False, meets="global_gather")
+def _(c: Call) -> list[Any]:
+    work = c.group.global_gather(c.send, *c.expert_counts, async_op=True)
+    work.wait()
+    return [work.result]
+
+
+@signature("core.plan_global_gather", "global_gather")
+def _(c: Call) -> None:
+    c.group.plan_global_gather(c.send, *c.expert_counts).run(c.send, c.recv)
+
+
+@signature("core.quantized_all_reduce", "quantized_all_reduce", out=False)
+def _(c: Call) -> list[Any]:
+    return [quantized_all_reduce(c.group, c.send, c.case.facts["scale"], c.case.facts["offset"])]

@@ -1,0 +1,82 @@
+// NCCL as its users see it. Written from the documentation of the interface; tests/python/test_fake_abi.py compares it
+// with the vendor's header where that is installed.
+#pragma once
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct ncclComm* ncclComm_t;
+typedef struct ncclWindow_vidmem* ncclWindow_t;
+typedef struct CUstream_st* cudaStream_t;
+
+typedef struct {
+  char internal[128];
+} ncclUniqueId;  // passed by value
+
+typedef enum {
+  ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,
+  ncclSystemError = 2,
+  ncclInternalError = 3,
+  ncclInvalidArgument = 4,
+  ncclInvalidUsage = 5,
+  ncclRemoteError = 6,
+  ncclInProgress = 7,
+  ncclTimeout = 8,
+} ncclResult_t;
+
+typedef enum {
+  ncclInt8 = 0,
+  ncclUint8 = 1,
+  ncclInt32 = 2,
+  ncclUint32 = 3,
+  ncclInt64 = 4,
+  ncclUint64 = 5,
+  ncclFloat16 = 6,
+  ncclFloat32 = 7,
+  ncclFloat64 = 8,
+  ncclBfloat16 = 9,
+  ncclFloat8e4m3 = 10,
+  ncclFloat8e5m2 = 11,
+  ncclNumTypes = 12,
+} ncclDataType_t;
+
+enum {
+  NCCL_CONFIG_UNDEF_INT = INT_MIN,
+  NCCL_SPLIT_NOCOLOR = -1,
+  NCCL_WIN_REQUIRED_ALIGNMENT = 4096,
+  NCCL_SHRINK_DEFAULT = 0,
+  NCCL_SHRINK_ABORT = 1,
+};
+const uint32_t NCCL_API_MAGIC = 0xcafebeef;
+
+// Grows at its end: a program's size and version say which fields it knows.
+typedef struct ncclConfig_fake {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int blocking;
+  int cgaClusterSize;
+  int minCTAs;
+  int maxCTAs;
+  const char* netName;
+  int splitShare;
+  int trafficClass;
+  const char* commName;
+  int collnetEnable;
+  int CTAPolicy;
+  int shrinkShare;
+  int nvlsCTAs;
+  int nChannelsPerNetPeer;
+  int nvlinkCentricSched;
+  int graphUsageMode;
+  int numRmaCtx;
+  int maxP2pPeers;
+  int graphStreamOrdering;
+  int launchOrderImplicit;
+  int numRmaSig;
+  int rmaEagerInit;
+  int hostCftMode;
+  int nvlsHostMode;
+} ncclConfig_t;

@@ -1,0 +1,152 @@
+"""The doubles in tests/fakes declare the vendors' interfaces as the vendors' own headers do.
+
+The headers are nowhere in this repository. They are found in installed packages, or in a directory that the environment
+names: A2A_ASCEND_INCLUDE (torch_npu), A2A_NCCL_WHEEL (nvidia-nccl), A2A_CUDA_INCLUDE (nvidia-cuda-runtime).
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FAKES = Path(__file__).parents[1] / "fakes"
+COMPILER = shutil.which(os.environ.get("CXX", "c++"))
+
+pytestmark = [
+    pytest.mark.skipif(not FAKES.exists(), reason="no source tree beside the tests"),
+    pytest.mark.skipif(COMPILER is None, reason="no C++ compiler"),
+]
+
+
+def places(variable: str, package: str) -> Iterator[Path]:
+    """Directories where a vendor's files may be."""
+    if given := os.environ.get(variable):
+        yield Path(given)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
+    for location in (spec.submodule_search_locations or []) if spec else []:
+        yield Path(location)
+
+
+def directory_of(pattern: str, variable: str, package: str) -> Path:
+    """The directory below which `pattern` is found, or the test is skipped."""
+    for place in places(variable, package):
+        for found in sorted(place.rglob(pattern)):
+            return Path(str(found).removesuffix(pattern))
+    pytest.skip(f"no {pattern} in an installed {package} or in {variable}")
+
+
+def without_comments(header: str) -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", (FAKES / header).read_text(), flags=re.DOTALL)
+
+
+def functions(header: str) -> list[str]:
+    return re.findall(r"^A2A_FAKE_API\s[^;(]*?\b(\w+)\(", without_comments(header), flags=re.MULTILINE)
+
+
+def values(header: str) -> list[str]:
+    """Enumerators and constants."""
+    text = without_comments(header)
+    bodies = re.findall(r"enum\s*\w*\s*\{(.*?)\}", text, flags=re.DOTALL)
+    names = [name for body in bodies for name in re.findall(r"^\s*(\w+)", body, flags=re.MULTILINE)]
+    return names + re.findall(r"^(?:static )?const \w+ (\w+) =", text, flags=re.MULTILINE)
+
+
+def structs(header: str) -> list[tuple[str, list[str]]]:
+    """Each struct's name and fields."""
+    found = re.findall(r"typedef struct\s*\w*\s*\{(.*?)\}\s*(\w+);", without_comments(header), flags=re.DOTALL)
+    return [(name, re.findall(r"(\w+)(?:\[\w+\])?;", body)) for body, name in found]
+
+
+def check(tmp_path: Path, includes: list[Path], vendor: list[str], types: list[str], declared: list[str]) -> None:
+    """Compiles what has to hold: values, sizes, offsets, and the type of every function."""
+    names = [name for header in types for name in values(header)]
+    lines = [
+        "#include <cstddef>",
+        "#include <cstdint>",
+        "#include <type_traits>",
+        *(f"#include <{header}>" for header in vendor),
+        # Some of the vendor's constants are macros, which would change the double's header.
+        *(f"constexpr long long vendor_{name} = static_cast<long long>({name});\n#undef {name}" for name in names),
+        # The double's types have a namespace of their own, its functions are declared over the vendor's types.
+        *(f'namespace fake {{\n#include "{header}"\n}}' for header in types),
+        "#define A2A_FAKE_API",
+        *(f'namespace declared {{\n#include "{header}"\n}}' for header in declared),
+        "#define SAME(a, b) static_assert(static_cast<long long>(a) == static_cast<long long>(b), #a)",
+    ]
+    lines += [f"SAME(fake::{name}, vendor_{name});" for name in names]
+    for name, fields in (struct for header in types for struct in structs(header)):
+        lines.append(f"SAME(sizeof(fake::{name}), sizeof(::{name})); SAME(alignof(fake::{name}), alignof(::{name}));")
+        for field in fields:
+            lines.append(f"SAME(offsetof(fake::{name}, {field}), offsetof(::{name}, {field}));")
+            lines.append(f"SAME(sizeof(fake::{name}::{field}), sizeof(::{name}::{field}));")
+    for name in (name for header in declared for name in functions(header)):
+        lines.append(f'static_assert(std::is_same_v<decltype(&::{name}), decltype(&declared::{name})>, "{name}");')
+    asserts = sum(line.startswith(("SAME", "static_assert")) for line in lines)
+    assert asserts > 50, "the headers of the double were not understood"
+    source = tmp_path / "abi.cc"
+    source.write_text("\n".join(lines) + "\n")
+    flags = [f"-I{FAKES}", *(f"-isystem{directory}" for directory in includes)]
+    command = [str(COMPILER), "-std=c++20", "-fsyntax-only", *flags, str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    errors = [line for line in done.stderr.splitlines() if "error" in line]
+    assert done.returncode == 0, "\n".join(errors[:50])
+
+
+def test_ascend(tmp_path: Path) -> None:
+    hccl = "third_party/hccl/inc/hccl/hccl.h"  # the name that it includes its own parts by
+    includes = [directory_of(name, "A2A_ASCEND_INCLUDE", "torch_npu") for name in ("acl/acl_rt.h", hccl)]
+    parts = ["acl", "hccl"]
+    types = [f"ascend/{part}_types.h" for part in parts]
+    check(tmp_path, includes, ["acl/acl.h", hccl], types, [f"ascend/{part}_functions.h" for part in parts])
+
+
+@pytest.fixture
+def runtime_stub(tmp_path: Path) -> Path:
+    """What nccl.h includes of the CUDA runtime: two handles. Its own headers are not needed for that."""
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    (stub / "cuda_runtime.h").write_text(
+        "#pragma once\ntypedef struct CUstream_st* cudaStream_t;\ntypedef struct CUevent_st* cudaEvent_t;\n"
+    )
+    (stub / "cuda_fp16.h").write_text("")
+    return stub
+
+
+def test_nccl(tmp_path: Path, runtime_stub: Path) -> None:
+    include = directory_of("nccl.h", "A2A_NCCL_WHEEL", "nvidia.nccl")
+    check(tmp_path, [runtime_stub, include], ["nccl.h"], ["nvidia/nccl_types.h"], ["nvidia/nccl_functions.h"])
+
+
+def test_cuda(tmp_path: Path) -> None:
+    include = directory_of("cuda.h", "A2A_CUDA_INCLUDE", "nvidia")
+    check(tmp_path, [include], ["cuda.h"], ["nvidia/cuda_types.h"], ["nvidia/cuda_functions.h"])
+
+
+def test_nccl_symbols() -> None:
+    """The vendor's library, which needs no GPU to be loaded, has every function of the double."""
+    library = directory_of("libnccl.so.2", "A2A_NCCL_WHEEL", "nvidia.nccl") / "libnccl.so.2"
+    program = (
+        "import ctypes, sys\n"
+        "library = ctypes.CDLL(sys.argv[1])\n"
+        "version = ctypes.c_int()\n"
+        "assert library.ncclGetVersion(ctypes.byref(version)) == 0\n"
+        "print(version.value, *(name for name in sys.argv[2:] if not hasattr(library, name)))\n"
+    )
+    # A process of its own, so that this one keeps no such library.
+    command = [sys.executable, "-c", program, str(library), *functions("nvidia/nccl_functions.h")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    version, *missing = done.stdout.split()
+    if int(version) >= 22800:  # the newest function that the double has
+        assert not missing
+    else:
+        assert "ncclSend" not in missing
