@@ -29,8 +29,8 @@ class Pauses {
  public:
   bool next() {
     if (Clock::now() - start_ < microseconds(50)) return true;
-    const timespec length{0, std::min<long>(pause_, 1'000'000)};
-    pause_ *= 2;
+    const timespec length{0, pause_};
+    pause_ = std::min<long>(2 * pause_, 1'000'000);
     return clock_nanosleep(CLOCK_MONOTONIC, 0, &length, nullptr) != EINTR;
   }
 
