@@ -223,8 +223,12 @@ def as_bytes(tensor: Any) -> npt.NDArray[np.uint8]:
     if framework == "paddle":
         import paddle
 
+        if 0 in tensor.shape:
+            # Paddle's operators let go of the memory of an empty tensor while they hold a lock of Paddle's and not
+            # Python's. Where that memory belongs to a Python object, another thread's from_dlpack() is a deadlock.
+            return np.empty(0, np.uint8)
         flat = tensor.detach().contiguous().reshape([-1])
-        return np.asarray(paddle.view(flat, "uint8").numpy()) if flat.shape[0] else np.empty(0, np.uint8)
+        return np.asarray(paddle.view(flat, "uint8").numpy())
     try:
         return np.frombuffer(tensor, np.uint8)
     except (TypeError, ValueError, BufferError):

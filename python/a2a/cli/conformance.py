@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 
 if TYPE_CHECKING:
-    from ..conformance import Result, Task
+    from ..conformance import Case, Result, Task
     from ..conformance.groups import Way
 
-QUICK_TASKS = 400
+QUICK_TASKS = 800
 """Of each framework and number of ranks."""
 _MOST_RANKS = 8
 _TRANSPORTS = ("shm", "threads", "mpi", "nccl", "hccl")
@@ -115,9 +115,7 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
 
     if options.peer and (options.transport or options.mixed):
         parser.error(f"--peer {options.peer}: a peer has no {'--transport' if options.transport else '--mixed'}")
-    if options.quick:
-        options.mixed, options.sample = not options.peer, options.sample or QUICK_TASKS
-    options.ranks = options.ranks or ([2, 4] if options.quick else list(range(1, _MOST_RANKS + 1)))
+    ranks = options.ranks or ([2, 4] if options.quick else list(range(1, _MOST_RANKS + 1)))
     how = options.peer or options.transport or "shm"
     way = groups.WAYS[how]
     if missing := way.missing():
@@ -127,15 +125,18 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         names = _usable(options.frameworks, how, way)
     except ValueError as error:
         parser.error(f"--frameworks: {error}")
+    if options.mixed and (len(names) == 1 or ranks == [1]):
+        parser.error(f"--mixed: there is only one {'rank' if ranks == [1] else f'framework, {names[0]}'}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks are ended, too
-    shown = ", ".join(map(frameworks.short, names))
-    ranks = ",".join(map(str, options.ranks))
-    matrix = Matrix({"a2a": __version__, "transport": how, "ranks": ranks, "frameworks": shown})
+    shown = {"ranks": ",".join(map(str, ranks)), "frameworks": ", ".join(map(frameworks.short, names))}
+    matrix = Matrix({"a2a": __version__, "transport": how, **shown})
     begin = time.monotonic()
-    for result in _results(how, way, names, load(), options):
+    for result in _results(how, way, names, ranks, load(), options):
         matrix.add(result)
         if matrix.failures and options.exitfirst:
             break
+    if not matrix.counts:
+        parser.error(f"--only {options.only}: no case and no call of these has that in its name")
     print(matrix.text())
     print(f"{time.monotonic() - begin:.0f} s")
     for file, text in ((options.json, matrix.json), (options.html, matrix.html)):
@@ -145,7 +146,7 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
             except OSError as error:
                 print(f"a2a conformance: cannot write {file}: {error.strerror}", file=sys.stderr)
                 return 2
-    return 1 if matrix.failures or not matrix.counts else 0
+    return 1 if matrix.failures else 0
 
 
 def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
@@ -158,40 +159,48 @@ def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
             memory = frameworks.load(name).MEMORY
         except Exception as error:
             raise ValueError(f"{name} cannot be used: {type(error).__name__}: {error}") from None
-        fits = memory == way.memory and (not way.frameworks or name in way.frameworks)
-        if given and not fits:
-            wanted = f"takes {', '.join(way.frameworks)}" if way.frameworks else f"serves memory of kind {way.memory}"
-            raise ValueError(f"{name} has memory of kind {memory}, but {how} {wanted}")
-        if fits:
+        taken = not way.frameworks or name in way.frameworks
+        if given and not taken:
+            raise ValueError(f"{how} takes {', '.join(way.frameworks)}, not {name}")
+        if given and memory != way.memory:
+            raise ValueError(f"{how} serves {way.memory} memory, but {name} has {memory} memory")
+        if taken and memory == way.memory:
             result.append(name)
     if not result:
-        raise ValueError(f"none has memory of kind {way.memory}, which {how} serves")
+        raise ValueError(f"none that is installed has {way.memory} memory, which {how} serves")
     return result
 
 
 def _results(
-    how: str, way: Way, names: Sequence[str], cases: Sequence[Any], options: argparse.Namespace
+    how: str,
+    way: Way,
+    names: Sequence[str],
+    numbers: Sequence[int],
+    cases: Sequence[Case],
+    options: argparse.Namespace,
 ) -> Iterator[Result]:
     from ..conformance import frameworks, plan, plan_mixed, run
 
     libraries = [library for library, module in way.modules.items() if not module or _exists(module)]
     chance = random.Random(0)
-    for ranks in options.ranks:
+    mixed = options.mixed or (options.quick and not options.peer)
+    sample = options.sample or (QUICK_TASKS if options.quick else None)
+    for ranks in numbers:
         batches = [(frameworks.short(name), plan(cases, ranks, name, libraries)) for name in names]
-        if options.mixed and ranks > 1 and len(names) > 1:
+        if mixed and ranks > 1 and len(names) > 1:
             batches.append(("mixed", plan_mixed(cases, ranks, names, libraries, chance)))
         for name, tasks in batches:
-            chosen = _chosen(tasks, options, chance)
+            chosen = _chosen(tasks, options.only, sample, chance)
             with _Progress(f"{how}, {ranks} rank{'s' * (ranks > 1)}, {name}", len(chosen)) as progress:
                 for result in run(how, ranks, chosen):
                     progress.step(result)
                     yield result
 
 
-def _chosen(tasks: Sequence[Task], options: argparse.Namespace, chance: random.Random) -> list[Task]:
-    chosen = [task for task in tasks if options.only in f"{task.case.name} {' '.join(task.signatures)}"]
-    if options.sample and len(chosen) > options.sample:
-        chosen = [chosen[at] for at in sorted(chance.sample(range(len(chosen)), options.sample))]
+def _chosen(tasks: Sequence[Task], only: str, sample: int | None, chance: random.Random) -> list[Task]:
+    chosen = [task for task in tasks if only in f"{task.case.name} {' '.join(task.signatures)}"]
+    if sample and len(chosen) > sample:
+        chosen = [chosen[at] for at in sorted(chance.sample(range(len(chosen)), sample))]
     return chosen
 
 

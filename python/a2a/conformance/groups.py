@@ -54,8 +54,8 @@ class Way:
     """What makes ranks: "fork", "threads" or "mpiexec", whose ranks learn their number from ``join``."""
     frameworks: tuple[str, ...] = ()
     """The only ones that it takes; () for all."""
-    refusal: str = ""
-    """What an error says that means "not supported", beside NotImplementedError; "" where that is all."""
+    refusal: str = "(?!)"
+    """A pattern of errors that mean "not supported", beside NotImplementedError."""
 
 
 OWN = {"core": "", "torch": "a2a.torch", "paddle": "a2a.paddle", "atb": "a2a.atb"}
@@ -133,9 +133,15 @@ PEERS = {
         {"torch": "torch.distributed"},
         _lacks("torch"),
         frameworks=("torch",),
-        refusal="Invalid scalar type",
+        refusal="Invalid scalar type|has no attribute",
     ),
-    "paddle-gloo": Way(_paddle_gloo, {"paddle": "paddle.distributed"}, _lacks("paddle"), frameworks=("paddle",)),
+    "paddle-gloo": Way(
+        _paddle_gloo,
+        {"paddle": "paddle.distributed"},
+        _lacks("paddle"),
+        frameworks=("paddle",),
+        refusal="Do not support|has no attribute",
+    ),
     "mpi4py": Way(
         _mpi4py,
         {"mpi4py": "mpi4py.MPI"},

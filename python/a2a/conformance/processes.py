@@ -15,14 +15,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-import a2a
-
-from .groups import WAYS, Place
+from .. import _core
+from . import frameworks
+from .groups import OPERATION_SECONDS, WAYS, Place
 from .rank import Task, run, tell, verdict_of
 
 __all__ = ["Child", "Processes", "die_with_parent", "run_rank"]
@@ -114,11 +115,19 @@ class Processes:
         run_rank(self._how, rank, place, self._tasks, self._address)
 
     def _threads(self) -> None:
-        a2a.spawn(self._thread, self._ranks, threads=True)
+        def body(rank: int, bootstrap: _core.ThreadBootstrap) -> None:
+            comm = _core.connect(rank, self._ranks, bootstrap=bootstrap, timeout=OPERATION_SECONDS)
+            with comm, _connected(self._address, rank) as runner:
+                run(self._tasks, rank, comm, WAYS[self._how], runner)
 
-    def _thread(self, comm: a2a.Communicator) -> None:
-        with _connected(self._address, comm.rank) as runner:
-            run(self._tasks, comm.rank, comm, WAYS[self._how], runner)
+        for name in {name for task in self._tasks for name in task.frameworks}:
+            frameworks.load(name).prepare()  # in one thread, before there are several
+        meeting = enumerate(_core.thread_bootstraps(self._ranks))
+        threads = [threading.Thread(target=body, args=one, daemon=True) for one in meeting]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
     def _mpiexec(self, place: Place) -> list[str]:
         file = place.folder / "session.json"

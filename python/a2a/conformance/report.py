@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -77,7 +78,9 @@ class Matrix:
         order |= {one.meeting: at for at, one in reversed(list(enumerate(SIGNATURES)))}
         result = []
         for block, rows in self._cells.items():
-            ordered: Rows = {name: dict(rows[name]) for name in sorted(rows, key=lambda name: order[name])}
+            ordered: Rows = {
+                name: dict(rows[name]) for name in sorted(rows, key=lambda name: order.get(name, len(order)))
+            }
             result.append((block, ordered, [dtype for dtype in DTYPES if any(dtype in row for row in rows.values())]))
         return result
 
@@ -91,12 +94,13 @@ class Matrix:
 
     def _failures(self) -> list[str]:
         kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-        for failure in self.failures:
-            kinds[failure["verdict"], ", ".join(sorted(set(failure["signatures"])))].append(failure)
+        for failure in self.failures:  # those that differ in numbers alone together
+            kind = re.sub(r"0x[0-9a-f]+|\d+|, (?=\d)", "", failure["verdict"])
+            kinds[kind, ", ".join(sorted(set(failure["signatures"])))].append(failure)
         lines = ["", "what failed, how often, and the first of them:"] if kinds else []
-        for (verdict, names), ones in sorted(kinds.items(), key=lambda item: -len(item[1]))[:40]:
+        for (_, names), ones in sorted(kinds.items(), key=lambda item: -len(item[1]))[:40]:
             where = f"{ones[0]['case']}, {ones[0]['dtype']}, {_shown(ones[0])}"
-            lines.append(f"{len(ones):6}  {names}: {verdict}\n        {where}")
+            lines.append(f"{len(ones):6}  {names}: {ones[0]['verdict']}\n        {where}")
         if len(kinds) > 40:
             lines.append(f"        and {len(kinds) - 40} more kinds; --json has all")
         return lines

@@ -3,7 +3,7 @@
 - ``DTYPES``: the dtypes of ``cases.DTYPES`` that it has.
 - ``MEMORY``: where its tensors live: "host", "cuda" or "npu". Each transport serves one of them.
 - ``OUTPUTS``: whether its tensors can be received into. Where not, NumPy's are, and it receives what calls allocate.
-- ``prepare()``: called once in each rank.
+- ``prepare()``: called once in each rank; before that once in a process whose threads are ranks.
 - ``make(content)``: memory that holds a copy of these bytes (or, on the host, the bytes themselves), at an address that
   is a multiple of 64.
 - ``tensor(memory, offset, dtype, shape)``: a tensor over the bytes from ``offset`` on; a copy where tensors cannot be

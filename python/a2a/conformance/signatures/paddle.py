@@ -113,9 +113,8 @@ def _wanting_gradients(tensors: list[Any]) -> list[Any]:
 
 
 def _with_gradients(c: Call, inputs: list[Any], results: list[Any]) -> list[Any]:
-    paddle = importlib.import_module("paddle")
-    gradients = paddle.grad(results, inputs, c.cotangents)
-    return [*(result.detach() for result in results), *gradients]
+    importlib.import_module("paddle.autograd").backward(results, c.cotangents)
+    return [*(result.detach() for result in results), *(tensor.grad for tensor in inputs)]
 
 
 @signature("paddle.alltoall_single gradient", "alltoallv", packed, dtypes=FLOATS, gradient=True)
