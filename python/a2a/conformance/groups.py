@@ -78,6 +78,10 @@ def _not_built(transport: str) -> Callable[[], str]:
     return lambda: f"this build of a2a has no transport {transport}"
 
 
+def _without_tensors(memory: str) -> Callable[[], str]:
+    return lambda: f"no framework of this kit makes tensors in {memory} memory yet"
+
+
 # ---- peers -----------------------------------------------------------------------------------------------------------
 
 
@@ -124,8 +128,8 @@ TRANSPORTS = {
     "shm": Way(_shared_memory, OWN),
     "threads": Way(None, OWN, launcher="threads"),
     "mpi": Way(None, OWN, _not_built("mpi")),
-    "nccl": Way(None, OWN, _not_built("nccl"), memory="cuda"),
-    "hccl": Way(None, OWN, _not_built("hccl"), memory="npu"),
+    "nccl": Way(None, OWN, _without_tensors("cuda"), memory="cuda"),
+    "hccl": Way(None, OWN, _without_tensors("npu"), memory="npu"),
 }
 PEERS = {
     "gloo": Way(
