@@ -80,9 +80,10 @@ class AllToAllVOperation:
     def forward(self, inputs: Sequence[_T]) -> list[_T]:
         """Exchange with all ranks, each of which calls this.
 
-        ``inputs`` is a list with one contiguous tensor on the host, of 1 to 8 dimensions and dtype float16, float32,
-        int8, int16, int32, int64 or bfloat16, seen as flat. Returns a list with one new tensor of shape
-        [1, sum(recv_counts)], of the same dtype and framework, complete when this returns.
+        ``inputs`` is a list with one contiguous tensor on the host, or for "hccl" on an Ascend device, of 1 to 8
+        dimensions and dtype float16, float32, int8, int16, int32, int64 or bfloat16, seen as flat. Returns a list with
+        one new tensor of shape [1, sum(recv_counts)], of the same dtype and framework, complete when this returns; on
+        a device whose framework has a current stream, when that stream comes past it.
 
         Raises InvalidArgumentError for a tensor that the parameters do not fit (the peers then get MismatchError when
         the group has a communicator already), MismatchError when ranks disagree, UnsupportedError when the backend
