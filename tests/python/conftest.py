@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import os
@@ -116,6 +117,7 @@ def build_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     build.mkdir(parents=True, exist_ok=True)
     with (build / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        faulthandler.cancel_dump_traceback_later()  # this takes longer than a test may
         cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), "-G", "Ninja", "-DA2A_BUILD_TESTS=ON")
         cmake_tools.run("cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0))))
     return build
