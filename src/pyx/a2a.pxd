@@ -190,14 +190,20 @@ cdef extern from *:
       return raised;
     }
 
+    // Raises that exception, if there is one: -1 then, otherwise 0.
+    inline int raise_pending() {
+      if (pending_interrupt == nullptr) return 0;
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(pending_interrupt)), pending_interrupt);
+      Py_CLEAR(pending_interrupt);
+      return -1;
+    }
+
     // For C++ code that a signal ended: raises what the handler raised.
     inline void raise_interrupted() {
       try {
         throw;
       } catch (const a2a::Interrupted&) {
-        if (pending_interrupt == nullptr) return raise_current();
-        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(pending_interrupt)), pending_interrupt);
-        Py_CLEAR(pending_interrupt);
+        if (raise_pending() == 0) raise_current();
       } catch (...) {
         raise_current();
       }
@@ -301,6 +307,7 @@ cdef extern from *:
 
     When deadline_after "a2a_py::deadline_after"(double)
     void raise_interrupted "a2a_py::raise_interrupted"()
+    int raise_pending "a2a_py::raise_pending"() except -1
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
     cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
     cbool finished "a2a_py::finished"(CppWork&) nogil

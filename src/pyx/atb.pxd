@@ -70,10 +70,12 @@ cdef extern from *:
         out.shape = {{1, elems}, 2};
         pack_.inTensors = {{in, from, nullptr, a2a::atb::Utils::GetTensorSize(in)}};
         pack_.outTensors = {{out, to, nullptr, a2a::atb::Utils::GetTensorSize(out)}};
+        const a2a::SignalWatch signals(&interrupted);
         return operation_->Setup(pack_, workspace_bytes_, context_);
       }
 
       int start(std::shared_ptr<a2a::Work>& work) {
+        const a2a::SignalWatch signals(&interrupted);
         workspace_.resize(workspace_bytes_);
         return a2a::atb::StartExecute(operation_, pack_, workspace_.data(), workspace_bytes_, context_, work);
       }

@@ -26,6 +26,7 @@ cdef int require(int status) except -1:
     """Raise what a call of the C++ operation failed with."""
     if status == 0:
         return 0
+    raise_pending()  # by a signal's handler, which is why the call ended
     kind = error_classes[failure_code() - 1]
     raise with_status(kind(failure_text().decode("utf-8", "backslashreplace")), status)
 

@@ -337,7 +337,8 @@ def stalled(comm: Comm, how: str) -> tuple[str, float, bool]:
 
 
 def interrupted(comm: Comm, where: str, how: str) -> tuple[str, float]:
-    """Ctrl-C on rank 0 while it waits for rank 1: in connect(), in the first operation, or in a comparison."""
+    """Ctrl-C on rank 0 while it waits for rank 1: in connect(), in the first operation, in a comparison, or in ATB's
+    operation."""
     inner = fresh(comm)
     send, recv = on_device(comm, np.zeros(comm.size)), on_device(comm, np.zeros(comm.size))
 
@@ -350,6 +351,14 @@ def interrupted(comm: Comm, where: str, how: str) -> tuple[str, float]:
     if where == "comparison":
         connect()
     call = connect if where == "connect" else operation
+    if where == "ATB":
+        operation_of_atb = atb_operation(comm, "hccl", f"interrupted-{how}")
+        x = ascend.tensor(np.full(comm.rank + 1, comm.rank, np.int32), comm.rank)
+        operation_of_atb.forward([x])
+
+        def call() -> None:
+            operation_of_atb.forward([x])
+
     if comm.rank > 0:
         comm.barrier()  # rank 0 has given up
         told = failure(call)
@@ -383,7 +392,7 @@ def interrupted(comm: Comm, where: str, how: str) -> tuple[str, float]:
 # ---- ATB -------------------------------------------------------------------------------------------------------------
 
 
-def atb(comm: Comm, backend: str, given: dict[str, Any]) -> tuple[list[int], str]:
+def atb_operation(comm: Comm, backend: str, domain: str, **fields: Any) -> Any:
     """Everybody sends rank + 1 copies of its rank to everybody."""
     from a2a.atb import AllToAllVOperation, AllToAllVParam
 
@@ -391,20 +400,29 @@ def atb(comm: Comm, backend: str, given: dict[str, Any]) -> tuple[list[int], str
     ascend.use(rank)
     name = comm.allgather_bytes(str(id(comm)).encode())[0].decode()
     received = [peer + 1 for peer in range(n)]
-    param = AllToAllVParam(
-        rank, n, 0, [rank + 1] * n, [0] * n, received, np.cumsum([0, *received])[:-1], backend,
-        comm_domain=f"{backend}-{name}-{sorted(given)}",
-    )  # fmt: skip
-    if "rank table" in given:
-        param.rankTableFile = given["rank table"]
-    if "communicator" in given:
-        param.hcclComm = ascend.new_communicator(comm)
-    operation = AllToAllVOperation(param, timeout=30)
+    displs = np.cumsum([0, *received])[:-1]
+    counts = {"send_counts": [rank + 1] * n, "sdispls": [0] * n, "recv_counts": received, "rdispls": displs}
+    param = AllToAllVParam(rank, n, **counts, backend=backend, comm_domain=f"{domain}-{name}", **fields)
+    return AllToAllVOperation(param, timeout=30)
+
+
+def atb(comm: Comm, backend: str, by: str, table: str) -> tuple[list[int], list[str]]:
+    """With a rank table, a communicator of the caller's, or neither. Then with tensors that do not fit."""
+    rank, fields = comm.rank, {}
+    ascend.use(rank)
+    if by == "rank table":
+        fields["rank_table_file"] = table
+    if by == "communicator":
+        fields["hccl_comm"] = ascend.new_communicator(comm)
+    operation = atb_operation(comm, backend, f"{backend}-{by}", **fields)
+    values = np.full(rank + 1, rank, np.int32)
     for _ in range(2):
-        (out,) = operation.forward([ascend.tensor(np.full(rank + 1, rank, np.int32), rank)])
-    wrong = failure(lambda: operation.forward([np.full(rank + 1, rank, np.int32)]))
-    assert type(out) is ascend.Tensor and out.shape == (1, sum(received))
-    result = ascend.array_of(out)[0].tolist()
-    if "communicator" in given:  # still the caller's
-        ascend.require(ascend.hccl().HcclGetRankId(ctypes.c_void_p(param.hcclComm), ctypes.byref(ctypes.c_uint32())))
-    return result, wrong
+        (out,) = operation.forward([ascend.tensor(values, rank)])
+    assert type(out) is ascend.Tensor and out.shape == (1, sum(peer + 1 for peer in range(comm.size)))
+    wrong = [failure(lambda x=x: operation.forward([x])) for x in (values, on_device(comm, values).tensor)]  # type: ignore[misc]
+    (again,) = operation.forward([ascend.tensor(values, rank)])
+    assert (ascend.array_of(again) == ascend.array_of(out)).all()
+    if by == "communicator":  # still the caller's
+        made, its_rank = ctypes.c_void_p(fields["hccl_comm"]), ctypes.c_uint32()
+        ascend.require(ascend.hccl().HcclGetRankId(made, ctypes.byref(its_rank)))
+    return ascend.array_of(out)[0].tolist(), wrong

@@ -250,7 +250,7 @@ def test_an_operation_that_never_ends(three: Pool, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["thread", "process"])
-@pytest.mark.parametrize("where", ["connect", "first operation", "comparison"])
+@pytest.mark.parametrize("where", ["connect", "first operation", "comparison", "ATB"])
 def test_ctrl_c(two: Pool, where: str, how: str) -> None:
     (told, took), (peer, _) = two.run(ranks.interrupted, where, how)
     assert told == "KeyboardInterrupt" and took < 0.2
@@ -264,16 +264,16 @@ def test_ctrl_c(two: Pool, where: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["hccl", "auto"])
-@pytest.mark.parametrize("by", ["", "rank table", "communicator"])
+@pytest.mark.parametrize("by", ["nothing", "rank table", "communicator"])
 def test_atb(three: Pool, tmp_path: Path, backend: str, by: str) -> None:
     table = tmp_path / "table.json"
     devices = [{"device_id": str(rank), "device_ip": "10.0.0.1", "rank_id": str(rank)} for rank in range(3)]
     servers = [{"server_id": "node", "device": devices}]
     table.write_text(json.dumps({"status": "completed", "version": "1.0", "server_count": "1", "server_list": servers}))
-    given = {"rank table": {by: str(table)}, "communicator": {by: True}}.get(by, {})
-    for result, wrong in three.run(ranks.atb, backend, given):
+    for result, (on_host, without_allocator) in three.run(ranks.atb, backend, by, str(table)):
         assert result == [0, 1, 1, 2, 2, 2]
         if backend == "hccl" or by == "communicator":
-            assert "inTensor[0] is not in npu memory" in wrong
+            assert "inTensor[0] is not in npu memory" in on_host
         else:
-            assert wrong == "nothing was raised"  # host memory goes another way
+            assert on_host == "nothing was raised"  # host memory goes another way
+        assert without_allocator.startswith("UnsupportedError: ") and "receive into a tensor of" in without_allocator
