@@ -139,6 +139,11 @@ def test_mpi_without_threads(mpi: Mpi) -> None:
         assert line.startswith("UnsupportedError: MPI (") and "MPI_THREAD_MULTIPLE" in line
 
 
+def test_atb(mpi: Mpi) -> None:
+    status, lines = run(mpi, "a,b,b", "atb")
+    assert (status, lines) == (0, [f"rank {rank} is fine" for rank in range(3)])
+
+
 def test_fork(mpi: Mpi) -> None:
     status, lines = run(mpi, "a,b", "forked")
     assert status == 0
