@@ -15,6 +15,10 @@ launchers are nested (``a2a run`` inside torchrun inside srun):
    of srun is one process, although SLURM_PROCID is set there: SLURM_STEP_ID tells the two apart.
 
 Otherwise the program is one rank. A2A_JOB alone replaces the name of the job under every launcher.
+
+Ranks of one host meet there. Ranks on several hosts meet over TCP at MASTER_ADDR, on port MASTER_PORT + A2A_PORT_OFFSET
+(1 unless set); torchrun sets the first two. A2A_BOOTSTRAP=tcp://host:port is another place, for ranks of one host too.
+They need a common secret: A2A_SECRET_FILE or A2A_SECRET.
 """
 
 from __future__ import annotations
@@ -29,7 +33,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ._core import Communicator, InvalidArgumentError, UnsupportedError, connect, read_rank_table
+from ._core import (
+    Communicator,
+    InvalidArgumentError,
+    TcpBootstrap,
+    UnsupportedError,
+    connect,
+    read_rank_table,
+)
 
 if TYPE_CHECKING:
     from ._core import SupportsAllgather
@@ -76,25 +87,32 @@ def init(
     """The communicator of all ranks of this job.
 
     ``rank`` and ``size`` are given together or found in the environment (see ``a2a.launch``). Ranks meet by the name
-    ``job``, or through ``bootstrap``: any object whose ``allgather(bytes)`` returns the list of all ranks' strings.
-    ``timeout`` in seconds bounds this call and is the default deadline of every operation. Every rank calls init()
-    equally often; each call makes an independent communicator. ``check``, "off", "first" or "always", says when ranks
-    compare what they are about to do on devices (docs/transports.md); None is A2A_CHECK, or "first". Raises
-    InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the launcher placed ranks
-    on several hosts, TimeoutError when ranks do not come."""
+    ``job``: on their host, or over TCP where the environment says so. Or they meet through ``bootstrap``: a
+    TcpBootstrap, or any object whose ``allgather(bytes)`` returns the list of all ranks' strings. ``timeout`` in
+    seconds bounds this call and is the default deadline of every operation. Every rank calls init() equally often; each
+    call makes an independent communicator. ``check``, "off", "first" or "always", says when ranks compare what they are
+    about to do on devices (docs/transports.md); None is A2A_CHECK, or "first".
+
+    Raises InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the launcher placed
+    ranks on several hosts, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
+    place = None
     if rank is None or size is None:
         launch = Launch.from_environ()
         rank, size = launch.rank, launch.size
         if bootstrap is None and size > 1:
-            _require_one_host(launch)
+            place = _meeting_place(launch)
             job = job or _job_of(launch)
     elif bootstrap is None and job is None and size > 1:
-        job = _job_for(rank, size)
+        job, place = _job_for(rank, size)
     if bootstrap is not None or size == 1 or job is None:
         return connect(rank, size, bootstrap=bootstrap, timeout=timeout, check=check)
-    return connect(rank, size, job=_next_meeting(job, rank), timeout=timeout, check=check)
+    meeting = _next_meeting(job, rank)
+    if place is None:
+        return connect(rank, size, job=meeting, timeout=timeout, check=check)
+    over_tcp = TcpBootstrap(rank, size, place, job=meeting, timeout=timeout)
+    return connect(rank, size, bootstrap=over_tcp, timeout=timeout, check=check)
 
 
 _meetings: dict[tuple[str, int], int] = {}
@@ -117,6 +135,31 @@ def _require_one_host(launch: Launch) -> None:
         )
 
 
+def _meeting_place(launch: Launch) -> str | None:
+    """The address where the ranks meet over TCP; None when they meet on their host."""
+    env = os.environ
+    if place := _named_place():
+        return place
+    if not launch.several_hosts:
+        return None
+    host, port = env.get("MASTER_ADDR"), _integer(env, "MASTER_PORT", 0)
+    if not host or not port:
+        raise UnsupportedError(
+            f"{launch.launcher} placed the ranks on several hosts ({launch.several_hosts}) and does not say where they "
+            "can meet; set MASTER_ADDR and MASTER_PORT, or A2A_BOOTSTRAP=tcp://host:port, to an address of rank 0"
+        )
+    return f"{f'[{host}]' if ':' in host else host}:{port + _integer(env, 'A2A_PORT_OFFSET', 1)}"
+
+
+def _named_place() -> str | None:
+    name = os.environ.get("A2A_BOOTSTRAP")
+    if not name:
+        return None
+    if not name.startswith("tcp://"):
+        raise InvalidArgumentError(f"A2A_BOOTSTRAP={name} in the environment is not tcp://host:port")
+    return name.removeprefix("tcp://")
+
+
 def _job_of(launch: Launch) -> str:
     if launch.job is None:
         raise InvalidArgumentError(
@@ -126,14 +169,13 @@ def _job_of(launch: Launch) -> str:
     return launch.job
 
 
-def _job_for(rank: int, size: int) -> str:
-    # Explicit rank and size without a job: the launcher's job serves if it speaks of the same ranks.
+def _job_for(rank: int, size: int) -> tuple[str, str | None]:
+    # Explicit rank and size without a job: the launcher's job and place serve if it speaks of the same ranks.
     if job := os.environ.get("A2A_JOB"):
-        return job
+        return job, _named_place()
     launch = Launch.from_environ()
     if (launch.rank, launch.size) == (rank, size) and launch.job is not None:
-        _require_one_host(launch)
-        return launch.job
+        return launch.job, _meeting_place(launch)
     raise InvalidArgumentError(
         f"init: rank={rank}, size={size} need job= (one text for all ranks of the job), A2A_JOB, or bootstrap="
     )
