@@ -22,7 +22,7 @@ from commands import command, environment
 from conftest import descriptors
 from forked import apart, run, values
 from tcp_peer import free_address
-from tcp_ranks import SECRET, join, outcome
+from tcp_ranks import SECRET, join, outcome, rank_0
 
 import a2a
 
@@ -83,6 +83,24 @@ def test_addresses() -> None:
         places.append(f"[::1]:{port}")
     for place in places:
         values(run(2, meet_at_a_name, 2, place))
+
+
+def listeners(address: str) -> list[str]:
+    """Where this machine listens on the address's port, as the kernel writes it."""
+    port = f":{int(address.rpartition(':')[2]):04X}"
+    lines = [line.split() for file in ("tcp", "tcp6") for line in Path(f"/proc/net/{file}").read_text().splitlines()]
+    return [fields[1].removesuffix(port) for fields in lines if fields[1].endswith(port) and fields[3] == "0A"]
+
+
+def test_rank_0_listens_on_one_interface_and_until_all_are_there() -> None:
+    address = free_address()
+    with rank_0(2, address, rounds=2) as result:
+        assert listeners(address) == ["0100007F"]
+        other = join(1, 2, address)
+        other.allgather(b"from 1")
+        assert listeners(address) == []
+        other.allgather(b"from 1")
+    assert result == [[[b"from 0", b"from 1"]] * 2]
 
 
 PROGRAM = """

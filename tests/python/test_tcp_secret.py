@@ -177,6 +177,19 @@ def test_files_that_are_no_secret(secret_file: Path, monkeypatch: pytest.MonkeyP
 
 # ---- strangers -------------------------------------------------------------------------------------------------------
 
+
+def test_strangers_get_no_answer() -> None:
+    address = free_address()
+    said = [b"G", b"a2a-tcp\0", b"GET / HTTP/1.1\r\n\r\n", bytes(40), bytes(152), tcp_peer.MAGIC + bytes(33)]
+    with rank_0(2, address, timeout=2) as result:
+        for words in said:
+            begin = time.monotonic()
+            with dial(address) as stranger:
+                stranger.sendall(words)
+                assert received(stranger, 1) == b"" and time.monotonic() - begin < 1, words
+    assert f"refused: 0 connections without the job's secret, {len(said)} that were no rank's" in result[0][1]
+
+
 JUNK = 10_000
 
 
