@@ -151,9 +151,6 @@ def test_half_set_and_senseless_variables_are_named(env: dict[str, str], message
             PADDLE | {"PADDLE_TRAINER_ENDPOINTS": "10.0.0.1:1,10.0.0.2:1"},
             "PADDLE_TRAINER_ENDPOINTS=10.0.0.1:1,10.0.0.2:1",
         ),
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_SIZE=2, OMPI_COMM_WORLD_SIZE=4"),
-        (INTEL | {"MPI_LOCALNRANKS": "1"}, "MPI_LOCALNRANKS=1, PMI_SIZE=2"),
-        (SRUN | {"SLURM_NNODES": "2"}, "SLURM_NNODES=2"),
     ],
 )
 def test_several_hosts_without_a_place_to_meet(
@@ -162,7 +159,7 @@ def test_several_hosts_without_a_place_to_meet(
     set_environment(monkeypatch, change)
     if "WORLD_SIZE" in change:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    with pytest.raises(a2a.UnsupportedError, match="does not say where they can meet; set MASTER_ADDR") as info:
+    with pytest.raises(a2a.UnsupportedError, match="start them with mpiexec") as info:
         a2a.init()
     assert f"({names})" in str(info.value)
 
@@ -173,16 +170,18 @@ def test_several_hosts_without_a_place_to_meet(
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, "localhost:29501"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "A2A_PORT_OFFSET": "7"}, "localhost:29507"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "fe80::1"}, "[fe80::1]:29501"),
-        (SRUN | {"SLURM_NNODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "80"}, "a:81"),
+        (PADDLE | {"PADDLE_NNODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "80"}, "a:81"),
         (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "A2A_BOOTSTRAP": "tcp://b:90"}, "b:90"),
         (A2A | {"A2A_BOOTSTRAP": "tcp://b:90"}, "b:90"),
+        (SRUN | {"A2A_BOOTSTRAP": "tcp://b:90"}, "b:90"),
+        (SRUN | {"SLURM_NNODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "80"}, None),  # through MPI
         (TORCHRUN, None),
         (A2A | {"MASTER_ADDR": "a", "MASTER_PORT": "80"}, None),
     ],
 )
 def test_where_ranks_meet(env: dict[str, str], place: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, env)
-    assert launch._meeting_place(Launch.from_environ()) == place
+    assert launch._tcp_place(Launch.from_environ()) == place
 
 
 def test_places_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
