@@ -32,7 +32,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
 
 from ._core import (
     Communicator,
@@ -129,7 +129,8 @@ def init(
         if place is None:
             return connect(rank, size, job=job, timeout=timeout, check=check)
         bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
-    return connect(rank, size, bootstrap=bootstrap, timeout=timeout, check=check)
+    # Not mpi4py's any more, which a TypeGuard cannot say.
+    return connect(rank, size, bootstrap=cast("SupportsAllgather | None", bootstrap), timeout=timeout, check=check)
 
 
 _meetings: dict[tuple[str, int], int] = {}
