@@ -173,8 +173,8 @@ cdef bint wheels_found = False
 
 
 cdef int find_wheels() except -1:
-    """Wheels put libraries where the loader knows nothing of them: NVIDIA's NCCL beside the other packages, MPI into the
-    environment's ``lib``."""
+    """Wheels put libraries where the loader knows nothing of them: NVIDIA's NCCL beside the other packages, MPI into
+    the environment's ``lib``."""
     global wheels_found
     if wheels_found:
         return 0

@@ -69,6 +69,7 @@ cdef int append_dtype(const View* view, int* acl) except -1:
 # Held by the thread that makes the communicator of this (rank, size, meeting place), so that each rank joins once.
 cdef dict joining = {}
 
+
 @cython.final
 cdef class AtbOperation:
     """ATB's AllToAllV with its parameters; see a2a.atb.AllToAllVOperation. Errors have ATB's number as ``status``."""

@@ -175,8 +175,8 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
 
 
 def host_facts(Communicator comm not None):
-    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its ranks,
-    and "messages": how many this process has sent to other hosts."""
+    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
+    ranks, and "messages": how many this process has sent to other hosts."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
             "vm_readv": facts.vm_readv, "hosts": facts.hosts, "messages": facts.messages}

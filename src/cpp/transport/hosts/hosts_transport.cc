@@ -177,9 +177,10 @@ bool HostsTransport::step() {
   }
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) moved |= queue_[i]->remote.advance();
   while (!queue_.empty() && complete(*queue_.front())) {
+    moved = true;
+    if (queue_.empty()) break;  // a peer has given up
     finished_ = queue_.front()->number();
     queue_.pop_front();
-    moved = true;
   }
   return moved;
 }
@@ -214,6 +215,9 @@ bool HostsTransport::complete(Operation& operation) {
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
   if (relay_ != nullptr && !relay_->finished(operation.number())) return false;
+  // A rank that has given up said so before its caller could write to the memory again that was read here.
+  listen();
+  if (broken_) return true;
   const std::string& why = quarrels.empty() ? operation.their_quarrel : quarrels;
   operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));
   return true;
@@ -344,7 +348,12 @@ std::string HostsTransport::describe(Rank rank) const {
 
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   if (queue_.empty() || broken_) return;
-  guarded([this] { return listen(), true; });
+  guarded([this] {
+    listen();
+    // What the ranks of this host found out says more than who is missed elsewhere because of it.
+    if (!queue_.empty() && queue_.front()->local->finished()) queue_.front()->quarrels();
+    return true;
+  });
   if (queue_.empty()) return;
   const Operation& oldest = *queue_.front();
   std::string missing;

@@ -1,5 +1,8 @@
 #include "transport/mpi/library.h"
 
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string_view>
 
@@ -22,10 +25,18 @@ bool has_standard_abi(const DynamicLibrary& library) {
   return get_version != nullptr && get_version(&major, &minor) == 0 && major >= 1;
 }
 
+// Intel MPI's wheel brings libfabric along, and expects a script to have told the loader and libfabric where it is.
+void prepare_fabric(const std::string& directory) {
+  if (directory.empty() || ::access((directory + "libfabric.so.1").c_str(), R_OK) != 0) return;
+  ::setenv("FI_PROVIDER_PATH", directory.c_str(), 0);
+  ::dlopen((directory + "libfabric.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);  // MPI looks for it by name and finds this
+}
+
 }  // namespace
 
 std::unique_ptr<Library> open_library(std::optional<int> fortran_handle) {
   const auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names()});
+  prepare_fabric(library.directory());
   if (has_standard_abi(library)) return bind_standard_abi(library, fortran_handle);
   if (library.find("ompi_mpi_comm_world") != nullptr) return bind_open_mpi_abi(library, fortran_handle);
   return bind_mpich_abi(library, fortran_handle);
