@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <latch>
+
 #include "a2a/bootstrap.h"
 #include "check.h"
 
@@ -158,6 +160,22 @@ TEST("deadlines") {
     const auto bootstrap = join(rank, 3, address);
     if (rank == 2) return std::this_thread::sleep_for(std::chrono::milliseconds(700));
     CHECK_THROWS(Code::timeout, "timed out waiting for rank 2", bootstrap->allgather("", Deadline::after_seconds(0.3)));
+  });
+}
+
+TEST("one thread at a time") {
+  const std::string address = free_address();
+  std::latch refused(2);
+  check::threads(2, [&](int rank) {
+    const auto bootstrap = join(rank, 2, address);
+    std::jthread first([&] {
+      if (rank == 1) refused.arrive_and_wait();  // so that rank 0's call lasts
+      check_round(*bootstrap, rank, 2, 0, 10);
+    });
+    if (rank == 1) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    CHECK_THROWS(Code::invalid_argument, "another thread", bootstrap->allgather("", Deadline::after_seconds(1)));
+    refused.count_down();
   });
 }
 

@@ -181,7 +181,7 @@ def test_files_that_are_no_secret(secret_file: Path, monkeypatch: pytest.MonkeyP
 def test_strangers_get_no_answer() -> None:
     address = free_address()
     said = [b"G", b"a2a-tcp\0", b"GET / HTTP/1.1\r\n\r\n", bytes(40), bytes(152), tcp_peer.MAGIC + bytes(33)]
-    with rank_0(2, address, timeout=2) as result:
+    with rank_0(2, address, timeout=1) as result:
         for words in said:
             begin = time.monotonic()
             with dial(address) as stranger:
