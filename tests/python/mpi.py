@@ -27,7 +27,12 @@ class Mpi:
 
     def environment(self, **changes: str) -> dict[str, str]:
         library = str(self.prefix / "lib" / self.library)
-        return environment(A2A_MPI_LIBRARY=library, **changes)
+        return environment(**({"A2A_MPI_LIBRARY": library} | changes))
+
+    def for_mpi4py(self) -> dict[str, str]:
+        """mpi4py's wheels know two ABIs, MPICH's and Open MPI's; a2a takes the library that is loaded."""
+        library = "libmpi.so.40" if self.name == "openmpi" else "libmpi.so.12"
+        return {"MPI4PY_LIBMPI": str(self.prefix / "lib" / library), "A2A_MPI_LIBRARY": ""}
 
 
 def _found_in(prefix: Path) -> Mpi | None:

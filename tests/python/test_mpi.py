@@ -127,13 +127,13 @@ def test_messages_are_counted(mpi: Mpi) -> None:
 
 def test_a_communicator_of_mpi4py(mpi: Mpi) -> None:
     needs("mpi4py")
-    status, lines = run(mpi, "a,b,b,a", "adopted", MPI4PY_LIBMPI=str(mpi.prefix / "lib" / _legacy(mpi)))
+    status, lines = run(mpi, "a,b,b,a", "adopted", **mpi.for_mpi4py())
     assert (status, lines) == (0, [f"rank {rank} is fine" for rank in range(4)])
 
 
 def test_mpi_without_threads(mpi: Mpi) -> None:
     needs("mpi4py")
-    _, lines = run(mpi, "a,b", "without_threads", MPI4PY_LIBMPI=str(mpi.prefix / "lib" / _legacy(mpi)))
+    _, lines = run(mpi, "a,b", "without_threads", **mpi.for_mpi4py())
     assert len(lines) == 2
     for line in lines:
         assert line.startswith("UnsupportedError: MPI (") and "MPI_THREAD_MULTIPLE" in line
@@ -147,9 +147,14 @@ def test_fork(mpi: Mpi) -> None:
         assert re.match(r"child AbortedError: .*before fork\(\).* / AbortedError: ", line), line
 
 
-def _legacy(mpi: Mpi) -> str:
-    """mpi4py's wheels know MPICH's ABI and Open MPI's."""
-    return "libmpi.so.40" if mpi.name == "openmpi" else "libmpi.so.12"
+def test_a_communicator_of_another_library() -> None:
+    needs("mpi4py")
+    mpi = next((mpi for mpi in LIBRARIES if mpi.name == "mpich"), None)
+    if mpi is None:
+        pytest.skip("MPICH is one library in two ABIs")
+    given = mpi.for_mpi4py() | {"A2A_MPI_LIBRARY": str(mpi.prefix / "lib" / mpi.library)}
+    _, lines = run(mpi, "a,b", "without_threads", **given)
+    assert len(lines) == 2 and all("is not the library that made the communicator" in line for line in lines), lines
 
 
 def test_no_mpi() -> None:

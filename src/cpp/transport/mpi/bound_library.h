@@ -20,7 +20,7 @@ class BoundLibrary final : public Library {
   BoundLibrary(const DynamicLibrary& library, std::optional<int> fortran_handle) : library_(library) {
     resolve();
     describe();
-    initialise();
+    initialise(fortran_handle.has_value());
     const Comm parent = fortran_handle ? Abi::from_fortran(library_, *fortran_handle) : Abi::world(library_);
     check(comm_dup_(parent, &comm_), "MPI_Comm_dup");
     check(comm_set_errhandler_(comm_, Abi::errors_return(library_)), "MPI_Comm_set_errhandler");
@@ -162,13 +162,15 @@ class BoundLibrary final : public Library {
     name_ = library_.where() + ": " + text.substr(0, text.find_first_of("\n\t,"));
   }
 
-  void initialise() {
+  void initialise(bool given) {
     int initialised = 0, finalised = 0, level = 0;
     check(finalized_(&finalised), "MPI_Finalized");
     if (finalised != 0) throw Error(Code::unsupported, name_ + " was finalised in this process already");
     check(initialized_(&initialised), "MPI_Initialized");
     if (initialised != 0) {
       check(query_thread_(&level), "MPI_Query_thread");
+    } else if (given) {
+      throw Error(Code::unsupported, name_ + " is not initialised: it is not the library that made the communicator");
     } else {
       check(init_thread_(nullptr, nullptr, Abi::kThreadMultiple, &level), "MPI_Init_thread");
       ours_ = true;
