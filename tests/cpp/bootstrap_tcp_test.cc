@@ -173,7 +173,7 @@ TEST("one thread at a time") {
       check_round(*bootstrap, rank, 2, 0, 10);
     });
     if (rank == 1) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
     CHECK_THROWS(Code::invalid_argument, "another thread", bootstrap->allgather("", Deadline::after_seconds(1)));
     refused.count_down();
   });
