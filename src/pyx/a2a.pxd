@@ -95,6 +95,7 @@ cdef extern from "a2a/bootstrap.h" nogil:
     cdef cppclass Bootstrap "a2a::Bootstrap":
         pass
 
+    string secret_from_environment "a2a::secret_from_environment"() except +raise_current
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
 
 

@@ -16,7 +16,7 @@ class Network;
 }
 
 // Every rank of the group calls allgather the same number of times; each call returns all ranks' strings in rank order.
-// Implementations: the two below, and any Python object with an allgather method.
+// Implementations: those below, and any Python object with an allgather method.
 class A2A_API Bootstrap {
  public:
   virtual ~Bootstrap() = default;
@@ -34,6 +34,24 @@ class A2A_API Bootstrap {
 // Error(timeout) naming the ranks that did not come, Error(invalid_argument) when a rank joins twice or with another
 // size.
 A2A_API std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string& job, Deadline deadline);
+
+// Ranks on any hosts. Rank 0 listens at `address`, "host:port" or "[IPv6]:port", on the interface of that address alone
+// and only until all ranks are there; without a host it is 127.0.0.1. The others connect to it and try again until the
+// deadline. Both ends prove that they know `secret`, at least 16 bytes, and every later message carries a MAC; nothing
+// is encrypted (docs/security.md). One string is at most 16 MiB, all of an allgather 256 MiB.
+//
+// Throws what unix_bootstrap does, and Error(invalid_argument) when rank 0 serves another job, does not know the
+// secret, or cannot have the address; Error(unsupported) when a rank runs another version. allgather throws
+// Error(peer_lost) naming the rank that died. After an error of allgather every later call on any rank throws, too.
+// Waits look at signals (a2a::SignalWatch).
+A2A_API std::shared_ptr<Bootstrap> tcp_bootstrap(Rank rank, int size, const std::string& job,
+                                                 const std::string& address, std::string_view secret,
+                                                 Deadline deadline);
+
+// The secret that A2A_SECRET_FILE leads to, a file that nobody but its owner, this user, may open (white space at its
+// end does not count), or else that A2A_SECRET holds. Throws Error(invalid_argument) when there is none, when both are
+// set, or when the file is anybody else's or open to others; no message shows the secret.
+A2A_API std::string secret_from_environment();
 
 // The ranks of MPI_COMM_WORLD, or of the communicator with this Fortran handle (MPI_Comm_c2f; mpi4py: comm.py2f()). MPI
 // is loaded while the program runs, and initialised if nobody did before; then it is finalised when the process ends.
