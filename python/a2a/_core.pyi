@@ -449,6 +449,9 @@ def host_facts(comm: Communicator) -> dict[str, Any]:
     """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
     ranks, and "messages": how many this process has sent to other hosts."""
 
+def library_of(transport: Literal["nccl", "hccl", "mpi"]) -> str:
+    """What serves this transport here, with its version. Raises UnsupportedError that lists where it was looked for."""
+
 core_version: str
 dtype_names: dict[str, tuple[int, int, int]]
 """Name -> DLPack (code, bits, lanes) of every dtype with a name."""

@@ -86,6 +86,11 @@ cdef extern from "a2a/work.h" nogil:
         void order_before(CppStream) except +raise_current
 
 
+cdef extern from "a2a/communicator.h" nogil:
+    string library_for "a2a::library_for"(Memory) except +raise_current
+    string mpi_library "a2a::mpi_library"() except +raise_current
+
+
 cdef extern from "a2a/bootstrap.h" nogil:
     cdef cppclass Bootstrap "a2a::Bootstrap":
         pass

@@ -180,3 +180,12 @@ def host_facts(Communicator comm not None):
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
             "vm_readv": facts.vm_readv, "hosts": facts.hosts, "messages": facts.messages}
+
+
+def library_of(transport):
+    """What serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists where it was
+    looked for."""
+    find_wheels()
+    if transport == "mpi":
+        return mpi_library().decode("utf-8", "replace")
+    return library_for(Memory.cuda if transport == "nccl" else Memory.npu).decode("utf-8", "replace")

@@ -55,9 +55,10 @@ A2A_API std::string secret_from_environment();
 
 // The ranks of MPI_COMM_WORLD, or of the communicator with this Fortran handle (MPI_Comm_c2f; mpi4py: comm.py2f()). MPI
 // is loaded while the program runs, and initialised if nobody did before; then it is finalised when the process ends.
-// Collective over that communicator, which is duplicated. Its processes are the ranks, in its order. Throws
-// Error(unsupported) when there is no usable MPI, with every place where it was looked for.
-A2A_API std::shared_ptr<Bootstrap> mpi_bootstrap(std::optional<int> fortran_handle = {});
+// Collective over that communicator, which is duplicated. Its processes are the ranks, in its order. Ranks that give
+// the same name meet; those of one name are made in the same order everywhere. Throws Error(unsupported) when there is
+// no usable MPI, with every place where it was looked for.
+A2A_API std::shared_ptr<Bootstrap> mpi_bootstrap(std::optional<int> fortran_handle = {}, const std::string& name = "");
 
 // Ranks as threads of this process: element r belongs to the thread that is rank r.
 A2A_API std::vector<std::shared_ptr<Bootstrap>> thread_bootstraps(int size);
