@@ -127,7 +127,7 @@ class Peer:
 
 
 def join(address: str, secret: bytes, rank: int, size: int, job: bytes = b"job", protocol: int = 1) -> Peer:
-    """A rank that has proved itself; nothing is read after that."""
+    """A rank that has proved itself. It may not say more before it has read what rank 0 answers."""
     peer = Peer(dial(address), secret)
     peer.greet()
     peer.prove(rank, size, job, protocol)

@@ -63,7 +63,7 @@ def test_broken_frames(name: str) -> None:
     address = free_address()
     with rank_0(3, address) as result:
         bad, good = (tcp_peer.join(address, SECRET, rank, 3) for rank in (1, 2))
-        assert good.frame() == (tcp_peer.WELCOME, b"")
+        assert bad.frame() == good.frame() == (tcp_peer.WELCOME, b"")
         before = peak_mib()
         bad.connection.sendall(broken_frame(bad, name))
         text = good.refusal()
@@ -75,6 +75,7 @@ def test_a_string_without_end() -> None:
     address = free_address()
     with rank_0(2, address) as result:
         peer = tcp_peer.join(address, SECRET, 1, 2)
+        assert peer.frame() == (tcp_peer.WELCOME, b"")
         before, part = peak_mib(), bytes(tcp_peer.MOST_PAYLOAD)
         with contextlib.suppress(ConnectionError):
             for _ in range(1000):
@@ -87,8 +88,8 @@ def test_a_rank_that_talks_on() -> None:
     address = free_address()
     with rank_0(3, address) as result:
         loud, quiet = (tcp_peer.join(address, SECRET, rank, 3) for rank in (1, 2))
+        assert loud.frame() == quiet.frame() == (tcp_peer.WELCOME, b"")
         loud.connection.sendall(loud.sealed(tcp_peer.LAST, b"x") + loud.sealed(tcp_peer.LAST, b"y"))
-        quiet.frame()
         assert re.search(r"rank 1 \(.*\) spoke out of turn", quiet.refusal())
     assert result[0][0] == "BackendError"
 

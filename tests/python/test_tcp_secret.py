@@ -301,6 +301,7 @@ def test_slow_strangers_wait_alone() -> None:
         slow.join(20)  # each is hung up on after 5 seconds
         until.set()
         second = tcp_peer.join(address, SECRET, 2, 3)
+        assert second.frame() == (tcp_peer.WELCOME, b"")
         first.send(b"from 1")
         second.send(b"from 2")
     assert result == [[[b"from 0", b"from 1", b"from 2"]]]
