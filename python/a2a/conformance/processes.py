@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import faulthandler
 import json
 import os
@@ -28,6 +27,7 @@ from .rank import Task, run, tell, verdict_of
 
 __all__ = ["Child", "Processes", "die_with_parent", "run_rank"]
 
+LAUNCHED = "a2a.conformance.launched"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -105,6 +105,11 @@ class Processes:
         if launcher == "mpiexec":
             command = self._mpiexec(place)
             self.children.append(Child(_fork(lambda: os.execvp(command[0], command)), everyone, launcher=True))
+        elif launcher == "exec":
+            file = self._write_session(place)
+            for rank in everyone:
+                program = [sys.executable, "-m", LAUNCHED, file, str(rank)]
+                self.children.append(Child(_fork(partial(os.execv, sys.executable, program)), [rank]))
         elif launcher == "threads":
             self.children.append(Child(_fork(self._threads), everyone))
         else:
@@ -121,7 +126,7 @@ class Processes:
                 run(self._tasks, rank, comm, WAYS[self._how], runner)
 
         for name in {name for task in self._tasks for name in task.frameworks}:
-            frameworks.load(name).prepare()  # in one thread, before there are several
+            frameworks.load(name).prepare(0)  # in one thread, before there are several
         meeting = enumerate(_core.thread_bootstraps(self._ranks))
         threads = [threading.Thread(target=body, args=one, daemon=True) for one in meeting]
         for thread in threads:
@@ -130,12 +135,25 @@ class Processes:
             thread.join()
 
     def _mpiexec(self, place: Place) -> list[str]:
-        file = place.folder / "session.json"
-        tasks = [{**dataclasses.asdict(task), "case": task.case.facts} for task in self._tasks]
-        given = {"how": self._how, "ranks": self._ranks, "job": place.job, "address": self._address}
-        file.write_text(json.dumps({**given, "runner": os.getpid(), "tasks": tasks}), encoding="utf-8")
-        program = [sys.executable, "-m", "a2a.conformance.launched", str(file)]
+        program = [sys.executable, "-m", LAUNCHED, self._write_session(place)]
         return ["mpiexec", *_mpiexec_options(), "-n", str(self._ranks), *program]
+
+    def _write_session(self, place: Place) -> str:
+        """For ranks that are other programs: a2a.conformance.launched reads it."""
+        file = place.folder / "session.json"
+        cases = list({id(task.case): task.case for task in self._tasks}.values())
+        number = {id(case): at for at, case in enumerate(cases)}
+        given = {
+            "how": self._how,
+            "ranks": self._ranks,
+            "job": place.job,
+            "address": self._address,
+            "runner": os.getpid(),
+            "cases": [case.facts for case in cases],
+            "tasks": [[number[id(task.case)], task.dtype, task.signatures, task.frameworks] for task in self._tasks],
+        }
+        file.write_text(json.dumps(given), encoding="utf-8")
+        return str(file)
 
 
 def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: str) -> None:

@@ -39,16 +39,16 @@ class Task:
 
 def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, runner: socket.socket) -> None:
     """Tells the runner one line for each task, {"rank": ..., "verdict": ...}."""
-    prepared: set[str] = set()
+    prepared: dict[str, Framework] = {}
     data = _Data(rank)
     for task in tasks:
         name = task.frameworks[rank]
-        framework = frameworks.load(name)
-        if name not in prepared:
-            framework.prepare()
-            prepared.add(name)
         try:
-            verdict = attempt(task, data, framework, group, way.modules)
+            if name not in prepared:
+                framework = frameworks.load(name, way.memory)
+                framework.prepare(rank)
+                prepared[name] = framework
+            verdict = attempt(task, data, prepared[name], group, way.modules)
         except Exception as error:
             verdict = verdict_of(error, way)
         tell(runner, {"rank": rank, "verdict": verdict})

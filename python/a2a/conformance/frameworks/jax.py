@@ -18,7 +18,7 @@ DTYPES = frozenset(name for name in _numpy.DTYPES if hasattr(jax.numpy, name))
 OUTPUTS = False
 
 
-def prepare() -> None:
+def prepare(rank: int) -> None:
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_platforms", "cpu")
 
