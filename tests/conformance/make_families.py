@@ -214,10 +214,32 @@ def own_families(n: int, rng: np.random.Generator) -> list[Family]:
     return cases
 
 
+def large_families(n: int, rng: np.random.Generator) -> list[Family]:
+    """Bytes enough for each pair of ranks that transports take their other ways, with runs of odd lengths in them."""
+    rank, local = np.arange(n), rng.integers(0, 12, (n, 2 * n)).tolist()
+    lists = [[[30_001 + 7000 * int((source + peer) % n)] for peer in rank] for source in rank]
+    cases = [
+        of_shape("alltoall_list", "lists of many KiB", OWN, n, shapes=lists),
+        of_shape("allgather", "all_gather of many KiB", OWN, n, shape=[70_001]),
+        *(of_shape(op, f"{op} of many KiB", OWN, n, row=[8191], experts=2, local_count=local)
+          for op in ("global_scatter", "global_gather")),
+    ]  # fmt: skip
+    return [{**case, "dtypes": ["int8"]} for case in cases]
+
+
 def of_ranks(n: int) -> list[Family]:
     rng = np.random.default_rng(n)
-    return [*torch_families(n), *paddle_families(n, rng), *mpi_families(n), *nccl_families(n), *atb_families(n, rng),
-            *own_families(n, rng), *atb_families_of_several_servers(n, rng), *fastmoe_families(n, rng)]  # fmt: skip
+    return [
+        *torch_families(n),
+        *paddle_families(n, rng),
+        *mpi_families(n),
+        *nccl_families(n),
+        *atb_families(n, rng),
+        *own_families(n, rng),
+        *atb_families_of_several_servers(n, rng),
+        *fastmoe_families(n, rng),
+        *large_families(n, rng),
+    ]
 
 
 def text() -> str:

@@ -57,7 +57,9 @@ def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, runner: socket.s
 def verdict_of(error: Exception, way: Way) -> str:
     refused = isinstance(error, NotImplementedError) or re.search(way.refusal, str(error))
     kind = "unsupported" if refused else "raises"
-    first, *_ = str(error).strip().splitlines() or [""]
+    # Paddle puts what a backward pass raises below "(External)" and a line of "=".
+    lines = (line.strip() for line in str(error).splitlines())
+    first = next((line for line in lines if line not in ("", "{", "(External)") and not line.startswith("===")), "")
     return f"{kind}: {type(error).__name__}: {first[:200]}"
 
 

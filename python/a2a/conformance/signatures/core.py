@@ -29,9 +29,14 @@ def _(c: Call) -> None:
 
 @signature("core.alltoallv of shared memory", "alltoallv", framework="numpy", meets="alltoallv")
 def _(c: Call) -> None:
+    c.group.alltoallv(_in_shared_memory(c), *_alltoallv(c)[1:])
+
+
+def _in_shared_memory(c: Call) -> Any:
+    """A copy of what is sent, which the peers can read where it is."""
     send = c.group.empty(c.send.shape, c.send.dtype)
     send[...] = c.send
-    c.group.alltoallv(send, *_alltoallv(c)[1:])
+    return send
 
 
 @signature("core.alltoallv in a group", "alltoallv")
@@ -124,6 +129,11 @@ def _(c: Call) -> None:
     c.group.global_scatter(c.send, *c.expert_counts, out=c.recv)
 
 
+@signature("core.global_scatter of shared memory", "global_scatter", framework="numpy", meets="global_scatter")
+def _(c: Call) -> None:
+    c.group.global_scatter(_in_shared_memory(c), *c.expert_counts, out=c.recv)
+
+
 @signature("core.global_scatter async", "global_scatter", out=False, meets="global_scatter")
 def _(c: Call) -> list[Any]:
     work = c.group.global_scatter(c.send, *c.expert_counts, async_op=True)
@@ -144,6 +154,11 @@ def _(c: Call) -> list[Any]:
 @signature("core.global_gather out", "global_gather", meets="global_gather")
 def _(c: Call) -> None:
     c.group.global_gather(c.send, *c.expert_counts, out=c.recv)
+
+
+@signature("core.global_gather of shared memory", "global_gather", framework="numpy", meets="global_gather")
+def _(c: Call) -> None:
+    c.group.global_gather(_in_shared_memory(c), *c.expert_counts, out=c.recv)
 
 
 @signature("core.global_gather async", "global_gather", out=False, meets="global_gather")
