@@ -138,11 +138,15 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         facts[report.DOUBLE] = double
     matrix = Matrix({"a2a": __version__, "transport": how, **facts})
     begin = time.monotonic()
-    for result in _results(how, way, names, ranks, load(), options):
-        matrix.add(result)
-        if matrix.failures and options.exitfirst:
-            break
-    if not matrix.counts:
+    interrupted = False
+    try:
+        for result in _results(how, way, names, ranks, load(), options):
+            matrix.add(result)
+            if matrix.failures and options.exitfirst:
+                break
+    except KeyboardInterrupt:  # what there is may be hours of work
+        interrupted = True
+    if not matrix.counts and not interrupted:
         only = f"--only {options.only}: no case and no call of these has that in its name"
         parser.error(only if options.only else "there is nothing to try with these")
     code = 1 if matrix.failures else 0
@@ -154,8 +158,8 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
                 print(f"a2a conformance: cannot write {file}: {error.strerror}", file=sys.stderr)
                 code = 2
     print(matrix.text())
-    print(f"{time.monotonic() - begin:.0f} s")
-    return code
+    print(f"{time.monotonic() - begin:.0f} s{', interrupted' if interrupted else ''}")
+    return 130 if interrupted else code
 
 
 def _cannot(option: str, missing: str) -> int:

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from .cases import Case
-from .groups import Place
+from .groups import WAYS, Place
 from .processes import die_with_parent, run_rank
-from .rank import Task
+from .rank import Task, preload
 
 
 def main(path: Path, rank: int = -1) -> None:
@@ -21,6 +21,7 @@ def main(path: Path, rank: int = -1) -> None:
     place = Place(given["ranks"], given["job"], path.parent, ())
     cases = [Case(facts) for facts in given["cases"]]
     tasks = [Task(cases[at], dtype, tuple(names), tuple(frameworks)) for at, dtype, names, frameworks in given["tasks"]]
+    preload(tasks, WAYS[given["how"]])
     run_rank(given["how"], rank, place, tasks, given["address"])
 
 

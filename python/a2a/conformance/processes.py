@@ -23,7 +23,7 @@ from pathlib import Path
 from .. import _core
 from . import frameworks
 from .groups import OPERATION_SECONDS, WAYS, Place
-from .rank import Task, run, tell, verdict_of
+from .rank import Task, preload, prepare, run, tell, verdict_of
 
 __all__ = ["Child", "Processes", "die_with_parent", "run_rank"]
 
@@ -102,6 +102,8 @@ class Processes:
     def _start(self, place: Place) -> None:
         everyone = range(self._ranks)
         launcher = WAYS[self._how].launcher
+        if launcher in ("fork", "threads"):
+            preload(self._tasks, WAYS[self._how])
         if launcher == "mpiexec":
             command = self._mpiexec(place)
             self.children.append(Child(_fork(lambda: os.execvp(command[0], command)), everyone, launcher=True))
@@ -122,11 +124,13 @@ class Processes:
     def _threads(self) -> None:
         def body(rank: int, bootstrap: _core.ThreadBootstrap) -> None:
             comm = _core.connect(rank, self._ranks, bootstrap=bootstrap, timeout=OPERATION_SECONDS)
+            prepared = prepare(self._tasks, rank, WAYS[self._how])
             with comm, _connected(self._address, rank) as runner:
-                run(self._tasks, rank, comm, WAYS[self._how], runner)
+                run(self._tasks, rank, comm, WAYS[self._how], prepared, runner)
 
         for name in {name for task in self._tasks for name in task.frameworks}:
-            frameworks.load(name).prepare(0)  # in one thread, before there are several
+            with contextlib.suppress(Exception):  # each rank tells it
+                frameworks.load(name).prepare(0)  # in one thread, before there are several
         meeting = enumerate(_core.thread_bootstraps(self._ranks))
         threads = [threading.Thread(target=body, args=one, daemon=True) for one in meeting]
         for thread in threads:
@@ -169,8 +173,9 @@ def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: 
                     tell(runner, {"rank": rank, "apart": verdict_of(error, way)})
             raise
         rank = group.rank if rank < 0 else rank
+        prepared = prepare(tasks, rank, way)
         with _connected(address, rank) as runner:
-            run(tasks, rank, group, way, runner)
+            run(tasks, rank, group, way, prepared, runner)
 
 
 @contextlib.contextmanager

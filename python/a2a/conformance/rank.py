@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
@@ -20,9 +21,15 @@ from .frameworks import Framework
 from .groups import Way
 from .signatures import Call, of
 
-__all__ = ["PASS", "Task", "run", "tell", "verdict_of"]
+__all__ = ["PASS", "Task", "preload", "prepare", "run", "tell", "verdict_of"]
 
 PASS = "pass"
+_NEEDED = {
+    "torch": ("{}", "{}.nn.functional", "torch._dynamo"),
+    "paddle": ("{}", "{}.utils.moe_utils"),
+    "atb": ("{}",),
+}
+"""What signatures import, and their libraries in the first call. {} is where a way has the library's functions."""
 _ALLOCATED = ("numpy", "torch", "paddle", "jax")
 """The frameworks that calls allocate outputs of."""
 
@@ -37,18 +44,40 @@ class Task:
     frameworks: tuple[str, ...]
 
 
-def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, runner: socket.socket) -> None:
+Prepared = dict[str, Framework | Exception]
+"""What a rank uses, by name, or why it cannot."""
+
+
+def preload(tasks: Sequence[Task], way: Way) -> None:
+    """Imports what the tasks call, which may take longer than a task may. Ranks that are forked share it."""
+    for library in {of(name).library for name in {name for task in tasks for name in task.signatures}}:
+        for module in _NEEDED.get(library, ()):
+            with contextlib.suppress(ImportError):  # then the call tells it
+                importlib.import_module(module.format(way.modules[library]))
+
+
+def prepare(tasks: Sequence[Task], rank: int, way: Way) -> Prepared:
+    """Gets the frameworks of the tasks ready, before the time of the first task begins."""
+    result: Prepared = {}
+    for name in dict.fromkeys(task.frameworks[rank] for task in tasks):
+        try:
+            framework = frameworks.load(name, way.memory)
+            framework.prepare(rank)
+            result[name] = framework
+        except Exception as error:
+            result[name] = error
+    return result
+
+
+def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, prepared: Prepared, runner: socket.socket) -> None:
     """Tells the runner one line for each task, {"rank": ..., "verdict": ...}."""
-    prepared: dict[str, Framework] = {}
     data = _Data(rank)
     for task in tasks:
-        name = task.frameworks[rank]
+        framework = prepared[task.frameworks[rank]]
         try:
-            if name not in prepared:
-                framework = frameworks.load(name, way.memory)
-                framework.prepare(rank)
-                prepared[name] = framework
-            verdict = attempt(task, data, prepared[name], group, way.modules)
+            if isinstance(framework, Exception):
+                raise framework
+            verdict = attempt(task, data, framework, group, way.modules)
         except Exception as error:
             verdict = verdict_of(error, way)
         tell(runner, {"rank": rank, "verdict": verdict})

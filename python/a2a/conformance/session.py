@@ -18,7 +18,7 @@ from .rank import PASS, Task
 
 __all__ = ["Result", "Session"]
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 GRACE_SECONDS = 1.0
 """How long a rank may take to report after another has failed."""
 
