@@ -206,6 +206,6 @@ def test_empty_outlives_the_communicator() -> None:
 
 
 def test_nobody_makes_these_by_hand() -> None:
-    for kind in (SharedArray, _core.Work, _core.Plan, _core.Communicator, _core.ThreadBootstrap):
+    for kind in (SharedArray, _core.Work, _core.Plan, _core.Communicator, _core.CoreBootstrap):
         with pytest.raises(TypeError):
             kind()
