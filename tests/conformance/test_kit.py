@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import make_families
+import mpi
 import pytest
 from leftovers import CODES, assert_none_after
 
@@ -26,8 +27,10 @@ FIFTH = str(Path(__file__).with_name("ctypes_arrays.py"))
 COMMAND = [sys.executable, "-m", "a2a.cli", "conformance"]
 
 
-def command(*arguments: str, seconds: float = 170) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=seconds, check=False)
+def command(
+    *arguments: str, seconds: float = 170, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=seconds, check=False, env=env)
 
 
 @pytest.mark.timeout(180)
@@ -65,6 +68,25 @@ def test_peers(peer: str, framework: str, tmp_path: Path) -> None:
     results = json.loads(file.read_text())
     assert done.returncode == (1 if results["failures"] else 0), done.stdout + done.stderr
     assert sum(results["counts"].values()) == 8 and results["transport"] == peer
+
+
+@pytest.mark.skipif(not mpi.LIBRARIES, reason="there is no MPI")
+def test_between_hosts(tmp_path: Path) -> None:
+    library, file = mpi.LIBRARIES[0], tmp_path / "results.json"
+    path = f"{library.prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    options = ["--ranks", "2,3", "--frameworks", "numpy", "--sample", "200", "--json", str(file)]
+    done = command("--transport", "mpi", *options, env=library.environment(PATH=path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(file.read_text())["counts"] == {"pass": 400}
+    done = command("--transport", "mpi", env=library.environment(PATH=path, A2A_MPI_LIBRARY="/nowhere/libmpi.so"))
+    assert done.returncode == 2 and "--transport mpi: " in done.stderr and "/nowhere/libmpi.so" in done.stderr, done
+
+
+def test_without_a_launcher() -> None:
+    done = command("--transport", "mpi", env={**os.environ, "PATH": "/nowhere"})
+    assert done.returncode == 2 and done.stderr == "a2a conformance: --transport mpi: there is no mpiexec in PATH\n", (
+        done
+    )
 
 
 def test_a_framework_that_the_kit_does_not_know(tmp_path: Path) -> None:
@@ -179,7 +201,6 @@ def test_every_assignment_is_tried_with_every_case(ranks: int) -> None:
         (["--ranks", ""], "2,4 or 1-8"),
         (["--frameworks", "numpy,nonsense"], "'nonsense' is not known; there are numpy"),
         (["--frameworks", "numpy,nowhere.py"], "there is no file nowhere.py"),
-        (["--transport", "mpi"], "--transport mpi: this build of a2a has no transport mpi"),
         (["--peer", "gloo", "--mixed"], "a peer has no --mixed"),
         (["--peer", "gloo", "--transport", "shm"], "a peer has no --transport"),
         (["--mixed", "--frameworks", "numpy"], "there is only one framework, numpy"),

@@ -11,7 +11,6 @@ import secrets
 import select
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,7 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from .. import _core
-from . import frameworks
+from ..launch import Launch
+from . import frameworks, mpiexec
 from .groups import OPERATION_SECONDS, WAYS, Place
 from .rank import Task, preload, prepare, run, tell, verdict_of
 
@@ -139,8 +139,7 @@ class Processes:
             thread.join()
 
     def _mpiexec(self, place: Place) -> list[str]:
-        program = [sys.executable, "-m", LAUNCHED, self._write_session(place)]
-        return ["mpiexec", *_mpiexec_options(), "-n", str(self._ranks), *program]
+        return mpiexec.command(self._ranks, "-m", LAUNCHED, self._write_session(place))
 
     def _write_session(self, place: Place) -> str:
         """For ranks that are other programs: a2a.conformance.launched reads it."""
@@ -168,9 +167,9 @@ def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: 
         try:
             group = stack.enter_context(way.join(rank, place))
         except Exception as error:
-            if rank >= 0:
-                with _connected(address, rank) as runner:
-                    tell(runner, {"rank": rank, "apart": verdict_of(error, way)})
+            own = rank if rank >= 0 else Launch.from_environ().rank
+            with _connected(address, own) as runner:
+                tell(runner, {"rank": own, "apart": verdict_of(error, way)})
             raise
         rank = group.rank if rank < 0 else rank
         prepared = prepare(tasks, rank, way)
@@ -209,14 +208,6 @@ def _fork(body: Callable[[], None]) -> int:
 
 def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _mpiexec_options() -> list[str]:
-    said = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
-    if not any(name in said for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
-        return []
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [*as_root, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

@@ -24,11 +24,8 @@ from .signatures import Call, of
 __all__ = ["PASS", "Task", "preload", "prepare", "run", "tell", "verdict_of"]
 
 PASS = "pass"
-_NEEDED = {
-    "torch": ("{}", "{}.nn.functional", "torch._dynamo"),
-    "paddle": ("{}", "{}.utils.moe_utils"),
-    "atb": ("{}",),
-}
+_NEEDED = {"torch": ("{}",), "paddle": ("{}", "{}.utils.moe_utils"), "atb": ("{}",)}
+_FOR_GRADIENTS = {"torch": ("{}.nn.functional", "torch._dynamo")}
 """What signatures import, and their libraries in the first call. {} is where a way has the library's functions."""
 _ALLOCATED = ("numpy", "torch", "paddle", "jax")
 """The frameworks that calls allocate outputs of."""
@@ -50,10 +47,11 @@ Prepared = dict[str, Framework | Exception]
 
 def preload(tasks: Sequence[Task], way: Way) -> None:
     """Imports what the tasks call, which may take longer than a task may. Ranks that are forked share it."""
-    for library in {of(name).library for name in {name for task in tasks for name in task.signatures}}:
-        for module in _NEEDED.get(library, ()):
+    for signature in map(of, {name for task in tasks for name in task.signatures}):
+        more = _FOR_GRADIENTS.get(signature.library, ()) if signature.gradient else ()
+        for module in (*_NEEDED.get(signature.library, ()), *more):
             with contextlib.suppress(ImportError):  # then the call tells it
-                importlib.import_module(module.format(way.modules[library]))
+                importlib.import_module(module.format(way.modules[signature.library]))
 
 
 def prepare(tasks: Sequence[Task], rank: int, way: Way) -> Prepared:
