@@ -25,9 +25,11 @@ class Mpi:
         launcher = str(self.prefix / "bin" / "mpiexec")
         return [launcher, *self.options, "-n", str(ranks), sys.executable, *program]
 
+    def variables(self) -> dict[str, str]:
+        return {"A2A_MPI_LIBRARY": str(self.prefix / "lib" / self.library)}
+
     def environment(self, **changes: str) -> dict[str, str]:
-        library = str(self.prefix / "lib" / self.library)
-        return environment(**({"A2A_MPI_LIBRARY": library} | changes))
+        return environment(**(self.variables() | changes))
 
     def for_mpi4py(self) -> dict[str, str]:
         """mpi4py's wheels know two ABIs, MPICH's and Open MPI's; a2a takes the library that is loaded."""

@@ -128,8 +128,9 @@ class Pool:
         self._ranks = [ranks[at] for at in range(self.n)]
 
     def _run_mpi(self, address: str) -> None:
-        command = LIBRARIES[0].command(self.n, __file__, address.removeprefix("\0"))
-        subprocess.run(command, env=LIBRARIES[0].environment(A2A_HOSTS=self.hosts), check=True)
+        mpi = LIBRARIES[0]
+        command = mpi.command(self.n, __file__, address.removeprefix("\0"))
+        subprocess.run(command, env={**os.environ, **mpi.variables(), "A2A_HOSTS": self.hosts}, check=True)
 
 
 class _Through:

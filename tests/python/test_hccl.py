@@ -15,6 +15,7 @@ import pytest
 from exchange_ranks import Recipe, unguarded
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from mpi import LIBRARIES
 from rank_pool import Pool
 
 from a2a import testing
@@ -41,9 +42,12 @@ def doubles(build_dir: Path) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=[2, 3, 8])
+POOLS = [*map(Pool, [2, 3, 8]), *(Pool(4, hosts="a,b,a,b") for _ in LIBRARIES[:1])]
+
+
+@pytest.fixture(scope="module", params=POOLS, ids=repr)
 def pool(request: pytest.FixtureRequest, doubles: None) -> Iterator[Pool]:
-    with Pool(request.param) as pool:
+    with request.param as pool:
         yield pool
 
 

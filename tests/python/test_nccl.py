@@ -9,6 +9,7 @@ from pathlib import Path
 import cmake_tools
 import nccl_ranks as ranks
 import pytest
+from mpi import LIBRARIES
 from rank_pool import Pool
 
 pytestmark = [
@@ -27,9 +28,12 @@ def version(request: pytest.FixtureRequest, build_dir: Path) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture(scope="module", params=[1, 2, 5])
+POOLS = [*map(Pool, [1, 2, 5]), *(Pool(4, hosts="a,b,a,b") for _ in LIBRARIES[:1])]
+
+
+@pytest.fixture(scope="module", params=POOLS, ids=repr)
 def pool(request: pytest.FixtureRequest, version: str) -> Iterator[Pool]:
-    with Pool(request.param) as pool:
+    with request.param as pool:
         yield pool
 
 
