@@ -63,22 +63,31 @@ def test_peers(peer: str, framework: str, tmp_path: Path) -> None:
     """What they do with the cases is theirs; every task has some result, and each is told."""
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
+    env = None
+    if peer == "mpi4py":
+        if not mpi.LIBRARIES:
+            pytest.skip("there is no MPI")
+        env = with_mpi(mpi.LIBRARIES[0], **mpi.LIBRARIES[0].for_mpi4py())
     file = tmp_path / "results.json"
-    done = command("--peer", peer, "--ranks", "2", "--sample", "8", "--json", str(file), seconds=140)
+    done = command("--peer", peer, "--ranks", "2", "--sample", "8", "--json", str(file), seconds=140, env=env)
     results = json.loads(file.read_text())
     assert done.returncode == (1 if results["failures"] else 0), done.stdout + done.stderr
     assert sum(results["counts"].values()) == 8 and results["transport"] == peer
 
 
+def with_mpi(library: mpi.Mpi, **changes: str) -> dict[str, str]:
+    """The environment in which its launcher is found."""
+    return library.environment(PATH=f"{library.prefix / 'bin'}{os.pathsep}{os.environ['PATH']}", **changes)
+
+
 @pytest.mark.skipif(not mpi.LIBRARIES, reason="there is no MPI")
 def test_between_hosts(tmp_path: Path) -> None:
     library, file = mpi.LIBRARIES[0], tmp_path / "results.json"
-    path = f"{library.prefix / 'bin'}{os.pathsep}{os.environ['PATH']}"
     options = ["--ranks", "2,3", "--frameworks", "numpy", "--sample", "200", "--json", str(file)]
-    done = command("--transport", "mpi", *options, env=library.environment(PATH=path))
+    done = command("--transport", "mpi", *options, env=with_mpi(library))
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(file.read_text())["counts"] == {"pass": 400}
-    done = command("--transport", "mpi", env=library.environment(PATH=path, A2A_MPI_LIBRARY="/nowhere/libmpi.so"))
+    done = command("--transport", "mpi", env=with_mpi(library, A2A_MPI_LIBRARY="/nowhere/libmpi.so"))
     assert done.returncode == 2 and "--transport mpi: " in done.stderr and "/nowhere/libmpi.so" in done.stderr, done
 
 
