@@ -20,6 +20,8 @@ from a2a import _spawn
 # Longest time of the ranks of one test, shorter than the limit of pytest-timeout so that their stacks are shown.
 RANK_SECONDS = 60.0
 _SOURCE = Path(__file__).parents[2]
+# test_scorecard.py takes liba2a from there, with the points at which it strikes ranks.
+_OPTIONS = ("-G", "Ninja", "-DA2A_BUILD_TESTS=ON", "-DA2A_FAULTS=ON")
 # A process makes these once and keeps them for all its communicators.
 _KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-bells (deleted)")
 
@@ -118,6 +120,6 @@ def build_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     with (build / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         faulthandler.cancel_dump_traceback_later()  # this takes longer than a test may
-        cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), "-G", "Ninja", "-DA2A_BUILD_TESTS=ON")
+        cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), *_OPTIONS)
         cmake_tools.run("cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0))))
     return build
