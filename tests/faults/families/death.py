@@ -252,8 +252,12 @@ def closes(chance: random.Random) -> Report:
     leaver = chance.randrange(n)
     begin = time.monotonic()
     ends = run(n, close_early, n, job_name(), leaver)
-    first = judge(ends, ["MismatchError"], [f"rank {leaver} calls close", "calls barrier"], since=begin)
-    return worse(first, judge(ends, LOST, [f"rank {leaver} (pid"] if n == 2 else ["rank "], but=[leaver], at=1))
+    # Whoever is late finds that another rank has broken the communicator already.
+    late = [end for end in ends if end.rank != leaver and end.answers[0].error == "PeerLostError"]
+    words = [f"rank {leaver} calls close", "calls barrier"]
+    first = judge(ends, ["MismatchError"], words, since=begin, but=[end.rank for end in late])
+    second = judge(ends, LOST, [f"rank {leaver} (pid"], but=[leaver], at=1)
+    return worse(first, second, *(judge([end], LOST, [f"rank {leaver} (pid"]) for end in late))
 
 
 # ---- leftovers -------------------------------------------------------------------------------------------------------

@@ -156,23 +156,35 @@ class Guest {
     return "rank " + std::to_string(peer) + (visible ? " (" + process_in_words(at(peer).pid) + ")" : "");
   }
 
-  // A peer that hangs up or exits may have given up because another one died: whoever is gone is named.
-  [[noreturn]] void lost(Rank peer) {
+  std::vector<Rank> gone() const {
     constexpr int kGrace = 20;  // milliseconds: a process that ends closes its sockets a little earlier
     std::vector<pollfd> processes;
     for (const Fd& process : watched_) processes.push_back({process.get(), POLLIN, 0});
     if (::poll(processes.data(), processes.size(), kGrace) > 0) ::poll(processes.data(), processes.size(), 0);
-    std::vector<Rank> gone;
-    for (Rank other = 0; other < size_; ++other) {
-      if (processes[static_cast<size_t>(other)].revents != 0) gone.push_back(other);
+    std::vector<Rank> ranks;
+    for (Rank r = 0; r < size_; ++r) {
+      if (processes[static_cast<size_t>(r)].revents != 0) ranks.push_back(r);
     }
-    if (gone.empty()) gone.push_back(peer);
-    if (culprit_ < 0) culprit_ = gone.front();
+    return ranks;
+  }
+
+  // A peer that hangs up or exits may have given up because of another one: whoever is gone is named.
+  [[noreturn]] void lost(Rank peer) {
+    std::vector<Rank> ranks = gone();
+    ranks.push_back(peer);
+    throw Error(Code::peer_lost, "lost while the ranks met: " + blame(ranks));
+  }
+
+  // Names these ranks and those that are stopped, because one that waits may do so for a stopped one.
+  std::string blame(const std::vector<Rank>& ranks) {
     std::string text;
-    for (const Rank r : gone) {
-      text += (text.empty() ? "rank " : ", rank ") + std::to_string(r) + " (pid " + std::to_string(at(r).pid) + ")";
+    for (Rank r = 0; r < size_; ++r) {
+      const std::string words = in_words(r);
+      if (std::ranges::find(ranks, r) == ranks.end() && !words.ends_with("stopped)")) continue;
+      text += (text.empty() ? "" : ", ") + words;
+      if (culprit_ < 0 || words.ends_with("stopped)")) culprit_ = r;
     }
-    throw Error(Code::peer_lost, text + (gone.size() == 1 ? " was" : " were") + " lost while the ranks met");
+    return text;
   }
 
   // Waits until one of these descriptors, of these ranks, can be read, and returns its index. Throws when a rank dies
@@ -190,10 +202,8 @@ class Guest {
       }
       bootstrap_.while_meeting();
       if (deadline_.passed()) {
-        std::string text = "rank " + std::to_string(rank_) + " timed out while the ranks met, waiting for ";
-        for (const Rank peer : whom) text += (peer == whom.front() ? "" : ", ") + in_words(peer);
-        culprit_ = whom.front();
-        throw Error(Code::timeout, text);
+        throw Error(Code::timeout,
+                    "rank " + std::to_string(rank_) + " timed out while the ranks met, waiting for " + blame(whom));
       }
     }
   }
@@ -334,12 +344,11 @@ class Guest {
     if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
     if (at(hello->rank).nonce != hello->nonce) return std::nullopt;
     if (hello->gave_up != 0) {
-      std::string text = "rank " + std::to_string(hello->rank) + " gave up while the ranks met";
-      if (hello->culprit >= 0 && hello->culprit < size_) {
-        culprit_ = hello->culprit;
-        text += ", because it missed " + in_words(culprit_);
-      }
-      throw Error(Code::peer_lost, text);
+      std::vector<Rank> missed = gone();
+      missed.push_back(hello->culprit);
+      const std::string who = blame(missed);
+      throw Error(Code::peer_lost, "rank " + std::to_string(hello->rank) + " gave up while the ranks met" +
+                                       (who.empty() ? "" : "; missing: " + who));
     }
     return hello->rank;
   }
