@@ -34,6 +34,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="rows or families whose name contains this")
     parser.add_argument("--peer", nargs="+", default=[], choices=["gloo", "openmpi", "mpich"], help="run them as well")
+    parser.add_argument("--programs", nargs="+", metavar="NAME", help="of those that peers run as well")
     parser.add_argument("-n", type=int, metavar="N", help="faults of each row")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the N of every row")
     parser.add_argument("--seed", type=int, default=1, help="of the first fault of each row; failures print theirs")

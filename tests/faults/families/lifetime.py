@@ -49,7 +49,7 @@ def drop_tensors(rank: int, n: int, job: str, seed: str, way: Way) -> list[Answe
     return answers
 
 
-@row("tensors and works dropped in flight", "the right result", 200, 10_000)
+@row("tensors and works dropped in flight", "the right result", 50, 10_000)
 def dropped(chance: random.Random) -> list[Report]:
     n, way = chance.choice([2, 3]), chance.choice(WAYS)
     ends = run(n, drop_tensors, n, job_name(), str(chance.random()), way)

@@ -28,7 +28,7 @@ def under_limit(rank: int, n: int, job: str, limit: Callable[[int], Any]) -> Ans
         limit(rank)
 
     def work() -> None:
-        comm = connect(rank, n, job, timeout=3)
+        comm = connect(rank, n, job, timeout=1)
         for count in (1, 3000, 40_000):
             assert exchange(comm, count)
         tensor = comm.empty(MIB, "uint8")  # may be refused
@@ -62,7 +62,7 @@ def limited(limit: Callable[[int], Any]) -> Report:
     return judge_limited(run(3, under_limit, 3, job_name(), limit))
 
 
-@row("few descriptors (RLIMIT_NOFILE)", "right, or BackendError", 8, 200)
+@row("few descriptors (RLIMIT_NOFILE)", "right, or BackendError", 6, 200)
 def descriptors(chance: random.Random) -> Report:
     # Python itself and the guard's pipe need some.
     value = len(list(Path("/proc/self/fd").iterdir())) + chance.randrange(16)
@@ -75,7 +75,7 @@ def file_sizes(chance: random.Random) -> Report:
     return limited(lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (value, value)))
 
 
-@row("little address space (RLIMIT_AS)", "right, or BackendError", 6, 300)
+@row("little address space (RLIMIT_AS)", "right, or BackendError", 4, 200)
 def address_space(chance: random.Random) -> Report:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     value = used + chance.choice([0, MIB, 4 * MIB, 24 * MIB, 128 * MIB, chance.randrange(1 << 28), 4 << 30])

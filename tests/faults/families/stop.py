@@ -44,7 +44,7 @@ def _slowest(ends: list[End], victim: int) -> float:
     return max(end.value.seconds for end in ends if end.rank != victim and isinstance(end.value, Answer))
 
 
-@row("stopped before an exchange", "raise by name at the deadline +-10 %", 3, 100, exactly=DEADLINE)
+@row("stopped before an exchange", "raise by name at the deadline +-10 %", 2, 100, exactly=DEADLINE)
 def stopped(chance: random.Random) -> Report:
     n = chance.choice([2, 3, 4])
     victim, board = chance.randrange(n), Board(n)

@@ -37,6 +37,8 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
             cells += [{"program": name, "library": library, "not_run": f"not run: {error}"} for name in PROGRAMS]
             continue
         for name, program in PROGRAMS.items():
+            if options.programs and name not in options.programs:
+                continue
             cells.append(observe(library, python, name, program, times=5 if options.full else 1))
             print(
                 f"# {library}: {name}: {cells[-1].get('not_run') or cells[-1]['outcomes']}", file=sys.stderr, flush=True

@@ -128,7 +128,7 @@ def fork_after_init(g: Any, ready: Ready) -> bool:
                 os._exit(0)
             os._exit(1)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    right = plain(g)
+    right = plain(g, ready)
     if code != 0:
         raise RuntimeError("the child hangs" if code == -signal.SIGALRM else f"the child ended with {code}")
     return right

@@ -34,6 +34,8 @@ def main(library: str, program: str, folder: Path) -> None:
     path.rename(path.with_suffix(".json"))
     if isinstance(failure, KeyError):
         raise failure  # the program's own mistake takes its usual way
+    if failure is None and group is not None:
+        group.close()
 
 
 if __name__ == "__main__":
