@@ -61,8 +61,10 @@ def observe(library: str, python: Path, name: str, program: Program, times: int)
     for _ in range(times):
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
             outcome, seconds, text = once(library, python, name, program, Path(folder))
-        if outcome == "not expressible" or (program.twin and library in _MPI):
-            return {"program": name, "library": library, "not_run": "not expressible"}
+        if program.twin and library in _MPI:
+            outcome = "not expressible"  # its launcher numbers the ranks
+        if outcome.startswith("not "):
+            return {"program": name, "library": library, "not_run": outcome}
         cell["outcomes"][outcome] = cell["outcomes"].get(outcome, 0) + 1
         cell["texts"].append(text[:300])
         if seconds is not None:
@@ -177,34 +179,34 @@ def judge(
     library: str, program: Program, folder: Path, started: list[subprocess.Popen[bytes]], struck: float | None
 ) -> tuple[str, float | None, str]:
     """The worst of the ranks that must know. One without an answer was killed, or hangs, or crashed."""
-    order = ["not expressible", "right", "clear", "unclear", "silent", "killed", "abort", "crash", "hang"]
+    order = ["not expressible", "right", "clear", "unclear", "late", "silent", "killed", "abort", "crash", "hang"]
     answers, worst, text, times = _answers(program, folder), "right", "", [0.0]
     ended = [process.returncode for process in started]
     for rank in program.judged:
         answer = answers.get(rank)
         outcome = _outcome(program, answer, struck) if answer else _without_answer(library, rank, ended)
-        if order.index(outcome) >= order.index(worst) and not (outcome == "right" and text):
-            worst, text = (
-                outcome,
-                f"rank {rank}: {answer['error']}: {answer['text']}" if answer else f"rank {rank}: {ended}",
-            )
+        if order.index(outcome) > order.index(worst) or not text:
+            said = f"{answer['error']}: {answer['text']}" if answer else f"exit codes {ended}"
+            worst, text = outcome, f"rank {rank}: {said}"
         if answer and struck:
             times.append(answer["time"] - struck)
+    if _NO_NAMESPACE in ended:
+        return "not run: no mount namespace", None, ""
     if any(answer["kind"] == "not expressible" for answer in answers.values()):
         return "not expressible", None, ""
     return worst, max(times) if struck and worst not in ("hang", "killed") else None, text
 
 
 def _outcome(program: Program, answer: dict[str, Any], struck: float | None) -> str:
-    if answer["kind"] == "error":
-        late = program.strike == signal.SIGINT and struck is not None and answer["time"] - struck > INTERRUPT_SECONDS
-        named = re.search(program.names, answer["text"], re.DOTALL) and (
-            program.strike != signal.SIGINT or answer["error"] == "KeyboardInterrupt"
-        )
-        return "clear" if named and not late and program.due else "unclear"
-    if answer["kind"] == "right":
-        return "silent" if program.due else "right"
-    return str("silent" if answer["kind"] == "wrong" else answer["kind"])
+    if answer["kind"] == "not expressible":
+        return "not expressible"
+    if answer["kind"] != "error":
+        return "right" if answer["kind"] == "right" and not program.due else "silent"
+    if program.strike == signal.SIGINT:
+        if answer["error"] != "KeyboardInterrupt":
+            return "unclear"
+        return "late" if struck is not None and answer["time"] - struck > INTERRUPT_SECONDS else "clear"
+    return "clear" if program.due and re.search(program.names, answer["text"], re.DOTALL) else "unclear"
 
 
 def _without_answer(library: str, rank: int, ended: list[int]) -> str:
@@ -223,6 +225,7 @@ def _without_answer(library: str, rank: int, ended: list[int]) -> str:
 
 # ---- a /dev/shm of the job's own, so that nothing is left on this machine --------------------------------------------
 
+_NO_NAMESPACE = 77
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 
 
@@ -241,4 +244,4 @@ def _private_shared_memory() -> None:
 
 def _tiny_shared_memory() -> None:
     if not _shared_memory_of_its_own(b"64k"):
-        os._exit(77)
+        os._exit(_NO_NAMESPACE)
