@@ -46,6 +46,8 @@ def command(options: argparse.Namespace) -> str:
         words.append(f"-n {options.n}")
     if options.scale != 1:
         words.append(f"--scale {options.scale:g}")
+    if options.seconds != 3600:
+        words.append(f"--seconds {options.seconds:g}")
     if options.peer:
         words += ["--peer", *options.peer]
     return " ".join([*words, f"--seed {options.seed}"])

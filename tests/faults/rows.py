@@ -44,7 +44,7 @@ class Row:
     faultpoints: bool
     """Whether it needs a library with fault points."""
     long: bool
-    """Whether one trial injects all that are wanted: ``trial(chance, n)``."""
+    """Whether one trial injects all that are wanted, within so many seconds: ``trial(chance, n, seconds)``."""
 
 
 ROWS: dict[str, Row] = {}
@@ -100,18 +100,18 @@ class Result:
         return (self.outcomes.get("clear", 0) + self.outcomes.get("right", 0)) / self.n if self.n else 0.0
 
 
-def run_row(row: Row, n: int, seed: int, strict: bool) -> Result:
-    """Injects the fault until it has ended n times. Trial i has the seed ``seed + i``, so a failure can be repeated
-    alone. ``strict`` holds the delays to the 99th percentile, otherwise to the median."""
+def run_row(row: Row, n: int, seed: int, strict: bool, seconds: float) -> Result:
+    """Injects the fault until it has ended n times, or for so many seconds. Trial i has the seed ``seed + i``, so a
+    failure can be repeated alone. ``strict`` holds the delays to the 99th percentile, otherwise to the median."""
     result = Result(row.name, row.family, row.target, left={"files": 0, "descriptors": 0, "processes": 0})
     begin = time.monotonic()
     delays: list[float] = []
     trial = seed
-    while result.n < n:
+    while result.n < n and time.monotonic() - begin < seconds:
         before = Belongings.now()
         try:
             chance = random.Random(f"{row.name}:{trial}")
-            reports = row.trial(chance, n) if row.long else row.trial(chance)
+            reports = row.trial(chance, n, seconds) if row.long else row.trial(chance)
         except NotRun as reason:
             result.not_run = str(reason)
             return result

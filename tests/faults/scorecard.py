@@ -37,6 +37,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--programs", nargs="+", metavar="NAME", help="of those that peers run as well")
     parser.add_argument("-n", type=int, metavar="N", help="faults of each row")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the N of every row")
+    parser.add_argument(
+        "--seconds", type=float, default=3600.0, help="after which a row ends with the N that it has got"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the first fault of each row; failures print theirs")
     parser.add_argument("--build", type=Path, default=_build_dir(), help="of the library with fault points")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "scorecard.json")
@@ -103,7 +106,13 @@ def inject(rows: list[tuple[Row, int]], options: argparse.Namespace) -> Iterator
 def _stage(rows: list[tuple[Row, int]], options: argparse.Namespace, faultpoints: bool) -> Iterator[Result]:
     names = [(row.name, n) for row, n in rows]
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        job = {"rows": names, "seed": options.seed, "strict": options.full, "folder": folder}
+        job = {
+            "rows": names,
+            "seed": options.seed,
+            "strict": options.full,
+            "seconds": options.seconds,
+            "folder": folder,
+        }
         yield from _start(job, options, faultpoints)
 
 
@@ -137,10 +146,12 @@ def machine() -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> report.Card:
+    options.json.parent.mkdir(parents=True, exist_ok=True)
     card = report.Card([report.command(options)], machine())
     print(report.HEADER, flush=True)
     for result in inject(chosen(options), options):
         card.results.append(result)
+        card.save(options.json)  # what there is survives an end from outside
         print(report.line(result), flush=True)
     if options.peer:
         from .peers.compare import compare
@@ -161,7 +172,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join([report.HEADER, *map(report.line, card.results)]))
     else:
         card = run(options)
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         card.save(options.json)
     target = options.render or (ROOT / "docs" / "reliability.md" if options.full and not options.only else None)
     if target:

@@ -29,8 +29,11 @@ def return_memory_at_once() -> None:
     ctypes.CDLL(None).mallopt(m_mmap_threshold, 1 << 16)
 
 
-def exchange_many(rank: int, n: int, job: str, seed: str, batches: int, per_plan: int, most: int) -> list[Answer]:
+def exchange_many(
+    rank: int, n: int, job: str, seed: str, batches: int, per_plan: int, most: int, seconds: float
+) -> list[Answer]:
     """Each batch has plans with random counts, each of which runs often. One answer for each batch."""
+    end = time.monotonic() + seconds
     return_memory_at_once()
     comm = connect(rank, n, job)
     chance = np.random.default_rng(random.Random(seed).getrandbits(63))
@@ -53,6 +56,10 @@ def exchange_many(rank: int, n: int, job: str, seed: str, batches: int, per_plan
             before = resident()
         elif number >= WARM_UP:
             answers.append(Answer("wrong" if wrong else "right", time.monotonic()))
+        over = np.zeros(n, bool)
+        comm.allgather(np.array([number > WARM_UP and time.monotonic() > end]), over)
+        if over.any():
+            break
     grown = resident() - before
     answers[-1].note = grown
     if grown > GROWTH_LIMIT:
@@ -61,16 +68,17 @@ def exchange_many(rank: int, n: int, job: str, seed: str, batches: int, per_plan
     return answers
 
 
-def soak(chance: random.Random, batches: int, per_plan: int, most: int, limit: float) -> list[Report]:
-    ends = run(2, exchange_many, 2, job_name(), str(chance.random()), batches, per_plan, most, limit=limit)
-    return [judge(ends, (), at=i, must_raise=False) for i in range(batches)]
+def soak(chance: random.Random, batches: int, seconds: float, per_plan: int, most: int) -> list[Report]:
+    program = (exchange_many, 2, job_name(), str(chance.random()), batches, per_plan, most, seconds)
+    ends = run(2, *program, limit=seconds + 60)
+    return [judge(ends, (), at=i, must_raise=False) for i in range(max(len(end.answers) for end in ends))]
 
 
 @row("soak: small exchanges, batches of 10,000", "0 wrong bytes, resident memory +<= 1 MiB", 3, 1000, long=True)
-def small(chance: random.Random, batches: int) -> list[Report]:
-    return soak(chance, batches, 50, 64, 3600.0)
+def small(chance: random.Random, batches: int, seconds: float) -> list[Report]:
+    return soak(chance, batches, seconds, 50, 64)
 
 
 @row("soak: large exchanges, batches of 100", "0 wrong bytes, resident memory +<= 1 MiB", 1, 100, long=True)
-def large(chance: random.Random, batches: int) -> list[Report]:
-    return soak(chance, batches, 10, 1 << 18, 3600.0)
+def large(chance: random.Random, batches: int, seconds: float) -> list[Report]:
+    return soak(chance, batches, seconds, 10, 1 << 18)
