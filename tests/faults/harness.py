@@ -260,7 +260,7 @@ def judge(
             seconds = max(seconds, answer.time - since)
         if OUTCOMES.index(outcome) > worst:
             worst = OUTCOMES.index(outcome)
-            said = f"{answer.error}: {answer.text}" if answer else f"status {end.status}"
+            said = f"{answer.error}: {answer.text}" if answer else f"ended with {end.status} before, {end.value}"
             text = f"rank {end.rank}: {said}"
     return Report(OUTCOMES[worst], seconds if since is not None else None, text)
 
