@@ -397,22 +397,29 @@ def connect(
     """
 
 @final
-class ThreadBootstrap:
-    """In-process meeting point of ranks that are threads; satisfies SupportsAllgather."""
+class CoreBootstrap:
+    """A meeting point that the core provides; satisfies SupportsAllgather."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     def allgather(self, mine: bytes, /) -> list[bytes]:
-        """Every rank's bytes in rank order. Blocks until every rank's thread has called it."""
+        """Every rank's bytes in rank order. Blocks until every rank has called it."""
 
-def thread_bootstraps(size: int) -> list[ThreadBootstrap]:
+def thread_bootstraps(size: int) -> list[CoreBootstrap]:
     """One bootstrap for each of ``size`` ranks that are threads of this process."""
+
+def mpi_bootstrap(fortran_handle: int | None = None) -> CoreBootstrap:
+    """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle (mpi4py: ``comm.py2f()``), which
+    may live on several hosts. MPI is loaded, and initialised unless it is already; then it is finalised when the
+    process ends. Collective. Raises UnsupportedError when there is no usable MPI, naming every place where it was
+    looked for."""
 
 def describe_tensor(obj: Tensor) -> dict[str, Any]:
     """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.
     ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""
 
 def host_facts(comm: Communicator) -> dict[str, Any]:
-    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's host."""
+    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
+    ranks, and "messages": how many this process has sent to other hosts."""
 
 core_version: str
 dtype_names: dict[str, tuple[int, int, int]]

@@ -27,12 +27,29 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
-from ._core import Communicator, InvalidArgumentError, UnsupportedError, connect, read_rank_table
+from ._core import (
+    Communicator,
+    CoreBootstrap,
+    InvalidArgumentError,
+    UnsupportedError,
+    connect,
+    mpi_bootstrap,
+    read_rank_table,
+)
 
 if TYPE_CHECKING:
     from ._core import SupportsAllgather
+
+
+class Intracomm(Protocol):
+    """What is used of ``mpi4py.MPI.Intracomm``."""
+
+    def py2f(self) -> int: ...
+    def Get_rank(self) -> int: ...
+    def Get_size(self) -> int: ...
+
 
 __all__ = ["Launch", "init"]
 
@@ -70,25 +87,30 @@ def init(
     size: int | None = None,
     job: str | None = None,
     timeout: float = 600.0,
-    bootstrap: SupportsAllgather | None = None,
+    bootstrap: SupportsAllgather | Intracomm | None = None,
     check: str | None = None,
 ) -> Communicator:
     """The communicator of all ranks of this job.
 
     ``rank`` and ``size`` are given together or found in the environment (see ``a2a.launch``). Ranks meet by the name
-    ``job``, or through ``bootstrap``: any object whose ``allgather(bytes)`` returns the list of all ranks' strings.
+    ``job``, or through ``bootstrap``: any object whose ``allgather(bytes)`` returns the list of all ranks' strings, or
+    a communicator of mpi4py, whose ranks may live on several hosts. So may those that an ``mpiexec`` started.
     ``timeout`` in seconds bounds this call and is the default deadline of every operation. Every rank calls init()
     equally often; each call makes an independent communicator. ``check``, "off", "first" or "always", says when ranks
     compare what they are about to do on devices (docs/transports.md); None is A2A_CHECK, or "first". Raises
     InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the launcher placed ranks
-    on several hosts, TimeoutError when ranks do not come."""
+    on several hosts and is none of MPI's, or there is no usable MPI, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
+    if _is_mpi(bootstrap):
+        rank, size = rank if rank is not None else bootstrap.Get_rank(), size or bootstrap.Get_size()
+        bootstrap = mpi_bootstrap(bootstrap.py2f())
     if rank is None or size is None:
         launch = Launch.from_environ()
         rank, size = launch.rank, launch.size
         if bootstrap is None and size > 1:
-            _require_one_host(launch)
+            bootstrap = _between_hosts(launch)
+        if bootstrap is None and size > 1:
             job = job or _job_of(launch)
     elif bootstrap is None and job is None and size > 1:
         job = _job_for(rank, size)
@@ -109,11 +131,31 @@ def _next_meeting(job: str, rank: int) -> str:
     return f"{job}#{number}"
 
 
+def _is_mpi(bootstrap: object) -> TypeGuard[Intracomm]:
+    return all(hasattr(bootstrap, name) for name in ("py2f", "Get_rank", "Get_size"))
+
+
+_MPI_LAUNCHERS = ("Open MPI", "MPICH", "Intel MPI", "srun")
+
+
+def _between_hosts(launch: Launch) -> CoreBootstrap | None:
+    """How ranks on several hosts meet; None when they all live on one."""
+    assigned = os.environ.get("A2A_HOSTS")
+    several = launch.several_hosts or (assigned and f"A2A_HOSTS={assigned}")
+    if not several:
+        return None
+    if launch.launcher in _MPI_LAUNCHERS:
+        return mpi_bootstrap()
+    raise UnsupportedError(
+        f"{launch.launcher} placed the ranks on several hosts ({several}); start them with mpiexec, whose MPI then "
+        "carries what goes between hosts"
+    )
+
+
 def _require_one_host(launch: Launch) -> None:
     if launch.several_hosts:
         raise UnsupportedError(
-            f"{launch.launcher} placed the ranks on several hosts ({launch.several_hosts}); this version exchanges "
-            "between ranks of one host only"
+            f"{launch.launcher} placed the ranks on several hosts ({launch.several_hosts}); pass bootstrap="
         )
 
 

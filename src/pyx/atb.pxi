@@ -69,18 +69,6 @@ cdef int append_dtype(const View* view, int* acl) except -1:
 # Held by the thread that makes the communicator of this (rank, size, meeting place), so that each rank joins once.
 cdef dict joining = {}
 
-# Exchanges that go on after their call, with their tensors, whatever becomes of their operations: those that Ctrl-C
-# interrupted, and those on a stream.
-cdef list unfinished = []
-
-
-cdef int prune_unfinished() except -1:
-    cdef _Flight flight
-    for flight in list(unfinished):
-        if finished(dereference(flight.work)):
-            unfinished.remove(flight)
-    return 0
-
 
 @cython.final
 cdef class AtbOperation:

@@ -100,8 +100,8 @@ cdef extern from *:
       using Callback = bool (*)(PyObject* context, const std::string& mine, std::vector<std::string>& all);
       using Check = bool (*)(PyObject* context);
 
-      CallbackBootstrap(Callback callback, Check check, PyObject* context)
-          : callback_(callback), check_(check), context_(context) {}
+      CallbackBootstrap(Callback callback, Check check, PyObject* context, BootstrapPtr inner)
+          : callback_(callback), check_(check), context_(context), inner_(std::move(inner)) {}
 
       std::vector<std::string> allgather(std::string_view mine, a2a::Deadline) override {
         std::vector<std::string> all;
@@ -113,16 +113,26 @@ cdef extern from *:
         if (!check_(context_)) throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
       }
 
+      std::shared_ptr<a2a::hosts::Network> network() const override {
+        return inner_ == nullptr ? nullptr : inner_->network();
+      }
+
      private:
       Callback callback_;
       Check check_;
       PyObject* context_;  // outlives the call that uses this
+      BootstrapPtr inner_;  // what the callback uses, if that is one of the core's
     };
+
+    // In the calling thread, which is to MPI the main one.
+    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle) {
+      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt);
+    }
 
     // In the calling thread, because communicators that one thread makes wait together.
     inline CommPtr create(int rank, int size, double timeout, a2a::Check check, CallbackBootstrap::Callback callback,
-                          CallbackBootstrap::Check signals, PyObject* context) {
-      CallbackBootstrap bootstrap(callback, signals, context);
+                          CallbackBootstrap::Check signals, PyObject* context, BootstrapPtr inner) {
+      CallbackBootstrap bootstrap(callback, signals, context, std::move(inner));
       return a2a::Communicator::create(rank, size, bootstrap, {timeout, check});
     }
 
@@ -152,5 +162,6 @@ cdef extern from *:
 
     CommPtr create_communicator "a2a_py::create"(
         int, int, double, Check, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
-        cbool (*)(PyObject*) noexcept nogil, PyObject*
+        cbool (*)(PyObject*) noexcept nogil, PyObject*, BootstrapPtr
     ) except +raise_current nogil
+    BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(cbool, int) except +raise_current nogil

@@ -84,8 +84,6 @@ struct Pipe {
   alignas(kCacheLine) typename A::template atomic<uint64_t> consumed;  // by the owner, from the peer
 };
 
-enum class Left : uint32_t { no = 0, closed = 1, dropped = 2 };
-
 // A rank's membership in one communicator. Written by its owner only.
 template <class A>
 struct alignas(2 * kCacheLine) RankBlock {
