@@ -154,5 +154,5 @@ def large(chance: random.Random) -> list[Report]:
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     words = [line.split()[0] for line in done.stdout.splitlines() if line.startswith(("PASSED", "FAILED", "ERROR"))]
     if not words:
-        raise NotRun(done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "the tests did not run")
+        raise NotRun(f"the tests ended with exit code {done.returncode}, {done.stdout.strip()[-100:]}")
     return [Report("right" if word == "PASSED" else "silent", text=done.stdout[-600:]) for word in words]
