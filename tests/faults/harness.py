@@ -291,6 +291,11 @@ class Belongings:
         files |= {str(path) for path in Path(temporary).rglob("*")} if temporary else set()
         return Belongings(frozenset(files), frozenset(_descriptors()), frozenset(_children()))
 
+    def has_more_than(self, before: Belongings) -> bool:
+        return bool(
+            self.files - before.files or self.descriptors - before.descriptors or self.processes - before.processes
+        )
+
     def left_since(self, before: Belongings) -> dict[str, int]:
         """Counts what was not there before, and ends such processes."""
         for pid in self.processes - before.processes:
