@@ -90,8 +90,8 @@ the worst of its ranks:
 | hang | it did not come back within the limit, and was killed |
 
 Times are from the fault to the last rank that knew; for rows about a deadline, from the call. *Left* are the files,
-descriptors and processes that were there a second after a trial and not before it. Each trial has a seed: a failure prints it,
-and `python -m tests.faults.scorecard --only ROW --seed SEED -n 1` repeats it.
+descriptors and processes that were there a second after a trial and not before it. Each trial has a seed: a failure
+prints it, and `python -m tests.faults.scorecard --only ROW --seed SEED -n 1` repeats it.
 """
 
 _COMPARISON = """
