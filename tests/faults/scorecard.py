@@ -78,7 +78,7 @@ def chosen(options: argparse.Namespace) -> list[tuple[Row, int]]:
         if options.only and not any(_names(part, row) for part in options.only):
             continue
         n = options.n or round((row.full if options.full else row.quick) * options.scale)
-        if n > 0 or options.only:
+        if n > 0 or row.name in (options.only or ()):
             wanted.append((row, max(n, 1)))
     return wanted
 

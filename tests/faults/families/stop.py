@@ -106,7 +106,7 @@ def stopped_in_bootstrap(chance: random.Random) -> Report:
 
     def during(pids: list[int]) -> None:
         assert _stopped(pids[victim]), "the victim was not struck"
-        time.sleep(JOINING + 0.3)
+        time.sleep(JOINING + 0.8)
         os.kill(pids[victim], signal.SIGKILL)
 
     ends = run(n, meet, n, job_name(), victim, point, count, signal.SIGSTOP, JOINING, during=during)
