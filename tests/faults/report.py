@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .harness import OUTCOMES
-from .rows import Result
+from .rows import Result, load
 
 _COLUMNS = ("N", *OUTCOMES, "p50 ms", "p99 ms", "max ms", "left")
 HEADER = f"{'fault':46} " + " ".join(f"{name:>7}" for name in _COLUMNS)
@@ -30,9 +30,10 @@ class Card:
 
     @staticmethod
     def load(paths: Sequence[Path]) -> Card:
-        """Several runs as one; of a row that ran more than once the last counts, at its first place."""
+        """Several runs as one; of a row that ran more than once the last counts."""
         runs = [json.loads(path.read_text()) for path in paths]
-        results = {one["row"]: Result(**one) for run in runs for one in run["results"]}
+        found = {one["row"]: Result(**one) for run in runs for one in run["results"]}
+        results = {name: found[name] for name in load() if name in found}
         comparison = {(one["program"], one["library"]): one for run in runs for one in run["comparison"]}
         commands = [command for run in runs for command in run["commands"]]
         return Card(commands, runs[-1]["machine"], list(results.values()), list(comparison.values()))
@@ -50,13 +51,22 @@ def command(options: argparse.Namespace) -> str:
         words.append(f"--seconds {options.seconds:g}")
     if options.peer:
         words += ["--peer", *options.peer]
+    if options.programs:
+        words += ["--programs", *(f"'{name}'" for name in options.programs)]
     return " ".join([*words, f"--seed {options.seed}"])
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _times(result: Result) -> list[str]:
+    return [_short(result.ms[name]) if name in result.ms else "" for name in ("p50", "p99", "max")]
 
 
 def _cells(result: Result) -> list[str]:
     counts = [str(result.outcomes.get(name, 0)) for name in OUTCOMES]
-    times = [f"{result.ms[name]:.3g}" if name in result.ms else "" for name in ("p50", "p99", "max")]
-    return [str(result.n), *counts, *times, str(sum(result.left.values()))]
+    return [str(result.n), *counts, *_times(result), str(sum(result.left.values()))]
 
 
 def line(result: Result) -> str:
@@ -106,23 +116,22 @@ wrong ones (*not expressible*).
 """
 
 
-def markdown(card: Card) -> str:
-    """docs/reliability.md."""
+def markdown(card: Card, note: str) -> str:
+    """docs/reliability.md. ``note`` is about the machine."""
     facts = ", ".join(f"{name} {value}" for name, value in card.machine.items())
     made = "\n".join(["```sh", *card.commands, "```"])
-    lines = [_INTRODUCTION, "Made by", "", made, "", f"on a machine with {facts}.", ""]
+    lines = [_INTRODUCTION, "Made by", "", made, "", f"on a machine with {facts}.", *([note] if note else []), ""]
     ran = [result for result in card.results if not result.not_run]
     head = ["fault", "target", "N", "right", "clear", "other", "p50 ms", "p99 ms", "max ms", "left", "met"]
     body = []
     for result in ran:
         outcomes = {name: count for name, count in result.outcomes.items() if name not in ("right", "clear")}
         other = ", ".join(f"{count} {name}" for name, count in outcomes.items()) or "0"
-        times = [f"{result.ms[name]:.3g}" if name in result.ms else "" for name in ("p50", "p99", "max")]
         good = [str(result.outcomes.get(name, 0)) for name in ("right", "clear")]
         left = str(sum(result.left.values()))
         met = "yes" if result.passed else "**no**"
         name = f"{result.row}: {result.note}" if result.note else result.row
-        body.append([name, result.target, str(result.n), *good, other, *times, left, met])
+        body.append([name, result.target, str(result.n), *good, other, *_times(result), left, met])
     lines.append(table([head, *body], left=2))
     skipped = [f"- {result.row}: {result.not_run}" for result in card.results if result.not_run]
     if skipped:
@@ -150,7 +159,7 @@ def _cell(cell: dict[str, Any]) -> str:
         return str(cell["not_run"])
     parts = [name if count == cell["n"] else f"{count} {name}" for name, count in cell["outcomes"].items()]
     text = ", ".join(parts)
-    return text if cell["ms"] is None else f"{text} ({cell['ms']:.3g} ms)"
+    return text if cell["ms"] is None else f"{text} ({_short(cell['ms'])} ms)"
 
 
 def _score(cells: Sequence[dict[str, Any]], good: set[str]) -> str:

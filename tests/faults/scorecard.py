@@ -47,6 +47,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--load", type=Path, nargs="+", metavar="FILE.json", help="put earlier runs together and show them"
     )
     parser.add_argument("--render", type=Path, metavar="FILE.md", help="write the table there")
+    parser.add_argument("--note", default="", help="a sentence about the machine, for what --render writes")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     return parser.parse_args(arguments)
 
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         card.save(options.json)
     target = options.render or (ROOT / "docs" / "reliability.md" if options.full and not options.only else None)
     if target:
-        target.write_text(report.markdown(card))
+        target.write_text(report.markdown(card, options.note))
     missed = [result.row for result in card.results if not result.passed and not result.not_run]
     print(f"{len(card.results)} rows, {sum(r.n for r in card.results)} faults; missed: {', '.join(missed) or 'none'}")
     return 1 if missed else 0
