@@ -404,6 +404,34 @@ class CoreBootstrap:
     def allgather(self, mine: bytes, /) -> list[bytes]:
         """Every rank's bytes in rank order. Blocks until every rank has called it."""
 
+@final
+class TcpBootstrap:
+    """Meeting point of ranks on any hosts, over TCP; satisfies SupportsAllgather.
+
+    Rank 0 listens at ``address``, "host:port" or "[IPv6]:port", on the interface of that address alone and only until
+    all ranks are there; ":port" is 127.0.0.1. The others connect, and try again for ``timeout`` seconds, which is also
+    the deadline of each allgather. The ranks of a meeting give the same ``job`` and the same ``secret``, at least 16
+    bytes; None is what A2A_SECRET_FILE or A2A_SECRET hold. Both ends of a connection prove that they know it, and every
+    message is authenticated; nothing is encrypted (docs/security.md). The connections last as long as the object.
+
+    Raises InvalidArgumentError when the secrets, jobs or sizes differ, a rank joins twice, or rank 0 cannot have the
+    address; UnsupportedError when a rank runs another version; TimeoutError naming the ranks that did not come. An
+    unclear secret or address is an InvalidArgumentError before anything is sent."""
+
+    def __new__(
+        cls,
+        rank: int,
+        size: int,
+        address: str,
+        *,
+        job: str = "",
+        secret: bytes | str | None = None,
+        timeout: float = 600.0,
+    ) -> TcpBootstrap: ...
+    def allgather(self, mine: bytes, /) -> list[bytes]:
+        """Every rank's bytes in rank order: at most 16 MiB of one, 256 MiB of all. Blocks until every rank has called
+        it. Raises PeerLostError naming a rank that died; after an error every later call on any rank raises, too."""
+
 def thread_bootstraps(size: int) -> list[CoreBootstrap]:
     """One bootstrap for each of ``size`` ranks that are threads of this process."""
 
@@ -420,6 +448,9 @@ def describe_tensor(obj: Tensor) -> dict[str, Any]:
 def host_facts(comm: Communicator) -> dict[str, Any]:
     """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
     ranks, and "messages": how many this process has sent to other hosts."""
+
+def library_of(transport: Literal["nccl", "hccl", "mpi"]) -> str:
+    """What serves this transport here, with its version. Raises UnsupportedError that lists where it was looked for."""
 
 core_version: str
 dtype_names: dict[str, tuple[int, int, int]]

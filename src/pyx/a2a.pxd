@@ -86,10 +86,16 @@ cdef extern from "a2a/work.h" nogil:
         void order_before(CppStream) except +raise_current
 
 
+cdef extern from "a2a/communicator.h" nogil:
+    string library_for "a2a::library_for"(Memory) except +raise_current
+    string mpi_library "a2a::mpi_library"() except +raise_current
+
+
 cdef extern from "a2a/bootstrap.h" nogil:
     cdef cppclass Bootstrap "a2a::Bootstrap":
         pass
 
+    string secret_from_environment "a2a::secret_from_environment"() except +raise_current
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
 
 

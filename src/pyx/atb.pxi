@@ -90,6 +90,7 @@ cdef class AtbOperation:
             parse_counts(recv_counts, "recvCounts", param.recvCounts)
             parse_counts(rdispls, "rdispls", param.rdispls)
             param.backend, param.hcclComm = text_of(backend, "backend"), pointer_of(hccl_comm, "hcclComm")
+            find_wheels()
             set_comm_mode(param, parse_int(comm_mode, "commMode"))
             param.rankTableFile = path_of(rank_table_file, "rankTableFile")
             param.commDomain = text_of(comm_domain, "commDomain")

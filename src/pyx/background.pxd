@@ -5,7 +5,7 @@ from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from a2a cimport Bootstrap, Check, CppCommunicator, Memory, When, raise_current
+from a2a cimport Bootstrap, Check, CppCommunicator, Memory, When, raise_current, raise_interrupted
 
 
 cdef extern from *:
@@ -93,6 +93,19 @@ cdef extern from *:
       });
     }
 
+    // In the calling thread: it looks at signals itself, and ends at once.
+    inline BootstrapPtr join_tcp(int rank, int size, const std::string& job, const std::string& address,
+                                 const std::string& secret, double timeout) {
+      const a2a::SignalWatch signals(&interrupted);
+      return a2a::tcp_bootstrap(rank, size, job, address, secret, a2a::Deadline::after_seconds(timeout));
+    }
+
+    inline std::vector<std::string> allgather_here(a2a::Bootstrap& bootstrap, const std::string& mine,
+                                                   double timeout) {
+      const a2a::SignalWatch signals(&interrupted);
+      return bootstrap.allgather(mine, a2a::Deadline::after_seconds(timeout));
+    }
+
     // A bootstrap whose allgather is a function of the bindings. It reports failure by returning false, having kept the
     // reason itself.
     class CallbackBootstrap final : public a2a::Bootstrap {
@@ -152,6 +165,10 @@ cdef extern from *:
         Outcome result() except +raise_current
 
     Task task_join_job "a2a_py::join_job"(int, int, string, double) except +raise_current
+    BootstrapPtr join_tcp "a2a_py::join_tcp"(
+        int, int, const string&, const string&, const string&, double) except +raise_interrupted nogil
+    vector[string] allgather_here "a2a_py::allgather_here"(
+        Bootstrap&, const string&, double) except +raise_interrupted nogil
     Task task_bootstrap_allgather "a2a_py::bootstrap_allgather"(BootstrapPtr, string, double) except +raise_current
     Task task_split "a2a_py::split"(CommPtr, int, int, When) except +raise_current
     Task task_group "a2a_py::group"(CommPtr, vector[int], When) except +raise_current

@@ -56,6 +56,31 @@ def thread_bootstraps(int size):
     return [make_bootstrap(made[i]) for i in range(size)]
 
 
+@cython.final
+cdef class TcpBootstrap:
+    """Meeting point of ranks on any hosts, over TCP; satisfies SupportsAllgather."""
+
+    cdef BootstrapPtr bootstrap
+    cdef double timeout
+
+    def __cinit__(self, int rank, int size, str address not None, *, job="", secret=None, timeout=600.0):
+        cdef string name = os.fsencode(str(job)), place = os.fsencode(address), key
+        self.timeout = parse_timeout(timeout)
+        key = secret_from_environment() if secret is None else secret.encode() if isinstance(secret, str) else secret
+        with nogil:
+            self.bootstrap = join_tcp(rank, size, name, place, key, self.timeout)
+
+    def allgather(self, bytes mine not None, /):
+        """Every rank's bytes in rank order. Blocks until every rank has called it."""
+        return self.gather(mine, self.timeout)
+
+    cdef vector[string] gather(self, string mine, double timeout) except *:
+        cdef vector[string] strings
+        with nogil:
+            strings = allgather_here(dereference(self.bootstrap), mine, timeout)
+        return strings
+
+
 def mpi_bootstrap(fortran_handle=None):
     """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle. MPI is loaded, and initialised
     unless it is already."""
@@ -79,6 +104,8 @@ cdef class _Meeting:
         if isinstance(self.bootstrap, CoreBootstrap):
             return finish_task(task_bootstrap_allgather(
                 (<CoreBootstrap> self.bootstrap).bootstrap, mine, self.timeout)).strings
+        if isinstance(self.bootstrap, TcpBootstrap):
+            return (<TcpBootstrap> self.bootstrap).gather(mine, self.timeout)
         items = [bytes(memoryview(item)) for item in self.bootstrap.allgather(mine)]
         if len(items) != self.size:
             raise InvalidArgumentError(f"bootstrap.allgather returned {len(items)} items for {self.size} ranks")
@@ -153,3 +180,12 @@ def host_facts(Communicator comm not None):
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
             "vm_readv": facts.vm_readv, "hosts": facts.hosts, "messages": facts.messages}
+
+
+def library_of(transport):
+    """What serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists where it was
+    looked for."""
+    find_wheels()
+    if transport == "mpi":
+        return mpi_library().decode("utf-8", "replace")
+    return library_for(Memory.cuda if transport == "nccl" else Memory.npu).decode("utf-8", "replace")

@@ -24,7 +24,8 @@ cdef class _Endpoint:
     def __dealloc__(self):
         # The transport first, because it may still write into the tensors of the flights. This leaves without waiting.
         self.comm.reset()
-        unfinished.extend(self.flights)
+        if self.flights is not None:
+            unfinished.extend(self.flights)
         prune_unfinished()
 
     cdef CommPtr live(self) except *:

@@ -29,7 +29,7 @@ DTYPES = frozenset(_KINDS)
 OUTPUTS = True
 
 
-def prepare() -> None:
+def prepare(rank: int) -> None:
     pass
 
 

@@ -17,7 +17,8 @@ FUNCTIONAL = "test/distributed/test_functional_api.py of pytorch"
 PADDLE = "test/collective/{} of Paddle"
 MPI4PY = "test/{} of mpi4py"
 NCCL_TESTS = "src/{} of nccl-tests"
-ATB = "tests of AllToAllVOperation of ascend-transformer-boost"
+ATB = "tests/apitest/opstest/python/operations/all_to_allv/{} of ascend-transformer-boost"
+FASTMOE = "tests/{} of fastmoe"
 OWN = "a2a"
 
 
@@ -126,14 +127,49 @@ def atb_families(n: int, rng: np.random.Generator) -> list[Family]:
     more = {"send_displs": sends, "send_rows": rows, "recv_displs": recvs, "recv_rows": recv_rows}
     alike = {"send_displs": [list(range(n))] * n, "send_rows": [n + 2] * n}
     cases = [
-        alltoallv("any order without gaps in the output", ATB, counts, [], **more),
+        alltoallv("any order without gaps in the output", OWN, counts, [], **more),
         alltoallv("any order without gaps in the output, rows", OWN, counts, [2, 3], **more),
-        alltoallv("input ranges that overlap", ATB, np.full((n, n), 3), [], **alike),
+        alltoallv("input ranges that overlap", OWN, np.full((n, n), 3), [], **alike),
     ]
     if n == 2:
         two = {"send_displs": [[0, 2], [0, 2]], "send_rows": [8, 6], "input_shapes": [[2, 4], [2, 3]],
                "recv_displs": [[0, 2], [0, 4]], "recv_rows": [4, 5]}  # fmt: skip
-        cases.append(alltoallv("matrices seen as flat", ATB, [[2, 4], [2, 1]], [], **two))
+        two |= {"send": [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 4, 6]], "expected": [[0, 1, 0, 1], [2, 3, 4, 5, 2]]}
+        two["dtypes"] = ["float16", "float32", "int8", "int16", "int32", "int64", "bfloat16"]
+        source = ATB.format("test_all_to_allv_operation.py")
+        cases.append(alltoallv("matrices seen as flat", source, [[2, 4], [2, 1]], [], **two))
+    return cases
+
+
+def atb_families_of_several_servers(n: int, rng: np.random.Generator) -> list[Family]:
+    counts = rng.integers(1, 8, (n, n))
+    more = {
+        "send_displs": (np.cumsum(counts, 1) - counts).tolist(),
+        "send_rows": [64] * n,
+        "input_shapes": [[8, 8]] * n,
+    }
+    source = ATB.format("test_all_to_allv_operation_multi_server.py")
+    return [alltoallv("the first elements of a matrix", source, counts, [], **more)]
+
+
+def fastmoe_families(n: int, rng: np.random.Generator) -> list[Family]:
+    """What its gates leave to global_scatter and global_gather: each token goes to its top experts."""
+    cases = []
+    for tokens, top, experts, row, dropped, test in (
+        (4, 2, 4, 16, False, "test_ddp.py, test_fmoe_linear_distributed"),
+        (4, 2, 8, 16, False, "test_ddp.py, test_fmoe_distributed"),
+        (12, 2, 4, 6, True, "test_local_exchange.py, test_scatter"),
+        (12, 1, 8, 6, True, "test_local_exchange.py, test_scatter"),
+    ):
+        local = np.zeros((n, n * experts), np.int64)
+        for rank in range(n):
+            for _ in range(tokens):
+                chosen = rng.permutation(n * experts + dropped)[:top]
+                local[rank, chosen[chosen < n * experts]] += 1
+        what = f"{tokens} tokens to {top} of {experts} experts a rank{', some to none' if dropped else ''}"
+        more = {"row": [row], "experts": experts, "local_count": local.tolist()}
+        for op in ("global_scatter", "global_gather"):
+            cases.append(of_shape(op, f"{op}, {what}", FASTMOE.format(test), n, **more))
     return cases
 
 
@@ -178,10 +214,32 @@ def own_families(n: int, rng: np.random.Generator) -> list[Family]:
     return cases
 
 
+def large_families(n: int, rng: np.random.Generator) -> list[Family]:
+    """Bytes enough for each pair of ranks that transports take their other ways, with runs of odd lengths in them."""
+    rank, local = np.arange(n), rng.integers(0, 12, (n, 2 * n)).tolist()
+    lists = [[[30_001 + 7000 * int((source + peer) % n)] for peer in rank] for source in rank]
+    cases = [
+        of_shape("alltoall_list", "lists of many KiB", OWN, n, shapes=lists),
+        of_shape("allgather", "all_gather of many KiB", OWN, n, shape=[70_001]),
+        *(of_shape(op, f"{op} of many KiB", OWN, n, row=[8191], experts=2, local_count=local)
+          for op in ("global_scatter", "global_gather")),
+    ]  # fmt: skip
+    return [{**case, "dtypes": ["int8"]} for case in cases]
+
+
 def of_ranks(n: int) -> list[Family]:
     rng = np.random.default_rng(n)
-    return [*torch_families(n), *paddle_families(n, rng), *mpi_families(n), *nccl_families(n), *atb_families(n, rng),
-            *own_families(n, rng)]  # fmt: skip
+    return [
+        *torch_families(n),
+        *paddle_families(n, rng),
+        *mpi_families(n),
+        *nccl_families(n),
+        *atb_families(n, rng),
+        *own_families(n, rng),
+        *atb_families_of_several_servers(n, rng),
+        *fastmoe_families(n, rng),
+        *large_families(n, rng),
+    ]
 
 
 def text() -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from a2a import conformance
-from a2a.conformance import groups, signatures
+from a2a.conformance import groups, rank, signatures
 from a2a.conformance.signatures import Call, Signature
 
 Run = Callable[[Call], Any]
@@ -166,6 +166,30 @@ def test_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = verdicts("five rows each", run, monkeypatch, out=False, gradient=True)
     assert first.verdict.startswith("wrong: result 1: byte "), first
     assert second.verdict == conformance.PASS
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("no\nsecond line", "no"),
+        ("\n  late", "late"),
+        ("", ""),
+        ("(External) \n{\n  ==== Error ====\n  ValueError: no\n}", "ValueError: no"),
+    ],
+)
+def test_the_line_that_tells(text: str, first: str) -> None:
+    assert rank.verdict_of(OSError(text), groups.WAYS["shm"]) == f"raises: OSError: {first}"
+
+
+def test_ranks_that_meet_nobody_are_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def join(rank: int, place: groups.Place) -> Any:
+        raise OSError(str(place.job))
+
+    monkeypatch.setitem(groups.WAYS, "shm", groups.Way(join, groups.OWN))
+    case = next(case for case in conformance.load() if case.name == "five rows each, 2 ranks")
+    tasks = [conformance.Task(case, "int8", ("core.alltoallv",) * 2, ("numpy",) * 2)] * 50
+    told = [result.verdict for result in conformance.run("shm", 2, tasks)]
+    assert len(told) == 50 and len(set(told)) == 3 and set(told[2:]) == {told[2]}
 
 
 def test_ranks_that_cannot_meet(monkeypatch: pytest.MonkeyPatch) -> None:

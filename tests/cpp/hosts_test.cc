@@ -180,6 +180,12 @@ TEST("a wrong count of long segments: both say so, neither is written, the next 
   });
 }
 
+TEST("long segments for more peers than are served at a time") {
+  on_hosts(13, [](Communicator& comm) {
+    for (int i = 0; i < 3; ++i) equal_exchange(comm, 5000);
+  });
+}
+
 TEST("groups of one host and of several") {
   on_hosts("x,x,y,y", 4, [](Communicator& comm) {
     const auto same = comm.split(comm.rank() / 2, 0), across = comm.split(comm.rank() % 2, -comm.rank());

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import faulthandler
-import fcntl
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cmake_tools
 import pytest
+from cpp_build import build_dir  # noqa: F401 (a fixture)
 from rank_pool import Pool
 
 from a2a import _spawn
 
 # Longest time of the ranks of one test, shorter than the limit of pytest-timeout so that their stacks are shown.
 RANK_SECONDS = 60.0
-_SOURCE = Path(__file__).parents[2]
-# test_scorecard.py takes liba2a from there, with the points at which it strikes ranks.
-_OPTIONS = ("-G", "Ninja", "-DA2A_BUILD_TESTS=ON", "-DA2A_FAULTS=ON")
 # A process makes these once and keeps them for all its communicators.
 _KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-bells (deleted)")
 
@@ -107,19 +101,3 @@ def paddle_pool() -> Iterator[Pool]:
     them."""
     with Pool(8) as pool:
         yield pool
-
-
-@pytest.fixture(scope="session")
-def build_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """The C++ tests and the doubles of vendor libraries, built once for all workers of pytest-xdist. A2A_TEST_BUILD_DIR
-    keeps the build for the next run."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base if worker_id == "master" else base.parent
-    build = Path(os.environ.get("A2A_TEST_BUILD_DIR") or shared / "cpp")
-    build.mkdir(parents=True, exist_ok=True)
-    with (build / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        faulthandler.cancel_dump_traceback_later()  # this takes longer than a test may
-        cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), *_OPTIONS)
-        cmake_tools.run("cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0))))
-    return build

@@ -239,6 +239,28 @@ def forked() -> None:
     say("parent", comm.rank, "is fine")
 
 
+def atb() -> None:
+    from a2a import atb
+
+    launch = a2a.launch.Launch.from_environ()
+    counts = [(launch.rank + peer) % 3 for peer in range(launch.size)]
+    displs = list(np.cumsum(counts) - counts)
+    param = atb.AllToAllVParam(
+        rank=launch.rank,
+        rank_size=launch.size,
+        send_counts=counts,
+        sdispls=displs,
+        recv_counts=counts,
+        rdispls=displs,
+        backend="mpi",
+    )
+    x = np.concatenate([np.full(c, 100 * launch.rank + p, np.float32) for p, c in enumerate(counts)])
+    (y,) = atb.AllToAllVOperation(param, timeout=30).forward([x[None]])
+    expected = np.concatenate([np.full(c, 100 * p + launch.rank, np.float32) for p, c in enumerate(counts)])
+    assert np.array_equal(np.asarray(y), expected[None])
+    say("rank", launch.rank, "is fine")
+
+
 assert testing  # the oracle's module has to be importable where only NumPy is
 
 if __name__ == "__main__":

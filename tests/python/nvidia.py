@@ -38,6 +38,8 @@ def use(device: int) -> None:
 class Array:
     """A copy of a NumPy array on a device. ``tensor`` is what a2a gets; it holds the memory, and so does this."""
 
+    kind = CUDA
+
     def __init__(self, array: Any, device: int) -> None:
         use(device)
         data = np.ascontiguousarray(array)
@@ -49,8 +51,12 @@ class Array:
             require(driver().cuMemcpyHtoD_v2(self._address, data.ctypes.data_as(ctypes.c_void_p), self._size()))
 
     @property
+    def address(self) -> int:
+        return self._address.value
+
+    @property
     def tensor(self) -> Any:
-        address = self._address.value if self.nbytes else 0
+        address = self.address if self.nbytes else 0
         return a2a.from_pointer(address, self.shape, self.dtype.name, device=(CUDA, self.device), owner=self)
 
     def read(self) -> Any:

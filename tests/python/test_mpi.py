@@ -125,6 +125,14 @@ def test_messages_are_counted(mpi: Mpi) -> None:
     assert lines == ["messages 3"] * 6
 
 
+def test_bench(mpi: Mpi) -> None:
+    command = mpi.command(4, "-m", "a2a", "bench", "-b", "64", "-n", "2", "-w", "1")
+    env = mpi.environment(A2A_HOSTS="a,a,b,b")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
+    columns, row = done.stdout.splitlines()[1:]
+    assert columns.split()[-1] == "msgs" and row.split()[-1] == "2", done.stdout
+
+
 def test_a_communicator_of_mpi4py(mpi: Mpi) -> None:
     needs("mpi4py")
     status, lines = run(mpi, "a,b,b,a", "adopted", **mpi.for_mpi4py())
@@ -137,6 +145,11 @@ def test_mpi_without_threads(mpi: Mpi) -> None:
     assert len(lines) == 2
     for line in lines:
         assert line.startswith("UnsupportedError: MPI (") and "MPI_THREAD_MULTIPLE" in line
+
+
+def test_atb(mpi: Mpi) -> None:
+    status, lines = run(mpi, "a,b,b", "atb")
+    assert (status, lines) == (0, [f"rank {rank} is fine" for rank in range(3)])
 
 
 def test_fork(mpi: Mpi) -> None:

@@ -205,6 +205,7 @@ def test_empty_outlives_the_communicator() -> None:
         assert tensor.sum() == 5000
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_nobody_makes_these_by_hand() -> None:
     for kind in (SharedArray, _core.Work, _core.Plan, _core.Communicator, _core.CoreBootstrap):
         with pytest.raises(TypeError):

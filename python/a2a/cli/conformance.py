@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
+from ._frameworks import FRAMEWORKS
 
 if TYPE_CHECKING:
     from ..conformance import Case, Result, Task
@@ -80,9 +81,10 @@ def _names(text: str) -> list[str]:
         if name.endswith(".py"):
             if not Path(name).is_file():
                 raise argparse.ArgumentTypeError(f"there is no file {name}")
-        elif name not in frameworks.known():
-            known = ", ".join(frameworks.known())
-            raise argparse.ArgumentTypeError(f"{name!r} is not known; there are {known}, and files NAME.py")
+        elif name not in (
+            known := {one: None for memory in ("host", "cuda", "npu") for one in frameworks.known(memory)}
+        ):
+            raise argparse.ArgumentTypeError(f"{name!r} is not known; there are {', '.join(known)}, and files NAME.py")
         elif not frameworks.is_installed(name):
             raise argparse.ArgumentTypeError(f"{name} is not installed")
     return names
@@ -111,64 +113,120 @@ def _writable(text: str) -> Path:
 
 
 def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    from ..conformance import Matrix, frameworks, groups, load
+    from ..conformance import Matrix, devices, groups, load, report
 
     if options.peer and (options.transport or options.mixed):
         parser.error(f"--peer {options.peer}: a peer has no {'--transport' if options.transport else '--mixed'}")
-    ranks = options.ranks or ([2, 4] if options.quick else list(range(1, _MOST_RANKS + 1)))
     how = options.peer or options.transport or "shm"
     way = groups.WAYS[how]
-    if missing := way.missing():
-        print(f"a2a conformance: {'--peer' if options.peer else '--transport'} {how}: {missing}", file=sys.stderr)
-        return 2
+    missing = way.missing() if way.memory == "host" else ""
+    option = f"{'--peer' if options.peer else '--transport'} {how}"
+    if way.memory == "host" and (missing := way.missing()):
+        return _cannot(option, missing)
     try:
         names = _usable(options.frameworks, how, way)
+        ranks = _possible(options.ranks, [2, 4] if options.quick else range(1, _MOST_RANKS + 1), names, way)
     except ValueError as error:
-        parser.error(f"--frameworks: {error}")
+        parser.error(str(error))
+    if way.memory != "host" and (missing := way.missing()):  # a vendor's library is of no use without tensors
+        return _cannot(option, missing)
     if options.mixed and (len(names) == 1 or ranks == [1]):
         parser.error(f"--mixed: there is only one {'rank' if ranks == [1] else f'framework, {names[0]}'}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks are ended, too
-    shown = {"ranks": ",".join(map(str, ranks)), "frameworks": ", ".join(map(frameworks.short, names))}
-    matrix = Matrix({"a2a": __version__, "transport": how, **shown})
+    facts = {"ranks": ",".join(map(str, ranks)), "frameworks": ", ".join(map(_named, names))}
+    if way.memory != "host" and (double := devices.look(way.memory).double):
+        facts[report.DOUBLE] = double
+    matrix = Matrix({"a2a": __version__, "transport": how, **facts})
     begin = time.monotonic()
-    for result in _results(how, way, names, ranks, load(), options):
-        matrix.add(result)
-        if matrix.failures and options.exitfirst:
-            break
-    if not matrix.counts:
-        parser.error(f"--only {options.only}: no case and no call of these has that in its name")
-    print(matrix.text())
-    print(f"{time.monotonic() - begin:.0f} s")
+    interrupted = False
+    try:
+        for result in _results(how, way, names, ranks, load(), options):
+            matrix.add(result)
+            if matrix.failures and options.exitfirst:
+                break
+    except KeyboardInterrupt:  # what there is may be hours of work
+        interrupted = True
+    if not matrix.counts and not interrupted:
+        only = f"--only {options.only}: no case and no call of these has that in its name"
+        parser.error(only if options.only else "there is nothing to try with these")
+    code = 1 if matrix.failures else 0
     for file, text in ((options.json, matrix.json), (options.html, matrix.html)):
         if file:
             try:
                 file.write_text(text(), encoding="utf-8")
             except OSError as error:
                 print(f"a2a conformance: cannot write {file}: {error.strerror}", file=sys.stderr)
-                return 2
-    return 1 if matrix.failures else 0
+                code = 2
+    print(matrix.text())
+    print(f"{time.monotonic() - begin:.0f} s{', interrupted' if interrupted else ''}")
+    return 130 if interrupted else code
+
+
+def _cannot(option: str, missing: str) -> int:
+    print(f"a2a conformance: {option}: {missing}", file=sys.stderr)
+    return 2
 
 
 def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
     """The frameworks to try: those given, which must fit, or all that do."""
     from ..conformance import frameworks
 
-    result = []
-    for name in given or frameworks.installed():
-        try:
-            memory = frameworks.load(name).MEMORY
-        except Exception as error:
-            raise ValueError(f"{name} cannot be used: {type(error).__name__}: {error}") from None
-        taken = not way.frameworks or name in way.frameworks
-        if given and not taken:
-            raise ValueError(f"{how} takes {', '.join(way.frameworks)}, not {name}")
-        if given and memory != way.memory:
-            raise ValueError(f"{how} serves {way.memory} memory, but {name} has {memory} memory")
-        if taken and memory == way.memory:
+    result, lacking = [], []
+    for name in given or way.frameworks or frameworks.known(way.memory):
+        if not (reason := _unusable(name, how, way)):
             result.append(name)
+        elif given:
+            raise ValueError(f"--frameworks: {reason}")
+        else:
+            lacking.append(reason)
     if not result:
-        raise ValueError(f"none that is installed has {way.memory} memory, which {how} serves")
+        option = "--peer" if how in _PEERS else "--transport"
+        what = "" if way.memory == "host" else f"no framework here has tensors in {way.memory} memory: "
+        raise ValueError(f"{option} {how}: {what}{'; '.join(lacking)}")
     return result
+
+
+def _unusable(name: str, how: str, way: Way) -> str:
+    """Why a framework cannot be tried that way; "" where it can."""
+    from ..conformance import frameworks
+
+    if way.frameworks and name not in way.frameworks:
+        return f"{how} takes {', '.join(way.frameworks)}, not {name}"
+    if not name.endswith(".py"):
+        if name not in frameworks.known(way.memory):
+            return f"{how} serves {way.memory} memory, which the kit has no tensors of {name} in"
+        if not frameworks.is_installed(name):
+            return f"{name} is not installed"
+    try:
+        framework = frameworks.load(name, way.memory)
+        if defect := frameworks.defect(framework):
+            return f"{name} {defect}"
+        if framework.MEMORY != way.memory:
+            return f"{how} serves {way.memory} memory, but {name} has {framework.MEMORY} memory"
+        seen = way.memory == "host" or framework.devices() > 0
+    except (Exception, SystemExit) as error:
+        return f"{name} cannot be used: {type(error).__name__}: {error}"
+    return "" if seen else f"{name} sees no device"
+
+
+def _possible(given: Sequence[int] | None, usual: Sequence[int], names: Sequence[str], way: Way) -> list[int]:
+    """The numbers of ranks to try: those given, or of the usual ones all that there are devices for."""
+    from ..conformance import frameworks
+
+    most = _MOST_RANKS
+    if way.memory != "host":
+        most = min(most, *(frameworks.load(name, way.memory).devices() for name in names))
+    if given and max(given) > most:
+        raise ValueError(f"--ranks: {max(given)} ranks need as many devices, and there are {most}")
+    return list(given or [ranks for ranks in usual if ranks <= most] or [1])
+
+
+def _named(name: str) -> str:
+    """A framework with its version."""
+    from ..conformance import frameworks
+
+    versions = {entry.name: entry.version for entry in FRAMEWORKS}
+    return f"{frameworks.short(name)} {versions.get(name) or ''}".rstrip()
 
 
 def _results(
@@ -179,19 +237,20 @@ def _results(
     cases: Sequence[Case],
     options: argparse.Namespace,
 ) -> Iterator[Result]:
-    from ..conformance import frameworks, plan, plan_mixed, run
+    from ..conformance import devices, frameworks, plan, plan_mixed, run
 
+    note = " (test double)" if way.memory != "host" and devices.look(way.memory).double else ""
     libraries = [library for library, module in way.modules.items() if not module or _exists(module)]
     chance = random.Random(0)
     mixed = options.mixed or (options.quick and not options.peer)
     sample = options.sample or (QUICK_TASKS if options.quick else None)
     for ranks in numbers:
-        batches = [(frameworks.short(name), plan(cases, ranks, name, libraries)) for name in names]
+        batches = [(frameworks.short(name), plan(cases, ranks, name, libraries, way.memory)) for name in names]
         if mixed and ranks > 1 and len(names) > 1:
-            batches.append(("mixed", plan_mixed(cases, ranks, names, libraries, chance)))
+            batches.append(("mixed", plan_mixed(cases, ranks, names, libraries, way.memory, chance)))
         for name, tasks in batches:
             chosen = _chosen(tasks, options.only, sample, chance)
-            with _Progress(f"{how}, {ranks} rank{'s' * (ranks > 1)}, {name}", len(chosen)) as progress:
+            with _Progress(f"{how}{note}, {ranks} rank{'s' * (ranks > 1)}, {name}", len(chosen)) as progress:
                 for result in run(how, ranks, chosen):
                     progress.step(result)
                     yield result
@@ -217,6 +276,7 @@ class _Progress:
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total, self._done, self._bad = what, total, 0, 0
         self._shown, self._begin = 0.0, time.monotonic()
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
 
     def __enter__(self) -> _Progress:
         self._show()
@@ -229,7 +289,7 @@ class _Progress:
 
     def _show(self) -> None:
         now = time.monotonic()
-        if not sys.stderr.isatty() or now - self._shown < 0.1:
+        if not self._terminal or now - self._shown < 0.1:
             return
         self._shown = now
         width = 30 * self._done // max(1, self._total)
@@ -241,5 +301,5 @@ class _Progress:
 
     def __exit__(self, *_: object) -> None:
         end = f", {self._bad} failed" if self._bad else ""
-        start = "\r\x1b[K" if sys.stderr.isatty() else ""
+        start = "\r\x1b[K" if self._terminal else ""
         print(f"{start}{self._what}: {self._done} of {self._total} tasks{end}", file=sys.stderr)

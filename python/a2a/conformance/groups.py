@@ -17,6 +17,8 @@ from typing import Any
 
 import a2a
 
+from . import devices, mpiexec
+
 __all__ = ["PEERS", "TRANSPORTS", "WAYS", "Place", "Way"]
 
 OPERATION_SECONDS = 10.0
@@ -51,7 +53,8 @@ class Way:
     memory: str = "host"
     """Where its tensors live: Framework.MEMORY."""
     launcher: str = "fork"
-    """What makes ranks: "fork", "threads" or "mpiexec", whose ranks learn their number from ``join``."""
+    """What makes ranks: "fork"; "exec", where they must share nothing with the runner; "threads"; or "mpiexec", whose
+    ranks learn their number from the group that they join."""
     frameworks: tuple[str, ...] = ()
     """The only ones that it takes; () for all."""
     refusal: str = "(?!)"
@@ -60,6 +63,8 @@ class Way:
 
 OWN = {"core": "", "torch": "a2a.torch", "paddle": "a2a.paddle", "atb": "a2a.atb"}
 """The libraries whose calls a2a has."""
+_OWN_ON_DEVICES = {library: module for library, module in OWN.items() if library != "paddle"}
+"""Paddle's calls go to Paddle's own process groups there."""
 
 
 # ---- a2a's transports ------------------------------------------------------------------------------------------------
@@ -74,12 +79,24 @@ def _shared_memory(rank: int, place: Place) -> Iterator[Any]:
         yield comm
 
 
-def _not_built(transport: str) -> Callable[[], str]:
-    return lambda: f"this build of a2a has no transport {transport}"
+@contextlib.contextmanager
+def _over_mpi(rank: int, place: Place) -> Iterator[Any]:
+    """Ranks take turns to be on one of two hosts, so that half of what they exchange goes over MPI."""
+    os.environ["A2A_HOSTS"] = ",".join("ab"[rank % 2] for rank in range(place.ranks))
+    with a2a.init(timeout=OPERATION_SECONDS) as comm:
+        yield comm
 
 
-def _without_tensors(memory: str) -> Callable[[], str]:
-    return lambda: f"no framework of this kit makes tensors in {memory} memory yet"
+def _on_devices(memory: str) -> Way:
+    """Rank r has device r."""
+
+    @contextlib.contextmanager
+    def join(rank: int, place: Place) -> Iterator[Any]:
+        with _shared_memory(rank, place) as comm:
+            comm.connect(f"{memory}:{rank}", timeout=devices.CONNECT_SECONDS)
+            yield comm
+
+    return Way(join, _OWN_ON_DEVICES, lambda: devices.look(memory).missing, memory=memory, launcher="exec")
 
 
 # ---- peers -----------------------------------------------------------------------------------------------------------
@@ -127,9 +144,9 @@ def _lacks(module: str, program: str = "") -> Callable[[], str]:
 TRANSPORTS = {
     "shm": Way(_shared_memory, OWN),
     "threads": Way(None, OWN, launcher="threads"),
-    "mpi": Way(None, OWN, _not_built("mpi")),
-    "nccl": Way(None, OWN, _without_tensors("cuda"), memory="cuda"),
-    "hccl": Way(None, OWN, _without_tensors("npu"), memory="npu"),
+    "mpi": Way(_over_mpi, OWN, mpiexec.missing, launcher="mpiexec"),
+    "nccl": _on_devices("cuda"),
+    "hccl": _on_devices("npu"),
 }
 PEERS = {
     "gloo": Way(

@@ -1,4 +1,5 @@
-"""One rank that mpiexec started: ``python -m a2a.conformance.launched FILE``."""
+"""One rank that is a program of its own: ``python -m a2a.conformance.launched FILE [RANK]``. What mpiexec starts learns
+its rank from MPI."""
 
 from __future__ import annotations
 
@@ -8,22 +9,21 @@ import sys
 from pathlib import Path
 
 from .cases import Case
-from .groups import Place
+from .groups import WAYS, Place
 from .processes import die_with_parent, run_rank
-from .rank import Task
+from .rank import Task, preload
 
 
-def main(path: Path) -> None:
+def main(path: Path, rank: int = -1) -> None:
     die_with_parent()
     given = json.loads(path.read_text(encoding="utf-8"))
     os.kill(given["runner"], 0)  # an error when it, and with it our parent, is gone already
     place = Place(given["ranks"], given["job"], path.parent, ())
-    tasks = [
-        Task(Case(task["case"]), task["dtype"], tuple(task["signatures"]), tuple(task["frameworks"]))
-        for task in given["tasks"]
-    ]
-    run_rank(given["how"], -1, place, tasks, given["address"])
+    cases = [Case(facts) for facts in given["cases"]]
+    tasks = [Task(cases[at], dtype, tuple(names), tuple(frameworks)) for at, dtype, names, frameworks in given["tasks"]]
+    preload(tasks, WAYS[given["how"]])
+    run_rank(given["how"], rank, place, tasks, given["address"])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import faulthandler
 import json
 import os
@@ -12,7 +11,6 @@ import secrets
 import select
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,12 +20,14 @@ from functools import partial
 from pathlib import Path
 
 from .. import _core
-from . import frameworks
+from ..launch import Launch
+from . import frameworks, mpiexec
 from .groups import OPERATION_SECONDS, WAYS, Place
-from .rank import Task, run, tell, verdict_of
+from .rank import Task, preload, prepare, run, tell, verdict_of
 
 __all__ = ["Child", "Processes", "die_with_parent", "run_rank"]
 
+LAUNCHED = "a2a.conformance.launched"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -102,9 +102,16 @@ class Processes:
     def _start(self, place: Place) -> None:
         everyone = range(self._ranks)
         launcher = WAYS[self._how].launcher
+        if launcher in ("fork", "threads"):
+            preload(self._tasks, WAYS[self._how])
         if launcher == "mpiexec":
             command = self._mpiexec(place)
             self.children.append(Child(_fork(lambda: os.execvp(command[0], command)), everyone, launcher=True))
+        elif launcher == "exec":
+            file = self._write_session(place)
+            for rank in everyone:
+                program = [sys.executable, "-m", LAUNCHED, file, str(rank)]
+                self.children.append(Child(_fork(partial(os.execv, sys.executable, program)), [rank]))
         elif launcher == "threads":
             self.children.append(Child(_fork(self._threads), everyone))
         else:
@@ -117,11 +124,13 @@ class Processes:
     def _threads(self) -> None:
         def body(rank: int, bootstrap: _core.CoreBootstrap) -> None:
             comm = _core.connect(rank, self._ranks, bootstrap=bootstrap, timeout=OPERATION_SECONDS)
+            prepared = prepare(self._tasks, rank, WAYS[self._how])
             with comm, _connected(self._address, rank) as runner:
-                run(self._tasks, rank, comm, WAYS[self._how], runner)
+                run(self._tasks, rank, comm, WAYS[self._how], prepared, runner)
 
         for name in {name for task in self._tasks for name in task.frameworks}:
-            frameworks.load(name).prepare()  # in one thread, before there are several
+            with contextlib.suppress(Exception):  # each rank tells it
+                frameworks.load(name).prepare(0)  # in one thread, before there are several
         meeting = enumerate(_core.thread_bootstraps(self._ranks))
         threads = [threading.Thread(target=body, args=one, daemon=True) for one in meeting]
         for thread in threads:
@@ -130,12 +139,24 @@ class Processes:
             thread.join()
 
     def _mpiexec(self, place: Place) -> list[str]:
+        return mpiexec.command(self._ranks, "-m", LAUNCHED, self._write_session(place))
+
+    def _write_session(self, place: Place) -> str:
+        """For ranks that are other programs: a2a.conformance.launched reads it."""
         file = place.folder / "session.json"
-        tasks = [{**dataclasses.asdict(task), "case": task.case.facts} for task in self._tasks]
-        given = {"how": self._how, "ranks": self._ranks, "job": place.job, "address": self._address}
-        file.write_text(json.dumps({**given, "runner": os.getpid(), "tasks": tasks}), encoding="utf-8")
-        program = [sys.executable, "-m", "a2a.conformance.launched", str(file)]
-        return ["mpiexec", *_mpiexec_options(), "-n", str(self._ranks), *program]
+        cases = list({id(task.case): task.case for task in self._tasks}.values())
+        number = {id(case): at for at, case in enumerate(cases)}
+        given = {
+            "how": self._how,
+            "ranks": self._ranks,
+            "job": place.job,
+            "address": self._address,
+            "runner": os.getpid(),
+            "cases": [case.facts for case in cases],
+            "tasks": [[number[id(task.case)], task.dtype, task.signatures, task.frameworks] for task in self._tasks],
+        }
+        file.write_text(json.dumps(given), encoding="utf-8")
+        return str(file)
 
 
 def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: str) -> None:
@@ -146,13 +167,14 @@ def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: 
         try:
             group = stack.enter_context(way.join(rank, place))
         except Exception as error:
-            if rank >= 0:
-                with _connected(address, rank) as runner:
-                    tell(runner, {"rank": rank, "apart": verdict_of(error, way)})
+            own = rank if rank >= 0 else Launch.from_environ().rank
+            with _connected(address, own) as runner:
+                tell(runner, {"rank": own, "apart": verdict_of(error, way)})
             raise
         rank = group.rank if rank < 0 else rank
+        prepared = prepare(tasks, rank, way)
         with _connected(address, rank) as runner:
-            run(tasks, rank, group, way, runner)
+            run(tasks, rank, group, way, prepared, runner)
 
 
 @contextlib.contextmanager
@@ -186,14 +208,6 @@ def _fork(body: Callable[[], None]) -> int:
 
 def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _mpiexec_options() -> list[str]:
-    said = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
-    if not any(name in said for name in ("Open MPI", "OpenRTE", "PRRTE", "prterun")):
-        return []
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    return [*as_root, "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
@@ -20,9 +21,12 @@ from .frameworks import Framework
 from .groups import Way
 from .signatures import Call, of
 
-__all__ = ["PASS", "Task", "run", "tell", "verdict_of"]
+__all__ = ["PASS", "Task", "preload", "prepare", "run", "tell", "verdict_of"]
 
 PASS = "pass"
+_NEEDED = {"torch": ("{}",), "paddle": ("{}", "{}.utils.moe_utils"), "atb": ("{}",)}
+_FOR_GRADIENTS = {"torch": ("{}.nn.functional", "torch._dynamo")}
+"""What signatures import, and their libraries in the first call. {} is where a way has the library's functions."""
 _ALLOCATED = ("numpy", "torch", "paddle", "jax")
 """The frameworks that calls allocate outputs of."""
 
@@ -37,17 +41,40 @@ class Task:
     frameworks: tuple[str, ...]
 
 
-def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, runner: socket.socket) -> None:
+Prepared = dict[str, Framework | Exception]
+"""What a rank uses, by name, or why it cannot."""
+
+
+def preload(tasks: Sequence[Task], way: Way) -> None:
+    """Imports what the tasks call, which may take longer than a task may. Ranks that are forked share it."""
+    for signature in map(of, {name for task in tasks for name in task.signatures}):
+        more = _FOR_GRADIENTS.get(signature.library, ()) if signature.gradient else ()
+        for module in (*_NEEDED.get(signature.library, ()), *more):
+            with contextlib.suppress(ImportError):  # then the call tells it
+                importlib.import_module(module.format(way.modules[signature.library]))
+
+
+def prepare(tasks: Sequence[Task], rank: int, way: Way) -> Prepared:
+    """Gets the frameworks of the tasks ready, before the time of the first task begins."""
+    result: Prepared = {}
+    for name in dict.fromkeys(task.frameworks[rank] for task in tasks):
+        try:
+            framework = frameworks.load(name, way.memory)
+            framework.prepare(rank)
+            result[name] = framework
+        except Exception as error:
+            result[name] = error
+    return result
+
+
+def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, prepared: Prepared, runner: socket.socket) -> None:
     """Tells the runner one line for each task, {"rank": ..., "verdict": ...}."""
-    prepared: set[str] = set()
     data = _Data(rank)
     for task in tasks:
-        name = task.frameworks[rank]
-        framework = frameworks.load(name)
-        if name not in prepared:
-            framework.prepare()
-            prepared.add(name)
+        framework = prepared[task.frameworks[rank]]
         try:
+            if isinstance(framework, Exception):
+                raise framework
             verdict = attempt(task, data, framework, group, way.modules)
         except Exception as error:
             verdict = verdict_of(error, way)
@@ -57,7 +84,9 @@ def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, runner: socket.s
 def verdict_of(error: Exception, way: Way) -> str:
     refused = isinstance(error, NotImplementedError) or re.search(way.refusal, str(error))
     kind = "unsupported" if refused else "raises"
-    first, *_ = str(error).strip().splitlines() or [""]
+    # Paddle puts what a backward pass raises below "(External)" and a line of "=".
+    lines = (line.strip() for line in str(error).splitlines())
+    first = next((line for line in lines if line not in ("", "{", "(External)") and not line.startswith("===")), "")
     return f"{kind}: {type(error).__name__}: {first[:200]}"
 
 

@@ -18,6 +18,8 @@ from .signatures import SIGNATURES, of
 __all__ = ["Matrix"]
 
 MIXED = "mixed"
+DOUBLE = "test double"
+"""The fact that a run was on one: what it says of itself."""
 UNSUPPORTED = "unsupported"
 _LETTERS = {"wrong": "W", "raises": "R", "crash": "C", "hang": "H", UNSUPPORTED: "-"}
 LEGEND = (
@@ -45,7 +47,7 @@ class Matrix:
         task = result.task
         mixed = len(set(task.frameworks)) > 1
         block = MIXED if mixed else frameworks.short(task.frameworks[0])
-        row = of(task.signatures[0]).meeting if mixed else task.signatures[0]
+        row = of(task.signatures[0]).meeting() if mixed else task.signatures[0]
         verdict = result.verdict
         kind = verdict.partition(":")[0]
         self._cells[block][row][task.dtype][kind] += 1
@@ -75,7 +77,7 @@ class Matrix:
     def _blocks(self) -> list[tuple[str, Rows, list[str]]]:
         """Name, rows in the order of the signatures, and dtypes."""
         order = {one.name: at for at, one in enumerate(SIGNATURES)}
-        order |= {one.meeting: at for at, one in reversed(list(enumerate(SIGNATURES)))}
+        order |= {one.meeting(): at for at, one in reversed(list(enumerate(SIGNATURES)))}
         result = []
         for block, rows in self._cells.items():
             ordered: Rows = {
@@ -106,7 +108,8 @@ class Matrix:
         return lines
 
     def _total(self) -> str:
-        return ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing was run"
+        total = ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items())) or "nothing was run"
+        return f"{total}; on a test double, which says nothing about a device" if DOUBLE in self.facts else total
 
     def json(self) -> str:
         cells = {block: rows for block, rows, _ in self._blocks()}

@@ -21,14 +21,23 @@ ALL_ASSIGNMENTS = 3
 SAMPLED_ASSIGNMENTS = 12
 MEETINGS = 2
 """So often a peer may try again to make a group."""
+LONELY = 3
+"""After so many tasks in a row whose ranks could not even meet, the others end the same way without being tried."""
 
 
-def plan(cases: Sequence[Case], ranks: int, framework: str, libraries: Sequence[str] = tuple(OWN)) -> list[Task]:
-    """Every case in every dtype for every signature it applies to, with all ranks in one framework."""
+def plan(
+    cases: Sequence[Case],
+    ranks: int,
+    framework: str,
+    libraries: Sequence[str] = tuple(OWN),
+    memory: str = "host",
+) -> list[Task]:
+    """Every case in every dtype for every signature it applies to, with all ranks in one framework. ``memory``: where
+    its tensors live, as in Framework.MEMORY."""
     tasks = []
     for case in _of_size(cases, ranks):
-        fitting = _fitting(case, framework, libraries)
-        for dtype in _dtypes(case, [framework]):
+        fitting = _fitting(case, framework, libraries, memory)
+        for dtype in _dtypes(case, [framework], memory):
             for signature in fitting:
                 if signature.dtypes is None or dtype in signature.dtypes:
                     tasks.append(Task(case, dtype, (signature.name,) * ranks, (framework,) * ranks))
@@ -40,6 +49,7 @@ def plan_mixed(
     ranks: int,
     names: Sequence[str],
     libraries: Sequence[str] = tuple(OWN),
+    memory: str = "host",
     chance: random.Random | None = None,
 ) -> list[Task]:
     """The same with ranks in different frameworks. Each rank uses the words of its own framework, where those can meet
@@ -52,8 +62,8 @@ def plan_mixed(
     tasks = []
     turns: Counter[str] = Counter()
     for case, assignment in itertools.product(_of_size(cases, ranks), assignments):
-        offered = [_by_meeting(_fitting(case, name, libraries), name) for name in assignment]
-        dtypes = _dtypes(case, assignment)
+        offered = [_by_meeting(_fitting(case, name, libraries, memory), name, memory) for name in assignment]
+        dtypes = _dtypes(case, assignment, memory)
         chosen: dict[str, list[tuple[str, ...]]] = {dtype: [] for dtype in dtypes}
         for meeting in _common(offered):
             taken = [dtype for dtype in dtypes if all(_taking(one[meeting], dtype) for one in offered)]
@@ -72,24 +82,28 @@ def _of_size(cases: Sequence[Case], ranks: int) -> list[Case]:
     return [case for case in cases if case.ranks == ranks]
 
 
-def _dtypes(case: Case, names: Sequence[str]) -> list[str]:
-    common = frozenset.intersection(*(frameworks.load(name).DTYPES for name in names))
+def _dtypes(case: Case, names: Sequence[str], memory: str) -> list[str]:
+    common = frozenset.intersection(*(frameworks.load(name, memory).DTYPES for name in names))
     return [dtype for dtype in case.dtypes if dtype in common]
 
 
-def _fitting(case: Case, framework: str, libraries: Sequence[str]) -> list[Signature]:
+def _fitting(case: Case, framework: str, libraries: Sequence[str], memory: str) -> list[Signature]:
     return [
         one
         for one in SIGNATURES
-        if one.library in libraries and one.framework in ("", framework) and one.op == case.op and one.fits(case)
+        if one.library in libraries
+        and one.framework in ("", framework)
+        and (one.memory is None or memory in one.memory)
+        and one.op == case.op
+        and one.fits(case)
     ]
 
 
-def _by_meeting(signatures: Sequence[Signature], framework: str) -> dict[str, list[Signature]]:
+def _by_meeting(signatures: Sequence[Signature], framework: str, memory: str) -> dict[str, list[Signature]]:
     """A rank's choices for each exchange: the framework's own, or a2a's."""
     result: dict[str, list[Signature]] = {}
     for one in signatures:
-        result.setdefault(one.meeting, []).append(one)
+        result.setdefault(one.meeting(memory), []).append(one)
     for meeting, choices in result.items():
         result[meeting] = [one for one in choices if one.library == framework] or choices
     return result
@@ -107,7 +121,7 @@ def run(how: str, ranks: int, tasks: Sequence[Task], *, seconds: float = 20.0) -
     """Runs tasks with ``ranks`` ranks, one after another, and gives the result of each: a crash or a hang costs the
     task that it happens in, and the next begins with new ranks. ``how``: a transport of a2a, or a peer, with which
     every task has processes of its own, or every case where a launcher takes seconds. A task may take ``seconds``."""
-    done = failures = 0
+    done = failures = lonely = 0
     while done < len(tasks):
         with Session(how, ranks, _together(how, tasks, done)) as session:
             for result in session.results(seconds):
@@ -115,8 +129,12 @@ def run(how: str, ranks: int, tasks: Sequence[Task], *, seconds: float = 20.0) -
                     failures += 1  # its start is not what is tested, and it may fail on a busy machine
                     break
                 failures = 0
+                lonely = 0 if session.met else lonely + 1
                 done += 1
                 yield result
+        if lonely == LONELY:
+            yield from (Result(task, result.verdicts) for task in tasks[done:])
+            return
 
 
 def _together(how: str, tasks: Sequence[Task], start: int) -> Sequence[Task]:

@@ -18,7 +18,7 @@ from .rank import PASS, Task
 
 __all__ = ["Result", "Session"]
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 GRACE_SECONDS = 1.0
 """How long a rank may take to report after another has failed."""
 
@@ -57,7 +57,7 @@ class Session:
         self._address = f"\0a2a-conformance-{secrets.token_hex(8)}"
         self._processes = Processes(how, ranks, tasks, self._address)
         self.met = True
-        """Whether no rank has reported that it could not join the others."""
+        """Whether no rank has reported that it could not join the others, or was missing when the time was over."""
         self._told = [0] * ranks
         """How many tasks each rank has reported."""
         self._pending: dict[socket.socket, bytes] = {}
@@ -106,6 +106,7 @@ class Session:
             for key, _ in events:
                 self._handle(key.fileobj)
             if not events:
+                self.met = self.met and len(self._rank_of) == self._ranks
                 for rank in set(range(self._ranks)) - set(current.verdicts):
                     current.verdicts[rank] = "hang"
             elif len(self._rank_of) == self._ranks and not current.failed:  # all have come

@@ -44,6 +44,11 @@ A2A_API const char* to_string(Check);
 // What the environment variable A2A_CHECK says, otherwise `first`. Throws Error(invalid_argument) for other words.
 A2A_API Check default_check();
 
+// What serves this kind of device memory here, with its version; and which MPI there is between hosts, which is not
+// initialised by that. Throw Error(unsupported) that lists where they were looked for.
+A2A_API std::string library_for(Memory memory);
+A2A_API std::string mpi_library();
+
 // Every member makes the same sequence of calls. Each call that exchanges data takes the next operation number, on
 // success and on failure alike, so a rank whose arguments were refused stays in step with the others.
 //

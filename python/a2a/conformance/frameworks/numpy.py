@@ -19,7 +19,7 @@ DTYPES = frozenset(name for name in _ALL if hasattr(np, name) or hasattr(_MORE, 
 OUTPUTS = True
 
 
-def prepare() -> None:
+def prepare(rank: int) -> None:
     pass
 
 

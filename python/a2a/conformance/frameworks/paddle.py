@@ -24,11 +24,10 @@ DTYPES = frozenset(name for name in _ALL if hasattr(paddle, name)) - {"uint16", 
 OUTPUTS = True
 
 
-def prepare() -> None:
+def prepare(rank: int) -> None:
     paddle.device.set_device("cpu")
-    paddle.zeros([1]).reshape(
-        [-1]
-    )  # the first call of an operator registers all of them, which threads must not do at once
+    # The first call of an operator registers all of them, which threads must not do at once.
+    paddle.zeros([1]).reshape([-1])
 
 
 def tensor(memory: npt.NDArray[np.uint8], offset: int, dtype: str, shape: tuple[int, ...]) -> Any:

@@ -18,7 +18,7 @@ DTYPES = frozenset(name for name in _ALL if hasattr(torch, name))
 OUTPUTS = True
 
 
-def prepare() -> None:
+def prepare(rank: int) -> None:
     torch.set_num_threads(1)
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..cases import Case
 
-__all__ = ["FLOATS", "Call", "Signature", "differentiable", "equal", "packed", "register", "rows"]
+__all__ = ["DEVICES", "FLOATS", "HOST", "Call", "Signature", "differentiable", "equal", "packed", "register", "rows"]
 
 Counts = npt.NDArray[np.int64]
 
@@ -76,8 +76,12 @@ class Signature:
     """Whether it receives into given tensors."""
     dtypes: frozenset[str] | None = None
     """None: every dtype of the framework."""
+    memory: frozenset[str] | None = None
+    """Where the tensors may be, as in Framework.MEMORY. None: anywhere."""
     meets: str = ""
     """The exchange that it is to the other ranks: those with the same may meet in one. "" is its own name."""
+    meets_on_devices: str = ""
+    """The same there, where it is another one."""
     gradient: bool = False
     """Whether it also sends gradients the way back."""
     send_shapes: Callable[[Case, int], list[tuple[int, ...]]] = Case.send_shapes
@@ -91,13 +95,14 @@ class Signature:
     def library(self) -> str:
         return self.name.partition(".")[0]
 
-    @property
-    def meeting(self) -> str:
-        return self.meets or self.name
+    def meeting(self, memory: str = "host") -> str:
+        there = "" if memory == "host" else self.meets_on_devices
+        return there or self.meets or self.name
 
 
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64", "complex64", "complex128"})
 """The dtypes that have gradients in every framework with gradients."""
+HOST, DEVICES = frozenset({"host"}), frozenset({"cuda", "npu"})
 
 
 def register(signatures: list[Signature], framework: str = "") -> Callable[..., Callable[[Run], Run]]:

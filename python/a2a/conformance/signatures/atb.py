@@ -51,6 +51,7 @@ def _result_shapes(case: Case, rank: int) -> list[tuple[int, ...]]:
     _fits,
     out=False,
     dtypes=_DTYPES,
+    memory=frozenset({"host", "npu"}),
     send_shapes=_send_shapes,
     result_shapes=_result_shapes,
 )

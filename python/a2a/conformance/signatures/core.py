@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import _core, quantized_all_reduce
-from ._signature import Call, Signature, equal, packed, register, rows
+from ._signature import DEVICES, HOST, Call, Signature, equal, packed, register, rows
 
 SIGNATURES: list[Signature] = []
 signature = register(SIGNATURES)
@@ -29,9 +29,14 @@ def _(c: Call) -> None:
 
 @signature("core.alltoallv of shared memory", "alltoallv", framework="numpy", meets="alltoallv")
 def _(c: Call) -> None:
+    c.group.alltoallv(_in_shared_memory(c), *_alltoallv(c)[1:])
+
+
+def _in_shared_memory(c: Call) -> Any:
+    """A copy of what is sent, which the peers can read where it is."""
     send = c.group.empty(c.send.shape, c.send.dtype)
     send[...] = c.send
-    c.group.alltoallv(send, *_alltoallv(c)[1:])
+    return send
 
 
 @signature("core.alltoallv in a group", "alltoallv")
@@ -53,18 +58,18 @@ def _(c: Call) -> None:
 @signature("core.plan_alltoallv transposed", "alltoallv", packed)
 def _(c: Call) -> None:
     seen = _core.describe_tensor(c.send)
-    like = seen["framework"] if seen["framework"] in ("torch", "paddle") else "numpy"
-    gradient = c.group.empty(seen["shape"], seen["dtype"], like)
+    # Nothing can be received into a JAX array. Any tensor of this shape will do: the plan only looks at it.
+    gradient = c.group.empty(seen["shape"], seen["dtype"]) if seen["framework"] == "jax" else c.send
     back = c.group.plan_alltoallv(c.recv, c.recv_counts, gradient, c.send_counts)
     back.transpose().run(c.send, c.recv)
 
 
-@signature("core.alltoall", "alltoallv", equal, meets="alltoallv")
+@signature("core.alltoall", "alltoallv", equal, meets="alltoallv", meets_on_devices="core.alltoall")
 def _(c: Call) -> None:
     c.group.alltoall(c.send, c.recv)
 
 
-@signature("core.alltoall async", "alltoallv", equal, meets="alltoallv")
+@signature("core.alltoall async", "alltoallv", equal, meets="alltoallv", meets_on_devices="core.alltoall")
 def _(c: Call) -> None:
     c.group.alltoall(c.send, c.recv, async_op=True).wait()
 
@@ -124,6 +129,11 @@ def _(c: Call) -> None:
     c.group.global_scatter(c.send, *c.expert_counts, out=c.recv)
 
 
+@signature("core.global_scatter of shared memory", "global_scatter", framework="numpy", meets="global_scatter")
+def _(c: Call) -> None:
+    c.group.global_scatter(_in_shared_memory(c), *c.expert_counts, out=c.recv)
+
+
 @signature("core.global_scatter async", "global_scatter", out=False, meets="global_scatter")
 def _(c: Call) -> list[Any]:
     work = c.group.global_scatter(c.send, *c.expert_counts, async_op=True)
@@ -146,6 +156,11 @@ def _(c: Call) -> None:
     c.group.global_gather(c.send, *c.expert_counts, out=c.recv)
 
 
+@signature("core.global_gather of shared memory", "global_gather", framework="numpy", meets="global_gather")
+def _(c: Call) -> None:
+    c.group.global_gather(_in_shared_memory(c), *c.expert_counts, out=c.recv)
+
+
 @signature("core.global_gather async", "global_gather", out=False, meets="global_gather")
 def _(c: Call) -> list[Any]:
     work = c.group.global_gather(c.send, *c.expert_counts, async_op=True)
@@ -158,6 +173,17 @@ def _(c: Call) -> None:
     c.group.plan_global_gather(c.send, *c.expert_counts).run(c.send, c.recv)
 
 
-@signature("core.quantized_all_reduce", "quantized_all_reduce", out=False)
+@signature("core.quantized_all_reduce", "quantized_all_reduce", out=False, memory=HOST)
+def _(c: Call) -> list[Any]:
+    return [quantized_all_reduce(c.group, c.send, c.case.facts["scale"], c.case.facts["offset"])]
+
+
+@signature(
+    "core.quantized_all_reduce on a device",
+    "quantized_all_reduce",
+    out=False,
+    framework="torch",
+    memory=DEVICES,
+)
 def _(c: Call) -> list[Any]:
     return [quantized_all_reduce(c.group, c.send, c.case.facts["scale"], c.case.facts["offset"])]

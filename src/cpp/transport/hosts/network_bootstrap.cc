@@ -1,7 +1,8 @@
 #include "transport/hosts/network_bootstrap.h"
 
-#include <atomic>
 #include <chrono>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "a2a/work.h"
@@ -10,10 +11,17 @@
 namespace a2a::hosts {
 namespace {
 
-// Communicators have channels of their own, see HostsTransport.
-uint64_t next_channel() {
-  static std::atomic<uint64_t> made{0};
-  return uint64_t{1} << 63 | ++made;
+// Communicators have channels of their own, see HostsTransport. The hash is FNV-1a, because every process has to come
+// to the same.
+uint64_t next_channel(const std::string& name) {
+  static auto& mutex = *new std::mutex;
+  static auto& made = *new std::map<std::string, uint64_t>;
+  const std::lock_guard lock(mutex);
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name + "#" + std::to_string(++made[name])) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return uint64_t{1} << 63 | hash;
 }
 
 std::string absent(const std::map<Endpoint, std::string>& here, int size) {
@@ -26,8 +34,8 @@ std::string absent(const std::map<Endpoint, std::string>& here, int size) {
 
 }  // namespace
 
-NetworkBootstrap::NetworkBootstrap(std::shared_ptr<Network> network)
-    : network_(std::move(network)), channel_(next_channel()) {}
+NetworkBootstrap::NetworkBootstrap(std::shared_ptr<Network> network, const std::string& name)
+    : network_(std::move(network)), channel_(next_channel(name)) {}
 
 NetworkBootstrap::~NetworkBootstrap() { network_->close(channel_); }
 

@@ -181,30 +181,47 @@ void RemoteExchange::begin_memory(Rank peer) {
   } else if (carriage(p.theirs) == Carriage::memory) {
     for (const Run& run : p.recvs) p.transfers.push_back(network_.receive(there, tag, run.data, run.bytes));
   }
-  const auto own_tag = static_cast<uint32_t>(p.mine.where);
-  if (carriage(p.mine) == Carriage::packed) {
-    p.outgoing = gathered(p.sends, p.mine.sent);
-    p.transfers.push_back(
-        network_.send(there, own_tag, reinterpret_cast<const std::byte*>(p.outgoing.data()), p.outgoing.size()));
-  } else if (carriage(p.mine) == Carriage::memory) {
-    for (const Run& run : p.sends) p.transfers.push_back(network_.send(there, own_tag, run.data, run.bytes));
-  }
-  if (p.transfers.empty()) return;
+  p.sends_memory = carriage(p.mine) == Carriage::memory || carriage(p.mine) == Carriage::packed;
+  if (p.transfers.empty() && !p.sends_memory) return;
   ++unfinished_;
   moving_.push_back(peer);
+  if (!p.sends_memory) return;
+  unsent_.push_back(peer);
+  begin_sends();
+}
+
+// A few peers at a time, so that not all of a large exchange is packed or handed to the network at once. Receives are
+// there from the beginning, so whoever sends first, nobody waits for a turn of the other side.
+void RemoteExchange::begin_sends() {
+  constexpr int kWindow = 8;
+  for (; sending_ < kWindow && !unsent_.empty(); unsent_.pop_front(), ++sending_) {
+    Pair& p = pair(unsent_.front());
+    const Endpoint there = places_.endpoint_of(unsent_.front());
+    const auto tag = static_cast<uint32_t>(p.mine.where);
+    if (carriage(p.mine) == Carriage::packed) {
+      p.outgoing = gathered(p.sends, p.mine.sent);
+      p.transfers.push_back(
+          network_.send(there, tag, reinterpret_cast<const std::byte*>(p.outgoing.data()), p.outgoing.size()));
+    } else {
+      for (const Run& run : p.sends) p.transfers.push_back(network_.send(there, tag, run.data, run.bytes));
+    }
+  }
 }
 
 bool RemoteExchange::advance() {
   const size_t before = moving_.size();
   std::erase_if(moving_, [this](Rank peer) { return advance(peer); });
+  begin_sends();
   return moving_.size() != before;
 }
 
 bool RemoteExchange::advance(Rank peer) {
   Pair& p = pair(peer);
   std::erase_if(p.transfers, [](const auto& transfer) { return transfer->done(); });
-  if (!p.transfers.empty()) return false;
+  if (!p.transfers.empty() || std::ranges::find(unsent_, peer) != unsent_.end()) return false;
+  if (p.sends_memory) --sending_;
   if (p.waits_for_packed) scatter(p.incoming, p.recvs);
+  p.waits_for_packed = false;
   p.incoming.clear();
   p.outgoing.clear();
   --unfinished_;
@@ -219,7 +236,7 @@ bool RemoteExchange::waits_for_network() const {
 
 bool RemoteExchange::arrived(Rank peer) const {
   const Pair& p = pairs_[static_cast<size_t>(peer)];
-  return p.settled && p.transfers.empty() && shm::agree(p.mine, p.theirs);
+  return p.settled && p.transfers.empty() && !p.waits_for_packed && shm::agree(p.mine, p.theirs);
 }
 
 bool RemoteExchange::waits_for(Rank peer) const {
@@ -228,6 +245,7 @@ bool RemoteExchange::waits_for(Rank peer) const {
 }
 
 void RemoteExchange::abandon() noexcept {
+  unsent_.clear();
   for (const Rank peer : moving_) {
     for (const auto& transfer : pair(peer).transfers) transfer->abandon();
   }

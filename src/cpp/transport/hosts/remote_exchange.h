@@ -1,6 +1,7 @@
 // What one operation has to do with the ranks of other hosts.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,7 @@ class RemoteExchange {
     shm::Head mine{}, theirs{};
     std::span<const Run> sends, recvs;
     std::string outgoing, incoming;  // packed, or on its way in an entry or a message
+    bool sends_memory = false;       // to be sent, or being sent
     bool payload_arrived = false;
     bool waits_for_packed = false;
     std::vector<std::unique_ptr<Transfer>> transfers;
@@ -65,6 +67,7 @@ class RemoteExchange {
   void settle(Pair& pair);
   void agree(Rank peer);
   void begin_memory(Rank peer);
+  void begin_sends();
   bool advance(Rank peer);
 
   const Batch& batch_;
@@ -75,8 +78,10 @@ class RemoteExchange {
   Network& network_;
   std::vector<Pair> pairs_;  // by rank
   std::vector<Rank> moving_;
-  int unsettled_ = 0;   // pairs
-  int unfinished_ = 0;  // pairs whose memory the network has or will have
+  std::deque<Rank> unsent_;  // agreed, their memory waits for its turn
+  int sending_ = 0;          // pairs
+  int unsettled_ = 0;        // pairs
+  int unfinished_ = 0;       // pairs whose memory the network has or will have
   std::vector<std::string> quarrels_;
 };
 

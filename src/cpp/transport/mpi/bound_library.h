@@ -19,7 +19,7 @@ class BoundLibrary final : public Library {
 
   BoundLibrary(const DynamicLibrary& library, std::optional<int> fortran_handle) : library_(library) {
     resolve();
-    describe();
+    name_ = describe(library);
     initialise(fortran_handle.has_value());
     const Comm parent = fortran_handle ? Abi::from_fortran(library_, *fortran_handle) : Abi::world(library_);
     check(comm_dup_(parent, &comm_), "MPI_Comm_dup");
@@ -136,7 +136,6 @@ class BoundLibrary final : public Library {
     library_.require("MPI_Finalized", &finalized_);
     library_.require("MPI_Finalize", &finalize_);
     library_.require("MPI_Query_thread", &query_thread_);
-    library_.require("MPI_Get_library_version", &get_library_version_);
     library_.require("MPI_Error_string", &error_string_);
     library_.require("MPI_Comm_dup", &comm_dup_);
     library_.require("MPI_Comm_free", &comm_free_);
@@ -151,15 +150,6 @@ class BoundLibrary final : public Library {
     library_.require("MPI_Get_count", &get_count_);
     library_.require("MPI_Test", &test_);
     library_.require("MPI_Cancel", &cancel_);
-  }
-
-  void describe() {
-    constexpr int kLongest = 8192;  // of all ABIs
-    std::string text(kLongest, '\0');
-    int length = 0;
-    check(get_library_version_(text.data(), &length), "MPI_Get_library_version");
-    text.resize(static_cast<size_t>(length));
-    name_ = library_.where() + ": " + text.substr(0, text.find_first_of("\n\t,"));
   }
 
   void initialise(bool given) {
@@ -190,7 +180,6 @@ class BoundLibrary final : public Library {
   int (*finalized_)(int*) = nullptr;
   int (*finalize_)() = nullptr;
   int (*query_thread_)(int*) = nullptr;
-  int (*get_library_version_)(char*, int*) = nullptr;
   int (*error_string_)(int, char*, int*) = nullptr;
   int (*comm_dup_)(Comm, Comm*) = nullptr;
   int (*comm_free_)(Comm*) = nullptr;

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "a2a/communicator.h"
+
 namespace a2a::mpi {
 namespace {
 
@@ -32,14 +34,32 @@ void prepare_fabric(const std::string& directory) {
   ::dlopen((directory + "libfabric.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);  // MPI looks for it by name and finds this
 }
 
+DynamicLibrary find() {
+  auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names()});
+  prepare_fabric(library.directory());
+  return library;
+}
+
 }  // namespace
 
+std::string describe(const DynamicLibrary& library) {
+  constexpr size_t kLongest = 8192;  // of all ABIs
+  std::string text(kLongest, '\0');
+  int length = 0;
+  int (*get_version)(char*, int*) = nullptr;
+  library.require("MPI_Get_library_version", &get_version);
+  if (get_version(text.data(), &length) != 0) length = 0;
+  text.resize(static_cast<size_t>(length));
+  return library.where() + ": " + text.substr(0, text.find_first_of("\n\t,"));
+}
+
 std::unique_ptr<Library> open_library(std::optional<int> fortran_handle) {
-  const auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names()});
-  prepare_fabric(library.directory());
+  const DynamicLibrary library = find();
   if (has_standard_abi(library)) return bind_standard_abi(library, fortran_handle);
   if (library.find("ompi_mpi_comm_world") != nullptr) return bind_open_mpi_abi(library, fortran_handle);
   return bind_mpich_abi(library, fortran_handle);
 }
 
 }  // namespace a2a::mpi
+
+std::string a2a::mpi_library() { return mpi::describe(mpi::find()); }

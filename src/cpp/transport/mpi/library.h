@@ -45,12 +45,15 @@ class Library {
   // Gives the communicator back, and finalises MPI when it was initialised here. Waits for all other processes.
   virtual void finalise() = 0;
 
-  // "MPI (libmpi.so.12): MPICH Version: 5.0.2"
+  // See describe().
   const std::string& name() const { return name_; }
 
  protected:
   std::string name_;
 };
+
+// "MPI (libmpi.so.12): MPICH Version: 5.0.2"
+std::string describe(const DynamicLibrary& library);
 
 // Finds and initialises the library, if nobody did, and duplicates a communicator: the one with this Fortran handle,
 // otherwise MPI_COMM_WORLD. Collective over it. Throws Error(unsupported) when there is no usable MPI.

@@ -255,6 +255,6 @@ std::shared_ptr<hosts::Network> network(std::optional<int> fortran_handle) {
 
 }  // namespace a2a::mpi
 
-std::shared_ptr<a2a::Bootstrap> a2a::mpi_bootstrap(std::optional<int> fortran_handle) {
-  return std::make_shared<hosts::NetworkBootstrap>(mpi::network(fortran_handle));
+std::shared_ptr<a2a::Bootstrap> a2a::mpi_bootstrap(std::optional<int> fortran_handle, const std::string& name) {
+  return std::make_shared<hosts::NetworkBootstrap>(mpi::network(fortran_handle), name);
 }

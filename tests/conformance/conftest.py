@@ -1,0 +1,9 @@
+"""What the tests of tests/python have, too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "python"))
+from cpp_build import build_dir  # noqa: F401 (a fixture)
