@@ -11,6 +11,8 @@ import cmake_tools
 import pytest
 
 _SOURCE = Path(__file__).parents[2]
+# test_scorecard.py takes liba2a from there, with the points at which it strikes ranks.
+_OPTIONS = ("-G", "Ninja", "-DA2A_BUILD_TESTS=ON", "-DA2A_FAULTS=ON")
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +26,6 @@ def build_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     with (build / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         faulthandler.cancel_dump_traceback_later()  # this takes longer than a test may
-        cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), "-G", "Ninja", "-DA2A_BUILD_TESTS=ON")
+        cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), *_OPTIONS)
         cmake_tools.run("cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0))))
     return build

@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <thread>
 
 #include "a2a/bootstrap.h"
 #include "a2a/bootstrap_socket.h"
+#include "a2a/process.h"
 
 namespace a2a {
 namespace {
@@ -99,18 +101,19 @@ class Hub final : public Bootstrap {
  public:
   Hub(int size, const std::string& job, Deadline deadline)
       : size_(size), job_(job), guests_(static_cast<size_t>(size)) {
-    Socket listener = new_socket();
+    listener_ = new_socket();
     const Address address = address_of(job);
-    if (::bind(listener.fd(), address.get(), address.length) != 0) {
+    if (::bind(listener_.fd(), address.get(), address.length) != 0) {
       if (errno == EADDRINUSE) report_twin(address);
       socket_failure("cannot bind the socket of job '" + job + "'");
     }
-    if (::listen(listener.fd(), size) != 0) socket_failure("listen");
-    std::vector<Socket> strangers;  // connected, but have not said who they are
+    if (::listen(listener_.fd(), size) != 0) socket_failure("listen");
     while (!missing().empty()) {
       if (deadline.passed()) late(missing());
-      wait(listener, strangers, deadline);
+      wait(deadline);
     }
+    strangers_.clear();
+    listener_ = Socket();
   }
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
@@ -137,10 +140,12 @@ class Hub final : public Bootstrap {
   };
   Guest& guest(Rank rank) { return guests_[static_cast<size_t>(rank)]; }
 
+  bool joined(Rank rank) { return rank >= 1 && rank < size_ && guest(rank).socket.open(); }
+
   std::vector<Rank> missing() {
     std::vector<Rank> ranks;
     for (Rank r = 1; r < size_; ++r) {
-      if (!guest(r).socket.open()) ranks.push_back(r);
+      if (!joined(r)) ranks.push_back(r);
     }
     return ranks;
   }
@@ -149,11 +154,17 @@ class Hub final : public Bootstrap {
     const std::string text = "job '" + job_ + "': rank " + std::to_string(rank) + " (pid " +
                              std::to_string(guest(rank).pid) + ") was lost while the ranks met";
     tell_everybody(Code::peer_lost, text);
+    tell_latecomers(Code::peer_lost, text, 0);
     throw Error(Code::peer_lost, text);
   }
 
   [[noreturn]] void late(const std::vector<Rank>& ranks) {
-    const std::string text = "job '" + job_ + "': rank 0 timed out waiting for rank " + list(ranks);
+    std::string who;
+    for (const Rank r : ranks) {
+      who += (who.empty() ? "rank " : ", rank ") + std::to_string(r);
+      if (guest(r).pid > 0) who += " (" + process_in_words(guest(r).pid) + ")";
+    }
+    const std::string text = "job '" + job_ + "': rank 0 timed out waiting for " + who;
     tell_everybody(Code::timeout, text);
     throw Error(Code::timeout, text);
   }
@@ -161,6 +172,22 @@ class Hub final : public Bootstrap {
   void tell_everybody(Code code, const std::string& text) {
     for (Guest& g : guests_) {
       if (g.socket.open()) send(g.socket.fd(), {.kind = Header::refusal, .size = static_cast<int32_t>(code)}, text);
+    }
+  }
+
+  // Ranks are started at about the same time. One that finds nobody would wait for a rank 0 that has left already.
+  // `told` of those who are missing have heard it.
+  void tell_latecomers(Code code, const std::string& text, size_t told) {
+    const Deadline deadline = Deadline::at(Deadline::Clock::now() + 300ms);
+    const Header refusal{.kind = Header::refusal, .size = static_cast<int32_t>(code)};
+    for (const Socket& stranger : strangers_) send(stranger.fd(), refusal, text);
+    for (told += strangers_.size(); told < missing().size() && !deadline.passed();) {
+      pollfd fd{listener_.fd(), POLLIN, 0};
+      if (::poll(&fd, 1, slice(deadline)) <= 0) continue;
+      const Socket newcomer(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!newcomer.open() || other_end(newcomer.fd()).uid != ::geteuid()) continue;
+      send(newcomer.fd(), refusal, text);
+      ++told;
     }
   }
 
@@ -176,9 +203,9 @@ class Hub final : public Bootstrap {
   }
 
   // Waits a little for newcomers, introductions and departures.
-  void wait(const Socket& listener, std::vector<Socket>& strangers, Deadline deadline) {
-    std::vector<pollfd> fds{{listener.fd(), POLLIN, 0}};
-    for (const Socket& s : strangers) fds.push_back({s.fd(), POLLIN, 0});
+  void wait(Deadline deadline) {
+    std::vector<pollfd> fds{{listener_.fd(), POLLIN, 0}};
+    for (const Socket& s : strangers_) fds.push_back({s.fd(), POLLIN, 0});
     std::vector<Rank> present;
     for (Rank r = 1; r < size_; ++r) {
       if (!guest(r).socket.open()) continue;
@@ -187,23 +214,28 @@ class Hub final : public Bootstrap {
     }
     if (::poll(fds.data(), fds.size(), slice(deadline)) <= 0) return;
     for (size_t i = 0; i < present.size(); ++i) {
-      if ((fds[1 + strangers.size() + i].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0) lost(present[i]);
+      if ((fds[1 + strangers_.size() + i].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0) lost(present[i]);
     }
-    std::vector<Socket> quiet;
-    for (size_t i = 0; i < strangers.size(); ++i) {
-      if (fds[1 + i].revents == 0) {
-        quiet.push_back(std::move(strangers[i]));
-      } else {
-        admit(std::move(strangers[i]));
-      }
+    // All of them are still strangers when one is refused, and are told why.
+    std::vector<Socket> speaking;
+    for (size_t i = strangers_.size(); i > 0; --i) {
+      if (fds[i].revents == 0) continue;
+      speaking.push_back(std::move(strangers_[i - 1]));
+      strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(i) - 1);
     }
-    strangers = std::move(quiet);
+    const size_t silent = strangers_.size();
+    std::ranges::move(speaking, std::back_inserter(strangers_));
+    while (strangers_.size() > silent) {
+      Socket socket = std::move(strangers_.back());
+      strangers_.pop_back();
+      admit(std::move(socket));
+    }
     if (fds[0].revents == 0) return;
-    Socket newcomer(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+    Socket newcomer(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!newcomer.open() && (errno == EMFILE || errno == ENFILE))
       socket_failure("cannot accept rank " + list(missing()));
     // Anybody on the host may connect to an abstract name; other users are hung up on without an answer.
-    if (newcomer.open() && other_end(newcomer.fd()).uid == ::geteuid()) strangers.push_back(std::move(newcomer));
+    if (newcomer.open() && other_end(newcomer.fd()).uid == ::geteuid()) strangers_.push_back(std::move(newcomer));
   }
 
   void admit(Socket socket) {
@@ -216,7 +248,7 @@ class Hub final : public Bootstrap {
               ", rank 0 with size " + std::to_string(size_);
     } else if (h.rank < 1 || h.rank >= size_) {
       wrong = "rank " + std::to_string(h.rank) + " is not between 1 and " + std::to_string(size_ - 1);
-    } else if (guest(h.rank).socket.open()) {
+    } else if (joined(h.rank)) {
       wrong = "rank " + std::to_string(h.rank) + " joined twice, from pid " + std::to_string(guest(h.rank).pid) +
               " and pid " + std::to_string(h.pid);
     }
@@ -224,6 +256,7 @@ class Hub final : public Bootstrap {
       wrong = "job '" + job_ + "': " + wrong;
       send(socket.fd(), {.kind = Header::refusal, .size = static_cast<int32_t>(Code::invalid_argument)}, wrong);
       tell_everybody(Code::invalid_argument, wrong);
+      tell_latecomers(Code::invalid_argument, wrong, joined(h.rank) ? 0 : 1);
       throw Error(Code::invalid_argument, wrong);
     }
     if (send(socket.fd(), {.kind = Header::welcome, .pid = ::getpid()})) guest(h.rank) = {std::move(socket), h.pid};
@@ -248,6 +281,8 @@ class Hub final : public Bootstrap {
 
   int size_;
   std::string job_;
+  Socket listener_;                // until everybody is there
+  std::vector<Socket> strangers_;  // connected, but have not said who they are
   std::vector<Guest> guests_;
 };
 
@@ -287,7 +322,7 @@ class Spoke final : public Bootstrap {
       throw Error(Code::unsupported, "job '" + job_ + "': a process of another user holds this job's name");
     }
     const Header hello{.kind = Header::hello, .rank = rank_, .size = size_, .pid = ::getpid()};
-    if (!send(socket.fd(), hello)) return false;
+    send(socket.fd(), hello);  // where that fails, rank 0 may have left with a word why
     const auto message = next(socket, deadline);
     if (!message) return false;
     socket_ = std::move(socket);
@@ -300,7 +335,8 @@ class Spoke final : public Bootstrap {
     while (::poll(&fd, 1, slice(deadline)) <= 0) {
       if (deadline.passed() && ::poll(&fd, 1, kGraceMilliseconds) <= 0) {
         throw Error(Code::timeout,
-                    "job '" + job_ + "': rank " + std::to_string(rank_) + " timed out waiting for the other ranks");
+                    "job '" + job_ + "': rank " + std::to_string(rank_) + " timed out waiting for rank 0 (" +
+                        process_in_words(other_end(socket.fd()).pid) + ") to say that all ranks are there");
       }
     }
     auto message = receive(socket.fd());

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/shm/faultpoint.h"
+
 namespace a2a::shm {
 namespace {
 
@@ -146,6 +148,7 @@ void Exchange::offer(Membership& m, Rank peer) {
   if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind, head);
   std::memcpy(&line.head, &head, sizeof(head));
   if (kind == Kind::inlined) gather(p.source, const_cast<std::byte*>(inline_payload(line)), p.mine.sent);
+  faultpoint("publish");
   publish(line, n);
   if (p.out != Pair::Out::settled) unsettled_.push_back(peer);
 }
@@ -208,6 +211,7 @@ bool Exchange::stage_chunk(Membership& m, Rank peer) {
   }
   const size_t bytes = p.out_left > 1 ? shape.chunk_bytes : (p.mine.sent - 1) % shape.chunk_bytes + 1;
   fill(ring, p.source, ring.base + shape.offset(ring.produced), bytes);
+  faultpoint("stage");
   ++ring.produced;
   if (--p.out_left == 0) {
     p.out = Pair::Out::settled;
@@ -256,7 +260,9 @@ bool Exchange::advance(Membership& m) {
       write_text(words.quarrel_text[number() % kSlots], quarrels());
       words.quarrel[number() % kSlots].store(number(), std::memory_order_release);
     }
+    faultpoint("acknowledge");
     words.done.store(number(), std::memory_order_release);
+    faultpoint("acknowledged");
   }
   if (moved) m.wake_sleepers();
   if (received_ && unsettled_.empty() && heard_all(m)) finish(m);
@@ -298,6 +304,7 @@ bool Exchange::open(Membership& m, Rank peer) {
     case Kind::inlined:
       if (p.in_left > kInlineBytes) nonsense(m, peer, "kind");
       scatter(p.target, inline_payload(line), p.in_left);
+      faultpoint("copy");
       p.in_left = 0;
       p.in = Pair::In::arrived;
       break;
@@ -360,6 +367,7 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
   while (p.in_left > 0 && p.in_next < available) {
     const size_t bytes = std::min(p.in_left, shape.chunk_bytes);
     scatter(p.target, base + shape.offset(p.in_next), bytes, stores_);
+    faultpoint("copy");
     p.in_left -= bytes;
     ++p.in_next;
     if (p.in_left > 0) pipe.consumed.store(p.in_next, std::memory_order_release);
@@ -392,6 +400,7 @@ void Exchange::pull(Membership& m, Rank peer) {
     const ReadingGuard guard(m, peer);
     p.in_left -= copy(p.remote, p.target, step, stores_);
   }
+  faultpoint("copy");
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
 

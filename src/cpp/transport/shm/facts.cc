@@ -83,7 +83,7 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   };
   const auto op = [](const Head& head) { return std::string(to_string(static_cast<Op>(head.op))); };
   const auto memory = [](const Head& head) { return std::string(to_string(static_cast<Memory>(head.memory))); };
-  if (family(mine) != family(theirs)) {
+  if (mine.op != theirs.op && family(mine) != family(theirs)) {
     return "operation #" + std::to_string(signature.number) + ": " + both(" calls ", op(mine), op(theirs));
   }
   const std::string name = name_of(signature) + ": ";

@@ -14,7 +14,9 @@
 #include <fstream>
 #include <optional>
 
+#include "a2a/process.h"
 #include "transport/shm/copy.h"
+#include "transport/shm/faultpoint.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/progress.h"
 #include "transport/shm/socket.h"
@@ -22,7 +24,7 @@
 namespace a2a::shm {
 namespace {
 
-constexpr uint32_t kProtocol = 3;  // changes with every change of layout.h or of the two structs below
+constexpr uint32_t kProtocol = 4;  // changes with every change of layout.h or of the two structs below
 
 // What a rank says of itself through the bootstrap.
 struct Address {
@@ -48,6 +50,7 @@ struct Hello {
   int32_t rank = 0;
   uint64_t nonce = 0;
   uint32_t gave_up = 0;  // 1: this rank could not go on; do not wait for it
+  int32_t culprit = -1;  // then: the rank that it has missed, if that is why
 };
 
 // The answer to "can you read my memory?".
@@ -147,20 +150,54 @@ class Guest {
 
   // Ranks may die before they have connected. Where their processes can be seen, that is noticed at once.
   void watch(const Address& mine) {
+    Rank dead = -1;
     for (Rank peer = 0; peer < size_; ++peer) {
       const bool visible = remote(peer) && at(peer).pid_namespace == mine.pid_namespace;
       watched_.emplace_back(visible ? static_cast<int>(::syscall(SYS_pidfd_open, at(peer).pid, 0)) : -1);
-      if (visible && watched_.back().get() < 0 && errno == ESRCH) lost(peer);
+      if (visible && watched_.back().get() < 0 && errno == ESRCH) dead = peer;
     }
+    if (dead >= 0) lost(dead);
   }
 
-  [[noreturn]] void lost(Rank peer) const {
-    throw Error(Code::peer_lost,
-                rank_name(peer) + " (pid " + std::to_string(at(peer).pid) + ") was lost while the ranks met");
+  std::string in_words(Rank peer) const {
+    const bool visible = watched_[static_cast<size_t>(peer)].get() >= 0;
+    return rank_name(peer) + (visible ? " (" + process_in_words(at(peer).pid) + ")" : "");
   }
 
-  // Waits until one of these descriptors can be read, and returns its index. Throws when a rank dies first.
-  size_t await_readable(const std::vector<int>& sources) const {
+  std::vector<Rank> gone() const {
+    constexpr int kGrace = 20;  // milliseconds: a process that ends closes its sockets a little earlier
+    std::vector<pollfd> processes;
+    for (const Fd& process : watched_) processes.push_back({process.get(), POLLIN, 0});
+    if (::poll(processes.data(), processes.size(), kGrace) > 0) ::poll(processes.data(), processes.size(), 0);
+    std::vector<Rank> ranks;
+    for (Rank r = 0; r < size_; ++r) {
+      if (processes[static_cast<size_t>(r)].revents != 0) ranks.push_back(r);
+    }
+    return ranks;
+  }
+
+  // A peer that hangs up or exits may have given up because of another one: whoever is gone is named.
+  [[noreturn]] void lost(Rank peer) {
+    std::vector<Rank> ranks = gone();
+    ranks.push_back(peer);
+    throw Error(Code::peer_lost, "lost while the ranks met: " + blame(ranks));
+  }
+
+  // Names these ranks and those that are stopped, because one that waits may do so for a stopped one.
+  std::string blame(const std::vector<Rank>& ranks) {
+    std::string text;
+    for (Rank r = 0; r < size_; ++r) {
+      const std::string words = in_words(r);
+      if (std::ranges::find(ranks, r) == ranks.end() && !words.ends_with("stopped)")) continue;
+      text += (text.empty() ? "" : ", ") + words;
+      if (culprit_ < 0 || words.ends_with("stopped)")) culprit_ = r;
+    }
+    return text;
+  }
+
+  // Waits until one of these descriptors, of these ranks, can be read, and returns its index. Throws when a rank dies
+  // first.
+  size_t await_readable(const std::vector<int>& sources, const std::vector<Rank>& whom) {
     std::vector<pollfd> fds;
     for (const int fd : sources) fds.push_back({fd, POLLIN, 0});
     for (const Fd& process : watched_) fds.push_back({process.get(), POLLIN, 0});
@@ -173,7 +210,7 @@ class Guest {
       }
       bootstrap_.while_meeting();
       if (deadline_.passed()) {
-        throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met");
+        throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met, waiting for " + blame(whom));
       }
     }
   }
@@ -196,7 +233,9 @@ class Guest {
     mine.cpu_quota_micros = cpu_quota_micros();
     ::sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus);
     listener_.name().copy(mine.listener, sizeof(mine.listener));
+    faultpoint("joined");
     const auto all = bootstrap_.allgather(as_bytes(mine), deadline_);
+    faultpoint("addresses");
     if (all.size() != static_cast<size_t>(size_)) {
       throw Error(Code::invalid_argument, "the bootstrap returned " + std::to_string(all.size()) +
                                               " strings for a group of " + std::to_string(size_) + " ranks");
@@ -257,6 +296,7 @@ class Guest {
     n->socket = connect_to_listener(name);
     if (n->socket.get() < 0) {
       if (errno != ECONNREFUSED) system_failure("cannot connect to " + rank_name(peer));
+      if (watched_[static_cast<size_t>(peer)].get() >= 0) lost(peer);
       throw Error(Code::peer_lost,
                   rank_name(peer) + " cannot be reached: it has exited, or lives in another network namespace");
     }
@@ -283,8 +323,10 @@ class Guest {
     hello.rank = rank_;
     hello.nonce = host_.nonce();
     hello.gave_up = gave_up ? 1 : 0;
+    hello.culprit = culprit_;
     const int fds[2] = {host_.arena().fd(), host_.bells_fd()};
     if (!try_send(n.socket.get(), hello, fds)) lost(peer);
+    faultpoint("hello");
   }
 
   // Maps the memory that came with a peer's hello, and tries to read it.
@@ -298,6 +340,7 @@ class Guest {
                   rank_name(rank_) + " cannot map the memory of " + rank_name(peer) + ": " + error.what());
     }
     use_memory(n, peer, n.segment.base(), n.bells.base());
+    faultpoint("mapped");
     n.readable = vm_readv_wanted() && can_read(n.pid, reinterpret_cast<const void*>(a.nonce_address), a.nonce);
   }
 
@@ -307,7 +350,11 @@ class Guest {
     if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
     if (at(hello->rank).nonce != hello->nonce) return std::nullopt;
     if (hello->gave_up != 0) {
-      throw Error(Code::peer_lost, rank_name(hello->rank) + " gave up while the ranks met");
+      std::vector<Rank> missed = gone();
+      missed.push_back(hello->culprit);
+      const std::string who = blame(missed);
+      throw Error(Code::peer_lost,
+                  rank_name(hello->rank) + " gave up while the ranks met" + (who.empty() ? "" : "; missing: " + who));
     }
     return hello->rank;
   }
@@ -315,13 +362,11 @@ class Guest {
   // Takes the connections of all lower ranks. Anybody on the host may connect to an abstract name: other users are hung
   // up on, and whoever of this user says nothing, or nonsense, keeps nobody waiting.
   void accept_all() {
-    auto left = std::count_if(addresses_.begin(), addresses_.begin() + rank_,
-                              [this](const Address& a) { return a.nonce != host_.nonce(); });
     std::vector<Fd> silent;
-    while (left > 0) {
+    for (auto left = to_come(); !left.empty(); left = to_come()) {
       std::vector<int> sources{listener_.fd()};
       for (const Fd& socket : silent) sources.push_back(socket.get());
-      const size_t ready = await_readable(sources);
+      const size_t ready = await_readable(sources, left);
       if (ready == 0) {
         Fd socket = listener_.accept();
         if (socket.get() >= 0 && same_user(socket.get())) silent.push_back(std::move(socket));
@@ -329,14 +374,22 @@ class Guest {
       }
       Fd socket = std::move(silent[ready - 1]);
       silent.erase(silent.begin() + static_cast<ptrdiff_t>(ready) - 1);
-      if (admit(std::move(socket))) --left;
+      admit(std::move(socket));
     }
   }
 
-  bool admit(Fd socket) {
+  std::vector<Rank> to_come() {
+    std::vector<Rank> ranks;
+    for (Rank peer = 0; peer < rank_; ++peer) {
+      if (remote(peer) && neighbour(peer) == nullptr) ranks.push_back(peer);
+    }
+    return ranks;
+  }
+
+  void admit(Fd socket) {
     Fd segment, bells;
     const auto peer = read_hello(socket.get(), &segment, &bells);
-    if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return false;
+    if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return;
     auto n = std::make_shared<Neighbour>();
     n->socket = std::move(socket);
     introduce(*n);
@@ -344,12 +397,11 @@ class Guest {
     say_hello(*n, *peer);
     if (!try_send(n->socket.get(), Verdict{n->readable})) lost(*peer);
     neighbour(*peer) = std::move(n);
-    return true;
   }
 
   void finish_connecting(Rank peer) {
     Neighbour& n = *neighbour(peer);
-    await_readable({n.socket.get()});
+    await_readable({n.socket.get()}, {peer});
     Fd segment, bells;
     if (read_hello(n.socket.get(), &segment, &bells) != peer) lost(peer);
     take_memory(n, peer, segment, bells);
@@ -359,7 +411,7 @@ class Guest {
 
   void hear_verdict(Rank peer) {
     Neighbour& n = *neighbour(peer);
-    await_readable({n.socket.get()});
+    await_readable({n.socket.get()}, {peer});
     const auto verdict = receive_message<Verdict>(n.socket.get());
     if (!verdict) lost(peer);
     n.reads_us = verdict->readable != 0;
@@ -389,6 +441,7 @@ class Guest {
   Listener listener_;
   std::vector<Address> addresses_;
   std::vector<Fd> watched_;  // by rank: a pidfd, or none
+  Rank culprit_ = -1;        // the rank that was missed
   Meeting meeting_;
 };
 

@@ -3,23 +3,11 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <fstream>
 #include <string>
 
+#include "a2a/process.h"
+
 namespace a2a::shm {
-namespace {
-
-// The state letter of a process from /proc, or 0.
-char process_state(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  const size_t name_end = text.rfind(')');  // the name may hold anything, parentheses too
-  return name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : '\0';
-}
-
-}  // namespace
 
 Neighbour::~Neighbour() {
   if (host == nullptr) return;
@@ -54,19 +42,8 @@ bool Neighbour::gone() {
 std::string Neighbour::state() const {
   if (same_process) return "a thread of this process";
   if (pid == 0) return lost ? "exited" : "alive";
-  const std::string text = "pid " + std::to_string(pid);
-  if (lost) return text + ", exited";
-  switch (process_state(pid)) {
-    case 'T':
-    case 't':
-      return text + ", alive but stopped";
-    case 'Z':
-    case 'X':
-    case '\0':
-      return text + ", exited";
-    default:
-      return text + ", alive";
-  }
+  if (lost) return "pid " + std::to_string(pid) + ", exited";
+  return process_in_words(pid);
 }
 
 }  // namespace a2a::shm

@@ -10,6 +10,8 @@
 #include <climits>
 #include <new>
 
+#include "transport/shm/faultpoint.h"
+
 namespace a2a::shm {
 namespace {
 
@@ -137,6 +139,7 @@ bool Progress::sleep(Patience& patience, Deadline deadline) {
       slice = std::clamp<std::chrono::nanoseconds>(deadline.when() - Deadline::Clock::now(), 0ns, slice);
     }
     const timespec timeout{0, static_cast<long>(slice.count())};
+    faultpoint("sleep");
     interrupted = futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR;
   }
   end_sleep(*seat_);

@@ -124,12 +124,18 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   // What it wrote before it left is all there. Take that first; only what is still wanting then is lost.
   advance();
   if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
-  const std::string how = gone                   ? " lost "
-                          : left == Left::closed ? " misses, because it has closed this communicator, "
-                                                 : " misses, because it has left this communicator, ";
+  // A rank that has left may have done so because it lost another one: whoever is gone is named.
+  std::string how = " lost ", whom;
+  for (Rank other = 0; other < size(); ++other) {
+    if (other == membership_.rank() || !membership_.peer(other).host->gone()) continue;
+    if (queue_.front()->needs(membership_, other)) whom += (whom.empty() ? "" : "; ") + membership_.describe(other);
+  }
+  if (whom.empty()) {
+    how = std::string(" misses, because it has ") + (left == Left::closed ? "closed" : "left") + " this communicator, ";
+    whom = membership_.describe(peer);
+  }
   break_with(Error(Code::peer_lost, name_of(queue_.front()->batch().signature) + ": rank " +
-                                        std::to_string(membership_.name(membership_.rank())) + how +
-                                        membership_.describe(peer)));
+                                        std::to_string(membership_.name(membership_.rank())) + how + whom));
 }
 
 void ShmTransport::expire(Exchange& exchange) {
@@ -158,7 +164,11 @@ void ShmTransport::abort(std::string_view reason) noexcept {
 void ShmTransport::leave(Left how) noexcept {
   if (membership_.progress().host().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
-  if (!queue_.empty()) break_with(Error(Code::aborted, "the communicator was let go"));
+  if (!queue_.empty()) {
+    break_with(Error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
+                                        " let the communicator go while " + name_of(queue_.front()->batch().signature) +
+                                        " was under way"));
+  }
   membership_.leave(how);
 }
 

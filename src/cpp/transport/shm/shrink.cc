@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 
+#include "transport/shm/faultpoint.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::shm {
@@ -106,6 +107,7 @@ std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, 
   for (Rank r = 0; r < size(); ++r) ranks.add(r);
   for (;;) {
     publish(words, ranks);
+    faultpoint("propose");
     const Ranks before = ranks;
     if (agree_on(m, ranks)) break;
     if (ranks != before) continue;
@@ -116,7 +118,9 @@ std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, 
     std::this_thread::sleep_for(100us);
   }
   publish(words, ranks);
+  faultpoint("commit");
   words.committed.store(1, std::memory_order_release);
+  faultpoint("committed");
   std::vector<uint64_t> blocks;
   for (Rank r = 0; r < size(); ++r) {
     if (!ranks.has(r)) continue;

@@ -1,0 +1,104 @@
+"""The scorecard of faults (tests/faults) in its quick form, and its guard: what it counts as what."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cmake_tools
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FAMILIES = sorted(path.stem for path in (ROOT / "tests" / "faults" / "families").glob("*.py"))
+
+pytestmark = [
+    pytest.mark.skipif(not FAMILIES, reason="no source tree beside the tests"),
+    pytest.mark.skipif(bool(cmake_tools.MISSING), reason=f"not installed: {cmake_tools.MISSING}"),
+    pytest.mark.timeout(900),  # the first test builds the library with fault points
+]
+
+
+def scorecard(*arguments: str | Path, seconds: float = 80) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.faults.scorecard", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_quick(build_dir: Path, tmp_path: Path, family: str) -> None:
+    done = scorecard("--quick", "--only", family, "--build", build_dir, "--json", tmp_path / "card.json")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    results = json.loads((tmp_path / "card.json").read_text())["results"]
+    assert results and all(result["n"] or result["not_run"] for result in results), done.stdout
+
+
+def test_repeats_a_fault_by_its_seed(build_dir: Path, tmp_path: Path) -> None:
+    arguments = ("--only", "dtype differs", "--seed", "77", "--build", build_dir, "-n", "25")
+    cards = []
+    for name in ("one", "two"):
+        assert scorecard(*arguments, "--json", tmp_path / name).returncode == 0
+        cards.append(json.loads((tmp_path / name).read_text())["results"][0])
+        del cards[-1]["seconds"]
+    assert cards[0] == cards[1] and cards[0]["n"] == 25
+
+
+# Ranks that end in every way that the guard tells apart, and leave things behind.
+_ENDS = """
+import os, signal, time
+from tests.faults.harness import Answer, Belongings, attempt, be_guard, fork, judge, run
+be_guard()
+
+def program(rank, kind):
+    if kind == "hang":
+        time.sleep(60)
+    if kind in ("abort", "crash"):
+        os.kill(os.getpid(), signal.SIGABRT if kind == "abort" else signal.SIGSEGV)
+    if kind == "vanish":
+        os._exit(0)
+    def call():
+        if kind in ("clear", "unclear"):
+            raise ValueError("rank 1 did it" if kind == "clear" else "something is wrong")
+    return attempt(call, right=lambda: kind != "wrong")
+
+for kind in ("right", "wrong", "clear", "unclear", "hang", "abort", "crash", "vanish"):
+    ends = run(1, program, kind, limit=0.3)
+    print(kind, judge(ends, ["ValueError"], ["rank 1"], must_raise=False).outcome)
+print("due", judge(run(1, program, "right"), ["ValueError"]).outcome)
+
+before = Belongings.now()
+path = "/dev/shm/a2a-scorecard-test"
+open(path, "w").close()
+descriptor = os.open("/dev/null", os.O_RDONLY)
+def leave(rank):
+    if os.fork() == 0:
+        time.sleep(60)
+    os._exit(0)
+run(1, leave, limit=0.3)
+pid, reader = fork(lambda: time.sleep(60))
+os.close(reader)
+left = Belongings.now().left_since(before)
+os.unlink(path), os.close(descriptor)
+print(sorted(left.items()))
+print(sorted(Belongings.now().left_since(before).items()))
+"""
+
+
+def test_guard() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ENDS], cwd=ROOT, capture_output=True, text=True, timeout=30, env=os.environ, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "right right",
+        "wrong silent",
+        "clear clear",
+        "unclear unclear",
+        "hang hang",
+        "abort abort",
+        "crash crash",
+        "vanish crash",
+        "due silent",
+        "[('descriptors', 1), ('files', 1), ('processes', 2)]",
+        "[('descriptors', 0), ('files', 0), ('processes', 0)]",
+    ]
