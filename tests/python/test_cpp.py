@@ -6,7 +6,8 @@ import cmake_tools
 import pytest
 
 SOURCE = Path(__file__).parents[2]
-NAMES = sorted(path.stem for folder in ("cpp", "fakes") for path in (SOURCE / "tests" / folder).glob("*_test.cc"))
+PATTERNS = ("cpp/*_test.cc", "fakes/*_test.cc", "fuzz/*_fuzz.cc", "model/*_test.cc")
+NAMES = sorted(path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern))
 
 pytestmark = [
     pytest.mark.skipif(not (SOURCE / "CMakeLists.txt").exists(), reason="no source tree beside the tests"),

@@ -10,6 +10,8 @@
 #include <climits>
 #include <new>
 
+#include "transport/shm/protocol.h"
+
 namespace a2a::shm {
 namespace {
 
@@ -121,22 +123,20 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
 }
 
 bool Progress::sleep(Patience& patience, Deadline deadline) {
-  const uint32_t ticket = bell_->rings.load(std::memory_order_acquire);
-  announce_sleep(*seat_);
-  {
+  const auto look_again = [&] {
     std::lock_guard lock(mutex_);
     if (advance()) patience.renew();
-  }
+    return !patience.exhausted;
+  };
   bool interrupted = false;
-  if (patience.exhausted) {
+  sleep_unless(*seat_, *bell_, look_again, [&](uint32_t ticket) {
     auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
     if (deadline.when() != Deadline::Clock::time_point::max()) {
       slice = std::clamp<std::chrono::nanoseconds>(deadline.when() - Deadline::Clock::now(), 0ns, slice);
     }
     const timespec timeout{0, static_cast<long>(slice.count())};
     interrupted = futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR;
-  }
-  end_sleep(*seat_);
+  });
   return !interrupted;
 }
 
@@ -145,7 +145,7 @@ void wake(const Neighbour& peer) {
 }
 
 void wake_always(const Neighbour& peer) {
-  peer.bell->rings.fetch_add(1, std::memory_order_release);
+  ring(*peer.bell);
   futex_wake(*peer.bell);
 }
 
