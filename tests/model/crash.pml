@@ -38,7 +38,6 @@
 #define is_peer(r) ((r) < N && (r) != me)
 #define line(n, from, to) seq[(((n) % SLOTS) * N + (from)) * N + (to)]
 #define is_out(r) (left[r] || told[me * N + (r)])
-#define words_of(r) (proposal[r] + 16 * committed[r] + 32 * is_out(r))
 
 byte seq[SLOTS * N * N]; /* of the lines */
 byte done[N];            /* the last operation whose bytes are all copied */
@@ -69,54 +68,59 @@ bool told[N * N];        /* told[a * N + b]: a has heard from the kernel that b 
     ::else->assert(line(n, r, me) != n); goto fails                                \
     fi
 
-#define FREE(r) (!is_peer(r) || n <= SLOTS || done[r] + SLOTS >= n || MUTANT == 1)
+#define FREE(r) (!is_peer(r) || posted < SLOTS || done[r] + SLOTS > posted || MUTANT == 1)
 #define ACKNOWLEDGED(r) (!is_peer(r) || done[r] >= n)
-#define CHANGED(r) (is_peer(r) && has(set, r) && seen[r] != words_of(r))
+
+/* What a look at a peer does: takes it out, adopts its final word, or takes out whom it has taken out. */
+#define DROP(r) (is_out(r) && MUTANT != 6)
+#define ADOPT(r) (!DROP(r) && committed[r] && has(proposal[r], me) && MUTANT != 7)
+#define FOLLOW(r) (has(proposal[r], me) && (set & proposal[r]) != set)
+#define USEFUL(r) (is_peer(r) && has(set, r) && (DROP(r) || ADOPT(r) || FOLLOW(r)))
+#define AGREES(r) (!is_peer(r) || !has(set, r) || proposal[r] == set || MUTANT == 8)
 
 /* Fewer states: nothing depends on what a rank knows that has ended. */
-#define FORGET                                                                          \
-  atomic {                                                                              \
-    n = 0; arrived = 0; bad = false; set = 0; before = 0; agreed = false; r = 0;        \
-    do ::r == N->r = 0; break ::r < N->seen[r] = 0; r++ od                              \
-  }
+#define FORGET \
+  d_step { n = 0; posted = 0; arrived = 0; bad = false; set = 0; before = 0; agreed = false; r = 0 }
 
 proctype rank(byte me) {
-  byte n = 1; /* the operation */
+  byte n = 1; /* the operation that waits for its peers' lines */
+  byte posted = 0; /* the last one whose lines are out: this one or the next */
   byte r;     /* a peer */
   byte arrived;
   bool bad;
   byte set = ALL; /* of the survivors, as far as this rank knows */
   byte before;
   bool agreed;
-  byte seen[N]; /* the words of each peer when this rank looked last */
   {
     if
-    ::OPS == 0->goto fails
+    ::OPS == 0->goto look
     ::OPS == 0->left[me] = true; goto ends
     ::OPS > 0->skip
     fi;
 operation: /* Exchange::post */
     do
-    ::FREE(0) && FREE(1) && FREE(2) && FREE(3)->break
-    GIVE_UP(0, !FREE(0))
-    GIVE_UP(1, !FREE(1))
-    GIVE_UP(2, !FREE(2))
-    GIVE_UP(3, !FREE(3))
+    ::posted >= n->break
+    ::posted <= n && posted < OPS && FREE(0) && FREE(1) && FREE(2) && FREE(3)->
+      r = 0;
+      do
+      ::r == N->break
+      ::d_step {
+          r < N;
+          if
+          ::r != me->
+            assert(posted < SLOTS || dead[r] || done[r] + SLOTS > posted);
+            line(posted + 1, me, r) = posted + 1
+          ::else
+          fi;
+          r++
+        }
+      od;
+      posted++
+    GIVE_UP(0, posted < n && !FREE(0))
+    GIVE_UP(1, posted < n && !FREE(1))
+    GIVE_UP(2, posted < n && !FREE(2))
+    GIVE_UP(3, posted < n && !FREE(3))
     LOSE_PATIENCE
-    od;
-    r = 0;
-    do
-    ::r == N->break
-    ::r < N->
-      d_step {
-        if
-        ::r != me->
-          assert(n <= SLOTS || dead[r] || done[r] + SLOTS >= n);
-          line(n, me, r) = n
-        ::else
-        fi;
-        r++
-      }
     od;
 
     /* Exchange::advance */
@@ -130,7 +134,8 @@ operation: /* Exchange::post */
     RECEIVE(3)
     LOSE_PATIENCE
     od;
-    atomic { done[me] = n; arrived = 0 }
+    true;
+    d_step { done[me] = n; arrived = 0 }
     do /* the peers copy from this rank's memory */
     ::EAGER->break
     ::ACKNOWLEDGED(0) && ACKNOWLEDGED(1) && ACKNOWLEDGED(2) && ACKNOWLEDGED(3)->break
@@ -161,37 +166,41 @@ fails:
     ::MUTANT != 4 && MUTANT != 5->aborted[me] = true; rewritten[me] = true
     fi;
 
-    atomic { n = 0; arrived = 0; bad = false }
+    d_step { n = 0; posted = 0; arrived = 0; bad = false }
 look: /* ShmTransport::shrink, agree_on */
-    atomic { proposal[me] = set; before = set; agreed = true; r = 0 }
+    true;
+    d_step { proposal[me] = set; before = set; agreed = true; r = 0 }
     do
     ::r == N->break
-    ::r < N->
-      d_step {
+    ::d_step {
+        r < N;
         if
         ::is_peer(r) && has(set, r)->
-          seen[r] = words_of(r);
           if
-          ::is_out(r) && MUTANT != 6->set = set & ~(1 << r); agreed = false
-          ::(!is_out(r) || MUTANT == 6) && committed[r] && has(proposal[r], me) && MUTANT != 7->
-            set = proposal[r]; agreed = true; r = N - 1
+          ::DROP(r)->set = set & ~(1 << r); agreed = false
+          ::ADOPT(r)->set = proposal[r]; agreed = true; r = N - 1
           ::else->
-            agreed = agreed && (proposal[r] == set || MUTANT == 8);
+            agreed = agreed && AGREES(r);
             if
-            ::has(proposal[r], me)->set = set & proposal[r]
+            ::FOLLOW(r)->set = set & proposal[r]
             ::else
             fi
           fi
         ::else
         fi;
-        r++
+        r++;
+        do /* the next one to look at */
+        ::r < N && (r == me || !has(set, r))->r++
+        ::else->break
+        od;
+        skip
       }
     od;
     if
     ::agreed
     ::!agreed && set != before->goto look
-    ::!agreed && set == before-> /* nothing comes of looking again before something has changed */
-      CHANGED(0) || CHANGED(1) || CHANGED(2) || CHANGED(3);
+    ::!agreed && set == before-> /* another look comes to nothing before this */
+      USEFUL(0) || USEFUL(1) || USEFUL(2) || USEFUL(3) || (AGREES(0) && AGREES(1) && AGREES(2) && AGREES(3));
       goto look
     fi;
     if
@@ -212,16 +221,18 @@ look: /* ShmTransport::shrink, agree_on */
       od
     }
 ends:
+    true;
     FORGET
   } unless { dead[me] -> FORGET }
 }
 
-#define TELL(a) ::(a) < N && (a) != r && !told[(a)*N + r] && !dead[a]->told[(a)*N + r] = true
+/* Who has ended need not be told, and whose end was announced need not die. */
+#define TELL(a) ::(a) < N && (a) != r && !told[(a)*N + r] && !dead[a] && !left[a] && !committed[a]->told[(a)*N + r] = true
 
 /* Kills a rank when it wants, or never; then the kernel tells the others, one after another. */
 proctype fate(byte r) {
   if
-  ::deaths < DEATHS->
+  ::deaths < DEATHS && !left[r]->
     d_step { dead[r] = true; deaths++ }
     do
     TELL(0)
