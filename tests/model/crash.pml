@@ -80,7 +80,7 @@ bool told[N * N];        /* told[a * N + b]: a has heard from the kernel that b 
 
 /* Fewer states: nothing depends on what a rank knows that has ended. */
 #define FORGET \
-  d_step { n = 0; posted = 0; arrived = 0; bad = false; set = 0; before = 0; agreed = false; r = 0 }
+  d_step { n = 0; posted = 0; arrived = 0; bad = false; set = 0; agreed = false; r = 0 }
 
 proctype rank(byte me) {
   byte n = 1; /* the operation that waits for its peers' lines */
@@ -89,8 +89,7 @@ proctype rank(byte me) {
   byte arrived;
   bool bad;
   byte set = ALL; /* of the survivors, as far as this rank knows */
-  byte before;
-  bool agreed;
+  bool agreed = true;
   {
     if
     ::OPS == 0->goto look
@@ -166,10 +165,9 @@ fails:
     ::MUTANT != 4 && MUTANT != 5->aborted[me] = true; rewritten[me] = true
     fi;
 
-    d_step { n = 0; posted = 0; arrived = 0; bad = false }
+    d_step { n = 0; posted = 0; arrived = 0; bad = false; r = 0 }
 look: /* ShmTransport::shrink, agree_on */
-    true;
-    d_step { proposal[me] = set; before = set; agreed = true; r = 0 }
+    proposal[me] = set;
     do
     ::r == N->break
     ::d_step {
@@ -198,9 +196,14 @@ look: /* ShmTransport::shrink, agree_on */
     od;
     if
     ::agreed
-    ::!agreed && set != before->goto look
-    ::!agreed && set == before-> /* another look comes to nothing before this */
-      USEFUL(0) || USEFUL(1) || USEFUL(2) || USEFUL(3) || (AGREES(0) && AGREES(1) && AGREES(2) && AGREES(3));
+    ::d_step { !agreed && set != proposal[me]; agreed = true; r = 0 }
+      goto look
+    ::d_step { /* another look comes to nothing before this */
+        !agreed && set == proposal[me] &&
+          (USEFUL(0) || USEFUL(1) || USEFUL(2) || USEFUL(3) || (AGREES(0) && AGREES(1) && AGREES(2) && AGREES(3)));
+        agreed = true;
+        r = 0
+      }
       goto look
     fi;
     if
