@@ -12,7 +12,7 @@ using namespace fuzz;
 
 constexpr size_t kSizes[] = {0, 1, 40, 81, 5000, 40000, 200000};
 
-uint64_t wanted_flips() { return std::stoull(check::option("flips", "50000")); }
+uint64_t wanted_flips() { return std::stoull(check::option("flips", "30000")); }
 
 std::vector<Kind> kinds_for(size_t bytes) {
   if (bytes == 0) return {Kind::none};
@@ -110,7 +110,7 @@ TEST("flipped bits in the segment of a process") {
 #if defined(__SANITIZE_THREAD__)
   return;  // it does not like fork()
 #endif
-  for (uint64_t round = 0; round < std::stoull(check::option("rounds", "10")); ++round) {
+  for (uint64_t round = 0; round < std::stoull(check::option("rounds", "5")); ++round) {
     const check::Note note("round", round);
     auto processes = ranks::start_processes(2, [round](Communicator& comm) {
       std::jthread flipping;

@@ -229,31 +229,46 @@ ends:
   } unless { dead[me] -> FORGET }
 }
 
-/* Who has ended need not be told, and whose end was announced need not die. */
-#define TELL(a) ::(a) < N && (a) != r && !told[(a)*N + r] && !dead[a] && !left[a] && !committed[a]->told[(a)*N + r] = true
+#define KILL(r)                                                      \
+  ::(r) < N && !spared && !dead[r] && !left[r]->d_step {             \
+    dead[r] = true; deaths++; spared = deaths == DEATHS              \
+  }
+#define TELL(a, r)                                                                                       \
+  ::(a) < N && (r) < N && dead[r] && !told[(a)*N + (r)] && !dead[a] && !left[a] && !committed[a]->       \
+    told[(a)*N + (r)] = true
 
-/* Kills a rank when it wants, or never; then the kernel tells the others, one after another. */
-proctype fate(byte r) {
-  if
-  ::deaths < DEATHS && !left[r]->
-    d_step { dead[r] = true; deaths++ }
-    do
-    TELL(0)
-    TELL(1)
-    TELL(2)
-    TELL(3)
-    ::else->break
-    od
-  ::true->skip
-  fi
+/* Kills whom it wants when it wants, and tells the others when it wants. Who has left need not die, and who has ended
+ * need not be told. */
+proctype kernel() {
+  bool spared = DEATHS == 0; /* nobody dies any more */
+end:
+  do
+  KILL(0)
+  KILL(1)
+  KILL(2)
+  KILL(3)
+  TELL(0, 1)
+  TELL(0, 2)
+  TELL(0, 3)
+  TELL(1, 0)
+  TELL(1, 2)
+  TELL(1, 3)
+  TELL(2, 0)
+  TELL(2, 1)
+  TELL(2, 3)
+  TELL(3, 0)
+  TELL(3, 1)
+  TELL(3, 2)
+  ::!spared->spared = true
+  od
 }
 
 init {
   byte i = 0;
   atomic {
     do
-    ::i == N->break
-    ::i < N->run rank(i); run fate(i); i++
+    ::i == N->run kernel(); break
+    ::i < N->run rank(i); i++
     od
   }
 }

@@ -1,7 +1,7 @@
 // Small programs that run the steps of the protocol against each other, each with what must hold. Their variants are
 // mistakes that the steps alone do not prevent, such as two of them in the wrong order: the requirement must break.
 //
-// Include a checker first, which brings the namespace `model`: checker.h, or relacy.h.
+// Include a checker first, which brings the namespace `model`: checker.h, or checker_relacy.h.
 #pragma once
 
 #include <array>

@@ -4,8 +4,8 @@
 #include <tuple>
 
 #include "../cpp/check.h"
+#include "checker_relacy.h"
 #include "programs.h"
-#include "relacy.h"
 
 namespace {
 

@@ -19,7 +19,7 @@ def verify(folder: Path, **parameters: int) -> str:
     """What SPIN's verifier prints of crash.pml with these parameters."""
     definitions = [f"-D{name}={value}" for name, value in parameters.items()]
     subprocess.run(["spin", "-a", *definitions, str(CRASHES)], cwd=folder, check=True, capture_output=True)
-    subprocess.run(["gcc", "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c"], cwd=folder, check=True)
+    subprocess.run(["gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c"], cwd=folder, check=True)
     return subprocess.run(["./pan", "-m1000000"], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
@@ -28,9 +28,8 @@ def verify(folder: Path, **parameters: int) -> str:
     "parameters",
     [
         {"N": 2, "OPS": 1, "IMPATIENT": 1},
-        {"N": 2, "OPS": 2},
-        {"N": 2, "OPS": 3, "EAGER": 1, "DEATHS": 1},
-        {"N": 3, "OPS": 0, "DEATHS": 0},
+        {"N": 2, "OPS": 3, "EAGER": 1},
+        {"N": 3, "OPS": 0, "DEATHS": 1},
     ],
     ids=str,
 )
