@@ -25,8 +25,9 @@ if [[ $# -eq 0 ]]; then
     tests+=("tests/python/test_$name.py")
   done
 fi
-# The sanitizer has to come before everything else in a program that is not built with it. That python3 gives all of its
-# memory back is not asked for.
+# The sanitizer has to come before everything else in a program that is not built with it, and it looks for the functions
+# that throw when it starts. That python3 gives all of its memory back is not asked for, nor how Paddle does.
 libasan=$(${CXX:-c++} -print-file-name=libasan.so)
-export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}
-PYTHONPATH=$work/site LD_PRELOAD=$libasan python3 -m pytest "${tests[@]}"
+libstdcxx=$(${CXX:-c++} -print-file-name=libstdc++.so)
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:alloc_dealloc_mismatch=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}
+PYTHONPATH=$work/site LD_PRELOAD="$libasan $libstdcxx" python3 -m pytest "${tests[@]}"
