@@ -397,22 +397,60 @@ def connect(
     """
 
 @final
-class ThreadBootstrap:
-    """In-process meeting point of ranks that are threads; satisfies SupportsAllgather."""
+class CoreBootstrap:
+    """A meeting point that the core provides; satisfies SupportsAllgather."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     def allgather(self, mine: bytes, /) -> list[bytes]:
-        """Every rank's bytes in rank order. Blocks until every rank's thread has called it."""
+        """Every rank's bytes in rank order. Blocks until every rank has called it."""
 
-def thread_bootstraps(size: int) -> list[ThreadBootstrap]:
+@final
+class TcpBootstrap:
+    """Meeting point of ranks on any hosts, over TCP; satisfies SupportsAllgather.
+
+    Rank 0 listens at ``address``, "host:port" or "[IPv6]:port", on the interface of that address alone and only until
+    all ranks are there; ":port" is 127.0.0.1. The others connect, and try again for ``timeout`` seconds, which is also
+    the deadline of each allgather. The ranks of a meeting give the same ``job`` and the same ``secret``, at least 16
+    bytes; None is what A2A_SECRET_FILE or A2A_SECRET hold. Both ends of a connection prove that they know it, and every
+    message is authenticated; nothing is encrypted (docs/security.md). The connections last as long as the object.
+
+    Raises InvalidArgumentError when the secrets, jobs or sizes differ, a rank joins twice, or rank 0 cannot have the
+    address; UnsupportedError when a rank runs another version; TimeoutError naming the ranks that did not come. An
+    unclear secret or address is an InvalidArgumentError before anything is sent."""
+
+    def __new__(
+        cls,
+        rank: int,
+        size: int,
+        address: str,
+        *,
+        job: str = "",
+        secret: bytes | str | None = None,
+        timeout: float = 600.0,
+    ) -> TcpBootstrap: ...
+    def allgather(self, mine: bytes, /) -> list[bytes]:
+        """Every rank's bytes in rank order: at most 16 MiB of one, 256 MiB of all. Blocks until every rank has called
+        it. Raises PeerLostError naming a rank that died; after an error every later call on any rank raises, too."""
+
+def thread_bootstraps(size: int) -> list[CoreBootstrap]:
     """One bootstrap for each of ``size`` ranks that are threads of this process."""
+
+def mpi_bootstrap(fortran_handle: int | None = None) -> CoreBootstrap:
+    """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle (mpi4py: ``comm.py2f()``), which
+    may live on several hosts. MPI is loaded, and initialised unless it is already; then it is finalised when the
+    process ends. Collective. Raises UnsupportedError when there is no usable MPI, naming every place where it was
+    looked for."""
 
 def describe_tensor(obj: Tensor) -> dict[str, Any]:
     """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.
     ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""
 
 def host_facts(comm: Communicator) -> dict[str, Any]:
-    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's host."""
+    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
+    ranks, and "messages": how many this process has sent to other hosts."""
+
+def library_of(transport: Literal["nccl", "hccl", "mpi"]) -> str:
+    """What serves this transport here, with its version. Raises UnsupportedError that lists where it was looked for."""
 
 core_version: str
 dtype_names: dict[str, tuple[int, int, int]]

@@ -15,6 +15,11 @@ launchers are nested (``a2a run`` inside torchrun inside srun):
    of srun is one process, although SLURM_PROCID is set there: SLURM_STEP_ID tells the two apart.
 
 Otherwise the program is one rank. A2A_JOB alone replaces the name of the job under every launcher.
+
+Ranks of one host meet there, and those that MPI's launchers placed on several hosts through MPI. Other ranks on several
+hosts meet over TCP at MASTER_ADDR, on port MASTER_PORT + A2A_PORT_OFFSET (1 unless set); torchrun sets the first two.
+A2A_BOOTSTRAP=tcp://host:port is another place, whatever the launcher says. Over TCP they need a common secret:
+A2A_SECRET_FILE or A2A_SECRET.
 """
 
 from __future__ import annotations
@@ -27,12 +32,30 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
 
-from ._core import Communicator, InvalidArgumentError, UnsupportedError, connect, read_rank_table
+from ._core import (
+    Communicator,
+    CoreBootstrap,
+    InvalidArgumentError,
+    TcpBootstrap,
+    UnsupportedError,
+    connect,
+    mpi_bootstrap,
+    read_rank_table,
+)
 
 if TYPE_CHECKING:
     from ._core import SupportsAllgather
+
+
+class Intracomm(Protocol):
+    """What is used of ``mpi4py.MPI.Intracomm``."""
+
+    def py2f(self) -> int: ...
+    def Get_rank(self) -> int: ...
+    def Get_size(self) -> int: ...
+
 
 __all__ = ["Launch", "init"]
 
@@ -70,31 +93,44 @@ def init(
     size: int | None = None,
     job: str | None = None,
     timeout: float = 600.0,
-    bootstrap: SupportsAllgather | None = None,
+    bootstrap: SupportsAllgather | Intracomm | None = None,
     check: str | None = None,
 ) -> Communicator:
     """The communicator of all ranks of this job.
 
-    ``rank`` and ``size`` are given together or found in the environment (see ``a2a.launch``). Ranks meet by the name
-    ``job``, or through ``bootstrap``: any object whose ``allgather(bytes)`` returns the list of all ranks' strings.
-    ``timeout`` in seconds bounds this call and is the default deadline of every operation. Every rank calls init()
-    equally often; each call makes an independent communicator. ``check``, "off", "first" or "always", says when ranks
-    compare what they are about to do on devices (docs/transports.md); None is A2A_CHECK, or "first". Raises
-    InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the launcher placed ranks
-    on several hosts, TimeoutError when ranks do not come."""
+    ``rank`` and ``size`` are given together or found in the environment, which also says where ranks meet by the name
+    ``job`` (see ``a2a.launch``). Or they meet through ``bootstrap``: a TcpBootstrap, any object whose
+    ``allgather(bytes)`` returns the list of all ranks' strings, or a communicator of mpi4py, whose ranks may live on
+    several hosts. So may those that an ``mpiexec`` started. ``timeout`` in seconds bounds this call and is the default
+    deadline of every operation. Every rank calls init() equally often; each call makes an independent communicator.
+    ``check``, "off", "first" or "always", says when ranks compare what they are about to do on devices
+    (docs/transports.md); None is A2A_CHECK, or "first".
+
+    Raises InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the ranks live on
+    several hosts and no MPI connects them, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
+    if _is_mpi(bootstrap):
+        rank, size = rank if rank is not None else bootstrap.Get_rank(), size or bootstrap.Get_size()
+        bootstrap = mpi_bootstrap(bootstrap.py2f())
+    place = None
     if rank is None or size is None:
         launch = Launch.from_environ()
         rank, size = launch.rank, launch.size
         if bootstrap is None and size > 1:
-            _require_one_host(launch)
+            place = _tcp_place(launch)
+            bootstrap = _between_hosts(launch) if place is None else None
+        if bootstrap is None and size > 1:
             job = job or _job_of(launch)
     elif bootstrap is None and job is None and size > 1:
-        job = _job_for(rank, size)
-    if bootstrap is not None or size == 1 or job is None:
-        return connect(rank, size, bootstrap=bootstrap, timeout=timeout, check=check)
-    return connect(rank, size, job=_next_meeting(job, rank), timeout=timeout, check=check)
+        job, place = _job_for(rank, size)
+    if bootstrap is None and size > 1 and job is not None:
+        job = _next_meeting(job, rank)
+        if place is None:
+            return connect(rank, size, job=job, timeout=timeout, check=check)
+        bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
+    # Not mpi4py's any more, which a TypeGuard cannot say.
+    return connect(rank, size, bootstrap=cast("SupportsAllgather | None", bootstrap), timeout=timeout, check=check)
 
 
 _meetings: dict[tuple[str, int], int] = {}
@@ -109,11 +145,51 @@ def _next_meeting(job: str, rank: int) -> str:
     return f"{job}#{number}"
 
 
+def _is_mpi(bootstrap: object) -> TypeGuard[Intracomm]:
+    return all(hasattr(bootstrap, name) for name in ("py2f", "Get_rank", "Get_size"))
+
+
+_MPI_LAUNCHERS = ("Open MPI", "MPICH", "Intel MPI", "srun")
+
+
+def _tcp_place(launch: Launch) -> str | None:
+    """The address at which the ranks meet over TCP; None when they meet in another way."""
+    if place := _named_place():
+        return place
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if not launch.several_hosts or launch.launcher in _MPI_LAUNCHERS or not host or not port:
+        return None
+    number = _integer(os.environ, "MASTER_PORT", 0) + _integer(os.environ, "A2A_PORT_OFFSET", 1)
+    return f"{f'[{host}]' if ':' in host else host}:{number}"
+
+
+def _named_place() -> str | None:
+    name = os.environ.get("A2A_BOOTSTRAP")
+    if not name:
+        return None
+    if not name.startswith("tcp://"):
+        raise InvalidArgumentError(f"A2A_BOOTSTRAP={name} in the environment is not tcp://host:port")
+    return name.removeprefix("tcp://")
+
+
+def _between_hosts(launch: Launch) -> CoreBootstrap | None:
+    """How ranks on several hosts meet; None when they all live on one."""
+    assigned = os.environ.get("A2A_HOSTS")
+    several = launch.several_hosts or (assigned and f"A2A_HOSTS={assigned}")
+    if not several:
+        return None
+    if launch.launcher in _MPI_LAUNCHERS:
+        return mpi_bootstrap()
+    raise UnsupportedError(
+        f"{launch.launcher} placed the ranks on several hosts ({several}); start them with mpiexec, whose MPI then "
+        "carries what goes between hosts"
+    )
+
+
 def _require_one_host(launch: Launch) -> None:
     if launch.several_hosts:
         raise UnsupportedError(
-            f"{launch.launcher} placed the ranks on several hosts ({launch.several_hosts}); this version exchanges "
-            "between ranks of one host only"
+            f"{launch.launcher} placed the ranks on several hosts ({launch.several_hosts}); pass bootstrap="
         )
 
 
@@ -126,14 +202,16 @@ def _job_of(launch: Launch) -> str:
     return launch.job
 
 
-def _job_for(rank: int, size: int) -> str:
-    # Explicit rank and size without a job: the launcher's job serves if it speaks of the same ranks.
+def _job_for(rank: int, size: int) -> tuple[str, str | None]:
+    # Explicit rank and size without a job: the launcher's job and place serve if it speaks of the same ranks.
     if job := os.environ.get("A2A_JOB"):
-        return job
+        return job, _named_place()
     launch = Launch.from_environ()
     if (launch.rank, launch.size) == (rank, size) and launch.job is not None:
-        _require_one_host(launch)
-        return launch.job
+        place = _tcp_place(launch)
+        if place is None:
+            _require_one_host(launch)
+        return launch.job, place
     raise InvalidArgumentError(
         f"init: rank={rank}, size={size} need job= (one text for all ranks of the job), A2A_JOB, or bootstrap="
     )

@@ -32,6 +32,7 @@ from quantize cimport *
 
 import importlib
 import os
+import site
 import sys
 import threading
 

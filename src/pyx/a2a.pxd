@@ -86,10 +86,16 @@ cdef extern from "a2a/work.h" nogil:
         void order_before(CppStream) except +raise_current
 
 
+cdef extern from "a2a/communicator.h" nogil:
+    string library_for "a2a::library_for"(Memory) except +raise_current
+    string mpi_library "a2a::mpi_library"() except +raise_current
+
+
 cdef extern from "a2a/bootstrap.h" nogil:
     cdef cppclass Bootstrap "a2a::Bootstrap":
         pass
 
+    string secret_from_environment "a2a::secret_from_environment"() except +raise_current
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
 
 
@@ -121,6 +127,8 @@ cdef extern from "a2a/communicator.h" nogil:
         int cpus
         cbool oversubscribed
         cbool vm_readv
+        int hosts
+        uint64_t messages
 
     cdef cppclass CppCommunicator "a2a::Communicator":
         int rank() except +raise_current
@@ -228,10 +236,10 @@ cdef extern from *:
       return work.wait_until(a2a::Deadline::at(end));
     }
 
-    // For the memory of the buffers: "not finished" is the safe answer when done() cannot tell.
-    inline bool finished(a2a::Work& work) noexcept {
+    // Whether the memory of the buffers is the caller's again: no is the safe answer when the work cannot tell.
+    inline bool let_go(a2a::Work& work) noexcept {
       try {
-        return work.done();
+        return work.let_go();
       } catch (...) {
         return false;
       }
@@ -310,7 +318,7 @@ cdef extern from *:
     int raise_pending "a2a_py::raise_pending"() except -1
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
     cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
-    cbool finished "a2a_py::finished"(CppWork&) nogil
+    cbool let_go "a2a_py::let_go"(CppWork&) nogil
 
     PlanPtr cpp_plan_alltoallv "a2a_py::plan_alltoallv"(
         int, int, size_t, const CountList&, const CountList&, size_t, const CountList&, const CountList&, size_t

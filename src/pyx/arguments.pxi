@@ -173,7 +173,8 @@ cdef bint wheels_found = False
 
 
 cdef int find_wheels() except -1:
-    """NVIDIA's wheels put NCCL into a directory beside the other packages, which the loader knows nothing of."""
+    """Wheels put libraries where the loader knows nothing of them: NVIDIA's NCCL beside the other packages, MPI into
+    the environment's ``lib``."""
     global wheels_found
     if wheels_found:
         return 0
@@ -181,6 +182,8 @@ cdef int find_wheels() except -1:
         directory = os.path.join(path, "nvidia", "nccl", "lib")
         if os.path.isdir(directory):
             add_library_directory(os.fsencode(directory))
+    for prefix in (sys.prefix, site.getuserbase()):
+        add_library_directory(os.fsencode(os.path.join(prefix, "lib")))
     wheels_found = True
     return 0
 

@@ -69,18 +69,6 @@ cdef int append_dtype(const View* view, int* acl) except -1:
 # Held by the thread that makes the communicator of this (rank, size, meeting place), so that each rank joins once.
 cdef dict joining = {}
 
-# Exchanges that go on after their call, with their tensors, whatever becomes of their operations: those that Ctrl-C
-# interrupted, and those on a stream.
-cdef list unfinished = []
-
-
-cdef int prune_unfinished() except -1:
-    cdef _Flight flight
-    for flight in list(unfinished):
-        if finished(dereference(flight.work)):
-            unfinished.remove(flight)
-    return 0
-
 
 @cython.final
 cdef class AtbOperation:
@@ -102,6 +90,7 @@ cdef class AtbOperation:
             parse_counts(recv_counts, "recvCounts", param.recvCounts)
             parse_counts(rdispls, "rdispls", param.rdispls)
             param.backend, param.hcclComm = text_of(backend, "backend"), pointer_of(hccl_comm, "hcclComm")
+            find_wheels()
             set_comm_mode(param, parse_int(comm_mode, "commMode"))
             param.rankTableFile = path_of(rank_table_file, "rankTableFile")
             param.commDomain = text_of(comm_domain, "commDomain")

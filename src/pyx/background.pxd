@@ -5,7 +5,7 @@ from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from a2a cimport Bootstrap, Check, CppCommunicator, Memory, When, raise_current
+from a2a cimport Bootstrap, Check, CppCommunicator, Memory, When, raise_current, raise_interrupted
 
 
 cdef extern from *:
@@ -93,6 +93,19 @@ cdef extern from *:
       });
     }
 
+    // In the calling thread: it looks at signals itself, and ends at once.
+    inline BootstrapPtr join_tcp(int rank, int size, const std::string& job, const std::string& address,
+                                 const std::string& secret, double timeout) {
+      const a2a::SignalWatch signals(&interrupted);
+      return a2a::tcp_bootstrap(rank, size, job, address, secret, a2a::Deadline::after_seconds(timeout));
+    }
+
+    inline std::vector<std::string> allgather_here(a2a::Bootstrap& bootstrap, const std::string& mine,
+                                                   double timeout) {
+      const a2a::SignalWatch signals(&interrupted);
+      return bootstrap.allgather(mine, a2a::Deadline::after_seconds(timeout));
+    }
+
     // A bootstrap whose allgather is a function of the bindings. It reports failure by returning false, having kept the
     // reason itself.
     class CallbackBootstrap final : public a2a::Bootstrap {
@@ -100,8 +113,8 @@ cdef extern from *:
       using Callback = bool (*)(PyObject* context, const std::string& mine, std::vector<std::string>& all);
       using Check = bool (*)(PyObject* context);
 
-      CallbackBootstrap(Callback callback, Check check, PyObject* context)
-          : callback_(callback), check_(check), context_(context) {}
+      CallbackBootstrap(Callback callback, Check check, PyObject* context, BootstrapPtr inner)
+          : callback_(callback), check_(check), context_(context), inner_(std::move(inner)) {}
 
       std::vector<std::string> allgather(std::string_view mine, a2a::Deadline) override {
         std::vector<std::string> all;
@@ -113,16 +126,26 @@ cdef extern from *:
         if (!check_(context_)) throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
       }
 
+      std::shared_ptr<a2a::hosts::Network> network() const override {
+        return inner_ == nullptr ? nullptr : inner_->network();
+      }
+
      private:
       Callback callback_;
       Check check_;
       PyObject* context_;  // outlives the call that uses this
+      BootstrapPtr inner_;  // what the callback uses, if that is one of the core's
     };
+
+    // In the calling thread, which is to MPI the main one.
+    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle) {
+      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt);
+    }
 
     // In the calling thread, because communicators that one thread makes wait together.
     inline CommPtr create(int rank, int size, double timeout, a2a::Check check, CallbackBootstrap::Callback callback,
-                          CallbackBootstrap::Check signals, PyObject* context) {
-      CallbackBootstrap bootstrap(callback, signals, context);
+                          CallbackBootstrap::Check signals, PyObject* context, BootstrapPtr inner) {
+      CallbackBootstrap bootstrap(callback, signals, context, std::move(inner));
       return a2a::Communicator::create(rank, size, bootstrap, {timeout, check});
     }
 
@@ -142,6 +165,10 @@ cdef extern from *:
         Outcome result() except +raise_current
 
     Task task_join_job "a2a_py::join_job"(int, int, string, double) except +raise_current
+    BootstrapPtr join_tcp "a2a_py::join_tcp"(
+        int, int, const string&, const string&, const string&, double) except +raise_interrupted nogil
+    vector[string] allgather_here "a2a_py::allgather_here"(
+        Bootstrap&, const string&, double) except +raise_interrupted nogil
     Task task_bootstrap_allgather "a2a_py::bootstrap_allgather"(BootstrapPtr, string, double) except +raise_current
     Task task_split "a2a_py::split"(CommPtr, int, int, When) except +raise_current
     Task task_group "a2a_py::group"(CommPtr, vector[int], When) except +raise_current
@@ -152,5 +179,6 @@ cdef extern from *:
 
     CommPtr create_communicator "a2a_py::create"(
         int, int, double, Check, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
-        cbool (*)(PyObject*) noexcept nogil, PyObject*
+        cbool (*)(PyObject*) noexcept nogil, PyObject*, BootstrapPtr
     ) except +raise_current nogil
+    BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(cbool, int) except +raise_current nogil

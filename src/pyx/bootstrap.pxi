@@ -28,21 +28,21 @@ cdef Communicator wrap(const CommPtr& comm):
 
 
 @cython.final
-cdef class ThreadBootstrap:
-    """In-process meeting point of ranks that are threads; satisfies SupportsAllgather."""
+cdef class CoreBootstrap:
+    """A meeting point that the core provides; satisfies SupportsAllgather."""
 
     cdef BootstrapPtr bootstrap
 
     def __init__(self):
-        raise TypeError("use thread_bootstraps(size)")
+        raise TypeError("use thread_bootstraps(size) or mpi_bootstrap()")
 
     def allgather(self, bytes mine, /):
-        """Every rank's bytes in rank order. Blocks until every rank's thread has called it."""
+        """Every rank's bytes in rank order. Blocks until every rank has called it."""
         return finish_task(task_bootstrap_allgather(self.bootstrap, mine, -1)).strings
 
 
-cdef ThreadBootstrap make_bootstrap(const BootstrapPtr& bootstrap):
-    cdef ThreadBootstrap made = ThreadBootstrap.__new__(ThreadBootstrap)
+cdef CoreBootstrap make_bootstrap(const BootstrapPtr& bootstrap):
+    cdef CoreBootstrap made = CoreBootstrap.__new__(CoreBootstrap)
     made.bootstrap = bootstrap
     return made
 
@@ -56,6 +56,43 @@ def thread_bootstraps(int size):
     return [make_bootstrap(made[i]) for i in range(size)]
 
 
+@cython.final
+cdef class TcpBootstrap:
+    """Meeting point of ranks on any hosts, over TCP; satisfies SupportsAllgather."""
+
+    cdef BootstrapPtr bootstrap
+    cdef double timeout
+
+    def __cinit__(self, int rank, int size, str address not None, *, job="", secret=None, timeout=600.0):
+        cdef string name = os.fsencode(str(job)), place = os.fsencode(address), key
+        self.timeout = parse_timeout(timeout)
+        key = secret_from_environment() if secret is None else secret.encode() if isinstance(secret, str) else secret
+        with nogil:
+            self.bootstrap = join_tcp(rank, size, name, place, key, self.timeout)
+
+    def allgather(self, bytes mine not None, /):
+        """Every rank's bytes in rank order. Blocks until every rank has called it."""
+        return self.gather(mine, self.timeout)
+
+    cdef vector[string] gather(self, string mine, double timeout) except *:
+        cdef vector[string] strings
+        with nogil:
+            strings = allgather_here(dereference(self.bootstrap), mine, timeout)
+        return strings
+
+
+def mpi_bootstrap(fortran_handle=None):
+    """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle. MPI is loaded, and initialised
+    unless it is already."""
+    cdef cbool given = fortran_handle is not None
+    cdef int handle = fortran_handle if given else 0
+    cdef BootstrapPtr made
+    find_wheels()
+    with nogil:
+        made = cpp_mpi_bootstrap(given, handle)
+    return make_bootstrap(made)
+
+
 # What connect() and the calls back from the core share.
 cdef class _Meeting:
     cdef object bootstrap
@@ -64,9 +101,11 @@ cdef class _Meeting:
     cdef object failure     # what the bootstrap raised
 
     cdef vector[string] allgather(self, bytes mine) except *:
-        if isinstance(self.bootstrap, ThreadBootstrap):
+        if isinstance(self.bootstrap, CoreBootstrap):
             return finish_task(task_bootstrap_allgather(
-                (<ThreadBootstrap> self.bootstrap).bootstrap, mine, self.timeout)).strings
+                (<CoreBootstrap> self.bootstrap).bootstrap, mine, self.timeout)).strings
+        if isinstance(self.bootstrap, TcpBootstrap):
+            return (<TcpBootstrap> self.bootstrap).gather(mine, self.timeout)
         items = [bytes(memoryview(item)) for item in self.bootstrap.allgather(mine)]
         if len(items) != self.size:
             raise InvalidArgumentError(f"bootstrap.allgather returned {len(items)} items for {self.size} ranks")
@@ -110,6 +149,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
     cdef double seconds = parse_timeout(timeout)
     cdef Check when = parse_check(check)
     cdef CommPtr comm
+    cdef BootstrapPtr inner
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"rank = {rank} and size = {size} do not satisfy 0 <= rank < size")
     if job is not None and bootstrap is not None:
@@ -121,9 +161,12 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
             raise InvalidArgumentError(f"rank {rank} of {size} has no way to meet the others; pass job or bootstrap")
         bootstrap = thread_bootstraps(1)[0]
     meeting.bootstrap, meeting.size, meeting.timeout = bootstrap, size, seconds
+    if isinstance(bootstrap, CoreBootstrap):
+        inner = (<CoreBootstrap> bootstrap).bootstrap
     try:
         with nogil:
-            comm = create_communicator(rank, size, seconds, when, call_bootstrap, look_for_signals, <PyObject*> meeting)
+            comm = create_communicator(
+                rank, size, seconds, when, call_bootstrap, look_for_signals, <PyObject*> meeting, inner)
     except Error:
         if meeting.failure is not None:
             raise meeting.failure from None
@@ -132,7 +175,17 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
 
 
 def host_facts(Communicator comm not None):
-    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's host."""
+    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
+    ranks, and "messages": how many this process has sent to other hosts."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
-            "vm_readv": facts.vm_readv}
+            "vm_readv": facts.vm_readv, "hosts": facts.hosts, "messages": facts.messages}
+
+
+def library_of(transport):
+    """What serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists where it was
+    looked for."""
+    find_wheels()
+    if transport == "mpi":
+        return mpi_library().decode("utf-8", "replace")
+    return library_for(Memory.cuda if transport == "nccl" else Memory.npu).decode("utf-8", "replace")

@@ -24,6 +24,9 @@ cdef class _Endpoint:
     def __dealloc__(self):
         # The transport first, because it may still write into the tensors of the flights. This leaves without waiting.
         self.comm.reset()
+        if self.flights is not None:
+            unfinished.extend(self.flights)
+        prune_unfinished()
 
     cdef CommPtr live(self) except *:
         if self.control.get() != NULL:
@@ -93,7 +96,7 @@ cdef class _Endpoint:
             if first is None:
                 return 0
             with nogil:
-                done = finished(dereference(first.work))
+                done = let_go(dereference(first.work))
             if not done:
                 return 0
             with cython.critical_section(self):

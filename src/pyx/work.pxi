@@ -27,6 +27,19 @@ cdef _Flight make_flight(const shared_ptr[CppWork]& work, object tensors):
     return flight
 
 
+# Exchanges whose memory nobody else holds, whatever becomes of what started them: those of an operation of ATB that
+# Ctrl-C interrupted or that run on a stream, and those that failed while a network had their memory.
+cdef list unfinished = []
+
+
+cdef int prune_unfinished() except -1:
+    cdef _Flight flight
+    for flight in list(unfinished):
+        if let_go(dereference(flight.work)):
+            unfinished.remove(flight)
+    return 0
+
+
 @cython.final
 @cython.no_gc_clear
 cdef class Work:

@@ -343,7 +343,9 @@ TEST("backends that this build cannot serve say so in Setup, and at once") {
   };
   refused(with([](auto& p) { p.backend = "hccl"; }), "backend hccl: cannot find HCCL");
   refused(with([](auto& p) { p.backend = "nccl"; }), "backend nccl: cannot find NCCL");
-  refused(with([](auto& p) { p.backend = "mpi"; }), "backend mpi: this build has no MPI transport");
+  setenv("A2A_MPI_LIBRARY", "/nowhere/libmpi.so", 1);
+  refused(with([](auto& p) { p.backend = "mpi"; }), "backend mpi: cannot find MPI");
+  unsetenv("A2A_MPI_LIBRARY");
   refused(with([&](auto& p) { p.backend = "auto", p.hcclComm = &workspace; }), "backend auto: cannot find HCCL");
   const TableFile file(2, 2);
   refused(with([&](auto& p) { p.rankTableFile = file.path; }), "places the ranks on 2 servers");

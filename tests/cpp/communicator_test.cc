@@ -1,10 +1,11 @@
-// The communicator over shared memory, with ranks as threads and as processes.
+// The communicator, with ranks as threads and processes that share memory, and on several hosts.
 #include "a2a/communicator.h"
 
 #include <cstring>
 #include <map>
 #include <numeric>
 
+#include "hosts.h"
 #include "ranks.h"
 
 namespace {
@@ -19,6 +20,11 @@ constexpr int kSlow = 8;
 #else
 constexpr int kSlow = 1;
 #endif
+
+void everywhere(int n, const ranks::Body& body) {
+  ranks::everywhere(n, body);
+  if (n > 1) hosts_test::on_hosts(n, body);
+}
 
 // Byte i of what `from` sends to `to` in round `round`.
 std::byte pattern(Rank from, Rank to, uint64_t round, size_t i) {
@@ -120,12 +126,12 @@ void exchange_ranks(Communicator& comm) {
 TEST("random exchanges, from one rank to more ranks than CPUs") {
   for (const int n : {1, 2, 3, 5, 8, 16}) {
     const check::Note note("ranks", static_cast<uint64_t>(n));
-    ranks::everywhere(n, [n](Communicator& comm) { run_random_cases(comm, n > 5 ? 20 : 60, 300'000 / n); });
+    everywhere(n, [n](Communicator& comm) { run_random_cases(comm, n > 5 ? 20 : 60, 300'000 / n); });
   }
 }
 
 TEST("64 ranks") {
-  ranks::everywhere(64, [](Communicator& comm) {
+  everywhere(64, [](Communicator& comm) {
     for (int i = 0; i < 5; ++i) exchange_ranks(comm);
     comm.barrier();
     comm.close();
@@ -139,7 +145,7 @@ TEST("every path: ring only, direct from the first byte, process_vm_readv from t
     setenv("A2A_SHM_CMA", cma, 1);
     setenv("A2A_SHM_DIRECT_MIN", direct_min, 1);
     setenv("A2A_SHM_CMA_MIN", cma_min, 1);
-    ranks::everywhere(3, [](Communicator& comm) { run_random_cases(comm, 40, 1'000'000); });
+    everywhere(3, [](Communicator& comm) { run_random_cases(comm, 40, 1'000'000); });
   }
   unsetenv("A2A_SHM_CMA");
   unsetenv("A2A_SHM_DIRECT_MIN");
@@ -148,7 +154,7 @@ TEST("every path: ring only, direct from the first byte, process_vm_readv from t
 }
 
 TEST("many operations in flight finish in order") {
-  ranks::everywhere(3, [](Communicator& comm) {
+  everywhere(3, [](Communicator& comm) {
     const auto n = static_cast<size_t>(comm.size());
     constexpr size_t kOps = 50;
     std::vector<std::vector<int64_t>> sends(kOps, std::vector<int64_t>(n * 300)), recvs = sends;
@@ -172,7 +178,7 @@ TEST("many operations in flight finish in order") {
 }
 
 TEST("two communicators used in opposite order do not block each other") {
-  ranks::everywhere(2, [](Communicator& comm) {
+  everywhere(2, [](Communicator& comm) {
     const auto other = comm.split(0, 0);
     if (!CHECK(other != nullptr)) return;
     Communicator* order[2] = {&comm, other.get()};
@@ -193,7 +199,7 @@ TEST("two communicators used in opposite order do not block each other") {
 }
 
 TEST("split and group, with ranks that are not members, and many communicators") {
-  ranks::everywhere(5, [](Communicator& comm) {
+  everywhere(5, [](Communicator& comm) {
     const auto parity = comm.split(comm.rank() % 2, -comm.rank());
     if (!CHECK(parity != nullptr)) return;
     CHECK_EQ(parity->size(), comm.rank() % 2 == 0 ? 3 : 2);
@@ -216,7 +222,7 @@ TEST("split and group, with ranks that are not members, and many communicators")
 }
 
 TEST("wrong group lists are refused") {
-  ranks::everywhere(3, [](Communicator& comm) {
+  everywhere(3, [](Communicator& comm) {
     const std::vector<Rank> twice{0, 0}, outside{0, 3};
     CHECK_THROWS(Code::invalid_argument, "twice", comm.group(twice));
     CHECK_THROWS(Code::invalid_argument, "contains 3", comm.group(outside));
@@ -227,7 +233,7 @@ TEST("wrong group lists are refused") {
 }
 
 TEST("allgather_bytes carries strings of any length") {
-  ranks::everywhere(4, [](Communicator& comm) {
+  everywhere(4, [](Communicator& comm) {
     const auto all = comm.allgather_bytes(
         std::string(static_cast<size_t>(comm.rank()) * 1000, static_cast<char>('a' + comm.rank())), a2a::Op::plan);
     for (size_t r = 0; r < 4; ++r) CHECK(all[r] == std::string(r * 1000, static_cast<char>('a' + r)));
@@ -259,7 +265,7 @@ void attempt(Communicator& comm, std::vector<int64_t> sends, std::vector<int64_t
 }  // namespace
 
 TEST("a wrong count is an error on both ranks, the others and the next exchange are right") {
-  ranks::everywhere(3, [](Communicator& comm) {
+  everywhere(3, [](Communicator& comm) {
     for (const int64_t wrong : {int64_t{3}, int64_t{5}, int64_t{0}, int64_t{5000}, int64_t{500'000} / kSlow}) {
       for (const int64_t right : {int64_t{4}, int64_t{4000}, int64_t{400'000} / kSlow}) {
         const check::Note note("wrong", static_cast<uint64_t>(wrong));
@@ -289,7 +295,7 @@ TEST("a wrong count is an error on both ranks, the others and the next exchange 
 }
 
 TEST("other disagreements: dtype, operation, refused arguments") {
-  ranks::everywhere(3, [](Communicator& comm) {
+  everywhere(3, [](Communicator& comm) {
     const std::vector<int64_t> counts(3, 2);
     CHECK_THROWS(Code::mismatch, "rank 1 uses dtype float32",
                  attempt(comm, counts, counts, comm.rank() == 1 ? a2a::DType{2, 32, 1} : a2a::DType{0, 32, 1}));
@@ -342,7 +348,7 @@ TEST("a killed rank is named by every survivor, who can shrink and go on") {
 #endif
 
 TEST("a rank that does not come: the deadline fails everywhere and names its last operation") {
-  ranks::everywhere(3, [](Communicator& comm) {
+  everywhere(3, [](Communicator& comm) {
     exchange_ranks(comm);
     if (comm.rank() != 1) {
       CHECK_THROWS(Code::timeout, "", comm.barrier(a2a::Deadline::after_seconds(0.2)));
@@ -355,7 +361,7 @@ TEST("a rank that does not come: the deadline fails everywhere and names its las
 }
 
 TEST("abort reaches everybody; leaving without a word is a lost peer") {
-  ranks::everywhere(3, [](Communicator& comm) {
+  everywhere(3, [](Communicator& comm) {
     const auto second = comm.split(0, comm.rank());
     exchange_ranks(comm);
     // A rank that is still in the first exchange would be aborted there.
@@ -368,7 +374,7 @@ TEST("abort reaches everybody; leaving without a word is a lost peer") {
 }
 
 TEST("a wait that times out leaves the operation going") {
-  ranks::everywhere(2, [](Communicator& comm) {
+  everywhere(2, [](Communicator& comm) {
     const std::vector<int64_t> counts(2, 1);
     const auto plan = a2a::Plan::alltoallv(comm.rank(), 2, 4, {counts, {}}, 2, {counts, {}}, 2);
     int32_t send[2] = {comm.rank(), comm.rank()}, recv[2] = {-1, -1};

@@ -123,6 +123,13 @@ class TestHost final : public HostTransport {
     });
   }
   std::string whereabouts() override { return "rank 1 somewhere"; }
+  std::unique_ptr<HostTransport> derive(std::span<const a2a::Rank>, a2a::Bootstrap&, Deadline) override {
+    return nullptr;
+  }
+  std::unique_ptr<HostTransport> shrink(std::vector<a2a::Rank>*, Deadline) override { return nullptr; }
+  void leave(a2a::Left) noexcept override {}
+  void see_off(milliseconds) override {}
+  a2a::HostFacts facts() override { return {}; }
 
  private:
   std::optional<Error> look(const std::optional<Error>& error) {

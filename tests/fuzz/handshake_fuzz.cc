@@ -204,7 +204,7 @@ bool visit_meeting(Input input) {
   const uint64_t offset = progress->host().arena().offset(block.get());
   FakeRank fake(input);
   const bool good = outlives_errors([&] {
-    const shm::Meeting met = shm::meet(1, 2, fake, *progress, offset, patience(input));
+    const shm::Meeting met = shm::meet(1, 2, fake, *progress, offset, patience(input), {});
     met.neighbours[0]->block(met.blocks[0], 2);
     met.neighbours[0]->gone();
     (void)met.neighbours[0]->state();

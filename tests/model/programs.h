@@ -11,6 +11,7 @@
 namespace programs {
 
 using namespace a2a::shm;
+using a2a::Left;
 using model::Atomics;
 using model::require;
 using model::variant;

@@ -6,6 +6,8 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -13,7 +15,10 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
+from mpi import LIBRARIES
+
 import a2a
+from a2a._core import host_facts
 
 # Deadlines of one operation and of one function. The first is shorter, so that its message is what a test shows.
 OPERATION_SECONDS = 40.0
@@ -28,15 +33,16 @@ class RankFailure(AssertionError):
 
 
 class Pool:
-    """``n`` ranks, as processes or as threads of this one. Use as a context manager."""
+    """``n`` ranks, as processes, as threads of this one, or as processes on the hosts of a list as in A2A_HOSTS, which
+    MPI connects. Use as a context manager."""
 
-    def __init__(self, n: int, threads: bool = False) -> None:
-        self.n, self.threads = n, threads
+    def __init__(self, n: int, threads: bool = False, hosts: str = "") -> None:
+        self.n, self.threads, self.hosts = n, threads, hosts
         self._ranks: list[connection.Connection] = []
         self._spawner: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.n} {'threads' if self.threads else 'processes'}>"
+        return f"<{self.n} {f'on {self.hosts}' if self.hosts else 'threads' if self.threads else 'processes'}>"
 
     def __enter__(self) -> Pool:
         return self
@@ -96,7 +102,10 @@ class Pool:
 
         def spawn() -> None:
             try:
-                a2a.spawn(_serve, self.n, address, threads=self.threads)
+                if self.hosts:
+                    self._run_mpi(address)
+                else:
+                    a2a.spawn(_serve, self.n, address, threads=self.threads)
             except BaseException as error:
                 errors.append(error)
 
@@ -118,6 +127,10 @@ class Pool:
                 ranks[end.recv()] = end
         self._ranks = [ranks[at] for at in range(self.n)]
 
+    def _run_mpi(self, address: str) -> None:
+        command = LIBRARIES[0].command(self.n, __file__, address.removeprefix("\0"))
+        subprocess.run(command, env=LIBRARIES[0].environment(A2A_HOSTS=self.hosts), check=True)
+
 
 class _Through:
     """Ranks meet through the communicator that they have already."""
@@ -136,7 +149,8 @@ def _serve(outer: a2a.Communicator, address: str) -> None:
         end.connect(address)
         parent = connection.Connection(end.detach())
     parent.send(outer.rank)
-    comm = reconnect(outer)
+    # A bootstrap of Python's does not reach other hosts.
+    comm = outer if host_facts(outer)["hosts"] > 1 else reconnect(outer)
     while (call := parent.recv()) is not None:
         fn, args = call
         try:
@@ -145,3 +159,7 @@ def _serve(outer: a2a.Communicator, address: str) -> None:
             answer = ("error", f"rank {comm.rank}:\n{traceback.format_exc()}", time.monotonic())
         parent.send(answer)
     comm.close()
+
+
+if __name__ == "__main__":
+    _serve(a2a.init(timeout=OPERATION_SECONDS), "\0" + sys.argv[1])

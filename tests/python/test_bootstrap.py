@@ -244,11 +244,11 @@ def linger(all_: list[bytes]) -> list[bytes]:
     return all_
 
 
-def interrupt_meeting(rank: int, n: int, job: str) -> float:
+def interrupt_meeting(rank: int, n: int, job: str, interrupted: int) -> float:
     comm = connect(rank, n, job)
-    if rank == 0:
+    if rank != interrupted:
         with contextlib.suppress(a2a.PeerLostError):
-            a2a.init(rank, n, bootstrap=Through(comm, linger)).close()
+            a2a.init(rank, n, bootstrap=Through(comm, linger if rank == 0 else lambda all_: all_)).close()
         return 0.0
     signal.signal(signal.SIGINT, signal.default_int_handler)
     pid, due = os.getpid(), time.monotonic() + 0.3
@@ -264,8 +264,9 @@ def interrupt_meeting(rank: int, n: int, job: str) -> float:
 
 
 @apart
-def test_ctrl_c_while_ranks_connect() -> None:
-    delays = values(run(3, interrupt_meeting, 3, job_name()))
+@pytest.mark.parametrize("interrupted", [1, 2])
+def test_ctrl_c_while_ranks_connect(interrupted: int) -> None:
+    delays = values(run(3, interrupt_meeting, 3, job_name(), interrupted))
     assert max(delays) <= 0.1, delays
 
 

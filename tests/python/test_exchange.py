@@ -15,6 +15,7 @@ import pytest
 from exchange_ranks import Recipe
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from mpi import LIBRARIES
 from rank_pool import Pool
 
 from a2a import testing
@@ -27,12 +28,16 @@ DTYPES = (
     " float8_e8m0fnu"
 ).split()
 HOWS = ("call", "async", "plan")
-POOLS = [(n, False) for n in (1, 2, 3, 5, 7, 8, 16, 64)] + [(n, True) for n in (1, 2, 3, 5, 8)]
+POOLS = [
+    *(Pool(n) for n in (1, 2, 3, 5, 7, 8, 16, 64)),
+    *(Pool(n, threads=True) for n in (1, 2, 3, 5, 8)),
+    *(Pool(hosts.count(",") + 1, hosts=hosts) for hosts in ("a,b,a,c,b",) if LIBRARIES),
+]
 
 
-@pytest.fixture(scope="module", params=POOLS, ids=lambda p: f"{p[0]}-{'threads' if p[1] else 'processes'}")
+@pytest.fixture(scope="module", params=POOLS, ids=repr)
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    with Pool(*request.param) as pool:
+    with request.param as pool:
         yield pool
 
 

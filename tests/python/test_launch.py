@@ -145,22 +145,55 @@ def test_half_set_and_senseless_variables_are_named(env: dict[str, str], message
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, "LOCAL_WORLD_SIZE=1, WORLD_SIZE=2"),
+        ({name: value for name, value in TORCHRUN.items() if "MASTER" not in name}, "LOCAL_WORLD_SIZE=1, WORLD_SIZE=2"),
         (PADDLE | {"PADDLE_NNODES": "2"}, "PADDLE_NNODES=2"),
         (
             PADDLE | {"PADDLE_TRAINER_ENDPOINTS": "10.0.0.1:1,10.0.0.2:1"},
             "PADDLE_TRAINER_ENDPOINTS=10.0.0.1:1,10.0.0.2:1",
         ),
-        (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "OMPI_COMM_WORLD_LOCAL_SIZE=2, OMPI_COMM_WORLD_SIZE=4"),
-        (INTEL | {"MPI_LOCALNRANKS": "1"}, "MPI_LOCALNRANKS=1, PMI_SIZE=2"),
-        (SRUN | {"SLURM_NNODES": "2"}, "SLURM_NNODES=2"),
     ],
 )
-def test_several_hosts_are_refused(change: dict[str, str], names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_hosts_without_a_place_to_meet(
+    change: dict[str, str], names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_environment(monkeypatch, change)
-    with pytest.raises(a2a.UnsupportedError, match="one host only") as info:
+    if "WORLD_SIZE" in change:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with pytest.raises(a2a.UnsupportedError, match="start them with mpiexec") as info:
         a2a.init()
     assert f"({names})" in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1"}, "localhost:29501"),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "A2A_PORT_OFFSET": "7"}, "localhost:29507"),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "fe80::1"}, "[fe80::1]:29501"),
+        (PADDLE | {"PADDLE_NNODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "80"}, "a:81"),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "A2A_BOOTSTRAP": "tcp://b:90"}, "b:90"),
+        (A2A | {"A2A_BOOTSTRAP": "tcp://b:90"}, "b:90"),
+        (SRUN | {"A2A_BOOTSTRAP": "tcp://b:90"}, "b:90"),
+        (SRUN | {"SLURM_NNODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "80"}, None),  # through MPI
+        (TORCHRUN, None),
+        (A2A | {"MASTER_ADDR": "a", "MASTER_PORT": "80"}, None),
+    ],
+)
+def test_where_ranks_meet(env: dict[str, str], place: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_environment(monkeypatch, env)
+    assert launch._tcp_place(Launch.from_environ()) == place
+
+
+def test_places_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    for change, message in (
+        ({"A2A_BOOTSTRAP": "host:80"}, "A2A_BOOTSTRAP=host:80 in the environment is not tcp://host:port"),
+        ({"A2A_PORT_OFFSET": "40000"}, "address 'localhost:69500': the port is 1 to 65535"),
+        ({"A2A_PORT_OFFSET": "one"}, "A2A_PORT_OFFSET='one' in the environment is not an integer"),
+    ):
+        set_environment(monkeypatch, TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "A2A_SECRET": "x" * 32} | change)
+        with pytest.raises(a2a.InvalidArgumentError) as info:
+            a2a.init()
+        assert str(info.value) == message
 
 
 def two_servers(tmp_path: Path) -> dict[str, str]:
@@ -198,7 +231,8 @@ def test_a_mistake_in_a_rank_table_is_named_by_its_path(tmp_path: Path) -> None:
 
 
 def set_environment(monkeypatch: pytest.MonkeyPatch, env: dict[str, str]) -> None:
-    for name in set().union(*ENVIRONMENTS, {"PMI_FD"}):
+    ours = {name for name in os.environ if name.startswith("A2A_")}
+    for name in set().union(*ENVIRONMENTS, {"PMI_FD"}, ours):
         monkeypatch.delenv(name, raising=False)
     for name, value in env.items():
         monkeypatch.setenv(name, value)

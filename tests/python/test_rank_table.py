@@ -134,7 +134,7 @@ def test_what_is_no_table_file(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table(2)))
     assert refusal(tmp_path) == f"{tmp_path}: is not a regular file"
-    assert refusal(f"{path}\0.bak") == rf'rankTableFile path: "{path}\x00.bak" holds a NUL'
+    assert refusal("table.json\0.bak") == r'rankTableFile path: "table.json\x00.bak" holds a NUL'
     assert refusal("") == "rankTableFile path:  does not exist."
     assert refusal(3) == "file is 3; pass a path"
     assert refusal("\ud800") == r"file is '\ud800'; pass a path"

@@ -105,6 +105,9 @@ std::string job_from_environment() {
   return names;
 }
 
+// Between servers the ranks meet over MPI, whatever moves the bytes.
+bool between_hosts(const Group& group) { return group.backend == "mpi" || group.table.servers > 1; }
+
 // The kind of memory an address lies in, as far as the vendors' libraries of this process know it.
 Memory memory_of(const void* data) {
   for (const Memory memory : {Memory::npu, Memory::cuda}) {
@@ -127,6 +130,16 @@ Memory served(Memory memory, const std::string& backend) {
     unsupported("backend " + backend + ": " + error.what());
   }
   return memory;
+}
+
+std::shared_ptr<Bootstrap> meet(const Group& group, Deadline deadline) {
+  if (!between_hosts(group)) return unix_bootstrap(group.rank, group.size, group.meeting(), deadline);
+  try {
+    return mpi_bootstrap({}, group.meeting());
+  } catch (const Error& error) {
+    if (error.code() != Code::unsupported) throw;
+    unsupported("backend " + group.backend + ": " + error.what());
+  }
 }
 
 // The communicators of this process. Never destroyed, like ATB's: a rank may still use one when another rank has
@@ -209,13 +222,13 @@ void Group::check_further() const {
 std::string Group::meeting() const {
   const std::string table_name = table.size() > 0 ? "table-" + table.identity() : "";
   const std::string threads = mode == infer::COMM_MULTI_THREAD ? "threads-" + std::to_string(::getpid()) : "";
-  return "atb/" + job_from_environment() + "/" + table_name + "/" + threads + "/" + split_domain(domain).name;
+  const std::string place = between_hosts(*this) ? "mpi" : threads;
+  return "atb/" + job_from_environment() + "/" + table_name + "/" + place + "/" + split_domain(domain).name;
 }
 
 Memory choose_memory(const Group& group, const void* data) {
-  if (group.backend == "mpi") unsupported("backend mpi: this build has no MPI transport");
-  if (group.table.servers > 1) {
-    unsupported("backend " + group.backend + ": the rank table " + group.table_file + " places the ranks on " +
+  if (group.table.servers > 1 && group.backend == "shm") {
+    unsupported("backend shm: the rank table " + group.table_file + " places the ranks on " +
                 std::to_string(group.table.servers) + " servers, and they meet in the shared memory of one");
   }
   if (group.backend == "nccl") return served(Memory::cuda, group.backend);
@@ -247,7 +260,7 @@ std::shared_ptr<Communicator> communicator_of(const Group& group, double timeout
   const std::lock_guard lock(entry->meeting);
   if (!usable(entry->communicator)) {
     const auto deadline = Deadline::after_seconds(timeout_seconds);
-    const auto bootstrap = unix_bootstrap(group.rank, group.size, group.meeting(), deadline);
+    const auto bootstrap = meet(group, deadline);
     entry->communicator = Communicator::create(group.rank, group.size, *bootstrap, {timeout_seconds});
   }
   return entry->communicator;

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import testing
-from .._core import Communicator, UnsupportedError
+from .._core import Communicator, UnsupportedError, host_facts
 from ..workloads import IntArray, Workload, expert_counts, route
 
 OPERATIONS = ("alltoall", "alltoallv", "allgather", "global_scatter")
@@ -51,6 +51,8 @@ class Row:
     algbw: float
     busbw: float
     wrong: int
+    messages: int
+    """That all ranks together send between hosts for one call."""
 
 
 @dataclass
@@ -69,15 +71,17 @@ class Case:
 
 
 def header() -> list[str]:
-    return ["size", "count", "type", "time", "p50", "p99", "algbw", "busbw", "#wrong"]
+    return ["size", "count", "type", "time", "p50", "p99", "algbw", "busbw", "#wrong", "messages"]
 
 
 def run_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
     """Measures everything; rank 0 prints each line when it is known. All ranks return the same rows."""
+    several = host_facts(comm)["hosts"] > 1
     if comm.rank == 0:
         what = f" {sweep.layer.id}, {sweep.routing} routing," if sweep.layer else ""
         print(f"# {sweep.operation},{what} {comm.size} ranks, {sweep.iterations} iterations, {sweep.warmup} warm-up")
-        print("#     size       count        type    time us         p50         p99   algbw   busbw  #wrong")
+        columns = "#     size       count        type    time us         p50         p99   algbw   busbw  #wrong"
+        print(columns + ("    msgs" if several else ""))
     rows = []
     for dtype in [sweep.layer.dtype] if sweep.layer else sweep.dtypes:
         for size in [0] if sweep.layer else sweep.sizes:
@@ -86,7 +90,7 @@ def run_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
             if comm.rank == 0:
                 print(
                     f"{row.size:10} {row.count:11} {row.type:>11} {row.time:10.2f} {row.p50:11.2f} {row.p99:11.2f} "
-                    f"{row.algbw:7.2f} {row.busbw:7.2f} {row.wrong:7}",
+                    f"{row.algbw:7.2f} {row.busbw:7.2f} {row.wrong:7}" + (f" {row.messages:7}" if several else ""),
                     flush=True,
                 )
     return rows
@@ -106,14 +110,18 @@ def _measure(comm: Communicator, case: Case, sweep: Sweep) -> Row:
     wrong = sum(_check(comm, case, base, key) for key in range(sweep.checks))
     everybody = np.empty((comm.size, sweep.iterations))
     comm.allgather(seconds, everybody)
-    wrongs = np.empty(comm.size, np.int64)
-    comm.allgather(np.array([wrong]), wrongs)
+    before = host_facts(comm)["messages"]
+    case.call()
+    messages = host_facts(comm)["messages"] - before
+    totals = np.empty((comm.size, 2), np.int64)
+    comm.allgather(np.array([wrong, messages]), totals)
     slowest = everybody.max(axis=0) * 1e6
     mean = float(slowest.mean())
     algbw = case.size / mean / 1e3
     return Row(
         case.name, case.size, case.count, case.dtype, mean, float(np.percentile(slowest, 50)),
-        float(np.percentile(slowest, 99)), algbw, algbw * (comm.size - 1) / comm.size, int(wrongs.sum()),
+        float(np.percentile(slowest, 99)), algbw, algbw * (comm.size - 1) / comm.size,
+        *totals.sum(axis=0).tolist(),
     )  # fmt: skip
 
 

@@ -8,23 +8,18 @@ import json
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import _spawn
-from .._core import Communicator, Error, core_version, host_facts
+from .._core import Communicator, Error, core_version, host_facts, library_of
 from ..launch import Launch
 from ._frameworks import FRAMEWORKS
 from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
 
 # Longest time of the probe with two ranks.
 _TIMEOUT_SECONDS = 60.0
-_ABSENT = {
-    "nccl": "not in this build",
-    "hccl": "not in this build",
-    "mpi": "not in this build",
-}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,7 +63,9 @@ def gather() -> dict[str, dict[str, Any]]:
         "transports": {
             "shared memory": probe["shared memory"],
             "process_vm_readv": probe["process_vm_readv"],
-            **_ABSENT,
+            "nccl": _library("nccl"),
+            "hccl": _library("hccl"),
+            "mpi": _library("mpi"),
         },
         "launcher": _launcher(),
     }
@@ -79,6 +76,13 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _library(transport: Literal["nccl", "hccl", "mpi"]) -> str:
+    try:
+        return library_of(transport)
+    except Error as error:
+        return str(error).partition(";")[0]
 
 
 def _probe() -> dict[str, str]:

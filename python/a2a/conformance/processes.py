@@ -115,7 +115,7 @@ class Processes:
         run_rank(self._how, rank, place, self._tasks, self._address)
 
     def _threads(self) -> None:
-        def body(rank: int, bootstrap: _core.ThreadBootstrap) -> None:
+        def body(rank: int, bootstrap: _core.CoreBootstrap) -> None:
             comm = _core.connect(rank, self._ranks, bootstrap=bootstrap, timeout=OPERATION_SECONDS)
             with comm, _connected(self._address, rank) as runner:
                 run(self._tasks, rank, comm, WAYS[self._how], runner)

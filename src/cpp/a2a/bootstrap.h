@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,8 +11,12 @@
 
 namespace a2a {
 
+namespace hosts {
+class Network;
+}
+
 // Every rank of the group calls allgather the same number of times; each call returns all ranks' strings in rank order.
-// Implementations: the two below, and any Python object with an allgather method.
+// Implementations: those below, and any Python object with an allgather method.
 class A2A_API Bootstrap {
  public:
   virtual ~Bootstrap() = default;
@@ -19,6 +24,9 @@ class A2A_API Bootstrap {
   // Called every few milliseconds while a transport waits for ranks that have met through this bootstrap to connect.
   // May throw an Error to give up, which the others then hear of.
   virtual void while_meeting() {}
+  // What connects the processes of ranks on several hosts, where rank r is process r of it. Nothing: they all have to
+  // live on one host.
+  virtual std::shared_ptr<hosts::Network> network() const { return nullptr; }
 };
 
 // Ranks as processes of one host that know nothing but a common job name (A2A_JOB). Rank 0 listens on an abstract Unix
@@ -26,6 +34,31 @@ class A2A_API Bootstrap {
 // Error(timeout) naming the ranks that did not come, Error(invalid_argument) when a rank joins twice or with another
 // size.
 A2A_API std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string& job, Deadline deadline);
+
+// Ranks on any hosts. Rank 0 listens at `address`, "host:port" or "[IPv6]:port", on the interface of that address alone
+// and only until all ranks are there; without a host it is 127.0.0.1. The others connect to it and try again until the
+// deadline. Both ends prove that they know `secret`, at least 16 bytes, and every later message carries a MAC; nothing
+// is encrypted (docs/security.md). One string is at most 16 MiB, all of an allgather 256 MiB.
+//
+// Throws what unix_bootstrap does, and Error(invalid_argument) when rank 0 serves another job, does not know the
+// secret, or cannot have the address; Error(unsupported) when a rank runs another version. allgather throws
+// Error(peer_lost) naming the rank that died. After an error of allgather every later call on any rank throws, too.
+// Waits look at signals (a2a::SignalWatch).
+A2A_API std::shared_ptr<Bootstrap> tcp_bootstrap(Rank rank, int size, const std::string& job,
+                                                 const std::string& address, std::string_view secret,
+                                                 Deadline deadline);
+
+// The secret that A2A_SECRET_FILE leads to, a file that nobody but its owner, this user, may open (white space at its
+// end does not count), or else that A2A_SECRET holds. Throws Error(invalid_argument) when there is none, when both are
+// set, or when the file is anybody else's or open to others; no message shows the secret.
+A2A_API std::string secret_from_environment();
+
+// The ranks of MPI_COMM_WORLD, or of the communicator with this Fortran handle (MPI_Comm_c2f; mpi4py: comm.py2f()). MPI
+// is loaded while the program runs, and initialised if nobody did before; then it is finalised when the process ends.
+// Collective over that communicator, which is duplicated. Its processes are the ranks, in its order. Ranks that give
+// the same name meet; those of one name are made in the same order everywhere. Throws Error(unsupported) when there is
+// no usable MPI, with every place where it was looked for.
+A2A_API std::shared_ptr<Bootstrap> mpi_bootstrap(std::optional<int> fortran_handle = {}, const std::string& name = "");
 
 // Ranks as threads of this process: element r belongs to the thread that is rank r.
 A2A_API std::vector<std::shared_ptr<Bootstrap>> thread_bootstraps(int size);

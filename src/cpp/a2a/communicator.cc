@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "a2a/communicator_state.h"
+#include "transport/hosts/connect.h"
 
 namespace a2a {
 namespace {
-
-using shm::ShmTransport;
 
 // The bootstrap of a group that is made from another: the parent's control exchange, seen by the members alone. Ranks
 // of the parent that are not members must call allgather as often as the members do.
@@ -52,7 +51,7 @@ Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(stat
 Communicator::~Communicator() {
   if (state_->home.inherited()) return;
   drop_devices();
-  if (state_->host != nullptr) state_->host->leave(shm::Left::dropped);  // works on devices may keep it alive
+  if (state_->host != nullptr) state_->host->leave(Left::dropped);  // works on devices may keep it alive
 }
 
 std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options) {
@@ -60,7 +59,7 @@ std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstra
     throw Error(Code::invalid_argument, "rank = " + std::to_string(rank) + " and size = " + std::to_string(size) +
                                             " do not satisfy 0 <= rank < size");
   }
-  auto host = ShmTransport::connect(rank, size, bootstrap, Deadline::after_seconds(options.timeout_seconds));
+  auto host = hosts::connect(rank, size, bootstrap, Deadline::after_seconds(options.timeout_seconds));
   return std::shared_ptr<Communicator>(new Communicator(std::make_unique<State>(rank, size, options, std::move(host))));
 }
 
@@ -213,7 +212,7 @@ std::shared_ptr<Communicator> Communicator::derive(std::vector<Rank> members, Op
 }
 
 std::shared_ptr<Communicator> Communicator::with_members(const State& parent, std::span<const Rank> members,
-                                                         std::unique_ptr<shm::ShmTransport> host) {
+                                                         std::unique_ptr<HostTransport> host) {
   const auto mine = std::ranges::find(members, parent.rank) - members.begin();
   return std::shared_ptr<Communicator>(new Communicator(std::make_unique<State>(
       static_cast<Rank>(mine), static_cast<int>(members.size()), parent.options, std::move(host))));
@@ -236,7 +235,7 @@ std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadl
 
 void Communicator::abort(std::string_view reason) noexcept {
   if (state_->home.inherited()) return;
-  std::shared_ptr<ShmTransport> host;
+  std::shared_ptr<HostTransport> host;
   std::vector<std::shared_ptr<device::DeviceTransport>> devices;
   {
     std::lock_guard lock(state_->mutex);
@@ -250,9 +249,9 @@ void Communicator::abort(std::string_view reason) noexcept {
 void Communicator::close(std::optional<Deadline> deadline) {
   state_->home.refuse_if_inherited();
   if (closed()) return;
-  const auto leave = [this](shm::Left how) {
+  const auto leave = [this](Left how) {
     drop_devices();
-    std::shared_ptr<ShmTransport> host;
+    std::shared_ptr<HostTransport> host;
     {
       std::lock_guard lock(state_->mutex);
       host = std::exchange(state_->host, nullptr);
@@ -270,10 +269,10 @@ void Communicator::close(std::optional<Deadline> deadline) {
       close_devices();
     }
   } catch (const Error&) {
-    leave(shm::Left::dropped);  // to the others this is a lost peer
+    leave(Left::dropped);  // to the others this is a lost peer
     throw;
   }
-  if (const auto host = leave(shm::Left::closed)) host->see_off(std::chrono::milliseconds(50));
+  if (const auto host = leave(Left::closed)) host->see_off(std::chrono::milliseconds(50));
 }
 
 bool Communicator::closed() const {
@@ -288,11 +287,7 @@ bool Communicator::broken() const {
   return state_->host != nullptr && state_->host->broken().has_value();
 }
 
-HostFacts Communicator::host_facts() const {
-  const auto host = state_->open(Op::barrier);
-  const auto& around = host->surroundings();
-  return {around.ranks, around.cpus, around.oversubscribed(), host->vm_readv()};
-}
+HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->facts(); }
 
 std::shared_ptr<std::byte> Communicator::allocate_shared(size_t bytes) {
   shm::Host& host = shm::Host::get();

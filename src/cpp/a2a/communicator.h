@@ -16,9 +16,6 @@
 
 namespace a2a {
 
-namespace shm {
-class ShmTransport;
-}
 namespace device {
 class DeviceTransport;
 }
@@ -47,13 +44,10 @@ A2A_API const char* to_string(Check);
 // What the environment variable A2A_CHECK says, otherwise `first`. Throws Error(invalid_argument) for other words.
 A2A_API Check default_check();
 
-// Facts for `a2a info` and for messages.
-struct HostFacts {
-  int ranks = 1;  // of the group on this host
-  int cpus = 1;   // allowed to them together
-  bool oversubscribed = false;
-  bool vm_readv = false;  // every peer may be read with process_vm_readv
-};
+// What serves this kind of device memory here, with its version; and which MPI there is between hosts, which is not
+// initialised by that. Throw Error(unsupported) that lists where they were looked for.
+A2A_API std::string library_for(Memory memory);
+A2A_API std::string mpi_library();
 
 // Every member makes the same sequence of calls. Each call that exchanges data takes the next operation number, on
 // success and on failure alike, so a rank whose arguments were refused stays in step with the others.
@@ -67,7 +61,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
     Check check = default_check();  // the same on all ranks
   };
 
-  // Collective. All ranks must live on one host; otherwise Error(unsupported).
+  // Collective. Ranks of one host share memory. Between several hosts they need a bootstrap with a network, such as
+  // mpi_bootstrap(); otherwise Error(unsupported).
   static std::shared_ptr<Communicator> create(Rank rank, int size, Bootstrap& bootstrap, Options options);
 
   ~Communicator();  // leaves without waiting: peers that still need this rank get Error(peer_lost)
@@ -140,7 +135,7 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   void close_devices();
   void drop_devices() noexcept;  // without waiting for a peer, and without a word to them
   static std::shared_ptr<Communicator> with_members(const State& parent, std::span<const Rank> members,
-                                                    std::unique_ptr<shm::ShmTransport> host);
+                                                    std::unique_ptr<HostTransport> host);
   std::unique_ptr<State> state_;
 };
 

@@ -149,4 +149,6 @@ void Communicator::drop_devices() noexcept {
   for (const auto& [_, transport] : devices) transport->let_go();
 }
 
+std::string library_for(Memory memory) { return device::vendor_of(memory).version(); }
+
 }  // namespace a2a

@@ -9,7 +9,6 @@
 #include "a2a/communicator.h"
 #include "transport/device/device_transport.h"
 #include "transport/shm/host.h"
-#include "transport/shm/shm_transport.h"
 
 namespace a2a {
 
@@ -53,7 +52,7 @@ struct Communicator::State {
   Options options;
   std::mutex device_order;   // held while an operation on a device is started, which may take long
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
-  std::shared_ptr<shm::ShmTransport> host;  // empty once closed
+  std::shared_ptr<HostTransport> host;  // empty once closed
   std::map<Memory, std::shared_ptr<device::DeviceTransport>> devices;
   std::map<Memory, void*> adopted;
   std::string rank_table;
@@ -61,7 +60,7 @@ struct Communicator::State {
   uint64_t plans = 0;
   Comparisons comparisons;
 
-  State(Rank rank_, int size_, Options options_, std::unique_ptr<shm::ShmTransport> host_)
+  State(Rank rank_, int size_, Options options_, std::unique_ptr<HostTransport> host_)
       : rank(rank_), size(size_), options(std::move(options_)), host(std::move(host_)), comparisons(options.check) {}
 
   Deadline deadline(const std::optional<Deadline>& given) const {
@@ -69,12 +68,12 @@ struct Communicator::State {
   }
 
   // The host transport. Throws when closed.
-  std::shared_ptr<shm::ShmTransport> open(Op op) const {
+  std::shared_ptr<HostTransport> open(Op op) const {
     std::lock_guard lock(mutex);
     return want_open(op);
   }
 
-  const std::shared_ptr<shm::ShmTransport>& want_open(Op op) const {
+  const std::shared_ptr<HostTransport>& want_open(Op op) const {
     if (host != nullptr) return host;
     throw Error(Code::aborted,
                 std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");

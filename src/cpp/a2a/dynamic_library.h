@@ -42,6 +42,8 @@ class A2A_API DynamicLibrary {
   }
   [[noreturn]] void missing(const char* symbol) const;
 
+  // The directory of the file, empty where it was not found by one.
+  std::string directory() const { return path_.substr(0, path_.rfind('/') + 1); }
   // For messages: the title and the path under which it was opened.
   std::string where() const { return title_ + " (" + path_ + ")"; }
 

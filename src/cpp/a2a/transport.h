@@ -1,15 +1,20 @@
 // The seam a backend implements: start a batch, and give up.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "a2a/schedule.h"
 #include "a2a/work.h"
 
 namespace a2a {
+
+class Bootstrap;
 
 // A transport moves bytes between the ranks of one group. It knows bytes, peers and streams, never counts, dtypes
 // (beyond comparing them) or frameworks. Arguments were checked before they get here.
@@ -23,6 +28,19 @@ class A2A_API Transport {
 
   // Fails every operation in flight, here and at the peers, with Error(aborted). Never throws, never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
+};
+
+// How a rank parts from a communicator.
+enum class Left : uint32_t { no = 0, closed = 1, dropped = 2 };
+
+// Facts for `a2a info` and for messages.
+struct HostFacts {
+  int ranks = 1;  // of the group on this host
+  int cpus = 1;   // allowed to them together
+  bool oversubscribed = false;
+  bool vm_readv = false;  // every peer of this host may be read with process_vm_readv
+  int hosts = 1;          // that the group's ranks live on
+  uint64_t messages = 0;  // that this rank has sent to other hosts
 };
 
 // The transport of host memory. It also carries what the ranks have to tell each other about operations that run on
@@ -48,6 +66,20 @@ class A2A_API HostTransport : public Transport {
   virtual void fail(const Error& error) noexcept = 0;
   // What every peer did last, for messages.
   virtual std::string whereabouts() = 0;
+
+  // Collective over the bootstrap of the new group, whose rank i is rank members[i] of this one. Works without meeting
+  // again.
+  virtual std::unique_ptr<HostTransport> derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                                Deadline deadline) = 0;
+  // Collective over the ranks that are alive; works on a broken transport too. Fills *members with the survivors.
+  virtual std::unique_ptr<HostTransport> shrink(std::vector<Rank>* members, Deadline deadline) = 0;
+
+  // Takes no more part: peers that still need this rank learn that it left. Operations in flight are aborted.
+  virtual void leave(Left how) noexcept = 0;
+  // Waits a little for the peers to leave too, so that what is shared with them can be given back at once.
+  virtual void see_off(std::chrono::milliseconds patience) = 0;
+
+  virtual HostFacts facts() = 0;
 };
 
 }  // namespace a2a

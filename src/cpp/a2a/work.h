@@ -51,6 +51,10 @@ class A2A_API Work {
   // Whether everything from that rank has arrived and may be read. A transport that cannot tell says so when all is
   // done.
   virtual bool arrived(Rank) { return done(); }
+
+  // Whether the buffers of the operation are the caller's again. Where an operation failed, a network may hold on to
+  // them for longer than it was in flight; they have to stay alive until then.
+  virtual bool let_go() { return done(); }
 };
 
 }  // namespace a2a

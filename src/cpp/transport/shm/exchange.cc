@@ -53,7 +53,8 @@ void fill(Ring& ring, Cursor& source, std::byte* chunk, size_t bytes) {
 
 [[noreturn]] void nonsense(Membership& m, Rank peer, const char* what) {
   m.throw_if_aborted(peer);  // what it left behind when it gave up need not make sense
-  throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " wrote a line with a bad " + what);
+  throw Error(Code::backend,
+              "shared memory: rank " + std::to_string(m.name(peer)) + " wrote a line with a bad " + what);
 }
 
 }  // namespace
@@ -368,13 +369,13 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
 // is the one to tell.
 void Exchange::cannot_read(Membership& m, Rank peer, int error) {
   m.throw_if_aborted(peer);
-  const std::string name = name_of(batch_.signature) + ": rank " + std::to_string(m.rank());
+  const std::string name = name_of(batch_.signature) + ": rank " + std::to_string(m.name(m.rank()));
   if (error == ESRCH || m.peer(peer).host->gone()) {
     m.peer(peer).host->lost.store(true, std::memory_order_relaxed);
     throw Error(Code::peer_lost, name + " lost " + m.describe(peer));
   }
   throw Error(Code::backend,
-              name + " cannot read the memory of rank " + std::to_string(peer) + ": " + std::strerror(error));
+              name + " cannot read the memory of rank " + std::to_string(m.name(peer)) + ": " + std::strerror(error));
 }
 
 void Exchange::pull(Membership& m, Rank peer) {
@@ -397,10 +398,11 @@ void Exchange::disagree(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   if (static_cast<Kind>(p.theirs.kind) == Kind::refused) {
     const char* reason = m.peer(peer).block.words().refusal_text[number() % kSlots];
-    quarrels_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(peer) +
+    quarrels_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(m.name(peer)) +
                         " does not take part, its arguments were refused there: " + peer_text(reason));
   } else {
-    quarrels_.push_back(disagreement(batch_.signature, batch_.unit_bytes, m.rank(), p.mine, peer, p.theirs));
+    quarrels_.push_back(
+        disagreement(batch_.signature, batch_.unit_bytes, m.name(m.rank()), p.mine, m.name(peer), p.theirs));
   }
   give_up_pair(m, peer);
 }
@@ -417,14 +419,14 @@ void Exchange::look_for_pass(Membership& m, Rank peer) {
   if (!posted_ || p.in != Pair::In::awaited || !m.finished(peer, number())) return;
   // The line stands until this rank has read it, so a peer that is done without one has never written it.
   if (is_published(m.peer(peer).block.line(number(), m.rank()), number())) return;
-  const std::string name = name_of(batch_.signature), me = "rank " + std::to_string(m.rank());
+  const std::string name = name_of(batch_.signature), me = "rank " + std::to_string(m.name(m.rank()));
   if (!batch_.refusal.empty()) {
     throw Error(Code::aborted, name + ": " + me + " does not take part, its arguments were refused there: " +
                                    batch_.refusal + "; other ranks run it on a device already");
   }
   if (batch_.way != Way::compare) {
-    quarrels_.push_back(name + ": rank " + std::to_string(peer) + " runs it on a device without comparing, " + me +
-                        " in " + to_string(batch_.signature.memory) + " memory");
+    quarrels_.push_back(name + ": rank " + std::to_string(m.name(peer)) + " runs it on a device without comparing, " +
+                        me + " in " + to_string(batch_.signature.memory) + " memory");
   }
   give_up_pair(m, peer);  // that peer finds out itself whether it disagrees
 }

@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "a2a/transport.h"
+
 namespace a2a::shm {
 
 struct StdAtomics {
@@ -84,8 +86,6 @@ struct Pipe {
   alignas(kCacheLine) typename A::template atomic<uint64_t> produced;  // by the owner, for the peer
   alignas(kCacheLine) typename A::template atomic<uint64_t> consumed;  // by the owner, from the peer
 };
-
-enum class Left : uint32_t { no = 0, closed = 1, dropped = 2 };
 
 // A rank's membership in one communicator. Written by its owner only.
 template <class A>

@@ -86,8 +86,14 @@ uint64_t pid_namespace() {
 // One rank's side of the meeting.
 class Guest {
  public:
-  Guest(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, Deadline deadline)
-      : rank_(rank), size_(size), bootstrap_(bootstrap), host_(progress.host()), deadline_(deadline), listener_(size) {}
+  Guest(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, Deadline deadline, std::span<const Rank> names)
+      : rank_(rank),
+        size_(size),
+        bootstrap_(bootstrap),
+        host_(progress.host()),
+        deadline_(deadline),
+        names_(names),
+        listener_(size) {}
 
   Meeting run(Progress& progress, uint64_t block) {
     if (vm_readv_wanted()) allow_reading();
@@ -133,6 +139,8 @@ class Guest {
     }
   }
 
+  Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
+  std::string rank_name(Rank rank) const { return "rank " + std::to_string(name(rank)); }
   const Address& at(Rank peer) const { return addresses_[static_cast<size_t>(peer)]; }
   std::shared_ptr<Neighbour>& neighbour(Rank peer) { return meeting_.neighbours[static_cast<size_t>(peer)]; }
   bool remote(Rank peer) const { return at(peer).nonce != host_.nonce(); }
@@ -147,8 +155,8 @@ class Guest {
   }
 
   [[noreturn]] void lost(Rank peer) const {
-    throw Error(Code::peer_lost, "rank " + std::to_string(peer) + " (pid " + std::to_string(at(peer).pid) +
-                                     ") was lost while the ranks met");
+    throw Error(Code::peer_lost,
+                rank_name(peer) + " (pid " + std::to_string(at(peer).pid) + ") was lost while the ranks met");
   }
 
   // Waits until one of these descriptors can be read, and returns its index. Throws when a rank dies first.
@@ -165,7 +173,7 @@ class Guest {
       }
       bootstrap_.while_meeting();
       if (deadline_.passed()) {
-        throw Error(Code::timeout, "rank " + std::to_string(rank_) + " timed out while the ranks met");
+        throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met");
       }
     }
   }
@@ -198,7 +206,7 @@ class Guest {
       Address theirs;
       if (text.size() == sizeof(theirs)) std::memcpy(&theirs, text.data(), sizeof(theirs));
       if (text.size() != sizeof(theirs) || theirs.protocol != kProtocol) {
-        throw Error(Code::unsupported, "rank " + std::to_string(peer) + " runs another version of this library");
+        throw Error(Code::unsupported, rank_name(peer) + " runs another version of this library");
       }
       check(peer, theirs, mine);
       addresses_.push_back(theirs);
@@ -208,18 +216,18 @@ class Guest {
   }
 
   void check(Rank peer, const Address& theirs, const Address& mine) const {
-    const std::string who = "rank " + std::to_string(peer);
+    const std::string who = rank_name(peer);
     if (theirs.size != size_) {
       throw Error(Code::invalid_argument, who + " was started with size " + std::to_string(theirs.size) + ", rank " +
-                                              std::to_string(rank_) + " with size " + std::to_string(size_));
+                                              std::to_string(name(rank_)) + " with size " + std::to_string(size_));
     }
     if (std::memcmp(theirs.boot_id, mine.boot_id, sizeof(mine.boot_id)) != 0) {
-      throw Error(Code::unsupported, who + " lives on another host than rank " + std::to_string(rank_) +
-                                         "; shared memory ends at the host");
+      throw Error(Code::unsupported,
+                  who + " lives on another host than " + rank_name(rank_) + "; shared memory ends at the host");
     }
     if (theirs.uid != mine.uid) {
       throw Error(Code::unsupported, who + " belongs to user " + std::to_string(theirs.uid) + ", rank " +
-                                         std::to_string(rank_) + " to user " + std::to_string(mine.uid));
+                                         std::to_string(name(rank_)) + " to user " + std::to_string(mine.uid));
     }
   }
 
@@ -241,8 +249,7 @@ class Guest {
     n.bytes = a.segment_bytes;
     if (a.seat % alignof(SeatWords) != 0 || n.bytes < sizeof(SeatWords) || a.seat > n.bytes - sizeof(SeatWords) ||
         (size_t{a.bell} + 1) * sizeof(BellWord) > a.bells_bytes) {
-      throw Error(Code::backend,
-                  "shared memory: rank " + std::to_string(peer) + " named a seat outside of its segment");
+      throw Error(Code::backend, "shared memory: " + rank_name(peer) + " named a seat outside of its segment");
     }
     n.seat = reinterpret_cast<const SeatWords*>(segment + a.seat);
     n.bell = reinterpret_cast<BellWord*>(bells) + a.bell;
@@ -253,12 +260,12 @@ class Guest {
     const std::string_view name(at(peer).listener, ::strnlen(at(peer).listener, sizeof(Address::listener)));
     n->socket = connect_to_listener(name);
     if (n->socket.get() < 0) {
-      if (errno != ECONNREFUSED) system_failure("cannot connect to rank " + std::to_string(peer));
-      throw Error(Code::peer_lost, "rank " + std::to_string(peer) +
-                                       " cannot be reached: it has exited, or lives in another network namespace");
+      if (errno != ECONNREFUSED) system_failure("cannot connect to " + rank_name(peer));
+      throw Error(Code::peer_lost,
+                  rank_name(peer) + " cannot be reached: it has exited, or lives in another network namespace");
     }
     if (!same_user(n->socket.get())) {
-      throw Error(Code::unsupported, "rank " + std::to_string(peer) + " belongs to another user");
+      throw Error(Code::unsupported, rank_name(peer) + " belongs to another user");
     }
     introduce(*n);
     say_hello(*n, peer, gave_up);
@@ -291,8 +298,8 @@ class Guest {
       n.segment = map_peer(segment.get(), a.segment_bytes, false);
       n.bells = map_peer(bells.get(), a.bells_bytes, true);
     } catch (const Error& error) {
-      throw Error(error.code(), "rank " + std::to_string(rank_) + " cannot map the memory of rank " +
-                                    std::to_string(peer) + ": " + error.what());
+      throw Error(error.code(),
+                  rank_name(rank_) + " cannot map the memory of " + rank_name(peer) + ": " + error.what());
     }
     use_memory(n, peer, n.segment.base(), n.bells.base());
     n.readable = vm_readv_wanted() && can_read(n.pid, reinterpret_cast<const void*>(a.nonce_address), a.nonce);
@@ -304,7 +311,7 @@ class Guest {
     if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
     if (at(hello->rank).nonce != hello->nonce) return std::nullopt;
     if (hello->gave_up != 0) {
-      throw Error(Code::peer_lost, "rank " + std::to_string(hello->rank) + " gave up while the ranks met");
+      throw Error(Code::peer_lost, rank_name(hello->rank) + " gave up while the ranks met");
     }
     return hello->rank;
   }
@@ -382,6 +389,7 @@ class Guest {
   Bootstrap& bootstrap_;
   Host& host_;
   Deadline deadline_;
+  std::span<const Rank> names_;
   Listener listener_;
   std::vector<Address> addresses_;
   std::vector<Fd> watched_;  // by rank: a pidfd, or none
@@ -390,8 +398,9 @@ class Guest {
 
 }  // namespace
 
-Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline) {
-  return Guest(rank, size, bootstrap, progress, deadline).run(progress, block_offset);
+Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline,
+             std::span<const Rank> names) {
+  return Guest(rank, size, bootstrap, progress, deadline, names).run(progress, block_offset);
 }
 
 }  // namespace a2a::shm

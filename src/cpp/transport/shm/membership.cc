@@ -148,13 +148,15 @@ void Membership::GiveBack::operator()(std::byte* block) const noexcept {
 }
 
 Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
-                       std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks)
+                       std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
+                       std::vector<Rank> names)
     : rank_(rank),
       block_(block.get(), static_cast<int>(neighbours.size())),
       progress_(std::move(progress)),
       surroundings_(surroundings),
       thresholds_(surroundings),
       peers_(neighbours.size()),
+      names_(std::move(names)),
       ring_shape_(RingShape::of(static_cast<int>(neighbours.size()))) {
   for (Rank r = 0; r < size(); ++r) {
     const auto i = static_cast<size_t>(r);
@@ -273,7 +275,7 @@ void Membership::throw_if_aborted(Rank rank) {
 std::string Membership::describe(Rank rank) {
   const auto& words = peer(rank).block.words();
   const uint64_t started = words.started.load(std::memory_order_relaxed);
-  std::string text = "rank " + std::to_string(rank) + " (" + peer(rank).host->state() + "): last operation ";
+  std::string text = "rank " + std::to_string(name(rank)) + " (" + peer(rank).host->state() + "): last operation ";
   text += name_of(words.started_op.load(std::memory_order_relaxed), started);
   const uint64_t done = words.done.load(std::memory_order_relaxed);
   if (started > done) text += ", not finished";

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "a2a/transport.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/progress.h"
@@ -64,14 +65,18 @@ class Membership {
   using NewBlock = std::unique_ptr<std::byte, GiveBack>;
   static NewBlock new_block(Host& host, int size);
 
+  // `names` is what messages call the ranks, by rank; empty: by their own numbers.
   Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
-             std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks);
+             std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
+             std::vector<Rank> names = {});
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
   Rank rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
+  // What messages call a rank: where a group has ranks on other hosts, too, its number in all of it.
+  Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
   Peer& peer(Rank rank) { return peers_[static_cast<size_t>(rank)]; }
   const Block& block() const { return block_; }
   Progress& progress() { return *progress_; }
@@ -123,6 +128,7 @@ class Membership {
   Surroundings surroundings_;
   Thresholds thresholds_;
   std::vector<Peer> peers_;
+  std::vector<Rank> names_;
   RingShape ring_shape_;
   bool threads_ = false;
   bool left_ = false;

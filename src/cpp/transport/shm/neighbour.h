@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "a2a/bootstrap.h"
@@ -60,7 +61,8 @@ struct Meeting {
 
 // Collective over the bootstrap. Tells the others about this rank's seat and block, and makes sure that each pair sees
 // each other's memory. Throws Error(unsupported) when ranks live on several hosts or belong to other users,
-// Error(peer_lost) when a rank dies meanwhile, Error(timeout).
-Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline);
+// Error(peer_lost) when a rank dies meanwhile, Error(timeout). `names` as in Membership.
+Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline,
+             std::span<const Rank> names);
 
 }  // namespace a2a::shm

@@ -24,6 +24,8 @@ constexpr unsigned kSpins = 128;
 constexpr auto kAwake = 500us;
 // The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
 constexpr auto kSlice = 10ms;
+// The longest sleep of a rank that waits for news which ring no bell.
+constexpr auto kNap = 50us;
 constexpr unsigned kYieldsPerLook = 8;
 
 void relax() {
@@ -123,14 +125,15 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
 }
 
 bool Progress::sleep(Patience& patience, Deadline deadline) {
+  auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
   const auto look_again = [&] {
     std::lock_guard lock(mutex_);
     if (advance()) patience.renew();
+    if (std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) slice = kNap;
     return !patience.exhausted;
   };
   bool interrupted = false;
   sleep_unless(*seat_, *bell_, look_again, [&](uint32_t ticket) {
-    auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
     if (deadline.when() != Deadline::Clock::time_point::max()) {
       slice = std::clamp<std::chrono::nanoseconds>(deadline.when() - Deadline::Clock::now(), 0ns, slice);
     }

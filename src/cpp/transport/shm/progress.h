@@ -23,6 +23,8 @@ class Active {
   virtual void check(Deadline::Clock::time_point now, bool ask_kernel) = 0;
   // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
   virtual void spread() = 0;
+  // Whether what it waits for rings no bell, so that somebody has to look.
+  virtual bool must_look() { return false; }
 };
 
 // The waiting place of one rank: a doorbell and the communicators that ring matters to. Threads that are ranks have one

@@ -5,22 +5,27 @@
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
-std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
+
+std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
+                                                    std::vector<Rank> names) {
   if (size > kMaxRanks) {
     throw Error(Code::unsupported,
                 "size = " + std::to_string(size) + ": at most " + std::to_string(kMaxRanks) + " ranks share one host");
   }
   auto progress = Progress::of_this_thread();
   auto block = Membership::new_block(progress->host(), size);
-  Meeting meeting = meet(rank, size, bootstrap, *progress, progress->host().arena().offset(block.get()), deadline);
+  const uint64_t offset = progress->host().arena().offset(block.get());
+  Meeting meeting = meet(rank, size, bootstrap, *progress, offset, deadline, names);
   return std::unique_ptr<ShmTransport>(new ShmTransport(rank, std::move(block), progress, meeting.surroundings,
-                                                        std::move(meeting.neighbours), meeting.blocks));
+                                                        std::move(meeting.neighbours), meeting.blocks,
+                                                        std::move(names)));
 }
 
 ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<Progress> progress,
                            Surroundings surroundings, std::vector<std::shared_ptr<Neighbour>> neighbours,
-                           std::span<const uint64_t> blocks)
-    : membership_(rank, std::move(block), std::move(progress), surroundings, std::move(neighbours), blocks) {
+                           std::span<const uint64_t> blocks, std::vector<Rank> names)
+    : membership_(rank, std::move(block), std::move(progress), surroundings, std::move(neighbours), blocks,
+                  std::move(names)) {
   std::lock_guard lock(membership_.progress().mutex());
   membership_.progress().enter(this);
 }
@@ -37,22 +42,28 @@ std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
   membership_.progress().host().refuse_if_inherited();
   const bool refusal = !batch.refusal.empty();
   const Deadline deadline = batch.deadline;
-  auto exchange =
-      std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(), size());
+  std::shared_ptr<Exchange> exchange;
   {
     std::lock_guard lock(membership_.progress().mutex());
-    if (broken_) {
-      exchange->fail(membership_, broken_for(exchange->batch().signature));
-      return exchange;
-    }
-    queue_.push_back(exchange);
-    advance();
+    exchange = enqueue(std::move(batch));
   }
   // The caller raises its own error next and may never come back, so the peers must be able to see the refusal first.
   if (refusal) {
     while (!membership_.progress().wait([&] { return exchange->posted() || exchange->finished(); }, deadline)) {
       if (deadline.passed()) break;
     }
+  }
+  return exchange;
+}
+
+std::shared_ptr<Exchange> ShmTransport::enqueue(Batch batch) {
+  auto exchange =
+      std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(), size());
+  if (broken_) {
+    exchange->fail(membership_, broken_for(exchange->batch().signature));
+  } else {
+    queue_.push_back(exchange);
+    advance();
   }
   return exchange;
 }
@@ -119,13 +130,14 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
                           : left == Left::closed ? " misses, because it has closed this communicator, "
                                                  : " misses, because it has left this communicator, ";
   break_with(Error(Code::peer_lost, name_of(queue_.front()->batch().signature) + ": rank " +
-                                        std::to_string(membership_.rank()) + how + membership_.describe(peer)));
+                                        std::to_string(membership_.name(membership_.rank())) + how +
+                                        membership_.describe(peer)));
 }
 
 void ShmTransport::expire(Exchange& exchange) {
   break_with(Error(Code::timeout, name_of(exchange.batch().signature) + ": timed out on rank " +
-                                      std::to_string(membership_.rank()) + ", which still waits for " +
-                                      queue_.front()->missing(membership_)));
+                                      std::to_string(membership_.name(membership_.rank())) +
+                                      ", which still waits for " + queue_.front()->missing(membership_)));
 }
 
 // The order matters: peers that are copying from this rank must see the abort before any caller here learns that its
@@ -141,7 +153,8 @@ void ShmTransport::break_with(const Error& error) {
 void ShmTransport::abort(std::string_view reason) noexcept {
   if (membership_.progress().host().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
-  break_with(Error(Code::aborted, "rank " + std::to_string(membership_.rank()) + " aborted: " + std::string(reason)));
+  break_with(Error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
+                                      " aborted: " + std::string(reason)));
 }
 
 void ShmTransport::leave(Left how) noexcept {
@@ -194,7 +207,7 @@ std::optional<Error> ShmTransport::find_refusal(Rank peer, const Signature& sign
   const uint64_t said = notice_of(words, signature.number);
   if (said != notice(signature.number, static_cast<uint8_t>(said >> 8), 0)) return std::nullopt;
   return Error(Code::mismatch,
-               name_of(signature) + ": rank " + std::to_string(peer) +
+               name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) +
                    " does not take part, its arguments were refused there: " + peer_text(words.refusal_text[slot]));
 }
 
@@ -205,11 +218,11 @@ std::optional<Error> ShmTransport::find_contradiction(const Signature& signature
     if (auto error = find_refusal(peer, signature)) return error;
     const uint64_t said = notice_of(membership_.peer(peer).block.words(), signature.number);
     if (said >> 16 != signature.number || said == notice(signature.number, op, memory)) continue;
-    return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(peer) + " calls " +
+    return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) + " calls " +
                                      to_string(static_cast<Op>(static_cast<uint8_t>(said >> 8))) + " in " +
                                      to_string(static_cast<Memory>(static_cast<uint8_t>(said))) + " memory, rank " +
-                                     std::to_string(membership_.rank()) + " runs it in " + to_string(signature.memory) +
-                                     " memory without comparing");
+                                     std::to_string(membership_.name(membership_.rank())) + " runs it in " +
+                                     to_string(signature.memory) + " memory without comparing");
   }
   return std::nullopt;
 }
@@ -226,7 +239,7 @@ std::optional<Error> ShmTransport::lost_peer() {
     }
     const Left left = left_of(membership_.peer(peer).block.words());
     if (left == Left::no && !membership_.peer(peer).host->gone()) continue;
-    return Error(Code::peer_lost, "rank " + std::to_string(membership_.rank()) +
+    return Error(Code::peer_lost, "rank " + std::to_string(membership_.name(membership_.rank())) +
                                       (left == Left::no ? " lost " : " misses, because it has left, ") +
                                       membership_.describe(peer));
   }
@@ -262,8 +275,18 @@ bool ShmTransport::vm_readv() {
   return true;
 }
 
-std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
-                                                   Deadline deadline) {
+HostFacts ShmTransport::facts() {
+  const Surroundings& around = membership_.surroundings();
+  return {.ranks = around.ranks,
+          .cpus = around.cpus,
+          .oversubscribed = around.oversubscribed(),
+          .vm_readv = vm_readv(),
+          .hosts = 1,
+          .messages = 0};
+}
+
+std::unique_ptr<HostTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                                    Deadline deadline) {
   Membership::NewBlock block;
   std::string mine, failure;
   try {
@@ -278,15 +301,17 @@ std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members
   std::vector<uint64_t> blocks(members.size());
   for (size_t i = 0; i < members.size(); ++i) {
     if (all[i].size() != sizeof(uint64_t)) {
-      throw Error(Code::backend, "rank " + std::to_string(members[i]) + " has no room for another communicator");
+      throw Error(Code::backend,
+                  "rank " + std::to_string(membership_.name(members[i])) + " has no room for another communicator");
     }
     std::memcpy(&blocks[i], all[i].data(), sizeof(uint64_t));
   }
-  return derive(members, std::move(block), blocks, membership_.surroundings());
+  return derive(members, std::move(block), blocks, membership_.surroundings(), {});
 }
 
 std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, Membership::NewBlock block,
-                                                   std::span<const uint64_t> blocks, const Surroundings& surroundings) {
+                                                   std::span<const uint64_t> blocks, const Surroundings& surroundings,
+                                                   std::vector<Rank> names) {
   std::vector<std::shared_ptr<Neighbour>> neighbours;
   Rank mine = 0;
   for (size_t i = 0; i < members.size(); ++i) {
@@ -294,7 +319,7 @@ std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members
     neighbours.push_back(membership_.peer(members[i]).host);
   }
   return std::unique_ptr<ShmTransport>(new ShmTransport(mine, std::move(block), membership_.shared_progress(),
-                                                        surroundings, std::move(neighbours), blocks));
+                                                        surroundings, std::move(neighbours), blocks, std::move(names)));
 }
 
 }  // namespace a2a::shm

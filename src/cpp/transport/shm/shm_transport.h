@@ -16,8 +16,9 @@ namespace a2a::shm {
 
 class ShmTransport final : public HostTransport, private Active {
  public:
-  // Collective: the ranks meet over the bootstrap. See meet() for what it throws.
-  static std::unique_ptr<ShmTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
+  // Collective: the ranks meet over the bootstrap. See meet() for what it throws, and Membership for the names.
+  static std::unique_ptr<ShmTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
+                                               std::vector<Rank> names = {});
 
   ~ShmTransport() override;
 
@@ -31,24 +32,31 @@ class ShmTransport final : public HostTransport, private Active {
   void fail(const Error& error) noexcept override;
   std::string whereabouts() override;
 
-  // Collective over the bootstrap of the new group, whose rank i is rank members[i] of this one. Works without meeting
-  // again.
-  std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline);
-  // Collective over the ranks that are alive; works on a broken transport too. Fills *members with the survivors.
-  std::unique_ptr<ShmTransport> shrink(std::vector<Rank>* members, Deadline deadline);
-
-  // Takes no more part: peers that still need this rank learn that it left. Operations in flight are aborted.
-  void leave(Left how) noexcept;
-  // Waits a little for the peers to leave too, so that what is shared with them can be given back at once.
-  void see_off(std::chrono::milliseconds patience);
+  std::unique_ptr<HostTransport> derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                        Deadline deadline) override;
+  std::unique_ptr<HostTransport> shrink(std::vector<Rank>* members, Deadline deadline) override;
+  void leave(Left how) noexcept override;
+  void see_off(std::chrono::milliseconds patience) override;
+  HostFacts facts() override;
 
   int size() const { return membership_.size(); }
+
+  // For a transport over several hosts, which has one of these for the ranks of its own.
+  // The members have exchanged the offsets of their new blocks already.
+  std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, Membership::NewBlock block,
+                                       std::span<const uint64_t> blocks, const Surroundings& surroundings,
+                                       std::vector<Rank> names);
   const Surroundings& surroundings() const { return membership_.surroundings(); }
-  bool vm_readv();  // of every peer
+  const std::shared_ptr<Progress>& progress() const { return membership_.shared_progress(); }
+  // These want the progress mutex held: start() without a wait for its refusal to be seen, and fail().
+  std::shared_ptr<Exchange> enqueue(Batch batch);
+  void break_with(const Error& error);
+  bool is_broken() const { return broken_.has_value(); }
 
  private:
   ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
-               std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks);
+               std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
+               std::vector<Rank> names = {});
 
   // Active; the mutex is held
   bool advance() override;
@@ -61,9 +69,7 @@ class ShmTransport final : public HostTransport, private Active {
   std::optional<Error> find_contradiction(const Signature& signature);
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
-  void break_with(const Error& error);
-  std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, Membership::NewBlock block,
-                                       std::span<const uint64_t> blocks, const Surroundings& surroundings);
+  bool vm_readv();  // of every peer
 
   Membership membership_;
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their numbers; the first kSlots may be posted

@@ -79,7 +79,7 @@ std::string undecided(Membership& m, const Ranks& ranks) {
 
 }  // namespace
 
-std::unique_ptr<ShmTransport> ShmTransport::shrink(std::vector<Rank>* members, Deadline deadline) {
+std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, Deadline deadline) {
   Membership& m = membership_;
   auto& words = m.block().words();
   if (words.committed.load(std::memory_order_relaxed) != 0) {
@@ -111,7 +111,7 @@ std::unique_ptr<ShmTransport> ShmTransport::shrink(std::vector<Rank>* members, D
   }
   Surroundings around = m.surroundings();
   around.ranks = static_cast<int>(members->size());
-  return derive(*members, std::move(block), blocks, around);
+  return derive(*members, std::move(block), blocks, around, {});
 }
 
 }  // namespace a2a::shm

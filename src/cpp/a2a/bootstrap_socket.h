@@ -1,0 +1,48 @@
+// What the bootstraps over sockets have in common. Not public.
+#pragma once
+
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "a2a/types.h"
+
+namespace a2a {
+
+class Socket {
+ public:
+  explicit Socket(int fd = -1) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Socket() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int fd() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// Throws Error(backend) with what errno says.
+[[noreturn]] void socket_failure(const std::string& what);
+
+// Milliseconds for poll(): short, because the callers look at several things in turn.
+int slice(Deadline deadline);
+
+// "1, 2, 5"
+std::string list(const std::vector<Rank>& ranks);
+
+// How long somebody who waits for rank 0 goes on after his deadline: rank 0 knows who is missing, and may be about to
+// say so.
+inline constexpr int kGraceMilliseconds = 100;
+
+// Error(invalid_argument) unless 0 <= rank < size, and size is one that a group can have.
+void check_membership(Rank rank, int size);
+
+}  // namespace a2a

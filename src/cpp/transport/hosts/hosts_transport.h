@@ -1,0 +1,107 @@
+// Ranks on several hosts: shared memory within each of them, a network between them.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "a2a/transport.h"
+#include "transport/hosts/network.h"
+#include "transport/hosts/operation.h"
+#include "transport/hosts/places.h"
+#include "transport/hosts/relay.h"
+#include "transport/shm/shm_transport.h"
+
+namespace a2a::hosts {
+
+class HostsTransport final : public HostTransport, private shm::Active {
+ public:
+  // Of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange. Rank seats[i] of
+  // `base` is the i-th of the group's ranks on this host.
+  static std::unique_ptr<HostsTransport> make(Rank rank, Places places, std::shared_ptr<Network> network,
+                                              Bootstrap& bootstrap, shm::ShmTransport& base,
+                                              std::span<const Rank> seats, Deadline deadline);
+  ~HostsTransport() override;
+
+  std::shared_ptr<Work> start(Batch batch, Stream stream) override;
+  void abort(std::string_view reason) noexcept override;
+  std::optional<Error> pass(const Signature& signature) override;
+  std::optional<Error> contradiction(const Signature& signature) override;
+  std::optional<Error> refusal(const Signature& next) override;
+  std::optional<Error> broken() override;
+  std::optional<Error> lost_peer() override;
+  void fail(const Error& error) noexcept override;
+  std::string whereabouts() override;
+  std::unique_ptr<HostTransport> derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                        Deadline deadline) override;
+  std::unique_ptr<HostTransport> shrink(std::vector<Rank>* members, Deadline deadline) override;
+  void leave(Left how) noexcept override;
+  void see_off(std::chrono::milliseconds patience) override;
+  HostFacts facts() override;
+
+ private:
+  // What a rank of another host was heard to do last.
+  struct Last {
+    Op op = Op::barrier;
+    uint64_t number = 0;
+    std::optional<uint64_t> left_after;
+  };
+  // What has arrived for an operation that this rank has not started, or not got to yet.
+  struct Early {
+    Kind kind = Kind::facts;
+    Rank source = 0;
+    shm::Head facts{};
+    std::string text;
+  };
+
+  HostsTransport(Rank rank, std::shared_ptr<const Places> places, std::shared_ptr<Network> network, uint64_t channel,
+                 std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Relay> relay);
+
+  // Active; the mutex is held
+  bool advance() override;
+  void check(Deadline::Clock::time_point now, bool ask_kernel) override;
+  void spread() override {}
+  bool must_look() override;
+
+  template <class Body>
+  bool guarded(Body&& body);
+  void listen();
+  void hear(const Prefix& prefix, std::string text);
+  void hear_entry(uint64_t number, const Entry& entry);
+  void give(Operation& operation, const Early& early);
+  Operation* find(uint64_t number);
+  bool passed(uint64_t number) const { return std::ranges::binary_search(passed_, number); }
+  bool step();
+  void post(Operation& operation);
+  void tell_verdict(Operation& operation);
+  bool complete(Operation& operation);
+  void tell_remote(const Prefix& prefix, std::string_view text);
+  void tell(Rank rank, const Prefix& prefix, std::string_view text);
+  void break_with(const Error& error, bool tell_others);
+  std::optional<Error> find_contradiction(const Signature& signature);
+  Error broken_for(const Signature& signature) const;
+  std::string describe(Rank rank) const;
+
+  const Rank rank_;
+  const std::shared_ptr<const Places> places_;
+  const std::shared_ptr<Network> network_;
+  const uint64_t channel_;
+  const std::unique_ptr<shm::ShmTransport> local_;
+  const std::shared_ptr<shm::Progress> progress_;
+  const std::unique_ptr<Relay> relay_;  // empty: each rank tells each other one itself
+
+  std::deque<std::shared_ptr<Operation>> queue_;
+  std::map<uint64_t, std::vector<Early>> early_;  // by number
+  std::vector<Last> last_;                        // by rank
+  uint64_t started_ = 0;                          // the last operation
+  uint64_t finished_ = 0;                         // the last one of those that were told to other hosts
+  std::deque<uint64_t> passed_;                   // the latest of those that were not, in order
+  std::optional<Error> broken_;
+  bool left_ = false;
+};
+
+}  // namespace a2a::hosts

@@ -1,0 +1,63 @@
+// What carries bytes between processes of different hosts: the seam that MPI implements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "a2a/types.h"
+
+namespace a2a::hosts {
+
+// A process, by its number in the network.
+using Endpoint = int;
+
+// A message as it arrives.
+struct Message {
+  Endpoint from = 0;
+  std::string bytes;
+};
+
+// One run of memory on its way.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  // Whether the network has let go of the memory. Lends a hand; never blocks. Throws Error(backend).
+  virtual bool done() = 0;
+  // Nobody waits for it any more. The network may let go earlier, or when it likes.
+  virtual void abandon() noexcept = 0;
+};
+
+// All functions may be called from any thread and never wait for a peer. They throw Error(backend) with the library's
+// words when it fails.
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  virtual Endpoint self() const = 0;
+  virtual int size() const = 0;
+  // For messages: "MPI (libmpi.so.12, MPICH 5.0.2)"
+  virtual std::string name() const = 0;
+
+  // Sends a message of any kind. Messages between two processes may overtake each other.
+  virtual void post(Endpoint to, std::string bytes) = 0;
+  // The next message of a channel, if one has arrived. Each message begins with its channel (see channel_of).
+  virtual std::optional<Message> take(uint64_t channel) = 0;
+  // Whether all messages have left this process: until then somebody has to call take().
+  virtual bool flushed() = 0;
+  // Messages of a channel that was closed are thrown away. Channels are never used twice.
+  virtual void close(uint64_t channel) noexcept = 0;
+
+  // Memory that is sent and received without a copy here. The tag pairs the two ends; next_tag() gives the sender one
+  // that no unfinished transfer to that process has.
+  virtual uint32_t next_tag(Endpoint to) = 0;
+  virtual std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) = 0;
+  virtual std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) = 0;
+
+  // Messages and transfers that this process has sent.
+  virtual uint64_t sent() const = 0;
+};
+
+}  // namespace a2a::hosts

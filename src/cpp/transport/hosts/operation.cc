@@ -1,0 +1,105 @@
+#include "transport/hosts/operation.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+
+namespace a2a::hosts {
+namespace {
+
+// The ranks of this host by their places on it, in the order of the runs.
+std::vector<Run> local_runs(std::span<const Run> runs, const Places& places, Rank rank) {
+  const auto& mates = places.ranks_of(places.host_of(rank));
+  std::vector<Run> local;
+  for (size_t seat = 0; seat < mates.size(); ++seat) {
+    for (const Run& run : runs_with(runs, mates[seat])) local.push_back({static_cast<Rank>(seat), run.data, run.bytes});
+  }
+  return local;
+}
+
+}  // namespace
+
+Operation::Operation(Batch batch, std::shared_ptr<shm::Progress> progress, Rank rank,
+                     std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network)
+    : batch_(std::move(batch)),
+      remote(batch_, rank, places, channel, *network),
+      progress_(std::move(progress)),
+      rank_(rank),
+      places_(std::move(places)),
+      network_(std::move(network)) {}
+
+bool Operation::done() {
+  progress_->host().refuse_if_inherited();
+  if (!finished()) progress_->poll();
+  return finished();
+}
+
+bool Operation::wait_until(Deadline deadline) {
+  progress_->host().refuse_if_inherited();
+  if (!finished() && !progress_->wait([this] { return finished(); }, deadline)) return false;
+  if (error_) throw *error_;
+  return true;
+}
+
+bool Operation::arrived(Rank rank) {
+  progress_->host().refuse_if_inherited();
+  if (finished()) return !error_;
+  if (places_->host_of(rank) == places_->host_of(rank_))
+    return local->arrived(static_cast<Rank>(places_->seat_of(rank)));
+  progress_->poll();
+  std::lock_guard lock(progress_->mutex());
+  return finished() ? !error_ : remote.arrived(rank);
+}
+
+bool Operation::let_go() {
+  if (progress_->host().inherited() || !finished()) return finished();
+  std::lock_guard lock(progress_->mutex());
+  return remote.let_go();
+}
+
+Batch Operation::local_batch() const {
+  Batch batch;
+  batch.sends = local_runs(batch_.sends, *places_, rank_);
+  batch.recvs = local_runs(batch_.recvs, *places_, rank_);
+  batch.signature = batch_.signature;
+  batch.unit_bytes = batch_.unit_bytes;
+  batch.deadline = batch_.deadline;
+  batch.refusal = batch_.refusal;
+  batch.way = batch_.way;
+  return batch;
+}
+
+void Operation::finish(std::optional<Error> error) {
+  error_ = std::move(error);
+  finished_.store(true, std::memory_order_release);
+}
+
+void Operation::fail(const Error& error) {
+  if (finished()) return;
+  remote.abandon();
+  finish(error);
+}
+
+std::string Operation::quarrels() {
+  std::string text;
+  try {
+    local->wait_until(Deadline::never());
+  } catch (const Error& error) {
+    if (error.code() != Code::mismatch) throw;
+    text = error.what();
+  }
+  constexpr size_t kMost = 4;
+  const auto& others = remote.quarrels();
+  for (size_t i = 0; i < std::min(others.size(), kMost); ++i) text += (text.empty() ? "" : "; ") + others[i];
+  if (others.size() > kMost) text += "; and with " + std::to_string(others.size() - kMost) + " ranks more";
+  return text;
+}
+
+void keep(std::shared_ptr<Operation> operation) {
+  static auto& mutex = *new std::mutex;
+  static auto& kept = *new std::list<std::shared_ptr<Operation>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(operation));
+}
+
+}  // namespace a2a::hosts

@@ -1,0 +1,131 @@
+#include "transport/hosts/places.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <optional>
+
+namespace a2a::hosts {
+namespace {
+
+std::string environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+uint32_t limit(const char* name, uint32_t default_) {
+  const std::string text = environment(name);
+  if (text.empty()) return default_;
+  uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  constexpr uint32_t kMost = uint32_t{1} << 28;
+  if (error == std::errc() && end == text.data() + text.size() && value <= kMost) return value;
+  throw Error(Code::invalid_argument, std::string(name) + "=" + text + " is no number of bytes up to 2^28");
+}
+
+// This rank's entry of A2A_HOSTS.
+std::string assigned_host(Rank rank, int size) {
+  const std::string text = environment("A2A_HOSTS");
+  if (text.empty()) return "";
+  const auto entries = std::ranges::count(text, ',') + 1;
+  if (entries != size) {
+    throw Error(Code::invalid_argument, "A2A_HOSTS=" + text + " names the hosts of " + std::to_string(entries) +
+                                            " ranks, there are " + std::to_string(size));
+  }
+  if (("," + text + ",").find(",,") != std::string::npos) {
+    throw Error(Code::invalid_argument, "A2A_HOSTS=" + text + " has an empty name");
+  }
+  size_t begin = 0;
+  for (Rank r = 0; r < rank; ++r) begin = text.find(',', begin) + 1;
+  return "assigned " + text.substr(begin, text.find(',', begin) - begin);
+}
+
+// Ranks in different network namespaces cannot reach each other's sockets.
+std::string own_host() {
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  struct stat network{};
+  ::stat("/proc/self/ns/net", &network);
+  return boot_id + " " + std::to_string(network.st_ino);
+}
+
+struct Card {
+  uint32_t version = 1;
+  Endpoint endpoint = 0;
+  Limits limits;
+  char host[96] = {};
+};
+
+Card own_card(Rank rank, int size, Endpoint self) {
+  Card card;
+  const Limits defaults;
+  card.endpoint = self;
+  card.limits = {limit("A2A_MPI_AGGREGATE_MAX", defaults.aggregate), limit("A2A_MPI_EAGER_MAX", defaults.eager)};
+  const std::string assigned = assigned_host(rank, size);
+  const std::string host = assigned.empty() ? own_host() : assigned;
+  if (host.size() >= sizeof(card.host)) throw Error(Code::invalid_argument, "A2A_HOSTS: " + host + " is too long");
+  host.copy(card.host, sizeof(card.host) - 1);
+  return card;
+}
+
+}  // namespace
+
+size_t Places::seat_of(Rank rank) const {
+  const auto& mates = ranks_of(host_of(rank));
+  return static_cast<size_t>(std::ranges::find(mates, rank) - mates.begin());
+}
+
+Places Places::of(std::span<const Rank> members) const {
+  Places part;
+  part.limits = limits;
+  std::map<int, int> numbers;  // of the hosts, here and there
+  for (size_t i = 0; i < members.size(); ++i) {
+    const int there = numbers.emplace(host_of(members[i]), static_cast<int>(numbers.size())).first->second;
+    part.ranks.resize(numbers.size());
+    part.host.push_back(there);
+    part.endpoint.push_back(endpoint_of(members[i]));
+    part.ranks[static_cast<size_t>(there)].push_back(static_cast<Rank>(i));
+  }
+  return part;
+}
+
+Places find_places(Rank rank, int size, Bootstrap& bootstrap, Endpoint self, Deadline deadline) {
+  std::optional<Error> failure;
+  std::string mine;  // stays empty then, so that the others hear of it
+  try {
+    const Card card = own_card(rank, size, self);
+    mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
+  } catch (const Error& error) {
+    failure = error;
+  }
+  const auto all = bootstrap.allgather(mine, deadline);
+  if (failure) throw *failure;
+  Places places;
+  std::map<std::string, int> numbers;
+  for (Rank r = 0; r < size; ++r) {
+    Card card;
+    const std::string& text = all.at(static_cast<size_t>(r));
+    if (text.size() == sizeof(card)) std::memcpy(&card, text.data(), sizeof(card));
+    if (text.empty()) {
+      throw Error(Code::mismatch, "rank " + std::to_string(r) + " cannot tell on which host it lives");
+    }
+    if (text.size() != sizeof(card) || card.version != Card().version) {
+      throw Error(Code::unsupported, "rank " + std::to_string(r) + " runs another version of this library");
+    }
+    card.host[sizeof(card.host) - 1] = '\0';
+    const int number = numbers.emplace(card.host, static_cast<int>(numbers.size())).first->second;
+    places.ranks.resize(numbers.size());
+    places.host.push_back(number);
+    places.endpoint.push_back(card.endpoint);
+    places.ranks[static_cast<size_t>(number)].push_back(r);
+    if (r == 0) places.limits = card.limits;
+  }
+  return places;
+}
+
+}  // namespace a2a::hosts

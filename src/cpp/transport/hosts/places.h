@@ -1,0 +1,47 @@
+// Which rank lives on which host.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "a2a/bootstrap.h"
+#include "transport/hosts/network.h"
+
+namespace a2a::hosts {
+
+// From how many bytes of a pair on which way is taken between hosts. The same on all ranks.
+struct Limits {
+  // Up to here the bytes travel with what the ranks compare: where hosts have several ranks, in one message for each
+  // pair of hosts. 0: a message for each pair of ranks (A2A_MPI_AGGREGATE_MAX).
+  uint32_t aggregate = 1024;
+  // Up to here they are sent at once, as a message, and copied at both ends. Above, they go from memory to memory, once
+  // both ranks know that they agree (A2A_MPI_EAGER_MAX).
+  uint32_t eager = 32768;
+};
+
+// A group whose ranks may live on several hosts. Hosts are numbered in the order of their first ranks.
+struct Places {
+  std::vector<int> host;                 // by rank
+  std::vector<Endpoint> endpoint;        // by rank
+  std::vector<std::vector<Rank>> ranks;  // by host
+  Limits limits;
+
+  int size() const { return static_cast<int>(host.size()); }
+  bool has(Rank rank) const { return rank >= 0 && rank < size(); }
+  int host_of(Rank rank) const { return host[static_cast<size_t>(rank)]; }
+  Endpoint endpoint_of(Rank rank) const { return endpoint[static_cast<size_t>(rank)]; }
+  const std::vector<Rank>& ranks_of(int which) const { return ranks[static_cast<size_t>(which)]; }
+  int hosts() const { return static_cast<int>(ranks.size()); }
+  // The rank's place among those of its host.
+  size_t seat_of(Rank rank) const;
+
+  // Of these ranks alone, renumbered.
+  Places of(std::span<const Rank> members) const;
+};
+
+// Collective over the bootstrap. Ranks share a host when their A2A_HOSTS says so, a comma-separated list with a name
+// for each rank; by default when they see the same kernel and network.
+Places find_places(Rank rank, int size, Bootstrap& bootstrap, Endpoint self, Deadline deadline);
+
+}  // namespace a2a::hosts

@@ -1,0 +1,82 @@
+// Entries on their way between hosts in one message for each pair of hosts.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/hosts/network.h"
+#include "transport/hosts/places.h"
+#include "transport/hosts/wire.h"
+#include "transport/shm/shm_transport.h"
+
+namespace a2a::hosts {
+
+// Each rank of a host leads the traffic with some of the other hosts. In every operation the ranks of a host hand their
+// entries to the leaders, in shared memory; each leader sends what it has for its host to the leader there; and that
+// one hands the entries on, in shared memory. All hosts choose leaders by the same rule.
+//
+// The two exchanges in shared memory have fixed sizes, so that nothing has to be negotiated. All functions want the
+// progress mutex held.
+class Relay {
+ public:
+  using Deliver = std::function<void(uint64_t number, const Entry& entry)>;
+
+  Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network,
+        std::unique_ptr<shm::ShmTransport> gather, std::unique_ptr<shm::ShmTransport> scatter);
+
+  // The entries of this rank for an operation. Operations come in order.
+  void post(const Signature& signature, const std::vector<Entry>& entries);
+  // An operation of which nothing is told.
+  void pass(const Signature& signature);
+  // A bundle has arrived here.
+  void take(uint64_t number, Rank source, std::string entries);
+  // The bundles of an operation that is not told here, with their senders.
+  std::map<Rank, std::string> give_back(uint64_t number);
+  // Moves what can move. Returns whether anything did. Throws the error of an exchange in shared memory.
+  bool advance(const Deliver& deliver);
+
+  bool finished(uint64_t number) const;
+  bool leads() const { return !led_.empty(); }
+  // Whether a bundle is still to come.
+  bool waits_for_network() const;
+  void fail(const Error& error);
+  void leave(Left how) noexcept;
+
+ private:
+  struct Round {
+    Signature signature;
+    std::vector<std::byte> gather_send, gather_recv, scatter_send, scatter_recv;
+    std::shared_ptr<shm::Exchange> gather, scatter;
+    bool bundled = false;  // sent on
+    bool delivered = false;
+  };
+
+  Rank leader_of(int host, int other) const;
+  size_t room(int host) const;
+  size_t rooms() const;
+  void send_bundles(Round& round);
+  void start_scatter(Round& round);
+  void deliver(Round& round, const Deliver& deliver);
+  bool step(Round& round, const Deliver& deliver);
+
+  const Rank rank_;
+  const std::shared_ptr<const Places> places_;
+  const int home_;                 // this rank's host
+  const std::vector<Rank> mates_;  // of this host
+  const uint64_t channel_;
+  const std::shared_ptr<Network> network_;
+  const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
+  std::vector<int> others_;  // hosts
+  std::vector<int> led_;     // hosts that this rank leads the traffic with
+  std::deque<Round> rounds_;
+  std::map<uint64_t, std::map<Rank, std::string>> bundles_;  // by number and sender
+};
+
+// The most bytes of a pair that travel in an entry, where entries are relayed: what is left of the room for all.
+uint32_t entry_limit(const Places& places);
+
+}  // namespace a2a::hosts

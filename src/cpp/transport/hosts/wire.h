@@ -1,0 +1,64 @@
+// What ranks of different hosts tell each other, as bytes. All hosts have one byte order: ranks compare the version of
+// this library when they meet, and the network is one of processes of one program.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "a2a/types.h"
+#include "transport/shm/layout.h"
+
+namespace a2a::hosts {
+
+enum class Kind : uint32_t {
+  text = 1,  // a bootstrap's string
+  facts,     // entries of this rank for one other
+  bundle,    // entries of all ranks of a host for all ranks of another
+  payload,   // what is too long for an entry
+  verdict,   // of an operation that is compared: the disagreement this rank has found, or nothing
+  passed,    // this rank runs the operation on a device, uncompared
+  aborted,   // code and reason
+  left,      // `number`: the last operation this rank has started
+};
+
+// What each message begins with.
+struct Prefix {
+  uint64_t channel = 0;
+  Kind kind = Kind::text;
+  Rank source = 0;
+  uint64_t number = 0;
+};
+
+// How the bytes of a pair travel: Head::kind between hosts.
+enum class Carriage : uint8_t {
+  nothing,  // there are none
+  refused,  // the payload says why this rank does not take part
+  entry,    // they are the payload
+  message,  // in a message of kind `payload`
+  memory,   // from memory to memory, run by run; `where` is the tag
+  packed,   // the same with all runs in one piece
+};
+
+// What one rank tells another about an operation.
+struct Entry {
+  Rank source = 0, target = 0;
+  shm::Head facts{};
+  std::string_view payload;
+};
+
+std::string message(const Prefix& prefix, std::string_view rest = {});
+std::optional<Prefix> prefix_of(std::string_view message);
+inline std::string_view rest_of(std::string_view message) { return message.substr(sizeof(Prefix)); }
+
+// Entries one after the other.
+constexpr size_t kEntryBytes = 3 * sizeof(uint32_t) + 4 + sizeof(shm::Head);
+constexpr size_t room_for(size_t payload) { return kEntryBytes + (payload + 7) / 8 * 8; }
+void append(std::string& text, const Entry& entry);
+// They point into the text. Nothing when it is no list of entries.
+std::optional<std::vector<Entry>> entries_of(std::string_view text);
+
+}  // namespace a2a::hosts

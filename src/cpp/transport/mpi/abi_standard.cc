@@ -1,0 +1,36 @@
+// The ABI of MPI 5.0 (libmpi_abi.so.1): handles are pointers with fixed values. Constants from the standard's chapter
+// on the ABI.
+#include "transport/mpi/bound_library.h"
+
+namespace a2a::mpi {
+namespace {
+
+struct StandardAbi {
+  using Comm = struct OpaqueComm*;
+  using Request = struct OpaqueRequest*;
+  using Message = struct OpaqueMessage*;
+  using Datatype = struct OpaqueDatatype*;
+  using Errhandler = struct OpaqueErrhandler*;
+
+  static constexpr int kAnySource = -1;
+  static constexpr int kThreadSerialized = 2048, kThreadMultiple = 4096;
+  static constexpr int kTagUb = 501;
+  static constexpr size_t kSourceOffset = 0;
+
+  static Comm world(const DynamicLibrary&) { return reinterpret_cast<Comm>(uintptr_t{0x101}); }
+  static Datatype byte(const DynamicLibrary&) { return reinterpret_cast<Datatype>(uintptr_t{0x247}); }
+  static Errhandler errors_return(const DynamicLibrary&) { return reinterpret_cast<Errhandler>(uintptr_t{0x143}); }
+  static Comm from_fortran(const DynamicLibrary& library, int handle) {
+    Comm (*from_int)(int) = nullptr;
+    library.require("MPI_Comm_fromint", &from_int);
+    return from_int(handle);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Library> bind_standard_abi(const DynamicLibrary& library, std::optional<int> fortran_handle) {
+  return std::make_unique<BoundLibrary<StandardAbi>>(library, fortran_handle);
+}
+
+}  // namespace a2a::mpi

@@ -1,0 +1,65 @@
+#include "transport/mpi/library.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "a2a/communicator.h"
+
+namespace a2a::mpi {
+namespace {
+
+// A process that was started by a launcher must use an MPI that understands it: Open MPI's ranks are alone with another
+// MPI, and the other way round.
+std::vector<std::string> names() {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return {"libmpi.so.40"};
+  if (std::getenv("PMI_SIZE") != nullptr) return {"libmpi_abi.so.1", "libmpi.so.12"};
+  return {"libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.40"};
+}
+
+// Only a version of the ABI that the library itself claims counts: libraries with another ABI have the function, too.
+bool has_standard_abi(const DynamicLibrary& library) {
+  int (*get_version)(int*, int*) = nullptr;
+  library.find("MPI_Abi_get_version", &get_version);
+  int major = 0, minor = 0;
+  return get_version != nullptr && get_version(&major, &minor) == 0 && major >= 1;
+}
+
+// Intel MPI's wheel brings libfabric along, and expects a script to have told the loader and libfabric where it is.
+void prepare_fabric(const std::string& directory) {
+  if (directory.empty() || ::access((directory + "libfabric.so.1").c_str(), R_OK) != 0) return;
+  ::setenv("FI_PROVIDER_PATH", directory.c_str(), 0);
+  ::dlopen((directory + "libfabric.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);  // MPI looks for it by name and finds this
+}
+
+DynamicLibrary find() {
+  auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names()});
+  prepare_fabric(library.directory());
+  return library;
+}
+
+}  // namespace
+
+std::string describe(const DynamicLibrary& library) {
+  constexpr size_t kLongest = 8192;  // of all ABIs
+  std::string text(kLongest, '\0');
+  int length = 0;
+  int (*get_version)(char*, int*) = nullptr;
+  library.require("MPI_Get_library_version", &get_version);
+  if (get_version(text.data(), &length) != 0) length = 0;
+  text.resize(static_cast<size_t>(length));
+  return library.where() + ": " + text.substr(0, text.find_first_of("\n\t,"));
+}
+
+std::unique_ptr<Library> open_library(std::optional<int> fortran_handle) {
+  const DynamicLibrary library = find();
+  if (has_standard_abi(library)) return bind_standard_abi(library, fortran_handle);
+  if (library.find("ompi_mpi_comm_world") != nullptr) return bind_open_mpi_abi(library, fortran_handle);
+  return bind_mpich_abi(library, fortran_handle);
+}
+
+}  // namespace a2a::mpi
+
+std::string a2a::mpi_library() { return mpi::describe(mpi::find()); }

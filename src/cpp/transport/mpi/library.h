@@ -1,0 +1,67 @@
+// MPI, loaded while the program runs: the few calls that a2a needs, whichever of the three ABIs the library has.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "a2a/dynamic_library.h"
+
+namespace a2a::mpi {
+
+// A handle of MPI, an integer or a pointer.
+using Handle = uint64_t;
+
+// The most bytes that go in one call: counts are of type int.
+constexpr size_t kMostBytes = size_t{1} << 30;
+
+// A message that was matched and waits to be received.
+struct Arrival {
+  int source = 0;
+  int bytes = 0;
+  Handle message = 0;
+};
+
+// One communicator of MPI. Calls come one at a time. All throw Error(backend) with MPI's own words when they fail.
+class Library {
+ public:
+  virtual ~Library() = default;
+
+  virtual int rank() = 0;
+  virtual int size() = 0;
+  virtual int largest_tag() = 0;
+
+  virtual Handle start_send(const void* data, size_t bytes, int to, int tag) = 0;
+  virtual Handle start_receive(void* data, size_t bytes, int from, int tag) = 0;
+  // The next message with that tag from anybody.
+  virtual std::optional<Arrival> probe(int tag) = 0;
+  virtual Handle start_receive(void* data, const Arrival& arrival) = 0;
+  // Whether the request is complete, which ends it.
+  virtual bool test(Handle* request) = 0;
+  virtual void cancel(Handle request) = 0;
+
+  // Gives the communicator back, and finalises MPI when it was initialised here. Waits for all other processes.
+  virtual void finalise() = 0;
+
+  // See describe().
+  const std::string& name() const { return name_; }
+
+ protected:
+  std::string name_;
+};
+
+// "MPI (libmpi.so.12): MPICH Version: 5.0.2"
+std::string describe(const DynamicLibrary& library);
+
+// Finds and initialises the library, if nobody did, and duplicates a communicator: the one with this Fortran handle,
+// otherwise MPI_COMM_WORLD. Collective over it. Throws Error(unsupported) when there is no usable MPI.
+std::unique_ptr<Library> open_library(std::optional<int> fortran_handle);
+
+// One for each ABI.
+std::unique_ptr<Library> bind_standard_abi(const DynamicLibrary& library, std::optional<int> fortran_handle);
+std::unique_ptr<Library> bind_mpich_abi(const DynamicLibrary& library, std::optional<int> fortran_handle);
+std::unique_ptr<Library> bind_open_mpi_abi(const DynamicLibrary& library, std::optional<int> fortran_handle);
+
+}  // namespace a2a::mpi

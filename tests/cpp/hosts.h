@@ -1,0 +1,192 @@
+// Runs a test with ranks on several hosts: threads of this program, between which a network of the tests' own carries
+// what would go from host to host. Its messages overtake each other whenever they can.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <mutex>
+#include <random>
+
+#include "ranks.h"
+#include "transport/hosts/network.h"
+#include "transport/hosts/network_bootstrap.h"
+
+namespace hosts_test {
+
+using a2a::hosts::Endpoint;
+using a2a::hosts::Message;
+using a2a::hosts::Transfer;
+
+// What all endpoints share.
+class Hub {
+ public:
+  struct Memory {
+    Endpoint from, to;
+    uint32_t tag;
+    std::byte* data;
+    size_t bytes;
+    bool sends;
+    bool done = false;
+  };
+
+  explicit Hub(int size) : inboxes(static_cast<size_t>(size)) {}
+
+  std::mutex mutex;
+  std::vector<std::list<Message>> inboxes;  // by receiver
+  std::list<std::shared_ptr<Memory>> transfers;
+  std::mt19937 random{7};
+
+  // Pairs a transfer with the oldest that fits.
+  void offer(const std::shared_ptr<Memory>& mine) {
+    const std::lock_guard lock(mutex);
+    for (auto it = transfers.begin(); it != transfers.end(); ++it) {
+      Memory& other = **it;
+      if (other.sends == mine->sends || other.from != mine->from || other.to != mine->to || other.tag != mine->tag)
+        continue;
+      CHECK_EQ(other.bytes, mine->bytes);
+      const Memory& source = mine->sends ? *mine : other;
+      const Memory& target = mine->sends ? other : *mine;
+      std::memcpy(target.data, source.data, std::min(other.bytes, mine->bytes));
+      other.done = mine->done = true;
+      transfers.erase(it);
+      return;
+    }
+    transfers.push_back(mine);
+  }
+};
+
+class LoopbackTransfer final : public Transfer {
+ public:
+  LoopbackTransfer(std::shared_ptr<Hub> hub, std::shared_ptr<Hub::Memory> memory)
+      : hub_(std::move(hub)), memory_(std::move(memory)) {
+    hub_->offer(memory_);
+  }
+  bool done() override {
+    const std::lock_guard lock(hub_->mutex);
+    return memory_->done;
+  }
+  void abandon() noexcept override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->transfers.remove(memory_);
+    memory_->done = true;
+  }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  std::shared_ptr<Hub::Memory> memory_;
+};
+
+class LoopbackNetwork final : public a2a::hosts::Network {
+ public:
+  LoopbackNetwork(std::shared_ptr<Hub> hub, Endpoint self)
+      : hub_(std::move(hub)), self_(self), tags_(hub_->inboxes.size()) {}
+
+  Endpoint self() const override { return self_; }
+  int size() const override { return static_cast<int>(hub_->inboxes.size()); }
+  std::string name() const override { return "loopback"; }
+
+  void post(Endpoint to, std::string bytes) override {
+    const std::lock_guard lock(hub_->mutex);
+    auto& inbox = hub_->inboxes[static_cast<size_t>(to)];
+    auto where = inbox.begin();
+    std::advance(where, static_cast<ptrdiff_t>(hub_->random() % (inbox.size() + 1)));
+    inbox.insert(where, {self_, std::move(bytes)});
+    ++sent_;
+  }
+
+  std::optional<Message> take(uint64_t channel) override {
+    const std::lock_guard lock(hub_->mutex);
+    auto& inbox = hub_->inboxes[static_cast<size_t>(self_)];
+    for (auto it = inbox.begin(); it != inbox.end(); ++it) {
+      if (std::memcmp(it->bytes.data(), &channel, sizeof(channel)) != 0) continue;
+      Message message = std::move(*it);
+      inbox.erase(it);
+      return message;
+    }
+    return std::nullopt;
+  }
+
+  bool flushed() override { return true; }
+  void close(uint64_t) noexcept override {}
+
+  uint32_t next_tag(Endpoint to) override {
+    const std::lock_guard lock(hub_->mutex);
+    return ++tags_[static_cast<size_t>(to)];
+  }
+  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override {
+    return transfer({self_, to, tag, const_cast<std::byte*>(data), bytes, true});
+  }
+  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override {
+    return transfer({from, self_, tag, data, bytes, false});
+  }
+
+  uint64_t sent() const override {
+    const std::lock_guard lock(hub_->mutex);
+    return sent_;
+  }
+
+ private:
+  std::unique_ptr<Transfer> transfer(Hub::Memory memory) {
+    return std::make_unique<LoopbackTransfer>(hub_, std::make_shared<Hub::Memory>(memory));
+  }
+
+  std::shared_ptr<Hub> hub_;
+  Endpoint self_;
+  std::vector<uint32_t> tags_;
+  uint64_t sent_ = 0;
+};
+
+// The bootstrap of one rank. Its channel is the same for all of a test, whoever makes how many.
+class LoopbackBootstrap final : public a2a::Bootstrap {
+ public:
+  LoopbackBootstrap(std::shared_ptr<a2a::Bootstrap> meeting, std::shared_ptr<a2a::hosts::Network> network)
+      : meeting_(std::move(meeting)), network_(std::move(network)) {}
+  std::vector<std::string> allgather(std::string_view mine, a2a::Deadline deadline) override {
+    return meeting_->allgather(mine, deadline);
+  }
+  std::shared_ptr<a2a::hosts::Network> network() const override { return network_; }
+
+ private:
+  std::shared_ptr<a2a::Bootstrap> meeting_;
+  std::shared_ptr<a2a::hosts::Network> network_;
+};
+
+class Setting {
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  ~Setting() { unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+// `hosts` as in A2A_HOSTS.
+inline void on_hosts(const std::string& hosts, int n, const ranks::Body& body, double timeout = 60) {
+  const Setting assigned("A2A_HOSTS", hosts);
+  const auto hub = std::make_shared<Hub>(n);
+  const auto meetings = a2a::thread_bootstraps(n);
+  check::threads(n, [&](int rank) {
+    LoopbackBootstrap bootstrap(meetings[static_cast<size_t>(rank)], std::make_shared<LoopbackNetwork>(hub, rank));
+    const auto comm = a2a::Communicator::create(rank, n, bootstrap, {timeout});
+    CHECK(comm->host_facts().hosts > 1);
+    body(*comm);
+  });
+}
+
+// n ranks on two hosts in turn, and each on a host of its own.
+inline void on_hosts(int n, const ranks::Body& body, double timeout = 60) {
+  std::string in_turn, alone;
+  for (int r = 0; r < n; ++r) {
+    in_turn.append(r > 0 ? "," : "").append(std::to_string(r % 2));
+    alone.append(r > 0 ? "," : "").append(std::to_string(r));
+  }
+  on_hosts(in_turn, n, body, timeout);
+  if (n <= 8) on_hosts(alone, n, body, timeout);
+}
+
+}  // namespace hosts_test

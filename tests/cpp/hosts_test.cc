@@ -1,0 +1,268 @@
+// What is particular to ranks on several hosts: the ways bytes take between them, how many messages that costs, and
+// operations on devices. communicator_test.cc has all that does not depend on where ranks live.
+#include "hosts.h"
+
+#include <numeric>
+
+#include "transport/hosts/connect.h"
+
+namespace {
+
+using namespace a2a;
+using hosts_test::on_hosts;
+using hosts_test::Setting;
+
+constexpr int kExperts = 3;
+
+// Rows that go from one rank to an expert of another in some round: none, a few, or many.
+int64_t rows(Rank from, Rank to, int expert, int round) {
+  const int k = from * 7 + to * 3 + expert * 5 + round;
+  return k % 4 == 0 ? 0 : k % 5 == 0 ? 40 : k % 7;
+}
+
+struct Mixture {
+  std::vector<int64_t> local, global;
+  Mixture(const Communicator& comm, int round) {
+    for (Rank p = 0; p < comm.size(); ++p) {
+      for (int e = 0; e < kExperts; ++e) {
+        local.push_back(rows(comm.rank(), p, e, round));
+        global.push_back(rows(p, comm.rank(), e, round));
+      }
+    }
+  }
+};
+
+int32_t element(Rank from, Rank to, int expert, size_t i) {
+  return static_cast<int32_t>(((from * 16 + to) * 16 + expert) * 100'000) + static_cast<int32_t>(i);
+}
+
+// There and back, with rows of so many elements.
+void scatter_and_gather(Communicator& comm, size_t row, int round) {
+  const Mixture m(comm, round);
+  std::vector<int32_t> input, output, back;
+  for (Rank p = 0; p < comm.size(); ++p) {
+    for (int e = 0; e < kExperts; ++e) {
+      const auto n = static_cast<size_t>(m.local[static_cast<size_t>(p * kExperts + e)]) * row;
+      for (size_t i = 0; i < n; ++i) input.push_back(element(comm.rank(), p, e, i));
+    }
+  }
+  const auto total = static_cast<size_t>(std::accumulate(m.global.begin(), m.global.end(), int64_t{0})) * row;
+  output.assign(total, -1);
+  back.assign(input.size(), -1);
+  Call call;
+  call.op = Op::global_scatter;
+  call.unit_bytes = row * sizeof(int32_t);
+  const auto plan = Plan::global_scatter(comm.rank(), comm.size(), call.unit_bytes, m.local, m.global);
+  const void* from = input.data();
+  void* to = output.data();
+  comm.start(plan, {&from, 1}, {&to, 1}, call)->wait();
+  size_t at = 0;
+  for (int e = 0; e < kExperts; ++e) {
+    for (Rank p = 0; p < comm.size(); ++p) {
+      const auto n = static_cast<size_t>(m.global[static_cast<size_t>(p * kExperts + e)]) * row;
+      for (size_t i = 0; i < n; ++i) CHECK_EQ(output[at++], element(p, comm.rank(), e, i));
+    }
+  }
+  call.op = Op::global_gather;
+  from = output.data();
+  to = back.data();
+  comm.start(plan.transpose(), {&from, 1}, {&to, 1}, call)->wait();
+  CHECK(back == input);
+}
+
+void equal_exchange(Communicator& comm, size_t elems) {
+  const auto n = static_cast<size_t>(comm.size());
+  std::vector<int64_t> send(n * elems), recv(n * elems, -1);
+  for (size_t p = 0; p < n; ++p) {
+    for (size_t i = 0; i < elems; ++i) {
+      send[p * elems + i] = comm.rank() * 1'000'000 + static_cast<int64_t>(p * 10'000 + i);
+    }
+  }
+  alltoall<int64_t>(comm, send, recv);
+  for (size_t p = 0; p < n; ++p) {
+    for (size_t i = 0; i < elems; ++i) {
+      CHECK_EQ(recv[p * elems + i],
+               static_cast<int64_t>(p) * 1'000'000 + comm.rank() * 10'000 + static_cast<int64_t>(i));
+    }
+  }
+}
+
+// The sum over all ranks of the messages that `body` costs.
+template <class Body>
+uint64_t messages(Communicator& comm, Body&& body) {
+  const uint64_t before = comm.host_facts().messages;
+  body();
+  const uint64_t mine = comm.host_facts().messages - before;
+  uint64_t sum = 0;
+  for (const auto& text : comm.allgather_bytes(std::to_string(mine), Op::allgather)) sum += std::stoull(text);
+  return sum;
+}
+
+std::unique_ptr<HostTransport> transport_of(Rank rank, int n, const std::vector<std::shared_ptr<Bootstrap>>& meetings,
+                                            const std::shared_ptr<hosts_test::Hub>& hub) {
+  hosts_test::LoopbackBootstrap bootstrap(meetings[static_cast<size_t>(rank)],
+                                          std::make_shared<hosts_test::LoopbackNetwork>(hub, rank));
+  return hosts::connect(rank, n, bootstrap, Deadline::after_seconds(60));
+}
+
+// Bare transports of ranks on two hosts, in turn.
+void transports(int n, const std::function<void(Rank, HostTransport&)>& body) {
+  const Setting assigned("A2A_HOSTS", n == 4 ? "0,1,0,1" : "0,1,0");
+  const auto hub = std::make_shared<hosts_test::Hub>(n);
+  const auto meetings = thread_bootstraps(n);
+  const auto done = thread_bootstraps(n);
+  check::threads(n, [&](int rank) {
+    const auto transport = transport_of(rank, n, meetings, hub);
+    body(rank, *transport);
+    done[static_cast<size_t>(rank)]->allgather("", Deadline::after_seconds(60));  // nobody leaves before
+  });
+}
+
+Signature on_device(uint64_t number, Op op = Op::alltoallv) { return {op, Memory::cuda, DType{}, number, 0}; }
+
+// Compares 8 bytes with every rank; rank 0 may expect more from rank 1.
+std::shared_ptr<Work> compare(HostTransport& transport, Rank rank, int n, uint64_t number, bool wrong = false) {
+  static std::byte nowhere[16];
+  Batch batch;
+  batch.signature = on_device(number);
+  batch.way = Way::compare;
+  batch.deadline = Deadline::after_seconds(60);
+  for (Rank p = 0; p < n; ++p) {
+    batch.sends.push_back({p, nowhere, 8});
+    batch.recvs.push_back({p, nowhere, wrong && rank == 0 && p == 1 ? size_t{16} : size_t{8}});
+  }
+  return transport.start(std::move(batch), {});
+}
+
+}  // namespace
+
+TEST("segments of all lengths, by every way") {
+  for (const char* aggregate : {"0", "100", "1024"}) {
+    for (const char* eager : {"0", "2000", "32768"}) {
+      const Setting first("A2A_MPI_AGGREGATE_MAX", aggregate), second("A2A_MPI_EAGER_MAX", eager);
+      on_hosts(4, [](Communicator& comm) {
+        for (const size_t row : {size_t{1}, size_t{50}, size_t{700}, size_t{9000}}) {
+          for (int round = 0; round < 3; ++round) scatter_and_gather(comm, row, round);
+        }
+      });
+    }
+  }
+}
+
+TEST("few bytes between two hosts cost one message each way, whatever the number of ranks") {
+  const char* halves = "a,a,a,a,b,b,b,b";
+  on_hosts(halves, 8, [](Communicator& comm) {
+    comm.barrier();
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{2});
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 128); }), uint64_t{2});
+    // Over the limit each pair of ranks has a message of its own.
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 129); }), uint64_t{2 + 32});
+    comm.close();
+  });
+  const Setting never("A2A_MPI_AGGREGATE_MAX", "0");
+  on_hosts(halves, 8, [](Communicator& comm) {
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{32});
+    comm.close();
+  });
+}
+
+TEST("a wrong count of long segments: both say so, neither is written, the next exchange is right") {
+  on_hosts(3, [](Communicator& comm) {
+    constexpr int64_t kLong = 20'000;
+    std::vector<int64_t> counts(3, kLong), expected(3, kLong), send(3 * kLong, comm.rank()), recv(3 * kLong + 1, -1);
+    if (comm.rank() == 2) expected[1] += 1;
+    const auto call = [&] { alltoallv<int64_t>(comm, send, counts, recv, expected); };
+    const std::string text = "alltoallv #1: rank 1 sends 20000 elements to rank 2, which expects 20001";
+    if (comm.rank() == 0) call();
+    if (comm.rank() != 0) CHECK_THROWS(Code::mismatch, text, call());
+    if (comm.rank() == 2) CHECK(std::count(recv.begin() + kLong, recv.begin() + 2 * kLong + 1, -1) == kLong + 1);
+    equal_exchange(comm, 20'000);
+  });
+}
+
+TEST("long segments for more peers than are served at a time") {
+  on_hosts(13, [](Communicator& comm) {
+    for (int i = 0; i < 3; ++i) equal_exchange(comm, 5000);
+  });
+}
+
+TEST("groups of one host and of several") {
+  on_hosts("x,x,y,y", 4, [](Communicator& comm) {
+    const auto same = comm.split(comm.rank() / 2, 0), across = comm.split(comm.rank() % 2, -comm.rank());
+    CHECK_EQ(same->host_facts().hosts, 1);
+    CHECK_EQ(across->host_facts().hosts, 2);
+    equal_exchange(*same, 100);
+    equal_exchange(*across, 10'000);
+    const auto three = comm.group(std::vector<Rank>{3, 0, 2});
+    CHECK_EQ(three == nullptr, comm.rank() == 1);
+    if (three != nullptr) equal_exchange(*three, 700);
+    if (three != nullptr) three->close();
+    same->close(), across->close(), comm.close();
+  });
+}
+
+TEST("what is impossible between hosts, and settings that make no sense") {
+  on_hosts(2, [](Communicator& comm) {
+    CHECK_THROWS(Code::unsupported, "live on 2 hosts", comm.shrink());
+    comm.barrier();
+  });
+  const auto refused = [](const char* setting, const char* value, const char* why) {
+    const Setting wrong(setting, value);
+    const auto hub = std::make_shared<hosts_test::Hub>(2);
+    const auto meetings = thread_bootstraps(2);
+    check::threads(2,
+                   [&](int rank) { CHECK_THROWS(Code::invalid_argument, why, transport_of(rank, 2, meetings, hub)); });
+  };
+  refused("A2A_HOSTS", "0,1,1", "names the hosts of 3 ranks, there are 2");
+  refused("A2A_HOSTS", "0,", "has an empty name");
+  refused("A2A_MPI_EAGER_MAX", "many", "is no number of bytes");
+}
+
+TEST("ranks that compare an operation all hear of a disagreement of two") {
+  transports(4, [](Rank rank, HostTransport& transport) {
+    compare(transport, rank, 4, 1)->wait();
+    CHECK_THROWS(Code::mismatch, "rank 1 sends 8 elements to rank 0, which expects 16",
+                 compare(transport, rank, 4, 2, true)->wait());
+    compare(transport, rank, 4, 3)->wait();
+    CHECK(!transport.broken());
+  });
+}
+
+TEST("who passes an operation learns that others compare it, and they that it agrees") {
+  transports(3, [](Rank rank, HostTransport& transport) {
+    if (rank == 1) {
+      CHECK(!transport.pass(on_device(1)));
+    } else {
+      const auto work = compare(transport, rank, 3, 1);
+      while (!work->done()) std::this_thread::yield();
+      work->wait();
+    }
+    if (rank == 1) {
+      // Nothing speaks against it but what arrives afterwards; answering that is what lets the others go on.
+      const auto until = Deadline::after_seconds(1);
+      while (!until.passed()) CHECK(!transport.contradiction(on_device(1)));
+    }
+  });
+}
+
+TEST("a refusal on another host is seen before an operation on a device, and after it") {
+  transports(4, [](Rank rank, HostTransport& transport) {
+    const auto seen = [&](auto&& look) {
+      std::optional<Error> error;
+      const auto until = Deadline::after_seconds(20);
+      while (!error && !until.passed()) error = look();
+      return error && error->code() == Code::mismatch &&
+             std::string(error->what()).find("rank 3 does not take part, its arguments were refused there: no good") !=
+                 std::string::npos;
+    };
+    if (rank == 3) {
+      Batch batch;
+      batch.signature = {Op::alltoallv, Memory::host, DType{}, 1, 0};
+      batch.refusal = "no good";
+      batch.deadline = Deadline::after_seconds(2);
+      transport.start(std::move(batch), {});
+    } else if (rank == 1) {  // of the same host
+      CHECK(seen([&] { return transport.refusal(on_device(1)); }));
+    }
+  });
+}

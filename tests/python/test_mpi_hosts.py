@@ -1,0 +1,60 @@
+"""Ranks on hosts that share nothing but a network, over real MPI libraries."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mpi import LIBRARIES, Mpi
+from network_hosts import hosts, remote_shell
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not LIBRARIES, reason="no MPI is installed: pip install mpich"),
+]
+PROGRAM = str(Path(__file__).with_name("mpi_ranks.py"))
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[list[str]]:
+    try:
+        with hosts(3) as made:
+            yield made
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=LIBRARIES, ids=lambda mpi: mpi.name)
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    return request.param  # type: ignore[no-any-return]
+
+
+def placement(mpi: Mpi, shell: Path, chosen: list[str], each: int) -> list[str]:
+    """Options of mpiexec that put so many ranks on each of the hosts."""
+    gateway = chosen[0].rpartition(".")[0]
+    if mpi.name == "openmpi":
+        network = f"{gateway}.0/24"
+        return [
+            *("--prtemca", "plm_ssh_agent", str(shell), "--prtemca", "plm", "ssh"),
+            *("--prtemca", "prte_if_include", network, "--pmixmca", "ptl_tcp_if_include", network),
+            *("--host", ",".join(f"{address}:{each}" for address in chosen), "--map-by", f"ppr:{each}:node"),
+        ]
+    launcher = ["-launcher", "ssh", "-launcher-exec", str(shell)]
+    if mpi.name == "impi":
+        return [*launcher, "-hosts", ",".join(chosen), "-ppn", str(each)]
+    return ["-localhost", f"{gateway}.1", *launcher, "-hosts", ",".join(f"{address}:{each}" for address in chosen)]
+
+
+@pytest.mark.parametrize(("count", "each"), [(2, 2), (3, 1), (2, 1)])
+def test_exchanges(mpi: Mpi, addresses: list[str], count: int, each: int, tmp_path: Path) -> None:
+    shell = remote_shell(tmp_path / "shell", addresses)
+    command = mpi.command(count * each, PROGRAM, "works", str(count))
+    command[1:1] = placement(mpi, shell, addresses[:count], each)
+    env = mpi.environment()
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
+    ranks = count * each
+    assert done.returncode == 0, done.stdout + done.stderr
+    fine = [line for line in done.stdout.splitlines() if line.startswith("rank ")]
+    assert sorted(fine) == [f"rank {rank} of {ranks} is fine" for rank in range(ranks)], done.stdout + done.stderr
