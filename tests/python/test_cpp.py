@@ -6,7 +6,7 @@ import cmake_tools
 import pytest
 
 SOURCE = Path(__file__).parents[2]
-PATTERNS = ("cpp/*_test.cc", "fakes/*_test.cc", "fuzz/*_fuzz.cc")
+PATTERNS = ("cpp/*_test.cc", "fakes/*_test.cc", "fuzz/*_fuzz.cc", "model/*_test.cc")
 NAMES = sorted(path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern))
 
 pytestmark = [

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <utility>
 
 #include "a2a/types.h"
 
@@ -117,7 +118,7 @@ class Parser {
       skip_blanks();
       if (!take(':')) fail("expected ':' after " + in_quotes(name) + ", found " + found());
       Json member = value_at(member_path(name));
-      json.members.emplace_back(std::move(name), std::move(member));
+      json.members.push_back({std::move(name), std::move(member)});
     });
     return json;
   }
@@ -241,8 +242,8 @@ class Parser {
 }  // namespace
 
 const Json* Json::find(std::string_view name) const {
-  const auto found = std::ranges::find(members, name, &Member::first);
-  return found == members.end() ? nullptr : &found->second;
+  const auto found = std::ranges::find(members, name, &Member::name);
+  return found == members.end() ? nullptr : &found->value;
 }
 
 const char* to_string(Json::Kind kind) {

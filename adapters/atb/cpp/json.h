@@ -3,14 +3,13 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace a2a::atb {
 
 struct Json {
   enum class Kind { null, boolean, number, string, array, object };
-  using Member = std::pair<std::string, Json>;
+  struct Member;
 
   Kind kind = Kind::null;
   std::string text;             // of a string, decoded; of a number or boolean as it stands in the file
@@ -19,6 +18,11 @@ struct Json {
 
   // The member of that name, or nothing.
   const Json* find(std::string_view name) const;
+};
+
+struct Json::Member {
+  std::string name;
+  Json value;
 };
 
 // "an object", "a string", ...

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "transport/shm/faultpoint.h"
+#include "transport/shm/protocol.h"
 
 namespace a2a::shm {
 namespace {
@@ -16,22 +17,21 @@ constexpr size_t kCopyStep = size_t{1} << 20;
 // for the end of the step before its caller may free that memory (see Membership::post_abort).
 class ReadingGuard {
  public:
-  ReadingGuard(Membership& m, Rank peer) : reading_(m.block().words().reading) {
-    reading_.store(static_cast<uint32_t>(peer) + 1, std::memory_order_relaxed);
-    StdAtomics::fence();
+  ReadingGuard(Membership& m, Rank peer) : words_(m.block().words()) {
+    begin_reading(words_, static_cast<uint32_t>(peer) + 1);
     try {
       m.throw_if_aborted(peer);
     } catch (...) {
-      reading_.store(0, std::memory_order_release);
+      end_reading(words_);
       throw;
     }
   }
-  ~ReadingGuard() { reading_.store(0, std::memory_order_release); }
+  ~ReadingGuard() { end_reading(words_); }
   ReadingGuard(const ReadingGuard&) = delete;
   ReadingGuard& operator=(const ReadingGuard&) = delete;
 
  private:
-  std::atomic<uint32_t>& reading_;
+  RankWords& words_;
 };
 
 // Whether all runs of one list lie on one side of all runs of the other.
@@ -117,7 +117,7 @@ bool Exchange::post(Membership& m) {
   const bool refused = !batch_.refusal.empty();
   if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
   const Head& own = pair(m.rank()).mine;
-  words.notice[n % kSlots].store(notice(n, own.op, refused ? 0 : own.memory), std::memory_order_release);
+  publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
   for (int step = 1; step < m.size(); ++step) {
     offer(m, send_peer(m.rank(), m.size(), step));
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
@@ -143,8 +143,7 @@ void Exchange::offer(Membership& m, Rank peer) {
   const Kind kind = choose_kind(m, peer);
   Head head = p.mine;
   head.kind = static_cast<uint8_t>(kind);
-  head.backlog =
-      static_cast<uint8_t>(std::min<uint64_t>(n - m.block().words().done.load(std::memory_order_relaxed), UINT8_MAX));
+  head.backlog = backlog(m.block().words(), n);
   if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind, head);
   std::memcpy(&line.head, &head, sizeof(head));
   if (kind == Kind::inlined) gather(p.source, const_cast<std::byte*>(inline_payload(line)), p.mine.sent);
@@ -203,8 +202,7 @@ bool Exchange::stage_chunk(Membership& m, Rank peer) {
   if (ring.produced - ring.consumed == shape.chunks) {
     const uint64_t before = number() - 1;
     if (m.finished(peer, before)) ring.consumed = std::max(ring.consumed, ring.end[before % kSlots]);
-    const auto& taken = m.peer(peer).block.pipe(m.rank()).consumed;
-    ring.consumed = std::max(ring.consumed, taken.load(std::memory_order_acquire));
+    ring.consumed = std::max(ring.consumed, consumed(m.peer(peer).block.pipe(m.rank())));
     // A peer's counter is not trusted to be sane: more than was produced would let chunks overwrite each other.
     if (ring.consumed > ring.produced) nonsense(m, peer, "count of chunks");
     if (ring.produced - ring.consumed == shape.chunks) return false;
@@ -230,7 +228,7 @@ bool Exchange::stage(Membership& m, Rank peer) {
   }
   bool moved = false;
   while (p.out == Pair::Out::streaming && stage_chunk(m, peer)) {
-    m.block().pipe(peer).produced.store(m.peer(peer).ring.produced, std::memory_order_release);
+    publish_produced(m.block().pipe(peer), m.peer(peer).ring.produced);
     moved = true;
   }
   return moved;
@@ -258,10 +256,10 @@ bool Exchange::advance(Membership& m) {
     auto& words = m.block().words();
     if (batch_.way == Way::compare && !quarrels_.empty()) {
       write_text(words.quarrel_text[number() % kSlots], quarrels());
-      words.quarrel[number() % kSlots].store(number(), std::memory_order_release);
+      publish_quarrel(words, number());
     }
     faultpoint("acknowledge");
-    words.done.store(number(), std::memory_order_release);
+    publish_done(words, number());
     faultpoint("acknowledged");
   }
   if (moved) m.wake_sleepers();
@@ -284,9 +282,7 @@ bool Exchange::open(Membership& m, Rank peer) {
   Peer& other = m.peer(peer);
   const Line& line = other.block.line(number(), m.rank());
   if (!observe(line, number(), &p.theirs)) return false;
-  if (p.theirs.backlog < UINT8_MAX && p.theirs.backlog <= number()) {
-    other.done = std::max(other.done, number() - p.theirs.backlog);
-  }
+  learn_from_backlog(p.theirs, number(), &other.done);
   const auto kind = static_cast<Kind>(p.theirs.kind);
   if (!batch_.refusal.empty()) {
     p.in = Pair::In::arrived;  // everybody was told; what the others wanted to send no longer matters
@@ -335,8 +331,9 @@ void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
   std::vector<ListedRun> entries(1, {p.theirs.where, p.theirs.sent});
   if (count != 1) {
     const size_t bytes = count * sizeof(ListedRun);
-    if (count == 0 || p.theirs.where % alignof(ListedRun) != 0 || p.theirs.where > host.bytes ||
-        host.bytes - p.theirs.where < bytes) {
+    // No run is empty, so a list that is longer than the bytes is none; it could be as long as all memory.
+    if (count == 0 || count > p.theirs.sent || p.theirs.where % alignof(ListedRun) != 0 ||
+        p.theirs.where > host.bytes || host.bytes - p.theirs.where < bytes) {
       nonsense(m, peer, "list of runs");
     }
     entries.resize(count);
@@ -361,7 +358,7 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
   const RingShape& shape = m.ring_shape();
   auto& pipe = m.block().pipe(peer);
   const uint64_t with_line = p.theirs.first + std::min<uint64_t>(p.theirs.count, shape.chunks);
-  uint64_t available = std::max(with_line, other.block.pipe(m.rank()).produced.load(std::memory_order_acquire));
+  uint64_t available = std::max(with_line, produced(other.block.pipe(m.rank())));
   available = std::min(available, p.in_next + shape.chunks);  // a peer's counter is no loop bound
   const std::byte* base = other.host->base + p.theirs.where;
   while (p.in_left > 0 && p.in_next < available) {
@@ -370,7 +367,7 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
     faultpoint("copy");
     p.in_left -= bytes;
     ++p.in_next;
-    if (p.in_left > 0) pipe.consumed.store(p.in_next, std::memory_order_release);
+    if (p.in_left > 0) publish_consumed(pipe, p.in_next);
   }
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
@@ -429,7 +426,7 @@ void Exchange::look_for_pass(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   if (!posted_ || p.in != Pair::In::awaited || !m.finished(peer, number())) return;
   // The line stands until this rank has read it, so a peer that is done without one has never written it.
-  if (m.peer(peer).block.line(number(), m.rank()).seq.load(std::memory_order_acquire) == number()) return;
+  if (is_published(m.peer(peer).block.line(number(), m.rank()), number())) return;
   const std::string name = name_of(batch_.signature), me = "rank " + std::to_string(m.name(m.rank()));
   if (!batch_.refusal.empty()) {
     throw Error(Code::aborted, name + ": " + me + " does not take part, its arguments were refused there: " +
@@ -460,7 +457,7 @@ bool Exchange::heard_all(Membership& m) {
   for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
     if (peer == m.rank()) continue;
     const auto& words = m.peer(peer).block.words();
-    if (words.quarrel[number() % kSlots].load(std::memory_order_acquire) != number()) continue;
+    if (!has_quarrel(words, number())) continue;
     quarrels_.push_back(peer_text(words.quarrel_text[number() % kSlots]));
   }
   return true;
@@ -491,7 +488,7 @@ bool Exchange::needs(Membership& m, Rank peer) const {
   if (p.out == Pair::Out::unacknowledged) return !m.finished(peer, number());
   if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming) return true;
   if (p.in != Pair::In::awaited) return batch_.way == Way::compare && !m.finished(peer, number());
-  return m.peer(peer).block.line(number(), m.rank()).seq.load(std::memory_order_acquire) != number();
+  return !is_published(m.peer(peer).block.line(number(), m.rank()), number());
 }
 
 std::string Exchange::missing(Membership& m) const {

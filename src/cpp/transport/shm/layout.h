@@ -1,23 +1,26 @@
-// The words that ranks share, who writes and who reads each of them, and the few steps that need a memory order.
+// The words that ranks share: who writes and who reads each of them, and where they stand.
 //
 // A rank's words stand in its own segment, which peers map read-only. The one exception is the doorbell, on a page of
 // its own that peers may write. Everything read from a peer is copied once into a local and checked before use.
 //
-// All atomics of the transport are in this file. The protocol steps are templates over the atomics (and over the
-// fence), so that a model checker can drive this very code.
+// All atomics that ranks share are in this file, and every access to them that needs a memory order is a step in
+// protocol.h. Both are templates over the atomics, so that a model checker drives this very code (tests/model).
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+
+#include "a2a/transport.h"
 
 namespace a2a::shm {
 
 struct StdAtomics {
   template <class T>
   using atomic = std::atomic<T>;
-  static void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
+  template <class T>
+  using plain = T;  // guarded by some atomic
+  static void fence(std::memory_order order) { std::atomic_thread_fence(order); }
 };
 
 constexpr size_t kCacheLine = 64;
@@ -63,7 +66,7 @@ static_assert(sizeof(Head) == 56);
 template <class A>
 struct alignas(2 * kCacheLine) PairLine {
   typename A::template atomic<uint64_t> seq;  // number of the operation this line speaks of; stored last
-  Head head;
+  typename A::template plain<Head> head;
   std::byte more[64];
 };
 static_assert(sizeof(PairLine<StdAtomics>) == 128);
@@ -104,7 +107,7 @@ struct alignas(2 * kCacheLine) RankBlock {
   alignas(kCacheLine) typename A::template atomic<uint32_t> aborted;
   typename A::template atomic<uint32_t> left;  // Left; stored when the owner lets go of the communicator
   // By slot, for operations that are only compared: the number of one in which the owner has found a disagreement.
-  // Stored with release after the text, and before `done`.
+  // Stored after the text and before `done`.
   typename A::template atomic<uint64_t> quarrel[kSlots];
   // Agreement on the survivors (shrink.cc). Each proposal is a set of ranks; the version is odd while it is written.
   alignas(kCacheLine) typename A::template atomic<uint64_t> version;
@@ -134,55 +137,6 @@ template <class A>
 struct Bell {
   alignas(kCacheLine) typename A::template atomic<uint32_t> rings;
 };
-
-// ---- protocol steps ------------------------------------------------------------------------------------------------
-
-// Publishes operation n to one peer. The head and any payload are written before, by plain stores.
-template <class A>
-void publish(PairLine<A>& line, uint64_t n) {
-  line.seq.store(n, std::memory_order_release);
-}
-
-// Whether operation n was published; then *head is what it says.
-template <class A>
-bool observe(const PairLine<A>& line, uint64_t n, Head* head) {
-  if (line.seq.load(std::memory_order_acquire) != n) return false;
-  std::memcpy(head, &line.head, sizeof(Head));
-  return true;
-}
-
-template <class A>
-const std::byte* inline_payload(const PairLine<A>& line) {
-  return reinterpret_cast<const std::byte*>(&line) + kInlineOffset;
-}
-
-// Falling asleep and waking are a Dekker pair: the sleeper announces itself, then looks for news once more; the waker
-// stores its news, then looks for sleepers. The fences make it impossible that both miss each other.
-template <class A>
-void announce_sleep(Seat<A>& seat) {
-  seat.sleepers.fetch_add(1, std::memory_order_relaxed);
-  A::fence();
-}
-
-template <class A>
-void end_sleep(Seat<A>& seat) {
-  seat.sleepers.fetch_sub(1, std::memory_order_relaxed);
-}
-
-// Once after a round of news (several lines, counters, ...) and before must_wake().
-template <class A>
-void before_waking() {
-  A::fence();
-}
-
-// Whether the peer must be woken; the bell was changed then, and the caller makes the futex call. A wake without a
-// change of the word would be lost on a peer that is about to sleep.
-template <class A>
-bool must_wake(const Seat<A>& seat, Bell<A>& bell) {
-  if (seat.sleepers.load(std::memory_order_relaxed) == 0) return false;
-  bell.rings.fetch_add(1, std::memory_order_release);
-  return true;
-}
 
 // ---- the layout of a block -----------------------------------------------------------------------------------------
 

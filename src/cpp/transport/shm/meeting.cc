@@ -271,6 +271,10 @@ class Guest {
   }
 
   void join_thread(Rank peer) {
+    // A process that repeats this one's number would have it read its own memory by that process's word.
+    if (at(peer).segment_bytes != host_.arena().bytes() || at(peer).bells_bytes != host_.bells_bytes()) {
+      throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " is no thread of this process");
+    }
     auto n = std::make_shared<Neighbour>();
     n->pid = ::getpid();
     n->same_process = true;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "transport/shm/facts.h"
+#include "transport/shm/protocol.h"
 
 namespace a2a::shm {
 namespace {
@@ -88,7 +89,7 @@ class Graveyard {
   bool has_left(Grave::Mourner& mourner) const {
     if (mourner.host->same_process) return !alive_.contains(mourner.uid);
     const auto& words = mourner.block.words();
-    return words.left.load(std::memory_order_acquire) != 0 || words.uid != mourner.uid || mourner.host->gone();
+    return left_of(words) != Left::no || words.uid != mourner.uid || mourner.host->gone();
   }
 
   std::mutex mutex_;
@@ -199,8 +200,7 @@ bool Membership::slot_free(Rank rank, uint64_t n) {
 
 bool Membership::finished(Rank rank, uint64_t n) {
   Peer& p = peer(rank);
-  if (p.done < n) p.done = std::max(p.done, p.block.words().done.load(std::memory_order_acquire));
-  return p.done >= n;
+  return is_done(p.block.words(), n, &p.done);
 }
 
 void Membership::pass(const Signature& signature) {
@@ -208,7 +208,7 @@ void Membership::pass(const Signature& signature) {
   auto& words = block_.words();
   words.started_op.store(static_cast<uint32_t>(signature.op), std::memory_order_relaxed);
   words.started.store(signature.number, std::memory_order_relaxed);
-  words.done.store(signature.number, std::memory_order_release);
+  publish_done(words, signature.number);
   wake_sleepers();
 }
 
@@ -231,13 +231,12 @@ void Membership::post_abort(Code code, std::string_view text) noexcept {
   auto& words = block_.words();
   if (words.aborted.load(std::memory_order_relaxed) != 0) return;
   write_text(words.abort_text, text);
-  words.aborted.store(static_cast<uint32_t>(code), std::memory_order_release);
-  StdAtomics::fence();  // either a reader sees the abort before it copies, or this rank sees that it reads
+  shm::post_abort(words, static_cast<uint32_t>(code));
   for (Rank r = 0; r < size(); ++r) {
     if (r == rank_) continue;
     wake_always(*peer(r).host);
     // A thread of this process copies from addresses that the caller may unmap as soon as it hears of the error.
-    while (peer(r).host->same_process && peer(r).block.words().reading.load(std::memory_order_acquire) == my_mark()) {
+    while (peer(r).host->same_process && is_reading(peer(r).block.words(), my_mark())) {
       std::this_thread::yield();
     }
   }
@@ -246,7 +245,7 @@ void Membership::post_abort(Code code, std::string_view text) noexcept {
 void Membership::leave(Left how) noexcept {
   if (left_) return;
   left_ = true;
-  block_.words().left.store(static_cast<uint32_t>(how), std::memory_order_release);
+  publish_left(block_.words(), how);
   for (Rank r = 0; r < size(); ++r) {
     if (r != rank_) wake_always(*peer(r).host);
   }
@@ -257,7 +256,7 @@ void Membership::see_off(Deadline deadline) {
     if (r == rank_) continue;
     const Peer& p = peer(r);
     const auto& words = p.block.words();
-    while (words.left.load(std::memory_order_acquire) == 0 && words.uid == p.uid && !p.host->gone()) {
+    while (left_of(words) == Left::no && words.uid == p.uid && !p.host->gone()) {
       if (deadline.passed()) return;
       std::this_thread::yield();
     }
@@ -266,8 +265,7 @@ void Membership::see_off(Deadline deadline) {
 
 void Membership::throw_if_aborted(Rank rank) {
   const auto& words = peer(rank).block.words();
-  std::atomic_thread_fence(std::memory_order_acquire);  // what was copied before was copied before this look
-  const uint32_t code = words.aborted.load(std::memory_order_acquire);
+  const uint32_t code = abort_of(words);
   if (code == 0) return;
   const bool known = code >= static_cast<uint32_t>(Code::peer_lost) && code <= static_cast<uint32_t>(Code::backend);
   // The first rank's words, handed on unchanged: they name the culprit, the operation and who noticed.

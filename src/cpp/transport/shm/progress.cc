@@ -11,6 +11,7 @@
 #include <new>
 
 #include "transport/shm/faultpoint.h"
+#include "transport/shm/protocol.h"
 
 namespace a2a::shm {
 namespace {
@@ -125,24 +126,22 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
 }
 
 bool Progress::sleep(Patience& patience, Deadline deadline) {
-  const uint32_t ticket = bell_->rings.load(std::memory_order_acquire);
-  announce_sleep(*seat_);
   auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
-  {
+  const auto look_again = [&] {
     std::lock_guard lock(mutex_);
     if (advance()) patience.renew();
     if (std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) slice = kNap;
-  }
+    return !patience.exhausted;
+  };
   bool interrupted = false;
-  if (patience.exhausted) {
+  sleep_unless(*seat_, *bell_, look_again, [&](uint32_t ticket) {
     if (deadline.when() != Deadline::Clock::time_point::max()) {
       slice = std::clamp<std::chrono::nanoseconds>(deadline.when() - Deadline::Clock::now(), 0ns, slice);
     }
     const timespec timeout{0, static_cast<long>(slice.count())};
     faultpoint("sleep");
     interrupted = futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR;
-  }
-  end_sleep(*seat_);
+  });
   return !interrupted;
 }
 
@@ -151,7 +150,7 @@ void wake(const Neighbour& peer) {
 }
 
 void wake_always(const Neighbour& peer) {
-  peer.bell->rings.fetch_add(1, std::memory_order_release);
+  ring(*peer.bell);
   futex_wake(*peer.bell);
 }
 

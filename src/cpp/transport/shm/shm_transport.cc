@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "transport/shm/protocol.h"
+
 namespace a2a::shm {
 
 std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
@@ -118,7 +120,7 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   } catch (const Error& error) {
     return break_with(error);
   }
-  const auto left = static_cast<Left>(words.left.load(std::memory_order_acquire));
+  const Left left = left_of(words);
   const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
   if (left == Left::no && !gone) return;
   // What it wrote before it left is all there. Take that first; only what is still wanting then is lost.
@@ -212,7 +214,7 @@ std::optional<Error> ShmTransport::refusal(const Signature& next) {
 std::optional<Error> ShmTransport::find_refusal(Rank peer, const Signature& signature) {
   const auto& words = membership_.peer(peer).block.words();
   const uint64_t slot = signature.number % kSlots;
-  const uint64_t said = words.notice[slot].load(std::memory_order_acquire);
+  const uint64_t said = notice_of(words, signature.number);
   if (said != notice(signature.number, static_cast<uint8_t>(said >> 8), 0)) return std::nullopt;
   return Error(Code::mismatch,
                name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) +
@@ -224,8 +226,7 @@ std::optional<Error> ShmTransport::find_contradiction(const Signature& signature
   for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == membership_.rank()) continue;
     if (auto error = find_refusal(peer, signature)) return error;
-    const uint64_t said =
-        membership_.peer(peer).block.words().notice[signature.number % kSlots].load(std::memory_order_acquire);
+    const uint64_t said = notice_of(membership_.peer(peer).block.words(), signature.number);
     if (said >> 16 != signature.number || said == notice(signature.number, op, memory)) continue;
     return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) + " calls " +
                                      to_string(static_cast<Op>(static_cast<uint8_t>(said >> 8))) + " in " +
@@ -246,7 +247,7 @@ std::optional<Error> ShmTransport::lost_peer() {
       break_with(error);
       break;
     }
-    const auto left = static_cast<Left>(membership_.peer(peer).block.words().left.load(std::memory_order_acquire));
+    const Left left = left_of(membership_.peer(peer).block.words());
     if (left == Left::no && !membership_.peer(peer).host->gone()) continue;
     return Error(Code::peer_lost, "rank " + std::to_string(membership_.name(membership_.rank())) +
                                       (left == Left::no ? " lost " : " misses, because it has left, ") +

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "transport/shm/faultpoint.h"
+#include "transport/shm/protocol.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::shm {
@@ -32,14 +33,6 @@ struct Ranks {
   bool operator==(const Ranks&) const = default;
 };
 
-void publish(RankWords& words, const Ranks& ranks) {
-  const uint64_t version = words.version.load(std::memory_order_relaxed);
-  words.version.store(version + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
-  for (size_t i = 0; i < ranks.words.size(); ++i) words.alive[i].store(ranks.words[i], std::memory_order_relaxed);
-  words.version.store(version + 2, std::memory_order_release);
-}
-
 struct Proposal {
   Ranks ranks;
   bool committed;
@@ -47,19 +40,12 @@ struct Proposal {
 
 // A peer's proposal, if it has made one and is not just changing it.
 std::optional<Proposal> read(const RankWords& words) {
-  const uint64_t version = words.version.load(std::memory_order_acquire);
-  if (version == 0 || version % 2 != 0) return std::nullopt;
   Proposal proposal;
-  proposal.committed = words.committed.load(std::memory_order_acquire) != 0;
-  for (size_t i = 0; i < proposal.ranks.words.size(); ++i) {
-    proposal.ranks.words[i] = words.alive[i].load(std::memory_order_relaxed);
-  }
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (words.version.load(std::memory_order_relaxed) != version) return std::nullopt;
+  if (!read_proposal(words, proposal.ranks.words, &proposal.committed)) return std::nullopt;
   return proposal;
 }
 
-bool is_out(Peer& peer) { return peer.block.words().left.load(std::memory_order_acquire) != 0 || peer.host->gone(); }
+bool is_out(Peer& peer) { return left_of(peer.block.words()) != Left::no || peer.host->gone(); }
 
 // One look at everybody. Makes `ranks` smaller where it must be; returns whether all of its members agree on it.
 bool agree_on(Membership& m, Ranks& ranks) {
@@ -106,7 +92,7 @@ std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, 
   Ranks ranks;
   for (Rank r = 0; r < size(); ++r) ranks.add(r);
   for (;;) {
-    publish(words, ranks);
+    propose(words, std::span<const uint64_t>(ranks.words));
     faultpoint("propose");
     const Ranks before = ranks;
     if (agree_on(m, ranks)) break;
@@ -117,9 +103,9 @@ std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, 
     }
     std::this_thread::sleep_for(100us);
   }
-  publish(words, ranks);
+  propose(words, std::span<const uint64_t>(ranks.words));
   faultpoint("commit");
-  words.committed.store(1, std::memory_order_release);
+  commit(words);
   faultpoint("committed");
   std::vector<uint64_t> blocks;
   for (Rank r = 0; r < size(); ++r) {

@@ -1,0 +1,177 @@
+// A rank whose only peer writes whatever it likes into its segment. The peer is no process: its segment is memory of
+// this program between pages that nobody may touch, so that an access outside of it ends the program.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "input.h"
+#include "transport/shm/exchange.h"
+#include "transport/shm/protocol.h"
+
+namespace fuzz {
+
+using namespace a2a;
+using namespace a2a::shm;
+
+// Memory between two forbidden pages.
+class Fenced {
+ public:
+  explicit Fenced(size_t bytes) : bytes_(bytes) {
+    all_ = static_cast<std::byte*>(
+        ::mmap(nullptr, bytes + 2 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (all_ == MAP_FAILED || ::mprotect(begin(), bytes, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  }
+  ~Fenced() { ::munmap(all_, bytes_ + 2 * kPage); }
+  Fenced(const Fenced&) = delete;
+  Fenced& operator=(const Fenced&) = delete;
+  std::byte* begin() const { return all_ + kPage; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  std::byte* all_;
+  size_t bytes_;
+};
+
+class HostilePeer {
+ public:
+  static constexpr Rank kMe = 0, kPeer = 1;
+  static constexpr size_t kSegment = size_t{4} << 20;
+  static constexpr size_t kSeat = 0, kBlock = 128, kList = 4096, kData = 8192, kRing = size_t{1} << 20;
+  static constexpr size_t kControlled = kList + 64;  // from the beginning: what it changes
+
+  HostilePeer() : segment_(kSegment), neighbour_(std::make_shared<Neighbour>()) {
+    neighbour_->pid = ::getpid();
+    neighbour_->base = segment_.begin();
+    neighbour_->bytes = kSegment;
+    neighbour_->seat = reinterpret_cast<const SeatWords*>(segment_.begin() + kSeat);
+    neighbour_->bell = &bell_;
+    start_again();
+  }
+  ~HostilePeer() { let_go(); }
+  HostilePeer(const HostilePeer&) = delete;
+  HostilePeer& operator=(const HostilePeer&) = delete;
+
+  // As after a communicator was made.
+  void start_again() {
+    let_go();
+    std::memset(segment_.begin(), 0, kControlled);
+    new (segment_.begin() + kBlock) RankWords{};
+    const uint64_t blocks[] = {0, kBlock};
+    progress_ = Progress::of_this_thread();
+    membership_.emplace(kMe, Membership::new_block(progress_->host(), 2), progress_, Surroundings{2, 2},
+                        std::vector<std::shared_ptr<Neighbour>>{nullptr, neighbour_}, blocks);
+  }
+
+  Membership& membership() { return *membership_; }
+  const std::shared_ptr<Progress>& progress() const { return progress_; }
+  // Whether this rank may read the memory of "the peer" with process_vm_readv; that memory is this program's then.
+  void allow_remote(bool readable) { neighbour_->readable = neighbour_->reads_us = readable; }
+  std::byte* controlled() { return segment_.begin(); }
+  Block block() { return Block(segment_.begin() + kBlock, 2); }
+
+  // Writes the line of an operation as a peer would that means well.
+  void publish_line(uint64_t n, Head head, Kind kind, size_t runs) {
+    head.kind = static_cast<uint8_t>(kind);
+    head.count = 1;
+    if (kind == Kind::ring) {
+      head.where = kRing;
+      head.first = n * 7;
+      head.count = 2;
+      publish_produced(block().pipe(kMe), head.first + head.sent / RingShape::of(2).chunk_bytes + 1);
+    } else if (kind != Kind::none && kind != Kind::inlined) {
+      describe_runs(head, kind, runs);
+    }
+    Line& line = block().line(n, kMe);
+    line.head = head;
+    publish(line, n);
+    publish_notice(block().words(), n, notice(n, head.op, head.memory));
+    publish_done(block().words(), n);
+  }
+
+ private:
+  void describe_runs(Head& head, Kind kind, size_t runs) {
+    const uint64_t data = kind == Kind::shared ? kData : reinterpret_cast<uint64_t>(segment_.begin() + kData);
+    head.count = static_cast<uint32_t>(runs);
+    head.where = runs == 1 ? data : kList;
+    auto* entry = reinterpret_cast<ListedRun*>(segment_.begin() + kList);
+    for (size_t i = 0; i + 1 < runs; ++i) entry[i] = {data + i, 1};
+    entry[runs - 1] = {data, head.sent - (runs - 1)};
+  }
+  // The memory of a group is used again only when every peer has left.
+  void let_go() {
+    if (membership_) publish_left(block().words(), Left::dropped);
+    membership_.reset();
+  }
+
+  Fenced segment_;
+  BellWord bell_{};
+  std::shared_ptr<Neighbour> neighbour_;
+  std::shared_ptr<Progress> progress_;
+  std::optional<Membership> membership_;
+};
+
+// One operation of a rank with such a peer: sizes, kind of line, and what the peer means to send.
+struct Operation {
+  uint64_t number = 1;
+  size_t sends = 0, recvs = 0;  // bytes to and from the peer
+  size_t runs = 1;              // in the peer's line
+  Kind kind = Kind::none;
+  Way way = Way::exchange;
+  bool refused = false;  // by this rank
+};
+
+// Runs it for some steps; change() is called before each and may write into what the peer controls. An error is a fine
+// end. Whatever the peer does, nothing beside the receive buffer is written. Returns whether it ended without an error.
+template <class Change>
+bool play(HostilePeer& hostile, const Operation& operation, Change change) {
+  Membership& m = hostile.membership();
+  constexpr std::byte kUntouched{0xA5};
+  constexpr size_t kMargin = 64;
+  std::vector<std::byte> send(operation.sends), recv(operation.recvs + 2 * kMargin, kUntouched);
+  Batch batch;
+  batch.signature = {Op::alltoallv, Memory::host, DType{1, 8, 1}, operation.number, 0};
+  batch.way = operation.way;
+  if (operation.sends > 0) batch.sends = {{HostilePeer::kPeer, send.data(), operation.sends}};
+  if (operation.recvs > 0) batch.recvs = {{HostilePeer::kPeer, recv.data() + kMargin, operation.recvs}};
+  hostile.publish_line(operation.number, facts(batch.signature, batch.recvs, batch.sends), operation.kind,
+                       operation.runs);
+  if (operation.refused) {
+    batch.refusal = "bad arguments";
+    batch.sends.clear();
+    batch.recvs.clear();
+  }
+  Exchange exchange(batch, hostile.progress(), HostilePeer::kMe, 2);
+  bool good = true;
+  try {
+    constexpr int kSteps = 24;
+    for (int step = 0; step < kSteps && !exchange.finished(); ++step) {
+      change();
+      if (!exchange.posted() && !exchange.post(m)) continue;
+      exchange.advance(m);
+      m.throw_if_aborted(HostilePeer::kPeer);
+      if (!exchange.finished()) exchange.look_for_pass(m, HostilePeer::kPeer);
+    }
+    if (!exchange.finished()) throw Error(Code::timeout, exchange.missing(m));
+    exchange.wait_until(Deadline::never());  // throws what it failed with
+  } catch (const Error& error) {
+    good = false;
+    exchange.fail(m, error);
+    hostile.start_again();
+  }
+  const auto untouched = [](const std::byte& b) { return b == kUntouched; };
+  require(std::all_of(recv.begin(), recv.begin() + kMargin, untouched) &&
+              std::all_of(recv.end() - kMargin, recv.end(), untouched),
+          "something was written beside the receive buffer");
+  return good;
+}
+
+}  // namespace fuzz

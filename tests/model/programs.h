@@ -1,0 +1,339 @@
+// Small programs that run the steps of the protocol against each other, each with what must hold. Their variants are
+// mistakes that the steps alone do not prevent, such as two of them in the wrong order: the requirement must break.
+//
+// Include a checker first, which brings the namespace `model`: checker.h, or checker_relacy.h.
+#pragma once
+
+#include <array>
+
+#include "transport/shm/protocol.h"
+
+namespace programs {
+
+using namespace a2a::shm;
+using a2a::Left;
+using model::Atomics;
+using model::require;
+using model::variant;
+using model::wait_until;
+using std::memory_order_relaxed;
+
+using Words = RankBlock<Atomics>;
+using PairLine_ = PairLine<Atomics>;
+
+inline Head head_of(uint64_t n) {
+  Head head{};
+  head.sent = n;
+  return head;
+}
+
+// Who sees an operation's number sees the whole line of it.
+struct Publish {
+  static constexpr const char* kName = "a line is seen whole or not at all";
+  static constexpr int kThreads = 2, kVariants = 1;
+  PairLine_ line;
+
+  void run(int thread) {
+    if (thread == 0) {
+      if (variant() == 1) publish(line, 1);
+      line.head = head_of(1);
+      if (variant() != 1) publish(line, 1);
+    } else {
+      Head head{};
+      if (observe(line, 1, &head)) require(head.sent == 1, "a line is not what was published");
+    }
+  }
+};
+
+// Three operations through two slots, with bytes that the reader takes from the writer's memory: what belongs to an
+// operation is not written before the reader is done with what stood there.
+struct Reuse {
+  static constexpr const char* kName = "a slot is written again only when its reader is done";
+  static constexpr int kThreads = 2, kVariants = 2;
+  std::array<PairLine_, kSlots> lines;
+  std::array<Atomics::plain<uint64_t>, kSlots> bytes;
+  Words reader;
+
+  void run(int thread) { thread == 0 ? write() : read(); }
+  void write() {
+    uint64_t known = 0;
+    for (uint64_t n = 1; n <= kSlots + 1; ++n) {
+      const uint64_t ahead = kSlots + (variant() == 1 ? 1 : 0);
+      if (n > ahead) wait_until([&] { return is_done(reader, n - ahead, &known); });
+      bytes[n % kSlots] = n;
+      lines[n % kSlots].head = head_of(n);
+      publish(lines[n % kSlots], n);
+    }
+  }
+  void read() {
+    for (uint64_t n = 1; n <= kSlots + 1; ++n) {
+      Head head{};
+      wait_until([&] { return observe(lines[n % kSlots], n, &head); });
+      if (variant() == 2) publish_done(reader, n);
+      require(head.sent == n && bytes[n % kSlots] == n, "an operation got the bytes of another one");
+      if (variant() != 2) publish_done(reader, n);
+    }
+  }
+};
+
+// The same, where the writer learns from the reader's own line what the reader is done with.
+struct Backlog {
+  static constexpr const char* kName = "a line tells truly what its writer is done with";
+  static constexpr int kThreads = 2, kVariants = 1;
+  PairLine_ there, back;
+  Atomics::plain<uint64_t> bytes;
+  Words reader;
+
+  void run(int thread) {
+    Head head{};
+    if (thread == 0) {
+      uint64_t known = 0;
+      bytes = 1;
+      publish(there, 1);
+      wait_until([&] { return observe(back, 2, &head); });
+      learn_from_backlog(head, 2, &known);
+      if (known < 1) return;
+      bytes = 3;
+    } else {
+      const bool found = observe(there, 1, &head);
+      if (found && variant() != 1) require(bytes == 1, "the bytes are of another operation");
+      if (found) publish_done(reader, 1);
+      head = head_of(2);
+      head.backlog = backlog(reader, 2);
+      back.head = head;
+      publish(back, 2);
+      if (found && variant() == 1) require(bytes == 1, "the bytes are of another operation");
+    }
+  }
+};
+
+// Four chunks through a ring of two.
+struct RingOfChunks {
+  static constexpr const char* kName = "a chunk is taken when it is full and filled when it is taken";
+  static constexpr int kThreads = 2, kVariants = 2;
+  static constexpr uint64_t kChunks = 2, kAll = 4;
+  std::array<Atomics::plain<uint64_t>, kChunks> chunks;
+  Pipe<Atomics> sender, receiver;
+
+  void run(int thread) {
+    for (uint64_t i = 0; i < kAll; ++i) {
+      if (thread == 0) {
+        if (i >= kChunks) wait_until([&] { return i - consumed(receiver) < kChunks; });
+        if (variant() == 1) publish_produced(sender, i + 1);
+        chunks[i % kChunks] = i;
+        if (variant() != 1) publish_produced(sender, i + 1);
+      } else {
+        wait_until([&] { return produced(sender) > i; });
+        if (variant() == 2) publish_consumed(receiver, i + 1);
+        require(chunks[i % kChunks] == i, "a chunk was taken twice or lost");
+        if (variant() != 2) publish_consumed(receiver, i + 1);
+      }
+    }
+  }
+};
+
+// A rank waits for the lines of others, without the time limit on its sleep that the transport has.
+template <int kWakers>
+struct Sleep {
+  static constexpr const char* kName = kWakers == 1 ? "no wake-up is lost" : "no wake-up by one of several is lost";
+  static constexpr int kThreads = kWakers + 1, kVariants = 4, kPreemptions = kWakers == 1 ? 1000 : 3;
+  std::array<PairLine_, kWakers> lines;
+  Seat<Atomics> seat;
+  Bell<Atomics> bell;
+
+  bool all_there() {
+    for (const auto& line : lines) {
+      if (!is_published(line, 1)) return false;
+    }
+    return true;
+  }
+
+  void run(int thread) {
+    if (thread < kWakers) return wake(lines[static_cast<size_t>(thread)]);
+    const auto look = [this] { return all_there(); };
+    const auto sleep = [this](uint32_t ticket) {
+      if (variant() == 1) ticket = bell.rings.load(memory_order_relaxed);  // younger than the look
+      model::futex_wait(bell.rings, ticket);
+    };
+    const auto no_look = [] { return false; };
+    while (!all_there()) {
+      variant() == 2 ? sleep_unless(seat, bell, no_look, sleep) : sleep_unless(seat, bell, look, sleep);
+    }
+  }
+  void wake(PairLine_& line) {
+    if (variant() != 3) publish(line, 1);
+    before_waking<Atomics>();
+    if (variant() == 4 ? seat.sleepers.load(memory_order_relaxed) != 0 : must_wake(seat, bell)) {
+      model::futex_wake(bell.rings);
+    }
+    if (variant() == 3) publish(line, 1);
+  }
+};
+
+// A rank copies straight from the memory of a rank of its own process, which gives up and frees that memory.
+struct AbortInProcess {
+  static constexpr const char* kName = "memory is not freed under a reader";
+  static constexpr int kThreads = 2, kVariants = 2;
+  static constexpr uint32_t kOwner = 1;
+  Words owner, reader;
+  Atomics::plain<int> memory, text;
+
+  void run(int thread) {
+    if (thread == 0) {
+      text = 1;
+      post_abort(owner, 5);
+      if (variant() != 1) wait_until([&] { return !is_reading(reader, kOwner); });
+      memory = 2;
+    } else {
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t early = variant() == 2 ? abort_of(owner) : 0;
+        begin_reading(reader, kOwner);
+        const uint32_t code = variant() == 2 ? early : abort_of(owner);
+        require(code == 0 ? memory == 0 : text == 1, "freed memory was read");
+        end_reading(reader);
+      }
+    }
+  }
+};
+
+// A rank copies from the shared memory of another one, which gives up and writes there again. (The copy races with
+// that by design, so it is made of relaxed accesses here.)
+struct AbortBetweenProcesses {
+  static constexpr const char* kName = "bytes that their owner took back are not reported as good";
+  static constexpr int kThreads = 2, kVariants = 2;
+  Words owner;
+  std::array<Atomics::atomic<int>, 2> memory{1, 1};
+  Atomics::plain<int> text;
+
+  void run(int thread) {
+    if (thread == 0) {
+      if (variant() == 1) memory[0].store(2, memory_order_relaxed);
+      text = 1;
+      post_abort(owner, 5);
+      for (auto& word : memory) word.store(2, memory_order_relaxed);
+    } else {
+      const uint32_t early = variant() == 2 ? abort_of(owner) : 0;
+      const int sum = memory[0].load(memory_order_relaxed) + memory[1].load(memory_order_relaxed);
+      const uint32_t code = variant() == 2 ? early : abort_of(owner);
+      require(code != 0 ? text == 1 : sum == 2, "bytes that were taken back count as good");
+    }
+  }
+};
+
+// A rank finishes its last operation and leaves. A peer that notices reads what is there, and uses its own memory again
+// that the other one has been reading.
+struct Leave {
+  static constexpr const char* kName = "who leaves has written everything, and reads no more";
+  static constexpr int kThreads = 2, kVariants = 1;
+  PairLine_ line;
+  Words words;
+  Atomics::plain<int> memory;
+
+  void run(int thread) {
+    if (thread == 0) {
+      line.head = head_of(1);
+      publish(line, 1);
+      if (variant() == 1) publish_left(words, Left::closed);
+      require(memory == 0, "memory was used again under its reader");
+      if (variant() != 1) publish_left(words, Left::closed);
+    } else if (left_of(words) != Left::no) {
+      Head head{};
+      require(observe(line, 1, &head) && head.sent == 1, "a line of a rank that left is missing");
+      memory = 1;
+    }
+  }
+};
+
+// A rank dies at any step; its peer, which needs its line, reports it as lost only when the line will never come.
+struct Death {
+  static constexpr const char* kName = "what a rank wrote before it died counts";
+  static constexpr int kThreads = 2, kVariants = 1, kMortal = 0;
+  PairLine_ line;
+  Words words;
+  bool published = false;  // outside of the program's memory: the truth
+
+  void run(int thread) {
+    if (thread == 0) {
+      line.head = head_of(1);
+      publish(line, 1);
+      published = true;
+      publish_done(words, 1);  // a step before which it may die
+    } else {
+      Head head{};
+      if (observe(line, 1, &head) || !model::is_dead(0)) return;
+      const bool there = variant() != 1 && observe(line, 1, &head);
+      require(there || !published, "a rank counts as lost although its line is there");
+      require(!there || head.sent == 1, "the line of a dead rank is torn");
+    }
+  }
+};
+
+// Operations that are only compared: the reasons of a refusal, and of a disagreement, are there when their words are.
+struct Compare {
+  static constexpr const char* kName = "a reason is there before the word that tells of it";
+  static constexpr int kThreads = 2, kVariants = 2;
+  Words words;
+  Atomics::plain<int> refusal, quarrel;
+
+  void run(int thread) {
+    if (thread == 0) {
+      refusal = 1;
+      publish_notice(words, 1, notice(1, 0, 0));
+      if (variant() == 1) publish_done(words, 1);
+      quarrel = 1;
+      publish_quarrel(words, 1);
+      if (variant() != 1) publish_done(words, 1);
+    } else {
+      uint64_t known = variant() == 2 ? 1 : 0;  // a peer that was not seen to be done
+      if (notice_of(words, 1) != 0) require(refusal == 1, "the reason of a refusal is missing");
+      if (!is_done(words, 1, &known)) return;
+      require(has_quarrel(words, 1), "a disagreement was not seen");
+      require(quarrel == 1, "the reason of a disagreement is missing");
+    }
+  }
+};
+
+// A rank is done with an operation that it never published: only then does it count as having passed it by.
+struct Pass {
+  static constexpr const char* kName = "a rank that is done without a line has never written one";
+  static constexpr int kThreads = 2, kVariants = 1;
+  PairLine_ line;
+  Words words;
+
+  void run(int thread) {
+    if (thread == 0) {
+      if (variant() == 1) publish_done(words, 1);
+      publish(line, 1);
+      if (variant() != 1) publish_done(words, 1);
+    } else {
+      uint64_t known = 0;
+      if (is_done(words, 1, &known)) require(is_published(line, 1), "a rank that takes part counts as passing by");
+    }
+  }
+};
+
+// A rank changes its proposal of survivors and commits to it, while another one reads.
+struct Propose {
+  static constexpr const char* kName = "a proposal is read whole, and a final one is final";
+  static constexpr int kThreads = 2, kVariants = 1;
+  Words words;
+
+  void run(int thread) {
+    std::array<uint64_t, 2> alive{};
+    if (thread == 0) {
+      for (uint64_t turn = 1; turn <= 2; ++turn) {
+        if (variant() == 1 && turn == 2) commit(words);
+        alive = {turn, turn};
+        propose(words, alive);
+      }
+      if (variant() != 1) commit(words);
+    } else {
+      bool committed = false;
+      if (!read_proposal(words, alive, &committed)) return;
+      require(alive[0] == alive[1] && alive[0] != 0, "a proposal is torn");
+      require(!committed || alive[0] == 2, "a proposal that is not final counts as final");
+    }
+  }
+};
+
+}  // namespace programs
