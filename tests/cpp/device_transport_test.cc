@@ -31,6 +31,7 @@ struct World {
   std::optional<Error> against;  // a contradiction
   uintptr_t next = 0x1000;
   int entered = 0, closed = 0;
+  int parts = 0;  // of a transport, that are not destroyed yet
 
   void set(const std::function<void()>& change) {
     const std::lock_guard lock(mutex);
@@ -47,9 +48,25 @@ struct World {
   }
 };
 
+// Each part of a transport has one: the last thing that it does to the world.
+class Presence {
+ public:
+  explicit Presence(World& world) : w_(world) {
+    w_.set([this] { ++w_.parts; });
+  }
+  ~Presence() {
+    w_.set([this] { --w_.parts; });
+  }
+  Presence(const Presence&) = delete;
+  Presence& operator=(const Presence&) = delete;
+
+ private:
+  World& w_;
+};
+
 class TestDevice final : public Device {
  public:
-  explicit TestDevice(World& world) : w_(world) {}
+  explicit TestDevice(World& world) : w_(world), presence_(world) {}
   Memory memory() const override { return Memory::npu; }
   int index() const override { return 3; }
   Stream new_stream() override { return {reinterpret_cast<void*>(0x57)}; }
@@ -84,11 +101,12 @@ class TestDevice final : public Device {
     w_.set([this] { --w_.entered; });
   }
   World& w_;
+  Presence presence_;
 };
 
 class TestCollectives final : public Collectives {
  public:
-  explicit TestCollectives(World& world) : w_(world) {}
+  explicit TestCollectives(World& world) : w_(world), presence_(world) {}
   void check(const Batch&) const override { CHECK(w_.entered > 0); }
   std::shared_ptr<void> enqueue(const Batch&, Stream) override { return w_.enqueue(); }
   std::optional<std::string> failure() override {
@@ -105,11 +123,12 @@ class TestCollectives final : public Collectives {
 
  private:
   World& w_;
+  Presence presence_;
 };
 
 class TestHost final : public HostTransport {
  public:
-  explicit TestHost(World& world) : w_(world) {}
+  explicit TestHost(World& world) : w_(world), presence_(world) {}
   std::shared_ptr<Work> start(Batch, Stream) override { return nullptr; }
   void abort(std::string_view) noexcept override {}
   std::optional<Error> pass(const Signature&) override { return std::nullopt; }
@@ -137,6 +156,7 @@ class TestHost final : public HostTransport {
     return error;
   }
   World& w_;
+  Presence presence_;
 };
 
 // A world with a transport of rank 1 in it.
@@ -148,10 +168,8 @@ struct Scene : World {
   ~Scene() { end(); }
   // Without the transport, which the watch may be the last to hold.
   void end() {
-    const std::weak_ptr<DeviceTransport> gone = transport;
     transport.reset();
-    for (int i = 0; i < 10'000 && !gone.expired(); ++i) std::this_thread::sleep_for(milliseconds(1));
-    CHECK(gone.expired());
+    CHECK(until([this] { return parts == 0; }));
   }
 };
 
