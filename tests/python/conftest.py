@@ -5,50 +5,21 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cpp_build import build_dir  # noqa: F401 (a fixture)
+from possessions import children, descriptors, shared_files
 from rank_pool import Pool
 
 from a2a import _spawn
 
 # Longest time of the ranks of one test, shorter than the limit of pytest-timeout so that their stacks are shown.
 RANK_SECONDS = 60.0
-# A process makes these once and keeps them for all its communicators.
-_KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-bells (deleted)")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--peer", choices=["a2a", "gloo"], default="a2a", help="whose Torch collectives to test")
-
-
-def children() -> set[int]:
-    """Processes that this one has started and not reaped, zombies included."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        found.update(map(int, (task / "children").read_text().split()))
-    return found
-
-
-def descriptors() -> dict[int, str]:
-    """Open descriptors that a communicator or its start could have left."""
-    kinds = ("socket:", "pipe:", "/memfd:", "anon_inode:")
-    found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except FileNotFoundError:
-            continue  # the descriptor that lists this directory
-        if target.startswith(kinds) and target not in _KEPT:
-            found[int(entry.name)] = target
-    return found
-
-
-def shared_files() -> set[str]:
-    # Other programs on this machine, other MPIs among them, come and go there too.
-    return {entry.name for entry in Path("/dev/shm").iterdir() if "a2a" in entry.name}
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import children, descriptors, shared_files
+from possessions import children, descriptors, shared_files
 
 import a2a
 

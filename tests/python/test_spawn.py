@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import is_alive
-from conftest import children
+from possessions import children
 
 import a2a
 from a2a import _spawn

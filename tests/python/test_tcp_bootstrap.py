@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from commands import command, environment
-from conftest import descriptors
 from forked import apart, run, values
+from possessions import descriptors
 from tcp_peer import free_address
 from tcp_ranks import SECRET, join, outcome, rank_0
 
