@@ -216,7 +216,8 @@ class Forgetful:
         recv[-1] = last
 
 
-def test_bench_counts_wrong_elements() -> None:
+def test_bench_counts_wrong_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bench_rank, "host_facts", lambda comm: {"hosts": 1, "messages": 0})
     sweep = _bench_rank.Sweep("alltoall", [1024], ["int32"], 2, 0, 2, 0, None, "zipf")
     with a2a.init(0, 1) as comm:
         (row,) = _bench_rank.run_rank(Forgetful(comm), sweep)  # type: ignore[arg-type]
