@@ -435,7 +435,7 @@ class TcpBootstrap:
 def thread_bootstraps(size: int) -> list[CoreBootstrap]:
     """One bootstrap for each of ``size`` ranks that are threads of this process."""
 
-def mpi_bootstrap(fortran_handle: int | None = None) -> CoreBootstrap:
+def mpi_bootstrap(fortran_handle: int | None = None, *, name: bytes = b"") -> CoreBootstrap:
     """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle (mpi4py: ``comm.py2f()``), which
     may live on several hosts. MPI is loaded, and initialised unless it is already; then it is finalised when the
     process ends. Collective. Raises UnsupportedError when there is no usable MPI, naming every place where it was

@@ -125,6 +125,7 @@ cdef extern from *:
         int rank
         int size
         string job
+        cbool over_mpi
         cbool needed
 
     cdef cppclass Atb "a2a_py::Atb":

@@ -213,7 +213,11 @@ cdef class AtbOperation:
         if not meeting.needed:
             return 0
         try:
-            made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)
+            if meeting.over_mpi:
+                bootstrap = mpi_bootstrap(name=meeting.job)
+                made = connect(meeting.rank, meeting.size, bootstrap=bootstrap, timeout=self.timeout)
+            else:
+                made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)
         except Error as error:
             raise with_status(error, ERROR_COMM_EMPTY)
         with nogil:

@@ -138,8 +138,8 @@ cdef extern from *:
     };
 
     // In the calling thread, which is to MPI the main one.
-    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle) {
-      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt);
+    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle, const std::string& name) {
+      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt, name);
     }
 
     // In the calling thread, because communicators that one thread makes wait together.
@@ -181,4 +181,4 @@ cdef extern from *:
         int, int, double, Check, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
         cbool (*)(PyObject*) noexcept nogil, PyObject*, BootstrapPtr
     ) except +raise_current nogil
-    BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(cbool, int) except +raise_current nogil
+    BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(cbool, int, const string&) except +raise_current nogil

@@ -81,15 +81,16 @@ cdef class TcpBootstrap:
         return strings
 
 
-def mpi_bootstrap(fortran_handle=None):
+def mpi_bootstrap(fortran_handle=None, *, bytes name=b""):
     """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle. MPI is loaded, and initialised
-    unless it is already."""
+    unless it is already. Ranks that give the same name meet."""
     cdef cbool given = fortran_handle is not None
     cdef int handle = fortran_handle if given else 0
+    cdef string meeting = name
     cdef BootstrapPtr made
     find_wheels()
     with nogil:
-        made = cpp_mpi_bootstrap(given, handle)
+        made = cpp_mpi_bootstrap(given, handle, meeting)
     return make_bootstrap(made)
 
 

@@ -160,9 +160,11 @@ def _in_time(row: Row, delays: list[float], strict: bool) -> bool:
     if not delays:
         return True
     late = _quantile(delays, 0.99 if strict else 0.5)
-    if row.within is not None and late > row.within:
+    # A few trials on a machine with other work tell whether somebody waits for a limit that he should not wait for.
+    allowance = 1.0 if strict else 3.0
+    if row.within is not None and late > allowance * row.within:
         return False
-    return row.exactly is None or (delays[0] >= 0.9 * row.exactly and late <= 1.1 * row.exactly)
+    return row.exactly is None or (delays[0] >= 0.9 * row.exactly and late <= (1 + 0.1 * allowance) * row.exactly)
 
 
 def as_json(result: Result) -> dict[str, Any]:

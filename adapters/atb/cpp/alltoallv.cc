@@ -140,7 +140,7 @@ Status GetMeeting(const Operation* operation, Meeting& meeting) {
     const Group& group = exchange.group();
     choose_memory(group, nullptr);
     const bool needed = !exchange.has_communicator() && known_communicator(group) == nullptr;
-    meeting = {group.rank, group.size, group.meeting(), needed};
+    meeting = {group.rank, group.size, group.meeting(), group.between_hosts(), needed};
   });
 }
 

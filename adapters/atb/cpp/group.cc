@@ -105,9 +105,6 @@ std::string job_from_environment() {
   return names;
 }
 
-// Between servers the ranks meet over MPI, whatever moves the bytes.
-bool between_hosts(const Group& group) { return group.backend == "mpi" || group.table.servers > 1; }
-
 // The kind of memory an address lies in, as far as the vendors' libraries of this process know it.
 Memory memory_of(const void* data) {
   for (const Memory memory : {Memory::npu, Memory::cuda}) {
@@ -132,12 +129,11 @@ Memory served(Memory memory, const std::string& backend) {
   return memory;
 }
 
-std::shared_ptr<Bootstrap> meet(const Group& group, Deadline deadline) {
-  if (!between_hosts(group)) return unix_bootstrap(group.rank, group.size, group.meeting(), deadline);
+// Throws if there is no MPI.
+void require_mpi(const Group& group) {
   try {
-    return mpi_bootstrap({}, group.meeting());
+    mpi_library();
   } catch (const Error& error) {
-    if (error.code() != Code::unsupported) throw;
     unsupported("backend " + group.backend + ": " + error.what());
   }
 }
@@ -222,7 +218,7 @@ void Group::check_further() const {
 std::string Group::meeting() const {
   const std::string table_name = table.size() > 0 ? "table-" + table.identity() : "";
   const std::string threads = mode == infer::COMM_MULTI_THREAD ? "threads-" + std::to_string(::getpid()) : "";
-  const std::string place = between_hosts(*this) ? "mpi" : threads;
+  const std::string place = between_hosts() ? "mpi" : threads;
   return "atb/" + job_from_environment() + "/" + table_name + "/" + place + "/" + split_domain(domain).name;
 }
 
@@ -231,6 +227,7 @@ Memory choose_memory(const Group& group, const void* data) {
     unsupported("backend shm: the rank table " + group.table_file + " places the ranks on " +
                 std::to_string(group.table.servers) + " servers, and they meet in the shared memory of one");
   }
+  if (group.between_hosts()) require_mpi(group);
   if (group.backend == "nccl") return served(Memory::cuda, group.backend);
   if (group.backend == "hccl" || group.hccl != nullptr) return served(Memory::npu, group.backend);
   return group.backend == "auto" && data != nullptr ? memory_of(data) : Memory::host;
@@ -260,7 +257,8 @@ std::shared_ptr<Communicator> communicator_of(const Group& group, double timeout
   const std::lock_guard lock(entry->meeting);
   if (!usable(entry->communicator)) {
     const auto deadline = Deadline::after_seconds(timeout_seconds);
-    const auto bootstrap = meet(group, deadline);
+    const auto bootstrap = group.between_hosts() ? mpi_bootstrap({}, group.meeting())
+                                                 : unix_bootstrap(group.rank, group.size, group.meeting(), deadline);
     entry->communicator = Communicator::create(group.rank, group.size, *bootstrap, {timeout_seconds});
   }
   return entry->communicator;

@@ -29,6 +29,8 @@ struct Group {
 
   // What ranks that are to meet have in common, and no others: the job, the domain, the rank table.
   std::string meeting() const;
+  // Whether the ranks meet over MPI, whatever moves the bytes.
+  bool between_hosts() const { return backend == "mpi" || table.servers > 1; }
 };
 
 // Where the tensors of a group live, by its backend; for "auto" by an address in one of them. Streams mean nothing on

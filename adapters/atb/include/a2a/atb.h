@@ -149,7 +149,8 @@ A2A_API const Failure& LastFailure();
 struct Meeting {
   Rank rank = 0;
   int size = 0;
-  std::string job;  // for unix_bootstrap
+  std::string job;        // for unix_bootstrap, or as the name of mpi_bootstrap
+  bool over_mpi = false;  // which of the two
   bool needed = false;
 };
 // Fails like Setup when the backend cannot serve this machine.
