@@ -1,12 +1,14 @@
-"""Memory and streams of NVIDIA GPUs, through the driver that A2A_CUDA_LIBRARY names (in tests its double), and tensors
-that lie there."""
+"""Memory, streams and graphs of NVIDIA GPUs, through the driver or what A2A_CUDA_LIBRARY names in its place (in most
+tests its double), and tensors that lie there."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ CUDA = 2  # DLPack's device type
 
 @functools.cache
 def driver() -> ctypes.CDLL:
-    library = ctypes.CDLL(os.environ["A2A_CUDA_LIBRARY"])
+    library = ctypes.CDLL(os.environ.get("A2A_CUDA_LIBRARY", "libcuda.so.1"))
     require(library.cuInit(0))
     return library
 
@@ -27,12 +29,25 @@ def require(status: int) -> None:
     assert status == 0, f"CUDA: error {status}"
 
 
+def devices() -> int:
+    count = ctypes.c_int()
+    require(driver().cuDeviceGetCount(ctypes.byref(count)))
+    return count.value
+
+
 def use(device: int) -> None:
     """This thread works on that device from now on."""
     handle, context = ctypes.c_int(), ctypes.c_void_p()
     require(driver().cuDeviceGet(ctypes.byref(handle), device))
     require(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))
     require(driver().cuCtxSetCurrent(context))
+
+
+def current() -> int:
+    """The device that this thread works on."""
+    device = ctypes.c_int()
+    require(driver().cuCtxGetDevice(ctypes.byref(device)))
+    return device.value
 
 
 class Array:
@@ -47,8 +62,16 @@ class Array:
         self._address = ctypes.c_uint64()
         require(driver().cuMemAlloc_v2(ctypes.byref(self._address), ctypes.c_size_t(max(self.nbytes, 1))))
         weakref.finalize(self, _free, self._address.value, device)
+        self.write(data)
+
+    def write(self, array: Any) -> None:
+        """Replaces the contents, at once."""
+        use(self.device)
+        data = np.ascontiguousarray(array, self.dtype)
+        assert data.nbytes == self.nbytes
         if self.nbytes:
             require(driver().cuMemcpyHtoD_v2(self._address, data.ctypes.data_as(ctypes.c_void_p), self._size()))
+            synchronize(0)  # the call returns when the host's copy is read, which other streams would not wait for
 
     @property
     def address(self) -> int:
@@ -94,4 +117,55 @@ class Stream:
         return 0, self.cuda_stream
 
     def synchronize(self) -> None:
-        require(driver().cuStreamSynchronize(ctypes.c_void_p(self.cuda_stream)))
+        synchronize(self.cuda_stream)
+
+
+def synchronize(stream: int) -> None:
+    require(driver().cuStreamSynchronize(ctypes.c_void_p(stream)))
+
+
+def fill(address: int, value: int, size: int) -> None:
+    require(driver().cuMemsetD8_v2(ctypes.c_uint64(address), ctypes.c_ubyte(value), ctypes.c_size_t(size)))
+    synchronize(0)
+
+
+def busy(stream: int) -> bool:
+    """Whether something on that stream is not done."""
+    status = driver().cuStreamQuery(ctypes.c_void_p(stream))
+    not_ready = 600
+    require(0 if status == not_ready else status)
+    return bool(status == not_ready)
+
+
+@contextlib.contextmanager
+def held_up(device: int, stream: int) -> Iterator[None]:
+    """What is enqueued on that stream in here runs when this is left, and not before."""
+    word, opener = Array(np.zeros(1, np.uint32), device), Stream()
+    equal = 1
+    require(driver().cuStreamWaitValue32_v2(ctypes.c_void_p(stream), word._address, ctypes.c_uint32(1), equal))
+    try:
+        yield
+    finally:
+        handle = ctypes.c_void_p(opener.cuda_stream)
+        require(driver().cuStreamWriteValue32_v2(handle, word._address, ctypes.c_uint32(1), 0))
+        opener.synchronize()
+        synchronize(stream)  # before the word is freed
+
+
+class Graph:
+    """What ``body`` enqueues on the stream, to be launched again and again."""
+
+    def __init__(self, stream: Stream, body: Callable[[], object]) -> None:
+        self._stream = ctypes.c_void_p(stream.cuda_stream)
+        graph, self._executable = ctypes.c_void_p(), ctypes.c_void_p()
+        everywhere = 0  # no thread may do what a capture forbids
+        require(driver().cuStreamBeginCapture_v2(self._stream, everywhere))
+        try:
+            body()
+        finally:
+            status = driver().cuStreamEndCapture(self._stream, ctypes.byref(graph))
+        require(status)
+        require(driver().cuGraphInstantiateWithFlags(ctypes.byref(self._executable), graph, ctypes.c_ulonglong(0)))
+
+    def launch(self) -> None:
+        require(driver().cuGraphLaunch(self._executable, self._stream))

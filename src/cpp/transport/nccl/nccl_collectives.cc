@@ -155,11 +155,20 @@ class NcclCollectives final : public device::Collectives {
 
   // A call that does not block may go on after it has returned, and nothing may be enqueued behind it before its end.
   void settle(Result result, const std::function<void()>& look, const char* call, std::unique_lock<std::mutex>& lock) {
+    using Clock = Deadline::Clock;
     api_.check(result, comm_, call);
+    if (result != Result::in_progress) return;
+    // Every group of a communicator that does not block ends like this, because NCCL hands it to a thread, which takes
+    // less time than it takes to fall asleep and wake up.
+    const auto patience = Clock::now() + std::chrono::microseconds(200);
     while (result == Result::in_progress) {
       lock.unlock();
       look();
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      if (Clock::now() < patience) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
       lock.lock();
       if (comm_ == nullptr) throw Error(Code::aborted, std::string(call) + ": aborted");
       api_.check(api_.comm_get_async_error(comm_, &result), comm_, "ncclCommGetAsyncError");

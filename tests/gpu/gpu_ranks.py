@@ -1,0 +1,427 @@
+"""What ranks do in the tests on GPUs. Rank r has device r, or shares one where there are fewer."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import nvidia
+from rank_pool import _Through
+
+import a2a
+from a2a._core import library_of
+from a2a.conformance import frameworks
+from a2a.conformance.cases import DTYPES
+
+Comm = a2a.Communicator
+Bytes = npt.NDArray[np.uint8]
+DRIVER = str(Path(__file__).with_name("driver_tensors.py"))
+SHARES_FROM = (2, 30, 3)
+POISON = 0xA5
+
+
+def sharing() -> dict[str, str]:
+    """The environment in which NCCL lets several ranks have one GPU. Versions that refuse it are told that each rank
+    lives on a host of its own, and use sockets."""
+    version = tuple(int(part) for part in library_of("nccl").split()[1].split("."))
+    if version >= SHARES_FROM:
+        # Kernels of all ranks have to run at once, or none ends.
+        return {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4", "NCCL_NVLS_ENABLE": "0"}
+    return {
+        "NCCL_HOSTID": "a2a",  # with the rank's number: see place()
+        "NCCL_NET": "Socket",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_MAX_NCHANNELS": "2",
+    }
+
+
+def place(comm: Comm, name: str) -> Any:
+    """The framework on this rank's device."""
+    if "NCCL_HOSTID" in os.environ:
+        os.environ["NCCL_HOSTID"] = f"a2a-{comm.rank}"  # read when NCCL is first used
+    framework = frameworks.load(name, "cuda")
+    framework.prepare(comm.rank % framework.devices())
+    return framework
+
+
+def meet(comm: Comm, name: str) -> str:
+    """Connects the ranks; why NCCL refuses, if so."""
+    framework = place(comm, name)
+    try:
+        comm.connect(f"cuda:{comm.rank % framework.devices()}")
+    except a2a.Error as error:
+        return str(error)
+    return ""
+
+
+class Exchange:
+    """An uneven exchange with gaps between the parts, known on all ranks. Rows have three elements."""
+
+    def __init__(self, comm: Comm, name: str, dtype: str = "float32", shape: str = "uneven", seed: int = 0) -> None:
+        self.comm, self.framework, self.dtype, self.seed = comm, place(comm, name), dtype, seed
+        n, rank = comm.size, comm.rank
+        self.row = 3 * DTYPES[dtype]
+        rows = {
+            "uneven": lambda source, target: (5 * source + 3 * target + seed) % 7,
+            "nothing": lambda source, target: 0,
+            "one way": lambda source, target: 4 if target == (source + 1) % n else 0,
+            "big": lambda source, target: 40_000 + source - target,
+        }[shape]
+        counts = np.array([[rows(source, target) for target in range(n)] for source in range(n)])
+        self.give, self.take = counts[rank].tolist(), counts[:, rank].tolist()
+        self.from_, self.to = self._displs(self.give), self._displs(self.take)
+        sent = [self._content(source, counts[source]) for source in range(n)]
+        self.send = self._tensor(sent[rank], self.give)
+        self.wanted = np.full(self._bytes(self.take), POISON % 2 if dtype == "bool" else POISON, np.uint8)
+        self.recv = self._tensor(self.wanted, self.take)
+        for source in range(n):
+            start = self._displs(counts[source].tolist())[rank] * self.row
+            part = self.take[source] * self.row
+            self.wanted[self.to[source] * self.row :][:part] = sent[source][start : start + part]
+
+    def arguments(self) -> tuple[Any, ...]:
+        return self.send, self.give, self.recv, self.take, self.from_, self.to
+
+    def poison(self) -> None:
+        """Makes the output what it was before any exchange."""
+        nvidia.fill(address(self.recv), POISON % 2 if self.dtype == "bool" else POISON, self.wanted.size)
+
+    def check(self) -> None:
+        wrong = np.flatnonzero(self.framework.read(self.recv) != self.wanted)
+        assert not wrong.size, f"{wrong.size} of {self.wanted.size} bytes are wrong, the first at {wrong[0]}"
+
+    def _displs(self, counts: list[int]) -> list[int]:
+        return [1 + sum(counts[:peer]) + 2 * peer for peer in range(len(counts))]
+
+    def _bytes(self, counts: list[int]) -> int:
+        return (sum(counts) + 2 * len(counts) + 1) * self.row
+
+    def _content(self, source: int, counts: npt.NDArray[Any]) -> Bytes:
+        random = np.random.default_rng((source, self.seed))
+        high = 2 if self.dtype == "bool" else 256
+        return random.integers(0, high, self._bytes(counts.tolist()), np.uint8)
+
+    def _tensor(self, content: Bytes, counts: list[int]) -> Any:
+        shape = (len(content) // self.row, 3)
+        return self.framework.tensor(self.framework.make(content), 0, self.dtype, shape)
+
+
+def address(tensor: Any) -> int:
+    """Where its memory begins, in each framework's words."""
+    if hasattr(tensor, "data_ptr"):
+        return int(tensor.data_ptr())
+    return int(tensor.data.ptr if hasattr(tensor, "data") else tensor.memory.address)
+
+
+# ---- exchanges -----------------------------------------------------------------------------------------------------
+
+
+def exchange(comm: Comm, name: str, shape: str, how: str, only: str = "") -> None:
+    """In every dtype of the framework."""
+    dtypes = [only] if only else sorted(frameworks.load(name, "cuda").DTYPES)
+    for seed, dtype in enumerate(dtypes):
+        x = Exchange(comm, name, dtype, shape, seed)
+        if how == "plan":
+            plan = comm.plan_alltoallv(*x.arguments())
+            for _ in range(3):
+                x.poison()
+                plan.run(x.send, x.recv)
+                x.check()
+        elif how == "async":
+            work = comm.alltoallv(*x.arguments(), async_op=True)
+            assert work is not None
+            work.wait()
+        else:
+            comm.alltoallv(*x.arguments())
+        x.check()
+
+
+def other_calls(comm: Comm, name: str) -> None:
+    framework, n, rank = place(comm, name), comm.size, comm.rank
+
+    def tensor(values: Any) -> Any:
+        values = np.asarray(values, np.float32)
+        return framework.tensor(framework.make(values.reshape(-1).view(np.uint8)), 0, "float32", values.shape)
+
+    def values(of: Any) -> Any:
+        return framework.read(of).view(np.float32)
+
+    send, recv = tensor(np.arange(2 * n) + 100 * rank), tensor(np.zeros(2 * n))
+    comm.alltoall(send, recv)
+    assert values(recv).tolist() == [100 * peer + 2 * rank + i for peer in range(n) for i in range(2)]
+    every = tensor(np.zeros((n, 2 * n)))
+    comm.allgather(send, every)
+    assert values(every).tolist() == [100 * peer + i for peer in range(n) for i in range(2 * n)]
+    parts, outs = [tensor([rank] * (p + 1)) for p in range(n)], [tensor([-1] * (rank + 1)) for _ in range(n)]
+    comm.alltoall_list(parts, outs)
+    assert all((values(out) == peer).all() for peer, out in enumerate(outs))
+    counts = np.arange(2 * n) % 3  # two experts on each rank
+    mine = np.tile(counts.reshape(n, 2)[rank], n)
+    x = tensor(np.arange(2.0 * counts.sum()).reshape(-1, 2) + 1000 * rank)
+    back = comm.global_gather(comm.global_scatter(x, counts, mine), counts, mine)
+    assert values(back).tolist() == values(x).tolist()
+    got, taken = comm.exchange(send, [2] * n)
+    assert taken.tolist() == [2] * n and values(got).tolist() == values(recv).tolist()
+
+
+def large(comm: Comm) -> float:
+    """More than 2^31 bytes to the next rank, in Torch; the seconds it takes."""
+    import torch
+
+    place(comm, "torch")
+    n, rank = comm.size, comm.rank
+    words = (1 << 28) + 3
+    to, source = (rank + 1) % n, (rank - 1) % n
+    send = torch.arange(words, device="cuda") * (rank + 1)
+    recv = torch.full_like(send, -1)
+    torch.cuda.synchronize()
+    start = time.monotonic()
+    comm.alltoallv(send, [words * (p == to) for p in range(n)], recv, [words * (p == source) for p in range(n)])
+    torch.cuda.synchronize()
+    seconds = time.monotonic() - start
+    assert torch.equal(recv, torch.arange(words, device="cuda") * (source + 1))
+    return seconds
+
+
+# ---- streams -------------------------------------------------------------------------------------------------------
+
+
+def current(name: str) -> int:
+    """The handle of the stream that the framework works on."""
+    if name == "torch":
+        import torch
+
+        return int(torch.cuda.current_stream().cuda_stream)
+    if name == "cupy":
+        import cupy
+
+        return int(cupy.cuda.get_current_stream().ptr)
+    return 0
+
+
+def does_not_wait(comm: Comm, name: str, how: str) -> float:
+    """A call returns while the stream it is enqueued on is held up; the seconds it takes."""
+    x = Exchange(comm, name, seed=1)
+    plan = comm.plan_alltoallv(*x.arguments())
+    plan.run(x.send, x.recv)
+    for _ in range(20):  # past what ranks compare
+        comm.alltoallv(*x.arguments())
+    x.check()
+    x.poison()
+    stream, works = current(name), []
+    comm.barrier()
+    with nvidia.held_up(comm.rank % x.framework.devices(), stream):
+        start = time.monotonic()
+        if how == "plan":
+            plan.run(x.send, x.recv)
+        elif how == "async":
+            works.append(comm.alltoallv(*x.arguments(), async_op=True))
+        else:
+            comm.alltoallv(*x.arguments())
+        seconds = time.monotonic() - start
+        assert nvidia.busy(stream), "the call has waited for its stream"
+        assert not any(work.done() for work in works)
+    for work in works:
+        work.order_before(stream)
+    x.check()
+    return seconds
+
+
+def streams(comm: Comm, name: str) -> None:
+    """On every stream that a call may name, and on the one that the framework works on."""
+    x = Exchange(comm, name, seed=2)
+    own = nvidia.Stream()
+    for given in (None, 0, 1, 2, own, own.cuda_stream):
+        x.poison()
+        comm.alltoallv(*x.arguments(), stream=given)
+        nvidia.synchronize(current(name) if given is None else getattr(given, "cuda_stream", given))
+        x.check()
+    if name == "torch":
+        import torch
+
+        side = torch.cuda.Stream()
+        x.poison()
+        with torch.cuda.stream(side):
+            comm.alltoallv(*x.arguments())
+        side.synchronize()
+        x.check()
+
+
+def sync_debug_mode(comm: Comm) -> None:
+    """Torch itself is not made to wait, either."""
+    import torch
+
+    x = Exchange(comm, "torch", seed=3)
+    comm.alltoallv(*x.arguments())
+    x.poison()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        comm.alltoallv(*x.arguments())
+        work = comm.alltoallv(*x.arguments(), async_op=True)
+        work.order_before(torch.cuda.current_stream())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    x.check()
+
+
+def dropped_in_flight(comm: Comm, name: str) -> None:
+    """Tensors that the program lets go of stay what they are until the exchange is done."""
+    x = Exchange(comm, name, "uint8", "big")
+    comm.alltoallv(*x.arguments())
+    x.check()
+    x.poison()
+    device, size, stream = comm.rank % x.framework.devices(), int(np.prod(x.send.shape)), nvidia.Stream()
+    with nvidia.held_up(device, stream.cuda_stream):
+        work = comm.alltoallv(*x.arguments(), async_op=True, stream=stream)
+        assert work is not None
+        work.order_before(stream)
+        del x.send, work
+        gc.collect()
+        others = [x.framework.make(np.full(size, 0x77, np.uint8)) for _ in range(3)]  # in its place, perhaps
+    x.check()
+    del others
+
+
+def graph(comm: Comm, name: str) -> None:
+    """A planned exchange, captured once and replayed with new contents."""
+    x = Exchange(comm, name, "float32", "uneven", 4)
+    y = Exchange(comm, name, "float32", "uneven", 4)
+    plan, stream = comm.plan_alltoallv(*x.arguments()), nvidia.Stream()
+    plan.run(x.send, x.recv, stream=stream)
+    stream.synchronize()
+    comm.barrier()
+    captured = nvidia.Graph(stream, lambda: plan.run(x.send, y.recv, stream=stream))
+    comm.barrier()
+    for _ in range(3):
+        y.poison()
+        captured.launch()
+        stream.synchronize()
+        y.check()
+    x.poison()
+    comm.alltoallv(*x.arguments())
+    x.check()
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+def again(comm: Comm, check: str, timeout: float = 30.0) -> Comm:
+    """Another communicator of the same ranks, which may break."""
+    return a2a.init(comm.rank, comm.size, bootstrap=_Through(comm), check=check, timeout=timeout)
+
+
+def mismatch(comm: Comm, name: str, check: str) -> list[str]:
+    """Rank 0 sends a row more to rank 1 than that expects; what each rank hears, and how long that takes."""
+    made, x = again(comm, check, 5.0), Exchange(comm, name)
+    told, start = "", time.monotonic()
+    give = list(x.give)
+    if comm.rank == 0:
+        give[1] += 1
+    try:
+        work = made.alltoallv(x.send, give, x.recv, x.take, x.from_, x.to, async_op=True)
+        assert work is not None
+        work.wait()
+    except a2a.Error as error:
+        told = f"{type(error).__name__}: {error}"
+    took = time.monotonic() - start
+    if check != "off":
+        made.alltoallv(*x.arguments())
+        x.check()
+    comm.barrier()
+    made.abort()
+    return [told, f"{took:.1f}"]
+
+
+def aborted(comm: Comm, name: str) -> list[str]:
+    """Rank 0 gives up while the others wait for it."""
+    made, x = again(comm, "off"), Exchange(comm, name)
+    made.alltoallv(*x.arguments())
+    x.check()
+    comm.barrier()
+    start, told = time.monotonic(), ""
+    try:
+        if comm.rank == 0:
+            time.sleep(0.5)
+            made.abort("enough")
+        else:
+            work = made.alltoallv(*x.arguments(), async_op=True)
+            assert work is not None
+            work.wait()
+    except a2a.Error as error:
+        told = f"{type(error).__name__}: {error}"
+    return [told, f"{time.monotonic() - start:.1f}"]
+
+
+def late(comm: Comm, name: str, check: str) -> list[str]:
+    """Rank 0 does not come."""
+    made, x = again(comm, check), Exchange(comm, name)
+    made.alltoallv(*x.arguments())
+    x.check()
+    comm.barrier()
+    start, told = time.monotonic(), ""
+    try:
+        if comm.rank != 0:
+            work = made.alltoallv(*x.arguments(), async_op=True, timeout=2.0)
+            assert work is not None
+            work.wait()
+    except a2a.Error as error:
+        told = f"{type(error).__name__}: {error}"
+    took = time.monotonic() - start
+    comm.barrier()
+    made.abort()
+    return [told, f"{took:.1f}"]
+
+
+def dies(comm: Comm, name: str) -> tuple[str, float]:
+    """Rank 0 ends in the middle of everything."""
+    x = Exchange(comm, name)
+    for _ in range(20):
+        comm.alltoallv(*x.arguments())
+    x.check()
+    if comm.rank == 0:
+        os.kill(os.getpid(), 9)
+    start = time.monotonic()
+    try:
+        work = comm.alltoallv(*x.arguments(), async_op=True)
+        assert work is not None
+        work.wait()
+    except a2a.Error as error:
+        return f"{type(error).__name__}: {error}", time.monotonic() - start
+    return "", time.monotonic() - start
+
+
+def refused(comm: Comm, name: str) -> list[str]:
+    """What the last rank gets for tensors that cannot take part, and the others for good ones."""
+    framework, n, told = place(comm, name), comm.size, []
+    made = again(comm, "always")  # a refusal that peers do not hear of in time would break it
+    mine = comm.rank % framework.devices()
+
+    def tensor(shape: tuple[int, ...]) -> Any:
+        return framework.tensor(framework.make(np.zeros(4 * int(np.prod(shape)), np.uint8)), 0, "float32", shape)
+
+    send, recv = tensor((n, 2)), tensor((n, 2))
+    bad = [(np.zeros((n, 2), np.float32), recv), (send, np.zeros((n, 2), np.float32)), (send, tensor((n, 3)))]
+    if name in ("torch", "cupy"):
+        bad.append((tensor((n, 4))[:, ::2], recv))
+    if framework.devices() > 1:
+        framework.prepare((mine + 1) % framework.devices())
+        bad.append((tensor((n, 2)), tensor((n, 2))))
+        framework.prepare(mine)
+    for pair in bad:
+        try:
+            made.alltoall(*(pair if comm.rank == n - 1 else (send, recv)))
+        except a2a.Error as error:
+            told.append(f"{type(error).__name__}: {error}")
+    x = Exchange(comm, name)
+    made.alltoallv(*x.arguments())
+    x.check()
+    made.close()
+    return told
