@@ -76,7 +76,11 @@ CORE = [
         "transposed",
         r"MismatchError: alltoallv #\d+: rank \d sends \d+ rows to rank \d, which expects \d+",
     ),
-    Mutant("src/cpp/transport/shm/exchange.cc", "base + shape.offset(p.in_next)", "base + shape.offset(p.in_next + 1)"),
+    Mutant(
+        "src/cpp/transport/shm/exchange_receive.cc",
+        "base + shape.offset(p.in_next)",
+        "base + shape.offset(p.in_next + 1)",
+    ),
     Mutant("src/cpp/a2a/quantize.cc", "shift *= static_cast<float>(ranks)", "shift *= 1", "quantized"),
     Mutant(
         "adapters/atb/cpp/exchange.cc",

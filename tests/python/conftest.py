@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,9 @@ from possessions import children, descriptors, shared_files
 from rank_pool import Pool
 
 from a2a import _spawn
+
+# A shell that starts the tests in the background has them ignore SIGINT, and all their ranks with them.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Longest time of the ranks of one test, shorter than the limit of pytest-timeout so that their stacks are shown.
 RANK_SECONDS = 60.0
