@@ -32,18 +32,21 @@ struct Mixture {
   }
 };
 
-int32_t element(Rank from, Rank to, int expert, size_t i) {
-  return static_cast<int32_t>(((from * 16 + to) * 16 + expert) * 100'000) + static_cast<int32_t>(i);
+// What goes from one rank to an expert of another.
+void append_segment(std::vector<int32_t>& elements, Rank from, Rank to, int expert, size_t n) {
+  const size_t at = elements.size();
+  elements.resize(at + n);
+  std::iota(elements.begin() + static_cast<ptrdiff_t>(at), elements.end(), ((from * 16 + to) * 16 + expert) * 200'000);
 }
 
 // There and back, with rows of so many elements.
 void scatter_and_gather(Communicator& comm, size_t row, int round) {
   const Mixture m(comm, round);
-  std::vector<int32_t> input, output, back;
+  std::vector<int32_t> input, output, back, expected;
   for (Rank p = 0; p < comm.size(); ++p) {
     for (int e = 0; e < kExperts; ++e) {
-      const auto n = static_cast<size_t>(m.local[static_cast<size_t>(p * kExperts + e)]) * row;
-      for (size_t i = 0; i < n; ++i) input.push_back(element(comm.rank(), p, e, i));
+      append_segment(input, comm.rank(), p, e,
+                     static_cast<size_t>(m.local[static_cast<size_t>(p * kExperts + e)]) * row);
     }
   }
   const auto total = static_cast<size_t>(std::accumulate(m.global.begin(), m.global.end(), int64_t{0})) * row;
@@ -56,13 +59,13 @@ void scatter_and_gather(Communicator& comm, size_t row, int round) {
   const void* from = input.data();
   void* to = output.data();
   comm.start(plan, {&from, 1}, {&to, 1}, call)->wait();
-  size_t at = 0;
   for (int e = 0; e < kExperts; ++e) {
     for (Rank p = 0; p < comm.size(); ++p) {
-      const auto n = static_cast<size_t>(m.global[static_cast<size_t>(p * kExperts + e)]) * row;
-      for (size_t i = 0; i < n; ++i) CHECK_EQ(output[at++], element(p, comm.rank(), e, i));
+      append_segment(expected, p, comm.rank(), e,
+                     static_cast<size_t>(m.global[static_cast<size_t>(p * kExperts + e)]) * row);
     }
   }
+  CHECK(output == expected);
   call.op = Op::global_gather;
   from = output.data();
   to = back.data();
@@ -141,8 +144,8 @@ TEST("segments of all lengths, by every way") {
     for (const char* eager : {"0", "2000", "32768"}) {
       const Setting first("A2A_MPI_AGGREGATE_MAX", aggregate), second("A2A_MPI_EAGER_MAX", eager);
       on_hosts(4, [](Communicator& comm) {
-        for (const size_t row : {size_t{1}, size_t{50}, size_t{700}, size_t{9000}}) {
-          for (int round = 0; round < 3; ++round) scatter_and_gather(comm, row, round);
+        for (const size_t row : {size_t{1}, size_t{50}, size_t{700}, size_t{3000}}) {
+          for (int round = 0; round < 2; ++round) scatter_and_gather(comm, row, round);
         }
       });
     }

@@ -34,6 +34,15 @@ std::string name_of(const Signature& signature) {
   return std::string(to_string(signature.op)) + " #" + std::to_string(signature.number);
 }
 
+std::string have_come(std::span<const Rank> ranks) {
+  constexpr size_t kMost = 16;
+  if (ranks.empty()) return "";
+  std::string text = ranks.size() == 1 ? "; rank " : "; ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kMost); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  if (ranks.size() > kMost) text += " and " + std::to_string(ranks.size() - kMost) + " more";
+  return text + (ranks.size() == 1 ? " has come" : " have come");
+}
+
 std::vector<Run> runs_of(std::span<const Segment> segments, std::span<std::byte* const> base) {
   std::vector<Run> runs;
   runs.reserve(segments.size());

@@ -32,6 +32,8 @@ struct Signature {
 
 // "alltoallv #146"
 A2A_API std::string name_of(const Signature& signature);
+// "; rank 2 has come", "; ranks 0, 2 have come", of many the first; nothing for none.
+std::string have_come(std::span<const Rank> ranks);
 
 // How much of an operation the host transport does.
 enum class Way : uint8_t {
@@ -49,6 +51,7 @@ struct Batch {
   Deadline deadline = Deadline::never();
   std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
   Way way = Way::exchange;
+  bool at_most = false;     // between parts of the library: peers may send less than the receives have room for
   bool own_stream = false;  // device memory: the caller wants its stream to run on meanwhile
 };
 

@@ -1,7 +1,6 @@
 #include "transport/hosts/hosts_transport.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "transport/shm/facts.h"
@@ -12,79 +11,7 @@ namespace {
 // How many operations of a communicator are told to other hosts before the oldest of them is finished.
 constexpr size_t kAhead = 2;
 
-// How many operations that were not compared are remembered, to find out that others compare them.
-constexpr uint64_t kRemembered = 1024;
-
-// No two communicators of a job have the same.
-uint64_t new_channel(Endpoint self) {
-  static std::atomic<uint32_t> made{0};
-  return uint64_t{1} << 62 | static_cast<uint64_t>(self) << 32 | ++made;
-}
-
-std::string name_of_rank(Rank rank) { return "rank " + std::to_string(rank); }
-
-Error refused_there(const Signature& signature, Rank rank, std::string_view reason) {
-  return Error(Code::mismatch, name_of(signature) + ": " + name_of_rank(rank) +
-                                   " does not take part, its arguments were refused there: " + std::string(reason));
-}
-
-// What a rank tells the others of a new group.
-struct Card {
-  uint64_t channel = 0;
-  uint64_t blocks[3] = {};  // of local, gather, scatter
-};
-
-bool want_relay(const Places& places) {
-  return entry_limit(places) > 0 && std::ranges::any_of(places.ranks, [](const auto& r) { return r.size() > 1; });
-}
-
 }  // namespace
-
-std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, std::shared_ptr<Network> network,
-                                                     Bootstrap& bootstrap, shm::ShmTransport& base,
-                                                     std::span<const Rank> seats, Deadline deadline) {
-  const bool relayed = want_relay(places);
-  places.limits.aggregate = relayed ? entry_limit(places) : places.limits.eager;
-  const auto& mates = places.ranks_of(places.host_of(rank));
-  auto& host = base.progress()->host();
-  shm::Membership::NewBlock blocks[3];
-  std::string mine, failure;
-  try {
-    Card card;
-    card.channel = new_channel(network->self());
-    for (size_t i = 0; i < (relayed ? 3 : 1); ++i) {
-      blocks[i] = shm::Membership::new_block(host, static_cast<int>(mates.size()));
-      card.blocks[i] = host.arena().offset(blocks[i].get());
-    }
-    mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
-  } catch (const Error& error) {
-    failure = error.what();  // the others must hear of it: an empty string
-  }
-  const auto all = bootstrap.allgather(mine, deadline);
-  if (!failure.empty()) throw Error(Code::backend, failure);
-  std::vector<Card> cards(all.size());
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].size() != sizeof(Card)) {
-      throw Error(Code::backend, name_of_rank(static_cast<Rank>(r)) + " has no room for another communicator");
-    }
-    std::memcpy(&cards[r], all[r].data(), sizeof(Card));
-  }
-  const auto derived = [&](size_t which) {
-    std::vector<uint64_t> offsets;
-    for (const Rank mate : mates) offsets.push_back(cards[static_cast<size_t>(mate)].blocks[which]);
-    return base.derive(seats, std::move(blocks[which]), offsets, base.surroundings(), mates);
-  };
-  const uint64_t channel = cards[0].channel;
-  auto local = derived(0);
-  auto where = std::make_shared<const Places>(std::move(places));
-  std::unique_ptr<Relay> relay;
-  if (relayed) {
-    auto gather = derived(1), scatter = derived(2);
-    relay = std::make_unique<Relay>(rank, where, channel, network, std::move(gather), std::move(scatter));
-  }
-  return std::unique_ptr<HostsTransport>(
-      new HostsTransport(rank, std::move(where), std::move(network), channel, std::move(local), std::move(relay)));
-}
 
 HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, std::shared_ptr<Network> network,
                                uint64_t channel, std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Relay> relay)
@@ -97,6 +24,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
       relay_(std::move(relay)),
       last_(static_cast<size_t>(places_->size())) {
   std::lock_guard lock(progress_->mutex());
+  progress_->note_slow_looks();
   progress_->enter(this);
 }
 
@@ -139,18 +67,6 @@ std::shared_ptr<Work> HostsTransport::start(Batch batch, Stream) {
   return operation;
 }
 
-template <class Body>
-bool HostsTransport::guarded(Body&& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    break_with(error, true);
-  } catch (const std::exception& error) {  // out of memory, most likely
-    break_with(Error(Code::backend, error.what()), true);
-  }
-  return true;
-}
-
 bool HostsTransport::advance() {
   if (queue_.empty() || broken_) return false;
   return guarded([this] { return step(); });
@@ -164,7 +80,8 @@ bool HostsTransport::must_look() {
 }
 
 bool HostsTransport::step() {
-  listen();
+  // Asking the network costs more than all the rest. Who gives up is heard from time to time, in check().
+  if (must_look()) listen();
   if (queue_.empty()) return true;  // a peer has given up
   bool moved = false;
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
@@ -215,7 +132,8 @@ bool HostsTransport::complete(Operation& operation) {
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
   if (relay_ != nullptr && !relay_->finished(operation.number())) return false;
-  // A rank that has given up said so before its caller could write to the memory again that was read here.
+  // A rank that has given up said so before its caller could write to the memory again that was read here; and the
+  // deadline of one is the deadline of all, as far as they can hear of it.
   listen();
   if (broken_) return true;
   const std::string& why = quarrels.empty() ? operation.their_quarrel : quarrels;
@@ -357,8 +275,13 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   if (queue_.empty()) return;
   const Operation& oldest = *queue_.front();
   std::string missing;
+  std::vector<Rank> here;
   for (Rank r = 0; r < places_->size(); ++r) {
-    if (!oldest.remote.waits_for(r)) continue;
+    if (!oldest.remote.waits_for(r)) {
+      const bool mate = places_->host_of(r) == places_->host_of(rank_);
+      if (r != rank_ && (!mate || oldest.local->finished())) here.push_back(r);
+      continue;
+    }
     const auto& left_after = last_[static_cast<size_t>(r)].left_after;
     if (left_after && *left_after < oldest.number()) {
       return break_with(Error(Code::peer_lost, name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) +
@@ -368,10 +291,11 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
     missing += (missing.empty() ? "" : "; ") + describe(r);
   }
   if (!oldest.batch().deadline.passed(now)) return;
-  break_with(Error(Code::timeout, name_of(oldest.batch().signature) + ": timed out on " + name_of_rank(rank_) +
-                                      ", which still waits for " +
-                                      (missing.empty() ? "ranks that pass on what they have heard" : missing)),
-             true);
+  break_with(
+      Error(Code::timeout,
+            name_of(oldest.batch().signature) + ": timed out on " + name_of_rank(rank_) + ", which still waits for " +
+                (missing.empty() ? "ranks that pass on what they have heard" : missing) + have_come(here)),
+      true);
 }
 
 void HostsTransport::break_with(const Error& error, bool tell_others) {
@@ -427,71 +351,6 @@ std::optional<Error> HostsTransport::broken() {
   return broken_;
 }
 
-// ---- operations on devices -----------------------------------------------------------------------------------------
-
-std::optional<Error> HostsTransport::pass(const Signature& signature) {
-  progress_->host().refuse_if_inherited();
-  {
-    std::lock_guard lock(progress_->mutex());
-    if (broken_) return broken_for(signature);
-    Batch batch;
-    batch.signature = signature;
-    batch.way = Way::pass;
-    local_->enqueue(std::move(batch));
-    if (relay_ != nullptr) relay_->pass(signature);
-    started_ = signature.number;
-    passed_.push_back(started_);
-    if (passed_.size() > kRemembered) passed_.pop_front();
-    guarded([&] {
-      for (const Early& early : early_[signature.number]) {
-        tell(early.source, {channel_, Kind::passed, rank_, signature.number}, {});
-      }
-      if (relay_ == nullptr) return true;
-      for (auto& [source, text] : relay_->give_back(signature.number)) {
-        hear({channel_, Kind::bundle, source, signature.number}, std::move(text));
-      }
-      return true;
-    });
-    while (!early_.empty() && early_.begin()->first < passed_.front()) early_.erase(early_.begin());
-  }
-  return contradiction(signature);
-}
-
-std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
-  if (auto error = local_->contradiction(signature)) return error;
-  std::lock_guard lock(progress_->mutex());
-  if (!broken_) guarded([this] { return listen(), true; });
-  const auto found = early_.find(signature.number);
-  if (found == early_.end()) return std::nullopt;
-  for (const Early& early : found->second) {
-    if (early.kind != Kind::facts) continue;
-    if (static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
-      return refused_there(signature, early.source, early.text);
-    }
-    const auto op = static_cast<Op>(early.facts.op);
-    const auto memory = static_cast<Memory>(early.facts.memory);
-    if (op == signature.op && memory == signature.memory) continue;
-    return Error(Code::mismatch, name_of(signature) + ": " + name_of_rank(early.source) + " calls " + to_string(op) +
-                                     " in " + to_string(memory) + " memory, " + name_of_rank(rank_) + " runs it in " +
-                                     to_string(signature.memory) + " memory without comparing");
-  }
-  return std::nullopt;
-}
-
-std::optional<Error> HostsTransport::refusal(const Signature& next) {
-  if (auto error = local_->refusal(next)) return error;
-  std::lock_guard lock(progress_->mutex());
-  if (!broken_) guarded([this] { return listen(), true; });
-  const auto found = early_.find(next.number);
-  if (found == early_.end()) return std::nullopt;
-  for (const Early& early : found->second) {
-    if (early.kind == Kind::facts && static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
-      return refused_there(next, early.source, early.text);
-    }
-  }
-  return std::nullopt;
-}
-
 std::optional<Error> HostsTransport::lost_peer() {
   if (auto error = local_->lost_peer()) {
     if (local_->broken()) fail(*error);
@@ -514,33 +373,6 @@ std::string HostsTransport::whereabouts() {
     if (places_->host_of(r) != places_->host_of(rank_)) text += (text.empty() ? "" : "; ") + describe(r);
   }
   return text;
-}
-
-// ---- groups --------------------------------------------------------------------------------------------------------
-
-std::unique_ptr<HostTransport> HostsTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
-                                                      Deadline deadline) {
-  Places part = places_->of(members);
-  const auto mine = static_cast<Rank>(std::ranges::find(members, rank_) - members.begin());
-  std::vector<Rank> seats;  // of those members that live here
-  for (const Rank member : members) {
-    if (places_->host_of(member) == places_->host_of(rank_))
-      seats.push_back(static_cast<Rank>(places_->seat_of(member)));
-  }
-  if (part.hosts() == 1) return local_->derive(seats, bootstrap, deadline);
-  return make(mine, std::move(part), network_, bootstrap, *local_, seats, deadline);
-}
-
-std::unique_ptr<HostTransport> HostsTransport::shrink(std::vector<Rank>*, Deadline) {
-  throw Error(Code::unsupported, "shrink: the ranks of this communicator live on " + std::to_string(places_->hosts()) +
-                                     " hosts; " + network_->name() + " cannot go on without a process it has lost");
-}
-
-HostFacts HostsTransport::facts() {
-  HostFacts facts = local_->facts();
-  facts.hosts = places_->hosts();
-  facts.messages = network_->sent();
-  return facts;
 }
 
 }  // namespace a2a::hosts

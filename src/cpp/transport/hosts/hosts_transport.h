@@ -18,6 +18,8 @@
 
 namespace a2a::hosts {
 
+inline std::string name_of_rank(Rank rank) { return "rank " + std::to_string(rank); }
+
 class HostsTransport final : public HostTransport, private shm::Active {
  public:
   // Of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange. Rank seats[i] of
@@ -67,8 +69,18 @@ class HostsTransport final : public HostTransport, private shm::Active {
   void spread() override {}
   bool must_look() override;
 
+  // Whatever it throws breaks the communicator.
   template <class Body>
-  bool guarded(Body&& body);
+  bool guarded(Body&& body) {
+    try {
+      return body();
+    } catch (const Error& error) {
+      break_with(error, true);
+    } catch (const std::exception& error) {  // out of memory, most likely
+      break_with(Error(Code::backend, error.what()), true);
+    }
+    return true;
+  }
   void listen();
   void hear(const Prefix& prefix, std::string text);
   void hear_entry(uint64_t number, const Entry& entry);

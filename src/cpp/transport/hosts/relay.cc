@@ -6,19 +6,26 @@
 namespace a2a::hosts {
 namespace {
 
-// The part of a buffer that carries the entries of one host: their length, then they.
-void write_part(std::byte* part, std::string_view entries) {
+// What goes to one rank is a part for each host, in the order of the hosts: the length of its entries, then they.
+void append_part(std::string& parts, std::string_view entries) {
   const uint64_t length = entries.size();
-  std::memcpy(part, &length, sizeof(length));
-  std::memcpy(part + sizeof(length), entries.data(), entries.size());
+  parts.append(reinterpret_cast<const char*>(&length), sizeof(length));
+  parts.append(entries);
 }
 
-std::string_view read_part(const std::byte* part, size_t room) {
+// The entries of the first part, which is taken off.
+std::string_view take_part(std::string_view& parts) {
   uint64_t length = 0;
-  std::memcpy(&length, part, sizeof(length));
-  if (length > room - sizeof(length)) return {};
-  return {reinterpret_cast<const char*>(part + sizeof(length)), length};
+  if (parts.size() < sizeof(length)) return {};
+  std::memcpy(&length, parts.data(), sizeof(length));
+  parts.remove_prefix(sizeof(length));
+  const std::string_view entries = parts.substr(0, length);
+  parts.remove_prefix(entries.size());
+  return entries;
 }
+
+std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(text.data()); }
+std::byte* bytes_of(std::vector<char>& buffer) { return reinterpret_cast<std::byte*>(buffer.data()); }
 
 // The outcome of an exchange in shared memory.
 bool finished(const std::shared_ptr<shm::Exchange>& exchange) {
@@ -46,8 +53,9 @@ Relay::Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, 
       scatter_(std::move(scatter)) {
   for (int host = 0; host < places_->hosts(); ++host) {
     if (host == home_) continue;
-    others_.push_back(host);
-    if (leader_of(home_, host) == rank_) led_.push_back(host);
+    const Rank leader = leader_of(home_, host);
+    leaders_[static_cast<Rank>(places_->seat_of(leader))].push_back(host);
+    if (leader == rank_) led_.push_back(host);
   }
 }
 
@@ -57,40 +65,32 @@ Rank Relay::leader_of(int host, int other) const {
   return ranks[static_cast<size_t>(other) % ranks.size()];
 }
 
-// Bytes that carry the entries between one rank of this host and all of another.
-size_t Relay::room(int host) const {
-  return sizeof(uint64_t) + places_->ranks_of(host).size() * room_for(places_->limits.aggregate);
-}
-
-size_t Relay::rooms() const {
+// The most bytes of the parts between one rank of this host and all of those.
+size_t Relay::room(std::span<const int> hosts) const {
   size_t bytes = 0;
-  for (const int host : others_) bytes += room(host);
+  for (const int host : hosts) {
+    bytes += sizeof(uint64_t) + places_->ranks_of(host).size() * room_for(places_->limits.aggregate);
+  }
   return bytes;
 }
 
 void Relay::post(const Signature& signature, const std::vector<Entry>& entries) {
-  Round& round = rounds_.emplace_back(Round{signature, {}, {}, {}, {}, nullptr, nullptr});
-  std::map<int, std::string> texts;
+  Round& round = rounds_.emplace_back();
+  round.signature = signature;
+  std::map<int, std::string> texts;  // by host
   for (const Entry& entry : entries) append(texts[places_->host_of(entry.target)], entry);
-  round.gather_send.resize(rooms());
   Batch batch;
-  std::byte* part = round.gather_send.data();
-  for (const int host : others_) {
-    write_part(part, texts[host]);
-    const auto leader = static_cast<Rank>(places_->seat_of(leader_of(home_, host)));
-    batch.sends.push_back({leader, part, room(host)});
-    part += room(host);
+  batch.at_most = true;
+  round.to_leaders.reserve(leaders_.size());
+  for (const auto& [seat, hosts] : leaders_) {
+    std::string& parts = round.to_leaders.emplace_back();
+    for (const int host : hosts) append_part(parts, texts[host]);
+    batch.sends.push_back({seat, bytes_of(parts), parts.size()});
   }
-  std::ranges::stable_sort(batch.sends, {}, &Run::peer);
-
-  size_t bytes = 0;
-  for (const int host : led_) bytes += room(host);
-  round.gather_recv.resize(bytes * mates_.size());
-  part = round.gather_recv.data();
-  for (Rank mate = 0; mate < static_cast<Rank>(mates_.size()); ++mate) {
-    for (const int host : led_) {
-      batch.recvs.push_back({mate, part, room(host)});
-      part += room(host);
+  if (const size_t bytes = room(led_); bytes > 0) {
+    round.from_mates.resize(bytes * mates_.size());
+    for (size_t mate = 0; mate < mates_.size(); ++mate) {
+      batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * bytes, bytes});
     }
   }
   batch.signature = {Op::exchange, Memory::host, DType{}, signature.number, 0};
@@ -146,13 +146,11 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
 }
 
 void Relay::send_bundles(Round& round) {
-  std::map<int, std::string> texts;
-  const std::byte* part = round.gather_recv.data();
-  for (size_t mate = 0; mate < mates_.size(); ++mate) {
-    for (const int host : led_) {
-      texts[host] += read_part(part, room(host));
-      part += room(host);
-    }
+  std::map<int, std::string> texts;  // by host
+  const size_t bytes = room(led_);
+  for (size_t mate = 0; mate < mates_.size() && bytes > 0; ++mate) {
+    std::string_view parts(round.from_mates.data() + mate * bytes, bytes);
+    for (const int host : led_) texts[host] += take_part(parts);
   }
   const Prefix prefix{channel_, Kind::bundle, rank_, round.signature.number};
   for (const int host : led_) {
@@ -160,12 +158,8 @@ void Relay::send_bundles(Round& round) {
   }
 }
 
-// A part for each mate and each of the hosts led here, with that host's entries for the mate.
+// To each mate a part for each of the hosts led here, with that host's entries for the mate.
 void Relay::start_scatter(Round& round) {
-  Batch batch;
-  size_t bytes = 0;
-  for (const int host : led_) bytes += room(host);
-  round.scatter_send.resize(bytes * mates_.size());
   std::map<std::pair<Rank, int>, std::string> texts;  // by target and host
   const auto bundles = give_back(round.signature.number);
   for (const auto& [sender, text] : bundles) {
@@ -174,38 +168,41 @@ void Relay::start_scatter(Round& round) {
     if (!entries) throw Error(Code::backend, network_->name() + ": a bundle of entries makes no sense");
     for (const Entry& entry : *entries) append(texts[{entry.target, host}], entry);
   }
-  std::byte* part = round.scatter_send.data();
-  for (Rank mate = 0; mate < static_cast<Rank>(mates_.size()); ++mate) {
-    for (const int host : led_) {
-      const std::string& text = texts[{mates_[static_cast<size_t>(mate)], host}];
-      if (text.size() > room(host) - sizeof(uint64_t)) {
-        throw Error(Code::backend, network_->name() + ": a bundle of entries is too long");
-      }
-      write_part(part, text);
-      batch.sends.push_back({mate, part, room(host)});
-      part += room(host);
-    }
+  Batch batch;
+  batch.at_most = true;
+  round.to_mates.reserve(mates_.size());
+  for (size_t mate = 0; mate < mates_.size() && !led_.empty(); ++mate) {
+    std::string& parts = round.to_mates.emplace_back();
+    for (const int host : led_) append_part(parts, texts[{mates_[mate], host}]);
+    if (parts.size() > room(led_)) throw Error(Code::backend, network_->name() + ": a bundle of entries is too long");
+    batch.sends.push_back({static_cast<Rank>(mate), bytes_of(parts), parts.size()});
   }
-  round.scatter_recv.resize(rooms());
-  part = round.scatter_recv.data();
-  for (const int host : others_) {
-    batch.recvs.push_back({static_cast<Rank>(places_->seat_of(leader_of(home_, host))), part, room(host)});
-    part += room(host);
+  size_t bytes = 0;
+  for (const auto& [_, hosts] : leaders_) bytes += room(hosts);
+  round.from_leaders.resize(bytes);
+  std::byte* parts = bytes_of(round.from_leaders);
+  for (const auto& [seat, hosts] : leaders_) {
+    batch.recvs.push_back({seat, parts, room(hosts)});
+    parts += room(hosts);
   }
-  std::ranges::stable_sort(batch.recvs, {}, &Run::peer);
   batch.signature = {Op::exchange, Memory::host, DType{}, round.signature.number, 0};
   round.scatter = scatter_->enqueue(std::move(batch));
 }
 
 void Relay::deliver(Round& round, const Deliver& deliver) {
-  const std::byte* part = round.scatter_recv.data();
-  for (const int host : others_) {
-    const auto entries = entries_of(read_part(part, room(host)));
-    if (!entries) throw Error(Code::backend, network_->name() + ": a list of entries makes no sense");
-    for (const Entry& entry : *entries) {
-      if (places_->has(entry.source) && places_->host_of(entry.source) == host) deliver(round.signature.number, entry);
+  const char* from = round.from_leaders.data();
+  for (const auto& [_, hosts] : leaders_) {
+    std::string_view parts(from, room(hosts));
+    from += room(hosts);
+    for (const int host : hosts) {
+      const auto entries = entries_of(take_part(parts));
+      if (!entries) throw Error(Code::backend, network_->name() + ": a list of entries makes no sense");
+      for (const Entry& entry : *entries) {
+        if (places_->has(entry.source) && places_->host_of(entry.source) == host) {
+          deliver(round.signature.number, entry);
+        }
+      }
     }
-    part += room(host);
   }
 }
 

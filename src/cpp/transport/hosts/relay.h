@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,8 @@ namespace a2a::hosts {
 // entries to the leaders, in shared memory; each leader sends what it has for its host to the leader there; and that
 // one hands the entries on, in shared memory. All hosts choose leaders by the same rule.
 //
-// The two exchanges in shared memory have fixed sizes, so that nothing has to be negotiated. All functions want the
-// progress mutex held.
+// The two exchanges in shared memory have room for the most that there can be, so that nothing has to be negotiated.
+// All functions want the progress mutex held.
 class Relay {
  public:
   using Deliver = std::function<void(uint64_t number, const Entry& entry)>;
@@ -49,15 +50,15 @@ class Relay {
  private:
   struct Round {
     Signature signature;
-    std::vector<std::byte> gather_send, gather_recv, scatter_send, scatter_recv;
+    std::vector<std::string> to_leaders, to_mates;
+    std::vector<char> from_mates, from_leaders;
     std::shared_ptr<shm::Exchange> gather, scatter;
     bool bundled = false;  // sent on
     bool delivered = false;
   };
 
   Rank leader_of(int host, int other) const;
-  size_t room(int host) const;
-  size_t rooms() const;
+  size_t room(std::span<const int> hosts) const;
   void send_bundles(Round& round);
   void start_scatter(Round& round);
   void deliver(Round& round, const Deliver& deliver);
@@ -70,8 +71,9 @@ class Relay {
   const uint64_t channel_;
   const std::shared_ptr<Network> network_;
   const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
-  std::vector<int> others_;  // hosts
-  std::vector<int> led_;     // hosts that this rank leads the traffic with
+  // The other hosts, by the seat of the rank here that leads the traffic with them.
+  std::map<Rank, std::vector<int>> leaders_;
+  std::vector<int> led_;  // by this rank
   std::deque<Round> rounds_;
   std::map<uint64_t, std::map<Rank, std::string>> bundles_;  // by number and sender
 };

@@ -4,13 +4,7 @@
 namespace a2a::mpi {
 namespace {
 
-struct OpenMpiAbi {
-  using Comm = struct OpaqueComm*;
-  using Request = struct OpaqueRequest*;
-  using Message = struct OpaqueMessage*;
-  using Datatype = struct OpaqueDatatype*;
-  using Errhandler = struct OpaqueErrhandler*;
-
+struct OpenMpiAbi : PointerHandles {
   static constexpr int kAnySource = -1;
   static constexpr int kThreadSerialized = 2, kThreadMultiple = 3;
   static constexpr int kTagUb = 0;

@@ -5,13 +5,7 @@
 namespace a2a::mpi {
 namespace {
 
-struct StandardAbi {
-  using Comm = struct OpaqueComm*;
-  using Request = struct OpaqueRequest*;
-  using Message = struct OpaqueMessage*;
-  using Datatype = struct OpaqueDatatype*;
-  using Errhandler = struct OpaqueErrhandler*;
-
+struct StandardAbi : PointerHandles {
   static constexpr int kAnySource = -1;
   static constexpr int kThreadSerialized = 2048, kThreadMultiple = 4096;
   static constexpr int kTagUb = 501;

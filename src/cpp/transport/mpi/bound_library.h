@@ -8,6 +8,15 @@
 
 namespace a2a::mpi {
 
+// The handles of the ABIs in which they are pointers.
+struct PointerHandles {
+  using Comm = struct OpaqueComm*;
+  using Request = struct OpaqueRequest*;
+  using Message = struct OpaqueMessage*;
+  using Datatype = struct OpaqueDatatype*;
+  using Errhandler = struct OpaqueErrhandler*;
+};
+
 template <class Abi>
 class BoundLibrary final : public Library {
  public:

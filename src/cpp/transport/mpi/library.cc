@@ -15,8 +15,9 @@ namespace {
 // MPI, and the other way round.
 std::vector<std::string> names() {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return {"libmpi.so.40"};
-  if (std::getenv("PMI_SIZE") != nullptr) return {"libmpi_abi.so.1", "libmpi.so.12"};
-  return {"libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.40"};
+  // Debian calls MPICH's library by another name.
+  if (std::getenv("PMI_SIZE") != nullptr) return {"libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12"};
+  return {"libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40"};
 }
 
 // Only a version of the ABI that the library itself claims counts: libraries with another ABI have the function, too.

@@ -62,7 +62,7 @@ class Exchange final : public Work {
   // Looks whether the peer went past this operation without taking part, because it runs it on a device unchecked.
   // Where this rank compares, that peer is taken to agree. A refusal comes too late: throws Error(aborted).
   void look_for_pass(Membership& m, Rank peer);
-  // "rank 2 (pid 4711, alive): ...; rank 3 ...": who is waited for.
+  // "rank 2 (pid 4711, alive): ...; rank 3 ...; ranks 0, 1 have come": who is waited for, and who is not.
   std::string missing(Membership& m) const;
 
  private:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "a2a/hash.h"
+
 namespace a2a::shm {
 namespace {
 
@@ -49,9 +51,9 @@ DType unpack(uint32_t packed) {
 
 uint32_t size_hash(std::span<const Run> runs) {
   if (runs.size() < 2) return 0;
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, a word at a time
-  for (const Run& run : runs) hash = (hash ^ run.bytes) * 0x100000001b3;
-  return static_cast<uint32_t>(hash ^ hash >> 32) | 1;
+  Hash hash;
+  for (const Run& run : runs) hash.add(run.bytes);
+  return static_cast<uint32_t>(hash.value() ^ hash.value() >> 32) | 1;
 }
 
 Head facts(const Signature& signature, std::span<const Run> sends, std::span<const Run> recvs) {

@@ -183,6 +183,10 @@ class Guest {
     throw Error(Code::peer_lost, "lost while the ranks met: " + blame(ranks));
   }
 
+  [[noreturn]] void timed_out(const std::vector<Rank>& whom) {
+    throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met, waiting for " + blame(whom));
+  }
+
   // Names these ranks and those that are stopped, because one that waits may do so for a stopped one.
   std::string blame(const std::vector<Rank>& ranks) {
     std::string text;
@@ -210,7 +214,7 @@ class Guest {
       }
       bootstrap_.while_meeting();
       if (deadline_.passed()) {
-        throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met, waiting for " + blame(whom));
+        timed_out(whom);
       }
     }
   }
@@ -298,6 +302,11 @@ class Guest {
     auto n = std::make_shared<Neighbour>();
     const std::string_view name(at(peer).listener, ::strnlen(at(peer).listener, sizeof(Address::listener)));
     n->socket = connect_to_listener(name);
+    while (n->socket.get() < 0 && errno == EAGAIN) {  // others than ranks may stand in the queue
+      if (deadline_.passed()) timed_out({peer});
+      bootstrap_.while_meeting();
+      n->socket = connect_to_listener(name);
+    }
     if (n->socket.get() < 0) {
       if (errno != ECONNREFUSED) system_failure("cannot connect to " + rank_name(peer));
       if (watched_[static_cast<size_t>(peer)].get() >= 0) lost(peer);

@@ -272,6 +272,11 @@ void Membership::throw_if_aborted(Rank rank) {
   throw Error(known ? static_cast<Code>(code) : Code::aborted, peer_text(words.abort_text));
 }
 
+void Membership::nonsense(Rank rank, const char* what) {
+  throw_if_aborted(rank);  // what it left behind when it gave up need not make sense
+  throw Error(Code::backend, "shared memory: rank " + std::to_string(name(rank)) + " wrote a line with a bad " + what);
+}
+
 std::string Membership::describe(Rank rank) {
   const auto& words = peer(rank).block.words();
   const uint64_t started = words.started.load(std::memory_order_relaxed);

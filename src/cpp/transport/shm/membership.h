@@ -112,6 +112,8 @@ class Membership {
   // Throws what a peer gave up with, if it did. One that gave up may have changed its buffers while they were read, and
   // has raised an error for this operation: it must not count as a success here.
   void throw_if_aborted(Rank peer);
+  // Throws because of something that a peer wrote.
+  [[noreturn]] void nonsense(Rank peer, const char* what);
 
   // Waits until every peer has left or is gone, or the deadline passes.
   void see_off(Deadline deadline);

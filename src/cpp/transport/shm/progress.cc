@@ -111,7 +111,7 @@ bool Progress::look(Deadline deadline) {
 bool Progress::pause(Patience& patience, Deadline deadline) {
   if (!patience.exhausted) {
     ++patience.idle;
-    if (!crowded_ && patience.idle < kSpins) {
+    if (!crowded_ && !slow_looks_ && patience.idle < kSpins) {
       relax();
       return true;
     }

@@ -52,6 +52,9 @@ class Progress {
 
   // How to wait depends on how crowded the host is; the most crowded communicator decides.
   void note(const Surroundings& surroundings, bool threads);
+  // A look takes microseconds, because it asks a network: spinning would take the CPU from whoever is to answer, and
+  // yielding costs little beside it.
+  void note_slow_looks() { slow_looks_ = true; }
 
   // What a caller that polls needs: advances everything, and from time to time looks after deadlines and dead peers.
   void poll();
@@ -107,6 +110,7 @@ class Progress {
   BellWord* bell_;
   uint32_t bell_index_;
   bool crowded_ = false;
+  bool slow_looks_ = false;
   unsigned waits_ = 0;
   Deadline::Clock::time_point last_asked_{}, last_checked_{};
 };

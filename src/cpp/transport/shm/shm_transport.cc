@@ -126,7 +126,15 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   // What it wrote before it left is all there. Take that first; only what is still wanting then is lost.
   advance();
   if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
-  // A rank that has left may have done so because it lost another one: whoever is gone is named.
+  // A rank that has left may have done so because it lost another one: what it said of that is handed on, otherwise
+  // whoever is gone is named.
+  try {
+    for (Rank other = 0; other < size(); ++other) {
+      if (other != membership_.rank()) membership_.throw_if_aborted(other);
+    }
+  } catch (const Error& error) {
+    return break_with(error);
+  }
   std::string how = " lost ", whom;
   for (Rank other = 0; other < size(); ++other) {
     if (other == membership_.rank() || !membership_.peer(other).host->gone()) continue;

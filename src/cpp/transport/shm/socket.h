@@ -29,7 +29,8 @@ class Listener {
   std::string name_;
 };
 
-// A connection to the listener of that name; none, with errno, when nobody listens there.
+// A connection to the listener of that name; none, with errno, when nobody listens there, or when the queue in front of
+// it is full and stays so for a moment (EAGAIN).
 Fd connect_to_listener(std::string_view name);
 
 // Whose process is at the other end, as the kernel says.

@@ -1,0 +1,80 @@
+// What ranks of several hosts have to tell each other about operations that run on devices.
+#include "transport/hosts/hosts_transport.h"
+
+namespace a2a::hosts {
+namespace {
+
+// How many operations that were not compared are remembered, to find out that others compare them.
+constexpr uint64_t kRemembered = 1024;
+
+Error refused_there(const Signature& signature, Rank rank, std::string_view reason) {
+  return Error(Code::mismatch, name_of(signature) + ": " + name_of_rank(rank) +
+                                   " does not take part, its arguments were refused there: " + std::string(reason));
+}
+
+}  // namespace
+
+std::optional<Error> HostsTransport::pass(const Signature& signature) {
+  progress_->host().refuse_if_inherited();
+  {
+    std::lock_guard lock(progress_->mutex());
+    if (broken_) return broken_for(signature);
+    Batch batch;
+    batch.signature = signature;
+    batch.way = Way::pass;
+    local_->enqueue(std::move(batch));
+    if (relay_ != nullptr) relay_->pass(signature);
+    started_ = signature.number;
+    passed_.push_back(started_);
+    if (passed_.size() > kRemembered) passed_.pop_front();
+    guarded([&] {
+      if (const auto early = early_.find(signature.number); early != early_.end()) {
+        for (const Early& one : early->second) tell(one.source, {channel_, Kind::passed, rank_, signature.number}, {});
+      }
+      if (relay_ == nullptr) return true;
+      for (auto& [source, text] : relay_->give_back(signature.number)) {
+        hear({channel_, Kind::bundle, source, signature.number}, std::move(text));
+      }
+      return true;
+    });
+    while (!early_.empty() && early_.begin()->first < passed_.front()) early_.erase(early_.begin());
+  }
+  return contradiction(signature);
+}
+
+std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
+  if (auto error = local_->contradiction(signature)) return error;
+  std::lock_guard lock(progress_->mutex());
+  if (!broken_) guarded([this] { return listen(), true; });
+  const auto found = early_.find(signature.number);
+  if (found == early_.end()) return std::nullopt;
+  for (const Early& early : found->second) {
+    if (early.kind != Kind::facts) continue;
+    if (static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
+      return refused_there(signature, early.source, early.text);
+    }
+    const auto op = static_cast<Op>(early.facts.op);
+    const auto memory = static_cast<Memory>(early.facts.memory);
+    if (op == signature.op && memory == signature.memory) continue;
+    return Error(Code::mismatch, name_of(signature) + ": " + name_of_rank(early.source) + " calls " + to_string(op) +
+                                     " in " + to_string(memory) + " memory, " + name_of_rank(rank_) + " runs it in " +
+                                     to_string(signature.memory) + " memory without comparing");
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> HostsTransport::refusal(const Signature& next) {
+  if (auto error = local_->refusal(next)) return error;
+  std::lock_guard lock(progress_->mutex());
+  if (!broken_) guarded([this] { return listen(), true; });
+  const auto found = early_.find(next.number);
+  if (found == early_.end()) return std::nullopt;
+  for (const Early& early : found->second) {
+    if (early.kind == Kind::facts && static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
+      return refused_there(next, early.source, early.text);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace a2a::hosts

@@ -1,0 +1,100 @@
+// How transports over several hosts come to be, and groups of their ranks.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "transport/hosts/hosts_transport.h"
+
+namespace a2a::hosts {
+namespace {
+
+// No two communicators of a job have the same.
+uint64_t new_channel(Endpoint self) {
+  static std::atomic<uint32_t> made{0};
+  return uint64_t{1} << 62 | static_cast<uint64_t>(self) << 32 | ++made;
+}
+
+// What a rank tells the others of a new group.
+struct Card {
+  uint64_t channel = 0;
+  uint64_t blocks[3] = {};  // of local, gather, scatter
+};
+
+bool want_relay(const Places& places) {
+  return entry_limit(places) > 0 && std::ranges::any_of(places.ranks, [](const auto& r) { return r.size() > 1; });
+}
+
+}  // namespace
+
+std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, std::shared_ptr<Network> network,
+                                                     Bootstrap& bootstrap, shm::ShmTransport& base,
+                                                     std::span<const Rank> seats, Deadline deadline) {
+  const bool relayed = want_relay(places);
+  places.limits.aggregate = relayed ? entry_limit(places) : places.limits.eager;
+  const auto& mates = places.ranks_of(places.host_of(rank));
+  auto& host = base.progress()->host();
+  shm::Membership::NewBlock blocks[3];
+  std::string mine, failure;
+  try {
+    Card card;
+    card.channel = new_channel(network->self());
+    for (size_t i = 0; i < (relayed ? 3 : 1); ++i) {
+      blocks[i] = shm::Membership::new_block(host, static_cast<int>(mates.size()));
+      card.blocks[i] = host.arena().offset(blocks[i].get());
+    }
+    mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
+  } catch (const Error& error) {
+    failure = error.what();  // the others must hear of it: an empty string
+  }
+  const auto all = bootstrap.allgather(mine, deadline);
+  if (!failure.empty()) throw Error(Code::backend, failure);
+  std::vector<Card> cards(all.size());
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].size() != sizeof(Card)) {
+      throw Error(Code::backend, name_of_rank(static_cast<Rank>(r)) + " has no room for another communicator");
+    }
+    std::memcpy(&cards[r], all[r].data(), sizeof(Card));
+  }
+  const auto derived = [&](size_t which) {
+    std::vector<uint64_t> offsets;
+    for (const Rank mate : mates) offsets.push_back(cards[static_cast<size_t>(mate)].blocks[which]);
+    return base.derive(seats, std::move(blocks[which]), offsets, base.surroundings(), mates);
+  };
+  const uint64_t channel = cards[0].channel;
+  auto local = derived(0);
+  auto where = std::make_shared<const Places>(std::move(places));
+  std::unique_ptr<Relay> relay;
+  if (relayed) {
+    auto gather = derived(1), scatter = derived(2);
+    relay = std::make_unique<Relay>(rank, where, channel, network, std::move(gather), std::move(scatter));
+  }
+  return std::unique_ptr<HostsTransport>(
+      new HostsTransport(rank, std::move(where), std::move(network), channel, std::move(local), std::move(relay)));
+}
+
+std::unique_ptr<HostTransport> HostsTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                                      Deadline deadline) {
+  Places part = places_->of(members);
+  const auto mine = static_cast<Rank>(std::ranges::find(members, rank_) - members.begin());
+  std::vector<Rank> seats;  // of those members that live here
+  for (const Rank member : members) {
+    if (places_->host_of(member) == places_->host_of(rank_))
+      seats.push_back(static_cast<Rank>(places_->seat_of(member)));
+  }
+  if (part.hosts() == 1) return local_->derive(seats, bootstrap, deadline);
+  return make(mine, std::move(part), network_, bootstrap, *local_, seats, deadline);
+}
+
+std::unique_ptr<HostTransport> HostsTransport::shrink(std::vector<Rank>*, Deadline) {
+  throw Error(Code::unsupported, "shrink: the ranks of this communicator live on " + std::to_string(places_->hosts()) +
+                                     " hosts; " + network_->name() + " cannot go on without a process it has lost");
+}
+
+HostFacts HostsTransport::facts() {
+  HostFacts facts = local_->facts();
+  facts.hosts = places_->hosts();
+  facts.messages = network_->sent();
+  return facts;
+}
+
+}  // namespace a2a::hosts
