@@ -1,4 +1,5 @@
 # cython: language_level=3, cdivision=True, boundscheck=False, wraparound=False, auto_pickle=False, autotestdict=False
+# cython: freethreading_compatible=True
 # distutils: language = c++
 """The compiled core: errors, communicators, plans and work on any DLPack tensor."""
 
@@ -42,6 +43,7 @@ cdef object ndarray = np.ndarray
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
+    unsigned long PyThread_get_thread_ident()
 
 core_version = A2A_VERSION.decode()
 
@@ -50,6 +52,7 @@ include "protocols.pxi"
 include "dtypes.pxi"
 include "tensor.pxi"
 include "memory.pxi"
+include "call_site.pxi"
 include "arguments.pxi"
 include "shared_array.pxi"
 include "allocate.pxi"

@@ -74,6 +74,7 @@ cdef extern from "a2a/types.h" nogil:
 
     string dtype_string "a2a::to_string"(DType) except +raise_current
     const char* memory_string "a2a::to_string"(Memory)
+    const char* op_string "a2a::to_string"(Op)
 
     cdef cppclass CppStream "a2a::Stream":
         void* handle
@@ -89,6 +90,8 @@ cdef extern from "a2a/work.h" nogil:
 cdef extern from "a2a/communicator.h" nogil:
     string library_for "a2a::library_for"(Memory) except +raise_current
     string mpi_library "a2a::mpi_library"() except +raise_current
+    cbool recording "a2a::recording"()
+    void set_call_site "a2a::set_call_site"(const string&) except +raise_current
 
 
 cdef extern from "a2a/bootstrap.h" nogil:

@@ -142,6 +142,7 @@ cdef int require_stream(Memory memory, CppStream stream) except -1:
 
 
 cdef int parse_call(Call* call, Op op, object stream, object timeout) except -1:
+    note_call_site()
     call.op = op
     if stream is not None:
         call.stream.handle = parse_stream(stream)

@@ -128,6 +128,7 @@ cdef class AtbOperation:
         cdef When never
         cdef string reason
         cdef int status
+        note_call_site()
         if unfinished:
             prune_unfinished()
         try:

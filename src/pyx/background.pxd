@@ -16,6 +16,8 @@ cdef extern from *:
     #include <system_error>
     #include <thread>
 
+    #include "a2a/recorder.h"
+
     namespace a2a_py {
 
     using CommPtr = std::shared_ptr<a2a::Communicator>;
@@ -28,32 +30,42 @@ cdef extern from *:
       std::vector<std::string> strings;
     };
 
-    // A call that runs in a thread of its own. It may be abandoned; it holds what it uses.
+    // A call that runs in a thread of its own from the first wait on. It may be abandoned; it holds what it uses.
     class Background {
      public:
-      explicit Background(std::function<Outcome()> call) {
-        std::packaged_task<Outcome()> task(std::move(call));
-        outcome_ = task.get_future();
-        try {
-          std::thread(std::move(task)).detach();
-        } catch (const std::system_error& error) {
-          throw a2a::Error(a2a::Code::backend, std::string("cannot start a thread: ") + error.what());
-        }
-      }
+      explicit Background(std::function<Outcome()> call) : task_(std::move(call)), outcome_(task_.get_future()) {}
 
       // Waits for a while. True once finished.
-      bool wait_slice() { return outcome_.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready; }
+      bool wait_slice() {
+        if (task_.valid()) start();
+        return outcome_.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
+      }
 
       // Once, after finished.
       Outcome result() { return outcome_.get(); }
 
      private:
+      void start() {
+        try {
+          std::thread(std::move(task_)).detach();
+        } catch (const std::system_error& error) {
+          throw a2a::Error(a2a::Code::backend, std::string("cannot start a thread: ") + error.what());
+        }
+      }
+
+      std::packaged_task<Outcome()> task_;
       std::future<Outcome> outcome_;
     };
 
     using Task = std::shared_ptr<Background>;
 
-    inline Task background(std::function<Outcome()> call) { return std::make_shared<Background>(std::move(call)); }
+    inline Task background(std::function<Outcome()> call) {
+      if (!a2a::recording()) return std::make_shared<Background>(std::move(call));
+      return std::make_shared<Background>([call = std::move(call), site = a2a::call_site()] {
+        a2a::set_call_site(site);
+        return call();
+      });
+    }
 
     inline Task join_job(int rank, int size, std::string job, double timeout) {
       return background([=] {
@@ -161,7 +173,7 @@ cdef extern from *:
         vector[string] strings
 
     cdef cppclass Background "a2a_py::Background":
-        cbool wait_slice() nogil
+        cbool wait_slice() except +raise_current nogil
         Outcome result() except +raise_current
 
     Task task_join_job "a2a_py::join_job"(int, int, string, double) except +raise_current

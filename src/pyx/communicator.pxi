@@ -196,7 +196,7 @@ cdef class Communicator(_Endpoint):
             color_, key_ = parse_int(color, "color"), parse_int(key, "key")
         except BaseException as error:
             raise self.refused(call, error)
-        return wrap(self.run_control(task_split(self.live(), color_, key_, call.deadline)).communicator)
+        return wrap(self.run_control(Op.split, task_split(self.live(), color_, key_, call.deadline)).communicator)
 
     def group(self, ranks, *, timeout=None):
         """Collective, same list everywhere; rank i of the result is ``ranks[i]``. None for ranks not in the list."""
@@ -207,13 +207,13 @@ cdef class Communicator(_Endpoint):
             members = parse_ranks(ranks, self._size)
         except BaseException as error:
             raise self.refused(call, error)
-        return wrap(self.run_control(task_group(self.live(), members, call.deadline)).communicator)
+        return wrap(self.run_control(Op.group, task_group(self.live(), members, call.deadline)).communicator)
 
     def shrink(self, timeout=None):
         """A working communicator of the ranks still alive, on a broken communicator too. Collective among them."""
         cdef Call call
         parse_call(&call, Op.shrink, None, timeout)
-        return wrap(self.run_control(task_shrink(self.live(), call.deadline)).communicator)
+        return wrap(self.run_control(Op.shrink, task_shrink(self.live(), call.deadline)).communicator)
 
     def allgather_bytes(self, mine, *, timeout=None):
         """Every rank's byte string in rank order: small control traffic."""
@@ -224,7 +224,7 @@ cdef class Communicator(_Endpoint):
                 raise InvalidArgumentError(f"mine is {type_name(mine)}; pass bytes")
         except BaseException as error:
             raise self.refused(call, error)
-        return self.run_control(task_allgather_bytes(self.live(), mine, call.deadline)).strings
+        return self.run_control(Op.allgather, task_allgather_bytes(self.live(), mine, call.deadline)).strings
 
     def empty(self, shape, dtype="float32", like="numpy"):
         """An uninitialised tensor in shared memory, which peers read with one copy. ``dtype`` is a name ("bfloat16",
@@ -245,7 +245,7 @@ cdef class Communicator(_Endpoint):
             memory = parse_device(device, &call.device)
         except BaseException as error:
             raise self.refused(call, error)
-        self.run_control(task_connect(self.live(), memory, call.device, call.deadline))
+        self.run_control(Op.connect, task_connect(self.live(), memory, call.device, call.deadline))
 
     def adopt(self, communicator, memory="cuda"):
         """Run operations on "cuda" or "npu" memory over ``communicator``, the address of an ncclComm_t or HcclComm of
@@ -269,7 +269,7 @@ cdef class Communicator(_Endpoint):
             parse_call(&call, Op.close, None, timeout)
         except BaseException as error:
             raise self.refused(call, error)
-        self.run_control(task_close(self.live(), call.deadline))
+        self.run_control(Op.close, task_close(self.live(), call.deadline))
         self.prune()
 
     def __enter__(self):

@@ -16,6 +16,8 @@ cdef class _Endpoint:
     cdef Task control       # a control call that Ctrl-C interrupted; it goes on, and the next call waits for it
     cdef int _rank, _size
     cdef list flights       # unfinished operations whose memory nobody else is sure to hold
+    cdef unsigned long caller   # the thread that is inside a call which takes numbers of operations, 0 for none
+    cdef int depth              # of its calls
     cdef object __weakref__
 
     def __init__(self):
@@ -29,15 +31,50 @@ cdef class _Endpoint:
         prune_unfinished()
 
     cdef CommPtr live(self) except *:
-        if self.control.get() != NULL:
-            wait_task(self.control)  # Nobody wants its result any more.
+        cdef Task control = self.control
+        if control.get() != NULL and self.caller in (0, PyThread_get_thread_ident()):
+            wait_task(control)  # Nobody wants its result any more.
             self.control.reset()
         if self.comm.get() == NULL:
             raise AbortedError(f"rank {self._rank} has left this communicator")
         return self.comm
 
+    cdef int enter(self, Op op) except -1:
+        """A call that takes numbers of operations begins. Where two threads call at once, nothing says which comes
+        first, and another rank may decide otherwise: then each would get what was meant for the other."""
+        cdef Call call
+        cdef CommPtr comm = self.comm
+        cdef unsigned long here = PyThread_get_thread_ident(), inside
+        cdef string reason
+        with cython.critical_section(self):
+            inside = self.caller
+            if inside == 0 or inside == here:   # once more: a signal handler may call inside a call
+                self.caller = here
+                self.depth += 1
+                return 0
+        reason = (f"rank {self._rank}: {op_string(op).decode()}: another thread is inside a call of this communicator; "
+                  f"let them take turns, or give each thread a communicator of its own (split)").encode()
+        call.op = op
+        if comm.get() != NULL:
+            with nogil:
+                dereference(comm).refuse(call, reason)
+        raise InvalidArgumentError(reason.decode())
+
+    cdef void leave(self) noexcept:
+        with cython.critical_section(self):
+            self.depth -= 1
+            if self.depth == 0:
+                self.caller = 0
+
     cdef object launch(self, Exchange& x, bint async_op, object tensors, object output, object convert):
         """Start the operation, then wait for it or return its Work."""
+        self.enter(x.call.op)
+        try:
+            return self.run(x, async_op, tensors, output, convert)
+        finally:
+            self.leave()
+
+    cdef object run(self, Exchange& x, bint async_op, object tensors, object output, object convert):
         cdef CommPtr comm = self.live()
         cdef shared_ptr[CppWork] work
         cdef When never
@@ -117,12 +154,16 @@ cdef class _Endpoint:
             pass  # The communicator is broken or closed, and the peers know that already.
         return error
 
-    cdef Outcome run_control(self, Task task) except *:
-        """Wait for a control call. After Ctrl-C it goes on, and the next call waits for it first."""
-        self.control = task
-        wait_task(self.control)
-        self.control.reset()
-        return dereference(task).result()
+    cdef Outcome run_control(self, Op op, Task task) except *:
+        """Run a control call. After Ctrl-C it goes on, and the next call waits for it first."""
+        self.enter(op)
+        try:
+            self.control = task
+            wait_task(self.control)
+            self.control.reset()
+            return dereference(task).result()
+        finally:
+            self.leave()
 
     cdef uint64_t next_plan(self) except? 0:
         cdef CommPtr comm = self.live()

@@ -356,6 +356,7 @@ TEST("a rank that does not come: the deadline fails everywhere and names its las
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(400));
       CHECK_THROWS(Code::timeout, "which still waits for rank 1", comm.barrier());
+      CHECK_THROWS(Code::timeout, " has come", comm.barrier());  // it stays broken, in the same words
     }
   });
 }

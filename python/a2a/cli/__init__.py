@@ -16,7 +16,7 @@ except ImportError:
     # away when it was uninstalled, and nothing but this command can tell.
     raise SystemExit(f"a2a: {ADVICE}") from None
 
-from . import bench, conformance, demo, info, run
+from . import bench, conformance, demo, explain, info, run
 
 __all__ = ["main"]
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="a2a", description="All-to-all communication between ranks of one host.")
     parser.add_argument("--version", action="version", version=f"a2a-comm {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    for command in (run, demo, info, bench, conformance):
+    for command in (run, demo, info, bench, conformance, explain):
         command.add_parser(commands)
     options = parser.parse_args(argv)
     try:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "a2a/communicator_state.h"
+#include "a2a/hash.h"
 #include "transport/hosts/connect.h"
 
 namespace a2a {
@@ -31,6 +32,26 @@ class SubgroupBootstrap final : public Bootstrap {
   Op op_;
 };
 
+// What all ranks see while they meet is the same for them, and not seen again: a number for their group.
+class Witness final : public Bootstrap {
+ public:
+  explicit Witness(Bootstrap& seen) : seen_(seen) {}
+
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+    auto all = seen_.allgather(mine, deadline);
+    for (const std::string& one : all) hash_.add(one);
+    return all;
+  }
+  void while_meeting() override { seen_.while_meeting(); }
+  std::shared_ptr<hosts::Network> network() const override { return seen_.network(); }
+
+  uint64_t group() const { return hash_.value(); }
+
+ private:
+  Bootstrap& seen_;
+  Hash hash_;
+};
+
 template <class T>
 std::string_view as_bytes(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(T)};
@@ -50,6 +71,7 @@ Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(stat
 
 Communicator::~Communicator() {
   if (state_->home.inherited()) return;
+  if (state_->recorder != nullptr) state_->recorder->end(record::Fate::dropped);
   drop_devices();
   if (state_->host != nullptr) state_->host->leave(Left::dropped);  // works on devices may keep it alive
 }
@@ -59,8 +81,11 @@ std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstra
     throw Error(Code::invalid_argument, "rank = " + std::to_string(rank) + " and size = " + std::to_string(size) +
                                             " do not satisfy 0 <= rank < size");
   }
-  auto host = hosts::connect(rank, size, bootstrap, Deadline::after_seconds(options.timeout_seconds));
-  return std::shared_ptr<Communicator>(new Communicator(std::make_unique<State>(rank, size, options, std::move(host))));
+  Witness witness(bootstrap);
+  auto host = hosts::connect(rank, size, witness, Deadline::after_seconds(options.timeout_seconds));
+  auto state = std::make_unique<State>(rank, size, options, std::move(host));
+  state->recorder = Recorder::open(rank, size, witness.group(), "world");
+  return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
 }
 
 Rank Communicator::rank() const { return state_->rank; }
@@ -206,16 +231,26 @@ std::shared_ptr<Communicator> Communicator::derive(std::vector<Rank> members, Op
     allgather_bytes({}, op, deadline);  // the members' one control exchange
     return nullptr;
   }
+  const uint64_t which = last_number();
   SubgroupBootstrap bootstrap(*this, members, op);
   auto host = state_->open(op)->derive(members, bootstrap, deadline);
-  return with_members(*state_, members, std::move(host));
+  return with_members(*state_, members, std::move(host), op, which);
 }
 
 std::shared_ptr<Communicator> Communicator::with_members(const State& parent, std::span<const Rank> members,
-                                                         std::unique_ptr<HostTransport> host) {
-  const auto mine = std::ranges::find(members, parent.rank) - members.begin();
-  return std::shared_ptr<Communicator>(new Communicator(std::make_unique<State>(
-      static_cast<Rank>(mine), static_cast<int>(members.size()), parent.options, std::move(host))));
+                                                         std::unique_ptr<HostTransport> host, Op op, uint64_t which) {
+  const auto rank = static_cast<Rank>(std::ranges::find(members, parent.rank) - members.begin());
+  const auto size = static_cast<int>(members.size());
+  auto state = std::make_unique<State>(rank, size, parent.options, std::move(host));
+  if (parent.recorder != nullptr) {
+    Hash group;
+    group.add(parent.recorder->group()).add(to_string(op)).add(which);
+    for (const Rank member : members) group.add(static_cast<uint64_t>(member));
+    state->recorder = Recorder::open(
+        rank, size, group.value(),
+        std::string(to_string(op)) + " #" + std::to_string(which) + " of " + std::string(parent.recorder->label()));
+  }
+  return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
 }
 
 std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadline) {
@@ -223,7 +258,7 @@ std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadl
   std::vector<Rank> members;
   state_->home.refuse_if_inherited();
   auto host = state_->open(Op::shrink)->shrink(&members, until);
-  auto smaller = with_members(*state_, members, std::move(host));
+  auto smaller = with_members(*state_, members, std::move(host), Op::shrink, ++state_->shrinks);
   try {
     smaller->barrier(until);
   } catch (const Error& error) {
@@ -242,6 +277,7 @@ void Communicator::abort(std::string_view reason) noexcept {
     host = state_->host;
     for (const auto& [_, transport] : state_->devices) devices.push_back(transport);
   }
+  if (state_->recorder != nullptr) state_->recorder->end(record::Fate::aborted, reason);
   for (const auto& transport : devices) transport->abort(reason);
   if (host != nullptr) host->abort(reason);
 }
@@ -250,6 +286,9 @@ void Communicator::close(std::optional<Deadline> deadline) {
   state_->home.refuse_if_inherited();
   if (closed()) return;
   const auto leave = [this](Left how) {
+    if (state_->recorder != nullptr) {
+      state_->recorder->end(how == Left::closed ? record::Fate::closed : record::Fate::dropped);
+    }
     drop_devices();
     std::shared_ptr<HostTransport> host;
     {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -135,22 +136,31 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   void close_devices();
   void drop_devices() noexcept;  // without waiting for a peer, and without a word to them
   static std::shared_ptr<Communicator> with_members(const State& parent, std::span<const Rank> members,
-                                                    std::unique_ptr<HostTransport> host);
+                                                    std::unique_ptr<HostTransport> host, Op op, uint64_t which);
   std::unique_ptr<State> state_;
 };
+
+// Whether A2A_DUMP has this process keep records of its operations (`a2a explain`), so that it is worth finding out
+// where the program calls; and to say so, for the calls of this thread that follow: "train.py:12 in step". The typed
+// helpers below do it themselves.
+A2A_API bool recording() noexcept;
+A2A_API void set_call_site(std::string_view site);
 
 // Typed helpers for C++ callers: counts and displs in elements, see Plan::alltoallv. Block until done.
 template <class T>
 void alltoallv(Communicator& comm, std::span<const T> send, std::span<const int64_t> send_counts, std::span<T> recv,
                std::span<const int64_t> recv_counts, std::span<const int64_t> send_displs = {},
-               std::span<const int64_t> recv_displs = {});
+               std::span<const int64_t> recv_displs = {},
+               std::source_location caller = std::source_location::current());
 
 // Equal parts: send and recv are divided into comm.size() pieces.
 template <class T>
-void alltoall(Communicator& comm, std::span<const T> send, std::span<T> recv);
+void alltoall(Communicator& comm, std::span<const T> send, std::span<T> recv,
+              std::source_location caller = std::source_location::current());
 
 template <class T>
-void allgather(Communicator& comm, std::span<const T> send, std::span<T> recv);
+void allgather(Communicator& comm, std::span<const T> send, std::span<T> recv,
+               std::source_location caller = std::source_location::current());
 
 }  // namespace a2a
 

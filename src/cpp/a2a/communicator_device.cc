@@ -46,31 +46,28 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& cal
     refuse(call, error.what());
     throw;
   }
-  std::shared_ptr<Work> comparison;
-  std::optional<Error> problem;
-  {
-    const std::lock_guard lock(state_->mutex);
-    const auto& host = state_->want_open(call.op);
-    const bool compare = state_->sign(batch, call) || size() == 1;
-    batch.way = compare ? Way::compare : Way::pass;
-    if (compare) {
-      comparison = host->start(batch, {});
-    } else {
-      problem = host->pass(batch.signature);
+  std::unique_lock lock(state_->mutex);
+  const auto host = state_->want_open(call.op);
+  const bool compare = state_->sign(batch, call) || size() == 1;
+  batch.way = compare ? Way::compare : Way::pass;
+  const auto operation = Recorder::begin(state_->recorder, batch);
+  return operation.run([&] {
+    const auto comparison = compare ? host->start(batch, {}) : nullptr;
+    const auto problem = compare ? std::nullopt : host->pass(batch.signature);
+    lock.unlock();
+    if (problem) {
+      transport->fail(*problem);  // other ranks may have it enqueued already
+      throw *problem;
     }
-  }
-  if (problem) {
-    transport->fail(*problem);  // other ranks may have it enqueued already
-    throw *problem;
-  }
-  try {
-    if (comparison != nullptr) comparison->wait();
-  } catch (const Interrupted& error) {  // the others will start it
-    transport->fail(
-        Error(error.code(), name_of(batch.signature) + ": rank " + std::to_string(rank()) + ": " + error.what()));
-    throw;
-  }
-  return transport->start(std::move(batch), call.stream);
+    try {
+      if (comparison != nullptr) comparison->wait();
+    } catch (const Interrupted& error) {  // the others will start it
+      transport->fail(
+          Error(error.code(), name_of(batch.signature) + ": rank " + std::to_string(rank()) + ": " + error.what()));
+      throw;
+    }
+    return transport->start(std::move(batch), call.stream);
+  });
 }
 
 std::shared_ptr<DeviceTransport> Communicator::connected(Memory memory, int device, Deadline deadline) {

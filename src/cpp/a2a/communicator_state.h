@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "a2a/communicator.h"
+#include "a2a/recorder.h"
 #include "transport/device/device_transport.h"
 #include "transport/shm/host.h"
 
@@ -53,11 +54,13 @@ struct Communicator::State {
   std::mutex device_order;   // held while an operation on a device is started, which may take long
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
   std::shared_ptr<HostTransport> host;  // empty once closed
+  std::shared_ptr<Recorder> recorder;   // empty where nothing is recorded
   std::map<Memory, std::shared_ptr<device::DeviceTransport>> devices;
   std::map<Memory, void*> adopted;
   std::string rank_table;
   uint64_t number = 0;
   uint64_t plans = 0;
+  uint64_t shrinks = 0;
   Comparisons comparisons;
 
   State(Rank rank_, int size_, Options options_, std::unique_ptr<HostTransport> host_)
@@ -93,7 +96,8 @@ struct Communicator::State {
     std::lock_guard lock(mutex);
     want_open(call.op);
     sign(batch, call);
-    return host->start(std::move(batch), call.stream);
+    const auto operation = Recorder::begin(recorder, batch);
+    return operation.run([&] { return host->start(std::move(batch), call.stream); });
   }
 
   // Everything shared belongs to the process that made it.

@@ -47,7 +47,9 @@ def _count(chance: random.Random) -> Any:
 
 
 def bad_count(a: Arguments, chance: random.Random) -> None:
-    a[chance.choice(["send_counts", "recv_counts", "send_displs", "recv_displs"])][chance.randrange(2)] = _count(chance)
+    name = chance.choice(["send_counts", "recv_counts", "send_displs", "recv_displs"])
+    a[name] = [0, 6]  # whatever another mistake has made of it
+    a[name][chance.randrange(2)] = _count(chance)
 
 
 def bad_length(a: Arguments, chance: random.Random) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 
 import a2a
 
-from ..harness import KILLED, Answer, Board, Report, arm, attempt, connect, job_name, judge, run, works, worse
+from ..harness import KILLED, Answer, Board, NotRun, Report, arm, attempt, connect, job_name, judge, run, works, worse
 from ..rows import row
 
 LOST = ("PeerLostError",)
@@ -289,3 +290,35 @@ def launcher_killed(chance: random.Random) -> Report:
         launcher.wait()
         launcher.stdout.read()  # ends when no rank holds its end any more
     return Report("clear", time.monotonic() - begin)
+
+
+SHRINK_OVER_MPI = """
+import a2a
+comm = a2a.init(timeout=20)
+try:
+    comm.shrink()
+    said = ""
+except a2a.UnsupportedError as error:
+    said = str(error)
+comm.barrier()
+comm.close()
+raise SystemExit("live on 2 hosts" not in said)
+"""
+
+
+@row("shrink() between hosts, over MPI", "UnsupportedError, and the group goes on", 1, 50)
+def shrink_over_mpi(chance: random.Random) -> Report:
+    launcher = shutil.which("mpiexec", path=os.pathsep.join([f"{sys.prefix}/bin", os.environ.get("PATH", "")]))
+    if launcher is None:
+        raise NotRun("no mpiexec here; the extra mpi brings one")
+    n = chance.choice([2, 3, 4])
+    hosts = ["a", "b"] + [chance.choice("ab") for _ in range(n - 2)]
+    done = subprocess.run(
+        [launcher, "-n", str(n), sys.executable, "-c", SHRINK_OVER_MPI],
+        env=os.environ | {"A2A_HOSTS": ",".join(hosts)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Report("clear" if done.returncode == 0 else "unclear", text=done.stdout + done.stderr)

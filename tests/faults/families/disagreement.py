@@ -261,7 +261,9 @@ def miss_a_call(rank: int, n: int, job: str, odd: int, other_group: bool) -> Ans
         time.sleep(0.5)
         return None
     group = elsewhere if rank == odd else comm
-    return attempt(group.alltoall, np.zeros(n), np.zeros(n), timeout=0.3)
+    answer = attempt(group.alltoall, np.zeros(n), np.zeros(n), timeout=0.3)
+    time.sleep(0.3)  # whoever leaves at once is to the others a rank that left
+    return answer
 
 
 def missing(chance: random.Random, other_group: bool) -> Report:

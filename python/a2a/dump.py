@@ -1,0 +1,152 @@
+"""The records that ``A2A_DUMP=folder`` asks for: what each rank did last on each communicator. The files are written
+while the program runs and stay when it is killed; src/cpp/a2a/record.h has their layout. ``a2a explain`` reads them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ._core import InvalidArgumentError
+
+__all__ = ["Entry", "Record", "find", "read"]
+
+_HEADER = struct.Struct("<8sIIiiQQiIQ64s128s448s")
+_HEADER_BYTES = 4096
+_ENTRY = struct.Struct("<QQQQQQII16s8s32s192s448s")
+_FATES = ("open", "closed", "dropped", "aborted")
+_STATES = ("none", "started", "finished", "failed", "refused")
+_ERRORS: tuple[str, ...] = (
+    "",
+    "InvalidArgumentError",
+    "MismatchError",
+    "PeerLostError",
+    "TimeoutError",
+    "AbortedError",
+    "UnsupportedError",
+    "BackendError",
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One operation of one rank. Times are seconds since 1970; ``ended`` is 0 while nobody has seen the end."""
+
+    number: int
+    op: str
+    memory: str
+    dtype: str
+    plan: int
+    state: str
+    """started, finished, failed or refused"""
+    error: str
+    """the class of the error that it ended with, or nothing"""
+    text: str
+    """that error, or why the arguments were refused"""
+    site: str
+    """where the program called: file:line in function"""
+    started: float
+    ended: float
+    unit_bytes: int
+    """of one row or element"""
+    counts_hash: int
+    sent: tuple[int, ...]
+    """bytes to each rank"""
+    expected: tuple[int, ...]
+    """bytes from each rank"""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The last operations of one rank on one communicator, by number."""
+
+    path: Path
+    rank: int
+    size: int
+    group: int
+    """the same for all ranks of the communicator"""
+    label: str
+    """world, or what it was made by"""
+    host: str
+    pid: int
+    pid_started: int
+    opened: float
+    fate: str
+    """open, closed, dropped or aborted"""
+    reason: str
+    entries: dict[int, Entry] = field(repr=False)
+
+    @property
+    def last(self) -> int:
+        """Number of the operation started last, 0 before the first."""
+        return max(self.entries, default=0)
+
+
+def find(paths: Sequence[str | Path]) -> list[Path]:
+    """The records among these files and in these folders."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        found += sorted(file for file in path.glob("*.a2a") if file.is_file()) if path.is_dir() else [path]
+    return found
+
+
+def read(path: str | Path) -> Record:
+    """One file. Raises InvalidArgumentError when it is none of A2A_DUMP's, OSError when it cannot be read."""
+    path = Path(path)
+    data = path.read_bytes()
+    if len(data) < _HEADER_BYTES or not data.startswith(b"a2adump1"):
+        raise InvalidArgumentError(f"{path} is no record of A2A_DUMP")
+    (_, stride, capacity, rank, size, group, opened, pid, fate, pid_started, host, label, reason) = _HEADER.unpack_from(
+        data
+    )
+    whole = stride == _ENTRY.size + 16 * size and len(data) >= _HEADER_BYTES + capacity * stride
+    if not (whole and 0 <= rank < size and fate < len(_FATES)):
+        raise InvalidArgumentError(f"{path} is damaged")
+    entries = [_entry(data, _HEADER_BYTES + i * stride, size) for i in range(capacity)]
+    return Record(
+        path,
+        rank,
+        size,
+        group,
+        _text(label),
+        _text(host),
+        pid,
+        pid_started,
+        opened / 1e9,
+        _FATES[fate],
+        _text(reason),
+        {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number) if entry.number},
+    )
+
+
+def _entry(data: bytes, where: int, size: int) -> Entry:
+    (number, plan, started, ended, unit, counts, state, error, op, memory, dtype, site, text) = _ENTRY.unpack_from(
+        data, where
+    )
+    numbers = struct.unpack_from(f"<{2 * size}Q", data, where + _ENTRY.size)
+    return Entry(
+        number,
+        _text(op),
+        _text(memory),
+        _text(dtype),
+        plan,
+        _of(_STATES, state),
+        _of(_ERRORS, error),
+        _text(text),
+        _text(site),
+        started / 1e9,
+        ended / 1e9,
+        unit,
+        counts,
+        numbers[:size],
+        numbers[size:],
+    )
+
+
+def _of(names: Sequence[str], value: int) -> str:
+    return names[value] if value < len(names) else str(value)
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode("utf-8", "replace")
