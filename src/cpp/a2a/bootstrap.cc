@@ -1,5 +1,7 @@
 #include "a2a/bootstrap.h"
 
+#include <sys/time.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -15,6 +17,17 @@ void socket_failure(const std::string& what) {
 int slice(Deadline deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.when() - Deadline::Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 20));
+}
+
+bool connect_soon(int socket, const sockaddr* address, socklen_t length) {
+  const auto patience = [&](suseconds_t micros) {
+    const timeval limit{0, micros};
+    ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  };
+  patience(20'000);
+  if (::connect(socket, address, length) != 0) return false;
+  patience(0);
+  return true;
 }
 
 std::string list(const std::vector<Rank>& ranks) {

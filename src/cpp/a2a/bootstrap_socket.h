@@ -1,6 +1,7 @@
 // What the bootstraps over sockets have in common. Not public.
 #pragma once
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <string>
@@ -34,6 +35,10 @@ class Socket {
 
 // Milliseconds for poll(): short, because the callers look at several things in turn.
 int slice(Deadline deadline);
+
+// connect() for a Unix socket, but only for a moment: the queue in front of the other end may be full of others, and
+// stay so. False, with errno, when it did not come about (EAGAIN: the queue).
+bool connect_soon(int socket, const sockaddr* address, socklen_t length);
 
 // "1, 2, 5"
 std::string list(const std::vector<Rank>& ranks);

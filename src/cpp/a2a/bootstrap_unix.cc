@@ -1,7 +1,6 @@
 // Ranks as processes of one host: over an abstract Unix socket.
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -50,18 +49,6 @@ struct Address {
   socklen_t length = 0;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&raw); }
 };
-
-// connect(), but only for a moment: others than ranks may fill the queue.
-bool connect_soon(const Socket& socket, const Address& address) {
-  const auto patience = [&](suseconds_t micros) {
-    const timeval limit{0, micros};
-    ::setsockopt(socket.fd(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-  };
-  patience(50'000);
-  const bool connected = ::connect(socket.fd(), address.get(), address.length) == 0;
-  patience(0);
-  return connected;
-}
 
 // The meeting place of a job: an abstract name, so that nothing is left in any file system.
 Address address_of(const std::string& job) {
@@ -207,7 +194,7 @@ class Hub final : public Bootstrap {
   [[noreturn]] void report_twin(const Address& address) {
     const Socket probe = new_socket();
     std::string who;
-    if (connect_soon(probe, address)) {
+    if (connect_soon(probe.fd(), address.get(), address.length)) {
       who = " (pid " + std::to_string(other_end(probe.fd()).pid) + ")";
     }
     throw Error(Code::invalid_argument,
@@ -330,7 +317,7 @@ class Spoke final : public Bootstrap {
   // Whether rank 0 welcomed this rank. It may not be there yet, or be just leaving an earlier meeting of the same name.
   bool join(const Address& address, Deadline deadline) {
     Socket socket = new_socket();
-    if (!connect_soon(socket, address)) return false;
+    if (!connect_soon(socket.fd(), address.get(), address.length)) return false;
     if (other_end(socket.fd()).uid != ::geteuid()) {
       throw Error(Code::unsupported, "job '" + job_ + "': a process of another user holds this job's name");
     }

@@ -42,13 +42,16 @@ std::optional<Error> HostsTransport::pass(const Signature& signature) {
   return contradiction(signature);
 }
 
+std::span<const HostsTransport::Early> HostsTransport::heard_of(uint64_t number) {
+  if (!broken_) guarded([this] { return listen(), true; });
+  const auto found = early_.find(number);
+  return found == early_.end() ? std::span<const Early>() : found->second;
+}
+
 std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
   if (auto error = local_->contradiction(signature)) return error;
   std::lock_guard lock(progress_->mutex());
-  if (!broken_) guarded([this] { return listen(), true; });
-  const auto found = early_.find(signature.number);
-  if (found == early_.end()) return std::nullopt;
-  for (const Early& early : found->second) {
+  for (const Early& early : heard_of(signature.number)) {
     if (early.kind != Kind::facts) continue;
     if (static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
       return refused_there(signature, early.source, early.text);
@@ -66,10 +69,7 @@ std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
 std::optional<Error> HostsTransport::refusal(const Signature& next) {
   if (auto error = local_->refusal(next)) return error;
   std::lock_guard lock(progress_->mutex());
-  if (!broken_) guarded([this] { return listen(), true; });
-  const auto found = early_.find(next.number);
-  if (found == early_.end()) return std::nullopt;
-  for (const Early& early : found->second) {
+  for (const Early& early : heard_of(next.number)) {
     if (early.kind == Kind::facts && static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
       return refused_there(next, early.source, early.text);
     }

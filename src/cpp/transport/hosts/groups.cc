@@ -1,8 +1,8 @@
 // How transports over several hosts come to be, and groups of their ranks.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
+#include "a2a/bootstrap_cards.h"
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
@@ -34,27 +34,16 @@ std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, s
   const auto& mates = places.ranks_of(places.host_of(rank));
   auto& host = base.progress()->host();
   shm::Membership::NewBlock blocks[3];
-  std::string mine, failure;
-  try {
+  const auto make_card = [&] {
     Card card;
     card.channel = new_channel(network->self());
     for (size_t i = 0; i < (relayed ? 3 : 1); ++i) {
       blocks[i] = shm::Membership::new_block(host, static_cast<int>(mates.size()));
       card.blocks[i] = host.arena().offset(blocks[i].get());
     }
-    mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
-  } catch (const Error& error) {
-    failure = error.what();  // the others must hear of it: an empty string
-  }
-  const auto all = bootstrap.allgather(mine, deadline);
-  if (!failure.empty()) throw Error(Code::backend, failure);
-  std::vector<Card> cards(all.size());
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].size() != sizeof(Card)) {
-      throw Error(Code::backend, name_of_rank(static_cast<Rank>(r)) + " has no room for another communicator");
-    }
-    std::memcpy(&cards[r], all[r].data(), sizeof(Card));
-  }
+    return card;
+  };
+  const std::vector<Card> cards = exchange_cards(bootstrap, deadline, make_card, name_of_rank);
   const auto derived = [&](size_t which) {
     std::vector<uint64_t> offsets;
     for (const Rank mate : mates) offsets.push_back(cards[static_cast<size_t>(mate)].blocks[which]);

@@ -94,7 +94,8 @@ class HostsTransport final : public HostTransport, private shm::Active {
   void tell_remote(const Prefix& prefix, std::string_view text);
   void tell(Rank rank, const Prefix& prefix, std::string_view text);
   void break_with(const Error& error, bool tell_others);
-  std::optional<Error> find_contradiction(const Signature& signature);
+  // What has come for an operation that this rank does not compare; the mutex is held.
+  std::span<const Early> heard_of(uint64_t number);
   Error broken_for(const Signature& signature) const;
   std::string describe(Rank rank) const;
 

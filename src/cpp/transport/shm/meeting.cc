@@ -2,19 +2,18 @@
 // every pair of processes makes one connection, over which each hands the other its segment.
 #include <poll.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
 
 #include "a2a/process.h"
+#include "transport/shm/address.h"
 #include "transport/shm/copy.h"
 #include "transport/shm/faultpoint.h"
 #include "transport/shm/neighbour.h"
@@ -23,26 +22,6 @@
 
 namespace a2a::shm {
 namespace {
-
-constexpr uint32_t kProtocol = 4;  // changes with every change of layout.h or of the two structs below
-
-// What a rank says of itself through the bootstrap.
-struct Address {
-  uint32_t protocol = kProtocol;
-  uint32_t uid = 0;
-  int32_t size = 0;
-  uint32_t bell = 0;
-  int32_t pid = 0;
-  uint64_t pid_namespace = 0;
-  char boot_id[40] = {};
-  uint64_t nonce = 0;          // of the process
-  uint64_t nonce_address = 0;  // where the nonce stands in its memory
-  uint64_t segment_bytes = 0, bells_bytes = 0;
-  uint64_t seat = 0, block = 0;   // offsets in the segment
-  uint64_t cpu_quota_micros = 0;  // CPU time its control group allows per second, 0 = no limit
-  cpu_set_t cpus = {};
-  char listener[32] = {};  // abstract name, without its leading zero
-};
 
 // What two processes tell each other over their connection.
 struct Hello {
@@ -70,20 +49,9 @@ void allow_reading() {
   if (int scope = 0; file >> scope && scope == 1) ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 }
 
-uint64_t cpu_quota_micros() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  uint64_t quota = 0, period = 0;
-  return file >> quota >> period && period > 0 ? quota * 1'000'000 / period : 0;
-}
-
 template <class T>
 std::string_view as_bytes(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(T)};
-}
-
-uint64_t pid_namespace() {
-  struct stat status{};
-  return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
 // One rank's side of the meeting.
@@ -107,7 +75,7 @@ class Guest {
       warn_others();
       throw;
     }
-    look_around();
+    meeting_.surroundings = surroundings_of(addresses_);
     return std::move(meeting_);
   }
 
@@ -220,23 +188,7 @@ class Guest {
   }
 
   void exchange_addresses(Progress& progress, uint64_t block) {
-    Address mine;
-    mine.uid = ::geteuid();
-    mine.size = size_;
-    mine.bell = progress.bell_index();
-    mine.pid = ::getpid();
-    mine.pid_namespace = pid_namespace();
-    if (!std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36))
-      system_failure("cannot read the boot id");
-    mine.nonce = host_.nonce();
-    mine.nonce_address = reinterpret_cast<uint64_t>(&host_.nonce());
-    mine.segment_bytes = host_.arena().bytes();
-    mine.bells_bytes = host_.bells_bytes();
-    mine.seat = progress.seat_offset();
-    mine.block = block;
-    mine.cpu_quota_micros = cpu_quota_micros();
-    ::sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus);
-    listener_.name().copy(mine.listener, sizeof(mine.listener));
+    const Address mine = own_address(progress, size_, block, listener_.name());
     faultpoint("joined");
     const auto all = bootstrap_.allgather(as_bytes(mine), deadline_);
     faultpoint("addresses");
@@ -245,33 +197,10 @@ class Guest {
                                               " strings for a group of " + std::to_string(size_) + " ranks");
     }
     for (Rank peer = 0; peer < size_; ++peer) {
-      const std::string& text = all[static_cast<size_t>(peer)];
-      Address theirs;
-      if (text.size() == sizeof(theirs)) std::memcpy(&theirs, text.data(), sizeof(theirs));
-      if (text.size() != sizeof(theirs) || theirs.protocol != kProtocol) {
-        throw Error(Code::unsupported, rank_name(peer) + " runs another version of this library");
-      }
-      check(peer, theirs, mine);
-      addresses_.push_back(theirs);
-      meeting_.blocks.push_back(theirs.block);
+      addresses_.push_back(parse_address(all[static_cast<size_t>(peer)], rank_name(peer), mine, rank_name(rank_)));
+      meeting_.blocks.push_back(addresses_.back().block);
     }
     watch(mine);
-  }
-
-  void check(Rank peer, const Address& theirs, const Address& mine) const {
-    const std::string who = rank_name(peer);
-    if (theirs.size != size_) {
-      throw Error(Code::invalid_argument, who + " was started with size " + std::to_string(theirs.size) + ", rank " +
-                                              std::to_string(name(rank_)) + " with size " + std::to_string(size_));
-    }
-    if (std::memcmp(theirs.boot_id, mine.boot_id, sizeof(mine.boot_id)) != 0) {
-      throw Error(Code::unsupported,
-                  who + " lives on another host than " + rank_name(rank_) + "; shared memory ends at the host");
-    }
-    if (theirs.uid != mine.uid) {
-      throw Error(Code::unsupported, who + " belongs to user " + std::to_string(theirs.uid) + ", rank " +
-                                         std::to_string(name(rank_)) + " to user " + std::to_string(mine.uid));
-    }
   }
 
   void join_thread(Rank peer) {
@@ -300,7 +229,7 @@ class Guest {
 
   void connect_to(Rank peer, bool gave_up = false) {
     auto n = std::make_shared<Neighbour>();
-    const std::string_view name(at(peer).listener, ::strnlen(at(peer).listener, sizeof(Address::listener)));
+    const std::string_view name = at(peer).listener_name();
     n->socket = connect_to_listener(name);
     while (n->socket.get() < 0 && errno == EAGAIN) {  // others than ranks may stand in the queue
       if (deadline_.passed()) timed_out({peer});
@@ -428,21 +357,6 @@ class Guest {
     const auto verdict = receive_message<Verdict>(n.socket.get());
     if (!verdict) lost(peer);
     n.reads_us = verdict->readable != 0;
-  }
-
-  void look_around() {
-    cpu_set_t all{};
-    uint64_t quota = 0;
-    for (const Address& a : addresses_) {
-      CPU_OR(&all, &all, &a.cpus);
-      quota = std::max(quota, a.cpu_quota_micros);
-    }
-    meeting_.surroundings.ranks = size_;
-    meeting_.surroundings.cpus = CPU_COUNT(&all);
-    if (quota > 0) {
-      const int allowed = std::max(1, static_cast<int>((quota + 999'999) / 1'000'000));
-      meeting_.surroundings.cpus = std::min(meeting_.surroundings.cpus, allowed);
-    }
   }
 
   Rank rank_;

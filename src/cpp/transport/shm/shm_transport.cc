@@ -1,7 +1,6 @@
 #include "transport/shm/shm_transport.h"
 
-#include <cstring>
-
+#include "a2a/bootstrap_cards.h"
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
@@ -306,24 +305,14 @@ HostFacts ShmTransport::facts() {
 std::unique_ptr<HostTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
                                                     Deadline deadline) {
   Membership::NewBlock block;
-  std::string mine, failure;
-  try {
+  const auto make_block = [&] {
     block = Membership::new_block(membership_.progress().host(), static_cast<int>(members.size()));
-    const uint64_t offset = membership_.arena().offset(block.get());
-    mine.assign(reinterpret_cast<const char*>(&offset), sizeof(offset));
-  } catch (const Error& error) {
-    failure = error.what();  // the others must hear of it: an empty string
-  }
-  const auto all = bootstrap.allgather(mine, deadline);
-  if (!failure.empty()) throw Error(Code::backend, failure);
-  std::vector<uint64_t> blocks(members.size());
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (all[i].size() != sizeof(uint64_t)) {
-      throw Error(Code::backend,
-                  "rank " + std::to_string(membership_.name(members[i])) + " has no room for another communicator");
-    }
-    std::memcpy(&blocks[i], all[i].data(), sizeof(uint64_t));
-  }
+    return uint64_t{membership_.arena().offset(block.get())};
+  };
+  const auto name = [&](Rank rank) {
+    return "rank " + std::to_string(membership_.name(members[static_cast<size_t>(rank)]));
+  };
+  const std::vector<uint64_t> blocks = exchange_cards(bootstrap, deadline, make_block, name);
   return derive(members, std::move(block), blocks, membership_.surroundings(), {});
 }
 

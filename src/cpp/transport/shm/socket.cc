@@ -1,7 +1,6 @@
 #include "transport/shm/socket.h"
 
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -10,16 +9,9 @@
 #include <cstddef>
 #include <cstring>
 
+#include "a2a/bootstrap_socket.h"
+
 namespace a2a::shm {
-namespace {
-
-// How long calls that send on the socket, and connect(), wait for the other side; 0 = for ever.
-void patience(int socket, suseconds_t micros) {
-  const timeval limit{0, micros};
-  ::setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-}
-
-}  // namespace
 
 void system_failure(const std::string& what) {
   throw Error(Code::backend, "shared memory: " + what + ": " + std::strerror(errno));
@@ -51,10 +43,7 @@ Fd connect_to_listener(std::string_view name) {
   address.sun_family = AF_UNIX;
   const size_t bytes = name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
-  patience(made.get(), 20'000);
-  if (::connect(made.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return Fd();
-  patience(made.get(), 0);
-  return made;
+  return connect_soon(made.get(), reinterpret_cast<const sockaddr*>(&address), length) ? std::move(made) : Fd();
 }
 
 OtherEnd other_end(int socket) {

@@ -1,0 +1,38 @@
+// What every rank tells every other of itself, as a plain value. Not public.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "a2a/bootstrap.h"
+
+namespace a2a {
+
+// Collective: each rank's card, by rank. `make()` returns this rank's; where it throws an Error, the others hear of it,
+// and every rank throws Error(backend). `name(rank)` is for messages.
+template <class Make, class Name>
+auto exchange_cards(Bootstrap& bootstrap, Deadline deadline, Make&& make, Name&& name) {
+  using Card = decltype(make());
+  static_assert(std::is_trivially_copyable_v<Card>);
+  std::string mine, failure;
+  try {
+    const Card card = make();
+    mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
+  } catch (const Error& error) {
+    failure = error.what();  // an empty string tells the others
+  }
+  const auto all = bootstrap.allgather(mine, deadline);
+  if (!failure.empty()) throw Error(Code::backend, failure);
+  std::vector<Card> cards(all.size());
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].size() != sizeof(Card)) {
+      throw Error(Code::backend, name(static_cast<Rank>(r)) + " has no room for another communicator");
+    }
+    std::memcpy(&cards[r], all[r].data(), sizeof(Card));
+  }
+  return cards;
+}
+
+}  // namespace a2a
