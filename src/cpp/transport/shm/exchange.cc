@@ -145,8 +145,10 @@ bool Exchange::heard_all(Membership& m) {
   return true;
 }
 
+// A peer that has aborted meanwhile may have used its buffers again while this rank copied from them. A disagreement
+// stands whatever came after it.
 void Exchange::finish(Membership& m) {
-  for (Rank peer = 0; peer < m.size(); ++peer) {
+  for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
     if (peer != m.rank()) m.throw_if_aborted(peer);
   }
   if (!quarrels_.empty()) error_.emplace(Code::mismatch, quarrels());

@@ -113,16 +113,19 @@ void ShmTransport::check(Deadline::Clock::time_point now, bool ask_kernel) {
 void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   Peer& p = membership_.peer(peer);
   const auto& words = p.block.words();
+  // What a rank wrote before it gave up, or left, is all there, and so is what others wrote before that. Take that
+  // first; only what is still wanting then is lost.
+  if (abort_of(words) != 0) advance();
+  if (broken_ || queue_.empty()) return;
   try {
     membership_.throw_if_aborted(peer);
-    if (!queue_.empty()) queue_.front()->look_for_pass(membership_, peer);
+    queue_.front()->look_for_pass(membership_, peer);
   } catch (const Error& error) {
     return break_with(error);
   }
   const Left left = left_of(words);
   const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
   if (left == Left::no && !gone) return;
-  // What it wrote before it left is all there. Take that first; only what is still wanting then is lost.
   advance();
   if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
   // A rank that has left may have done so because it lost another one: what it said of that is handed on, otherwise
