@@ -87,7 +87,6 @@ aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status) {
   return busy ? ACL_SUCCESS : acl_result(failure);
 }
 
-#ifndef A2A_FAKE_OLD
 aclError aclrtStreamAbort(aclrtStream stream) {
   log("aclrtStreamAbort", -1, stream);
   A2A_FAKE_READY();
@@ -97,7 +96,6 @@ aclError aclrtStreamAbort(aclrtStream stream) {
   found->abort();
   return ACL_SUCCESS;
 }
-#endif
 
 aclError aclrtCreateEvent(aclrtEvent* event) { return create_event(event); }
 aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t) { return create_event(event); }

@@ -79,7 +79,6 @@ HcclResult join(const std::string& name, uint32_t ranks, uint32_t rank, HcclComm
   return HCCL_SUCCESS;
 }
 
-#ifndef A2A_FAKE_OLD
 // The struct grows at its end without a new version, so any size that fits the one known here is good.
 HcclResult check_config(const HcclCommConfig* config) {
   A2A_FAKE_PTR(config);
@@ -92,7 +91,6 @@ HcclResult check_config(const HcclCommConfig* config) {
                     info.size <= sizeof(HcclCommConfig);
   return good ? HCCL_SUCCESS : hccl_refuse(HCCL_E_PARA, "HcclCommConfig was not made by HcclCommConfigInit");
 }
-#endif
 
 // In a child of fork() there are none: its links are closed, and their descriptors may be somebody else's.
 std::shared_ptr<HcclGroup> find(HcclComm comm) { return usable() ? comms().find(comm) : nullptr; }
@@ -288,8 +286,6 @@ HcclResult HcclBarrier(HcclComm comm, aclrtStream stream) {
   return hccl_submit(target, HcclCall::barrier, std::move(barrier));
 }
 
-#ifndef A2A_FAKE_OLD
-
 HcclResult HcclCommInitRootInfoConfig(uint32_t nRanks, const HcclRootInfo* rootInfo, uint32_t rank,
                                       const HcclCommConfig* config, HcclComm* comm) {
   if (const HcclResult wrong = check_config(config)) return wrong;
@@ -376,5 +372,3 @@ HcclResult HcclGroupEnd() {
   }
   return HCCL_SUCCESS;
 }
-
-#endif

@@ -216,8 +216,6 @@ HcclResult HcclRecv(void* recvBuf, uint64_t count, HcclDataType dataType, uint32
   return point_to_point("HcclRecv", recvBuf, count, dataType, srcRank, comm, stream);
 }
 
-#ifndef A2A_FAKE_OLD
-
 HcclResult HcclAllGatherV(void* sendBuf, uint64_t sendCount, void* recvBuf, const void* recvCounts,
                           const void* recvDispls, HcclDataType dataType, HcclComm comm, aclrtStream stream) {
   A2A_FAKE_PTR(recvCounts);
@@ -270,5 +268,3 @@ HcclResult HcclBatchSendRecv(HcclSendRecvItem* sendRecvInfo, uint32_t itemNum, H
   }
   return hccl_submit(target, HcclCall::batch, std::move(operation));
 }
-
-#endif

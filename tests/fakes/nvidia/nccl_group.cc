@@ -308,7 +308,6 @@ ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcoun
   });
 }
 
-#ifndef A2A_FAKE_OLD
 // A group of messages inside.
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
                           cudaStream_t stream) {
@@ -325,4 +324,3 @@ ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, nc
     return wrong;
   });
 }
-#endif
