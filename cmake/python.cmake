@@ -1,6 +1,6 @@
 # The extension module a2a._core, built only for a wheel. Cython, cython-cmake and apache-tvm-ffi are build requirements
 # in pyproject.toml.
-find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(Python REQUIRED COMPONENTS Interpreter Development.Module NumPy)
 find_package(Cython 3.2 MODULE REQUIRED)
 include(UseCython)
 
@@ -27,7 +27,7 @@ cython_transpile(
   OUTPUT_VARIABLE core_cxx)
 python_add_library(_core MODULE "${core_cxx}" WITH_SOABI)
 target_include_directories(_core SYSTEM PRIVATE "${A2A_DLPACK_INCLUDE_DIR}")
-target_compile_definitions(_core PRIVATE A2A_VERSION="${A2A_VERSION}")
-target_link_libraries(_core PRIVATE a2a::a2a)
+target_compile_definitions(_core PRIVATE A2A_VERSION="${A2A_VERSION}" NPY_NO_DEPRECATED_API=NPY_1_7_API_VERSION)
+target_link_libraries(_core PRIVATE a2a::a2a Python::NumPy)
 set_target_properties(_core PROPERTIES INSTALL_RPATH "\$ORIGIN/lib")
 install(TARGETS _core DESTINATION . COMPONENT python)

@@ -4,6 +4,7 @@
 """The compiled core: errors, communicators, plans and work on any DLPack tensor."""
 
 cimport cython
+cimport numpy as cnp
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, PyObject_CheckBuffer
 from cpython.dict cimport PyDict_GetItem
 from cpython.exc cimport PyErr_CheckSignals
@@ -39,6 +40,7 @@ import threading
 
 import numpy as np
 
+cnp.import_array()
 cdef object ndarray = np.ndarray
 
 cdef extern from "Python.h":

@@ -11,6 +11,7 @@ namespace {
 std::vector<Run> local_runs(std::span<const Run> runs, const Places& places, Rank rank) {
   const auto& mates = places.ranks_of(places.host_of(rank));
   std::vector<Run> local;
+  local.reserve(runs.size());
   for (size_t seat = 0; seat < mates.size(); ++seat) {
     for (const Run& run : runs_with(runs, mates[seat])) local.push_back({static_cast<Rank>(seat), run.data, run.bytes});
   }

@@ -59,6 +59,10 @@ Relay::Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, 
   }
 }
 
+Error Relay::no_sense(const char* what) const {
+  return Error(Code::backend, network_->name() + ": a " + what + " of entries makes no sense");
+}
+
 // Spread over the ranks of the host. Those of one pair of hosts need not have the same place on both.
 Rank Relay::leader_of(int host, int other) const {
   const auto& ranks = places_->ranks_of(host);
@@ -74,21 +78,47 @@ size_t Relay::room(std::span<const int> hosts) const {
   return bytes;
 }
 
-void Relay::post(const Signature& signature, const std::vector<Entry>& entries) {
-  Round& round = rounds_.emplace_back();
+Relay::Round& Relay::new_round(const Signature& signature) {
+  if (spare_rounds_.empty()) {
+    Round& fresh = spare_rounds_.emplace_back();
+    fresh.to_leaders.resize(leaders_.size());
+    fresh.to_mates.resize(led_.empty() ? 0 : mates_.size());
+    fresh.from_mates.resize(room(led_) * mates_.size());
+    size_t bytes = 0;
+    for (const auto& [_, hosts] : leaders_) bytes += room(hosts);
+    fresh.from_leaders.resize(bytes);
+  }
+  Round& round = rounds_.emplace_back(std::move(spare_rounds_.back()));
+  spare_rounds_.pop_back();
   round.signature = signature;
-  std::map<int, std::string> texts;  // by host
-  for (const Entry& entry : entries) append(texts[places_->host_of(entry.target)], entry);
+  round.gather = round.scatter = nullptr;
+  round.bundled = round.delivered = false;
+  return round;
+}
+
+// That many empty ones, in memory that is there.
+std::vector<std::string>& Relay::texts(size_t count) {
+  texts_.resize(count);
+  for (std::string& text : texts_) text.clear();
+  return texts_;
+}
+
+void Relay::post(const Signature& signature, const std::vector<Entry>& entries) {
+  Round& round = new_round(signature);
+  auto& by_host = texts(static_cast<size_t>(places_->hosts()));
+  for (const Entry& entry : entries) append(by_host[static_cast<size_t>(places_->host_of(entry.target))], entry);
   Batch batch;
   batch.at_most = true;
-  round.to_leaders.reserve(leaders_.size());
+  batch.sends.reserve(leaders_.size());
+  auto parts = round.to_leaders.begin();
   for (const auto& [seat, hosts] : leaders_) {
-    std::string& parts = round.to_leaders.emplace_back();
-    for (const int host : hosts) append_part(parts, texts[host]);
-    batch.sends.push_back({seat, bytes_of(parts), parts.size()});
+    parts->clear();
+    for (const int host : hosts) append_part(*parts, by_host[static_cast<size_t>(host)]);
+    batch.sends.push_back({seat, bytes_of(*parts), parts->size()});
+    ++parts;
   }
   if (const size_t bytes = room(led_); bytes > 0) {
-    round.from_mates.resize(bytes * mates_.size());
+    batch.recvs.reserve(mates_.size());
     for (size_t mate = 0; mate < mates_.size(); ++mate) {
       batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * bytes, bytes});
     }
@@ -121,7 +151,9 @@ bool Relay::advance(const Deliver& deliver) {
     moved |= step(round, deliver);
     in_order = round.scatter != nullptr;
   }
-  while (!rounds_.empty() && rounds_.front().delivered) rounds_.pop_front();
+  for (; !rounds_.empty() && rounds_.front().delivered; rounds_.pop_front()) {
+    spare_rounds_.push_back(std::move(rounds_.front()));
+  }
   return moved;
 }
 
@@ -146,44 +178,47 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
 }
 
 void Relay::send_bundles(Round& round) {
-  std::map<int, std::string> texts;  // by host
+  auto& by_host = texts(led_.size());
   const size_t bytes = room(led_);
   for (size_t mate = 0; mate < mates_.size() && bytes > 0; ++mate) {
     std::string_view parts(round.from_mates.data() + mate * bytes, bytes);
-    for (const int host : led_) texts[host] += take_part(parts);
+    for (std::string& text : by_host) text += take_part(parts);
   }
   const Prefix prefix{channel_, Kind::bundle, rank_, round.signature.number};
-  for (const int host : led_) {
-    network_->post(places_->endpoint_of(leader_of(host, home_)), message(prefix, texts[host]));
+  for (size_t i = 0; i < led_.size(); ++i) {
+    network_->post(places_->endpoint_of(leader_of(led_[i], home_)), message(prefix, by_host[i]));
   }
 }
 
 // To each mate a part for each of the hosts led here, with that host's entries for the mate.
 void Relay::start_scatter(Round& round) {
-  std::map<std::pair<Rank, int>, std::string> texts;  // by target and host
+  const size_t hosts = led_.size();
+  auto& by_target = texts(mates_.size() * hosts);  // for each mate a text of each of the hosts led here
   const auto bundles = give_back(round.signature.number);
   for (const auto& [sender, text] : bundles) {
-    const int host = places_->host_of(sender);
     const auto entries = entries_of(text);
-    if (!entries) throw Error(Code::backend, network_->name() + ": a bundle of entries makes no sense");
-    for (const Entry& entry : *entries) append(texts[{entry.target, host}], entry);
+    const auto led = std::ranges::find(led_, places_->host_of(sender));
+    if (!entries || led == led_.end()) throw no_sense("bundle");
+    for (const Entry& entry : *entries) {
+      if (!places_->has(entry.target) || places_->host_of(entry.target) != home_) throw no_sense("bundle");
+      append(by_target[places_->seat_of(entry.target) * hosts + static_cast<size_t>(led - led_.begin())], entry);
+    }
   }
   Batch batch;
   batch.at_most = true;
-  round.to_mates.reserve(mates_.size());
-  for (size_t mate = 0; mate < mates_.size() && !led_.empty(); ++mate) {
-    std::string& parts = round.to_mates.emplace_back();
-    for (const int host : led_) append_part(parts, texts[{mates_[mate], host}]);
-    if (parts.size() > room(led_)) throw Error(Code::backend, network_->name() + ": a bundle of entries is too long");
+  batch.sends.reserve(round.to_mates.size());
+  for (size_t mate = 0; mate < round.to_mates.size(); ++mate) {
+    std::string& parts = round.to_mates[mate];
+    parts.clear();
+    for (size_t i = 0; i < hosts; ++i) append_part(parts, by_target[mate * hosts + i]);
+    if (parts.size() > room(led_)) throw no_sense("bundle");
     batch.sends.push_back({static_cast<Rank>(mate), bytes_of(parts), parts.size()});
   }
-  size_t bytes = 0;
-  for (const auto& [_, hosts] : leaders_) bytes += room(hosts);
-  round.from_leaders.resize(bytes);
+  batch.recvs.reserve(leaders_.size());
   std::byte* parts = bytes_of(round.from_leaders);
-  for (const auto& [seat, hosts] : leaders_) {
-    batch.recvs.push_back({seat, parts, room(hosts)});
-    parts += room(hosts);
+  for (const auto& [seat, from] : leaders_) {
+    batch.recvs.push_back({seat, parts, room(from)});
+    parts += room(from);
   }
   batch.signature = {Op::exchange, Memory::host, DType{}, round.signature.number, 0};
   round.scatter = scatter_->enqueue(std::move(batch));
@@ -196,7 +231,7 @@ void Relay::deliver(Round& round, const Deliver& deliver) {
     from += room(hosts);
     for (const int host : hosts) {
       const auto entries = entries_of(take_part(parts));
-      if (!entries) throw Error(Code::backend, network_->name() + ": a list of entries makes no sense");
+      if (!entries) throw no_sense("list");
       for (const Entry& entry : *entries) {
         if (places_->has(entry.source) && places_->host_of(entry.source) == host) {
           deliver(round.signature.number, entry);

@@ -48,6 +48,7 @@ class Relay {
   void leave(Left how) noexcept;
 
  private:
+  // The memory of an operation is used again for later ones: what arrives may be large, and would be cleared each time.
   struct Round {
     Signature signature;
     std::vector<std::string> to_leaders, to_mates;
@@ -59,10 +60,13 @@ class Relay {
 
   Rank leader_of(int host, int other) const;
   size_t room(std::span<const int> hosts) const;
+  Round& new_round(const Signature& signature);
+  std::vector<std::string>& texts(size_t count);
   void send_bundles(Round& round);
   void start_scatter(Round& round);
   void deliver(Round& round, const Deliver& deliver);
   bool step(Round& round, const Deliver& deliver);
+  Error no_sense(const char* what) const;
 
   const Rank rank_;
   const std::shared_ptr<const Places> places_;
@@ -75,6 +79,8 @@ class Relay {
   std::map<Rank, std::vector<int>> leaders_;
   std::vector<int> led_;  // by this rank
   std::deque<Round> rounds_;
+  std::vector<Round> spare_rounds_;
+  std::vector<std::string> texts_;
   std::map<uint64_t, std::map<Rank, std::string>> bundles_;  // by number and sender
 };
 

@@ -65,6 +65,7 @@ Carriage RemoteExchange::choose(const Pair& pair) const {
 
 std::vector<Entry> RemoteExchange::entries() {
   std::vector<Entry> entries;
+  entries.reserve(pairs_.size());
   for (int step = 1; step < places_.size(); ++step) {
     const Rank peer = send_peer(rank_, places_.size(), step);
     Pair& p = pair(peer);
