@@ -161,10 +161,10 @@ def _in_time(row: Row, delays: list[float], strict: bool) -> bool:
         return True
     late = _quantile(delays, 0.99 if strict else 0.5)
     # A few trials on a machine with other work tell whether somebody waits for a limit that he should not wait for.
-    allowance = 1.0 if strict else 3.0
+    allowance, slack = (1.0, 0.0) if strict else (3.0, 0.25)
     if row.within is not None and late > allowance * row.within:
         return False
-    return row.exactly is None or (delays[0] >= 0.9 * row.exactly and late <= (1 + 0.1 * allowance) * row.exactly)
+    return row.exactly is None or (delays[0] >= 0.9 * row.exactly and late <= 1.1 * row.exactly + slack)
 
 
 def as_json(result: Result) -> dict[str, Any]:
