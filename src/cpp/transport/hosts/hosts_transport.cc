@@ -124,17 +124,19 @@ void HostsTransport::post(Operation& operation) {
 bool HostsTransport::complete(Operation& operation) {
   if (operation.finished()) return true;
   if (!operation.posted || !operation.local->finished()) return false;
-  const std::string quarrels = operation.quarrels();  // or throws what broke the ranks of this host
+  operation.settle_local();
   if (!operation.remote.finished() || !network_->flushed()) return false;
+  if (relay_ != nullptr && !relay_->finished(operation.number())) return false;
+  const std::string quarrels = operation.quarrels();
   if (operation.batch().way == Way::compare) {
     if (!operation.judged) tell_verdict(operation);
     const bool agreed = quarrels.empty() && operation.their_quarrel.empty();
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
-  if (relay_ != nullptr && !relay_->finished(operation.number())) return false;
-  // A rank that has given up said so before its caller could write to the memory again that was read here; and the
-  // deadline of one is the deadline of all, as far as they can hear of it.
-  listen();
+  // A rank that has given up said so before its caller could write to the memory again that was read here. Where only
+  // copies were read it is enough to ask from time to time: asking costs more than a small exchange.
+  constexpr auto kOften = std::chrono::microseconds(500);
+  if (operation.remote.read_memory() || Deadline::Clock::now() - last_listened_ > kOften) listen();
   if (broken_) return true;
   const std::string& why = quarrels.empty() ? operation.their_quarrel : quarrels;
   operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));
@@ -154,6 +156,7 @@ void HostsTransport::tell_verdict(Operation& operation) {
 // ---- what others tell ----------------------------------------------------------------------------------------------
 
 void HostsTransport::listen() {
+  last_listened_ = Deadline::Clock::now();
   while (auto message = network_->take(channel_)) {
     const auto prefix = prefix_of(message->bytes);
     if (!prefix || !places_->has(prefix->source) || places_->endpoint_of(prefix->source) != message->from) {
@@ -269,33 +272,36 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   guarded([this] {
     listen();
     // What the ranks of this host found out says more than who is missed elsewhere because of it.
-    if (!queue_.empty() && queue_.front()->local->finished()) queue_.front()->quarrels();
+    if (!queue_.empty() && queue_.front()->local->finished()) queue_.front()->settle_local();
     return true;
   });
   if (queue_.empty()) return;
   const Operation& oldest = *queue_.front();
+  for (Rank r = 0; r < places_->size(); ++r) {
+    const auto& left_after = last_[static_cast<size_t>(r)].left_after;
+    if (!left_after || *left_after >= oldest.number() || !oldest.remote.waits_for(r)) continue;
+    return break_with(Error(Code::peer_lost, name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) +
+                                                 " misses, because it has left this communicator, " + describe(r)),
+                      true);
+  }
+  if (oldest.batch().deadline.passed(now)) expire(oldest);
+}
+
+void HostsTransport::expire(const Operation& operation) {
   std::string missing;
   std::vector<Rank> here;
   for (Rank r = 0; r < places_->size(); ++r) {
-    if (!oldest.remote.waits_for(r)) {
-      const bool mate = places_->host_of(r) == places_->host_of(rank_);
-      if (r != rank_ && (!mate || oldest.local->finished())) here.push_back(r);
-      continue;
+    const bool mate = places_->host_of(r) == places_->host_of(rank_);
+    if (operation.remote.waits_for(r)) {
+      missing += (missing.empty() ? "" : "; ") + describe(r);
+    } else if (r != rank_ && (!mate || operation.local->finished())) {
+      here.push_back(r);
     }
-    const auto& left_after = last_[static_cast<size_t>(r)].left_after;
-    if (left_after && *left_after < oldest.number()) {
-      return break_with(Error(Code::peer_lost, name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) +
-                                                   " misses, because it has left this communicator, " + describe(r)),
-                        true);
-    }
-    missing += (missing.empty() ? "" : "; ") + describe(r);
   }
-  if (!oldest.batch().deadline.passed(now)) return;
-  break_with(
-      Error(Code::timeout,
-            name_of(oldest.batch().signature) + ": timed out on " + name_of_rank(rank_) + ", which still waits for " +
-                (missing.empty() ? "ranks that pass on what they have heard" : missing) + have_come(here)),
-      true);
+  if (missing.empty()) missing = "ranks that pass on what they have heard";
+  break_with(Error(Code::timeout, name_of(operation.batch().signature) + ": timed out on " + name_of_rank(rank_) +
+                                      ", which still waits for " + missing + have_come(here)),
+             true);
 }
 
 void HostsTransport::break_with(const Error& error, bool tell_others) {

@@ -93,6 +93,7 @@ class HostsTransport final : public HostTransport, private shm::Active {
   bool complete(Operation& operation);
   void tell_remote(const Prefix& prefix, std::string_view text);
   void tell(Rank rank, const Prefix& prefix, std::string_view text);
+  void expire(const Operation& operation);
   void break_with(const Error& error, bool tell_others);
   // What has come for an operation that this rank does not compare; the mutex is held.
   std::span<const Early> heard_of(uint64_t number);
@@ -110,9 +111,10 @@ class HostsTransport final : public HostTransport, private shm::Active {
   std::deque<std::shared_ptr<Operation>> queue_;
   std::map<uint64_t, std::vector<Early>> early_;  // by number
   std::vector<Last> last_;                        // by rank
-  uint64_t started_ = 0;                          // the last operation
-  uint64_t finished_ = 0;                         // the last one of those that were told to other hosts
-  std::deque<uint64_t> passed_;                   // the latest of those that were not, in order
+  Deadline::Clock::time_point last_listened_{};
+  uint64_t started_ = 0;         // the last operation
+  uint64_t finished_ = 0;        // the last one of those that were told to other hosts
+  std::deque<uint64_t> passed_;  // the latest of those that were not, in order
   std::optional<Error> broken_;
   bool left_ = false;
 };

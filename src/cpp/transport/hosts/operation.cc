@@ -81,14 +81,19 @@ void Operation::fail(const Error& error) {
   finish(error);
 }
 
-std::string Operation::quarrels() {
-  std::string text;
+void Operation::settle_local() {
+  if (local_settled_) return;
   try {
     local->wait_until(Deadline::never());
   } catch (const Error& error) {
     if (error.code() != Code::mismatch) throw;
-    text = error.what();
+    local_quarrel_ = error.what();
   }
+  local_settled_ = true;
+}
+
+std::string Operation::quarrels() const {
+  std::string text = local_quarrel_;
   constexpr size_t kMost = 4;
   const auto& others = remote.quarrels();
   for (size_t i = 0; i < std::min(others.size(), kMost); ++i) text += (text.empty() ? "" : "; ") + others[i];

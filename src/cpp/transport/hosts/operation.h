@@ -36,8 +36,10 @@ class Operation final : public Work {
   // The following want the progress mutex held.
   void finish(std::optional<Error> error);
   void fail(const Error& error);
-  // What this rank disagrees about with others, on this host and elsewhere. Throws what broke the exchange here.
-  std::string quarrels();
+  // When the exchange on this host is over. Throws what broke it.
+  void settle_local();
+  // After that: what this rank disagrees about with others, on this host and elsewhere.
+  std::string quarrels() const;
 
   std::shared_ptr<shm::Exchange> local;
   RemoteExchange remote;
@@ -51,6 +53,8 @@ class Operation final : public Work {
   const Rank rank_;
   const std::shared_ptr<const Places> places_;
   const std::shared_ptr<Network> network_;
+  bool local_settled_ = false;
+  std::string local_quarrel_;
   std::optional<Error> error_;  // written before finished_
   std::atomic<bool> finished_{false};
 };

@@ -88,8 +88,8 @@ Relay::Round& Relay::new_round(const Signature& signature) {
     for (const auto& [_, hosts] : leaders_) bytes += room(hosts);
     fresh.from_leaders.resize(bytes);
   }
-  Round& round = rounds_.emplace_back(std::move(spare_rounds_.back()));
-  spare_rounds_.pop_back();
+  rounds_.splice(rounds_.end(), spare_rounds_, spare_rounds_.begin());
+  Round& round = rounds_.back();
   round.signature = signature;
   round.gather = round.scatter = nullptr;
   round.bundled = round.delivered = false;
@@ -151,8 +151,8 @@ bool Relay::advance(const Deliver& deliver) {
     moved |= step(round, deliver);
     in_order = round.scatter != nullptr;
   }
-  for (; !rounds_.empty() && rounds_.front().delivered; rounds_.pop_front()) {
-    spare_rounds_.push_back(std::move(rounds_.front()));
+  while (!rounds_.empty() && rounds_.front().delivered) {
+    spare_rounds_.splice(spare_rounds_.begin(), rounds_, rounds_.begin());
   }
   return moved;
 }

@@ -1,8 +1,8 @@
 // Entries on their way between hosts in one message for each pair of hosts.
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <span>
@@ -78,8 +78,7 @@ class Relay {
   // The other hosts, by the seat of the rank here that leads the traffic with them.
   std::map<Rank, std::vector<int>> leaders_;
   std::vector<int> led_;  // by this rank
-  std::deque<Round> rounds_;
-  std::vector<Round> spare_rounds_;
+  std::list<Round> rounds_, spare_rounds_;
   std::vector<std::string> texts_;
   std::map<uint64_t, std::map<Rank, std::string>> bundles_;  // by number and sender
 };

@@ -180,6 +180,7 @@ void RemoteExchange::begin_memory(Rank peer) {
     p.transfers.push_back(
         network_.receive(there, tag, reinterpret_cast<std::byte*>(p.incoming.data()), p.incoming.size()));
   } else if (carriage(p.theirs) == Carriage::memory) {
+    read_memory_ = true;
     for (const Run& run : p.recvs) p.transfers.push_back(network_.receive(there, tag, run.data, run.bytes));
   }
   p.sends_memory = carriage(p.mine) == Carriage::memory || carriage(p.mine) == Carriage::packed;

@@ -38,6 +38,8 @@ class RemoteExchange {
   bool finished() const;
   // Whether it waits for something that does not come in an entry.
   bool waits_for_network() const;
+  // Whether bytes came straight from a peer's memory.
+  bool read_memory() const { return read_memory_; }
   bool arrived(Rank peer) const;
   bool waits_for(Rank peer) const;
 
@@ -82,6 +84,7 @@ class RemoteExchange {
   int sending_ = 0;          // pairs
   int unsettled_ = 0;        // pairs
   int unfinished_ = 0;       // pairs whose memory the network has or will have
+  bool read_memory_ = false;
   std::vector<std::string> quarrels_;
 };
 

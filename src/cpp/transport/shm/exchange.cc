@@ -63,6 +63,7 @@ bool Exchange::post(Membership& m) {
   if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
   const Head& own = pair(m.rank()).mine;
   publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
+  awaited_.reserve(pairs_.size());
   for (int step = 1; step < m.size(); ++step) {
     offer(m, send_peer(m.rank(), m.size(), step));
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
