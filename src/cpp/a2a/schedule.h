@@ -68,6 +68,15 @@ A2A_API std::vector<Run> runs_of(std::span<const Segment> segments, std::span<st
 // The runs of one peer in a list sorted by peer.
 A2A_API std::span<const Run> runs_with(std::span<const Run> runs, Rank peer);
 
+// The same for all peers in turn, from rank 0: takes the runs of the next peer off the front of the list.
+inline std::span<const Run> take_runs(std::span<const Run>& rest, Rank peer) {
+  size_t count = 0;
+  while (count < rest.size() && rest[count].peer == peer) ++count;
+  const std::span<const Run> taken = rest.first(count);
+  rest = rest.subspan(count);
+  return taken;
+}
+
 // Who a rank talks to at step k of a rotation, k = 0 .. size-1: it sends to send_peer and receives from recv_peer, so
 // that at every step each rank is the target of exactly one other. Step 0 is the rank itself.
 constexpr Rank send_peer(Rank rank, int size, int step) { return (rank + step) % size; }

@@ -39,13 +39,15 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
       network_(network),
       pairs_(static_cast<size_t>(places_.size())) {
   const Places& places = places_;
+  std::span<const Run> all_sends = batch.sends, all_recvs = batch.recvs;
   for (Rank peer = 0; peer < places.size(); ++peer) {
+    const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
     Pair& p = pair(peer);
     p.remote = places.host_of(peer) != places.host_of(rank);
     if (!p.remote) continue;
     ++unsettled_;
-    p.sends = runs_with(batch.sends, peer);
-    p.recvs = runs_with(batch.recvs, peer);
+    p.sends = sends;
+    p.recvs = recvs;
     p.mine = shm::facts(batch.signature, p.sends, p.recvs);
     p.mine.kind = static_cast<uint8_t>(choose(p));
     if (carriage(p.mine) == Carriage::memory || carriage(p.mine) == Carriage::packed) {

@@ -9,8 +9,9 @@ namespace a2a::shm {
 
 Exchange::Exchange(Batch batch, std::shared_ptr<Progress> progress, Rank rank, int size)
     : batch_(std::move(batch)), progress_(std::move(progress)), rank_(rank), pairs_(static_cast<size_t>(size)) {
+  std::span<const Run> all_sends = batch_.sends, all_recvs = batch_.recvs;
   for (Rank peer = 0; peer < size; ++peer) {
-    const auto sends = runs_with(batch_.sends, peer), recvs = runs_with(batch_.recvs, peer);
+    const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
     Pair& p = pair(peer);
     p.mine = facts(batch_.signature, sends, recvs);
     p.source.runs = sends;

@@ -31,7 +31,7 @@ void fill(Ring& ring, Cursor& source, std::byte* chunk, size_t bytes) {
 
 // This rank's own part. In place, or with parts of one buffer that overlap, the careful way.
 void Exchange::copy_own() {
-  const auto sends = runs_with(batch_.sends, rank_), recvs = runs_with(batch_.recvs, rank_);
+  const auto sends = pair(rank_).source.runs, recvs = pair(rank_).target.runs;
   if (!disjoint(sends, recvs)) return copy_self(batch_.sends, batch_.recvs, rank_);
   Cursor from{sends}, to{recvs};
   copy(from, to, pair(rank_).mine.sent, stores_);
