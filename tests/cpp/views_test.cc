@@ -162,6 +162,46 @@ TEST("what cannot be shown is refused, and the peers hear of it") {
   });
 }
 
+TEST("whatever a peer says of its tensor, a view lies in its segment or is refused") {
+  check::Random random(check::seed());
+  Host& host = Host::get();
+  shm::Arena peers;
+  auto* const slot = new (peers.allocate(sizeof(shm::Slot))) shm::Slot{};
+  auto vicinity = std::make_shared<shm::Vicinity>();
+  vicinity->neighbours = {nullptr, std::make_shared<shm::Neighbour>()};
+  shm::Neighbour& peer = *vicinity->neighbours[1];
+  shm::SeatWords seat{};
+  peer.base = peers.base(), peer.bytes = peers.bytes(), peer.seat = &seat, peer.bell = &host.bell(0);
+  const auto mine = tensor_of(0, 4, 0);
+  shm::Loan loan(host, vicinity, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
+  const uint64_t end = peers.bytes();
+  const uint64_t odd[] = {0, 1, 12, 64, end - 48, end - 47, end, end + 1, end - sizeof(shm::Slot), UINT64_MAX};
+  const auto any = [&] { return odd[random.in(size_t{0}, std::size(odd) - 1)]; };
+  size_t good = 0, bad = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const uint64_t where = peers.offset(reinterpret_cast<const std::byte*>(slot));
+    loan.cards()[1] = {random.chance(0.3) ? any() : 0, random.chance(0.2) ? any() : 48,
+                       random.chance(0.2) ? any() : where, 1 + any() % 3};
+    slot->dims = random.chance(0.2) ? any() : 2;
+    slot->shape[0] = random.chance(0.2) ? static_cast<int64_t>(any()) : 4;
+    slot->shape[1] = 3;
+    loan.lent(false);
+    try {
+      const View view = loan.view(1);
+      CHECK(view.data >= peers.base() && view.bytes <= end && view.data <= peers.base() + (end - view.bytes));
+      size_t bytes = 4;
+      for (const int64_t entries : view.shape) bytes *= static_cast<size_t>(entries);
+      CHECK_EQ(bytes, view.bytes);
+      ++good;
+    } catch (const Error& error) {
+      CHECK_EQ(error.code(), Code::backend);
+      ++bad;
+    }
+  }
+  CHECK(good > 1000 && bad > 1000);
+  loan.end_viewing();
+}
+
 TEST("a pinned block stays, and goes when it was let go of and unpinned") {
   shm::Arena arena;
   std::byte* const block = arena.allocate(1000);
