@@ -94,8 +94,8 @@ class Plan:
 
 @final
 class Views:
-    """What ``Communicator.allgather_views`` returns: one read-only tensor for each rank, in rank order. A sequence, and a
-    context manager that releases at its end.
+    """What ``Communicator.allgather_views`` returns: one read-only tensor for each rank, in rank order. A sequence, and
+    a context manager that releases at its end.
 
     The memory of every rank's tensor is kept as long as anybody looks at it: until every rank has called release() or
     has dropped this object and all tensors made from it, or has died. Closing or breaking the communicator, and the end

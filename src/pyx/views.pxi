@@ -4,8 +4,8 @@
 @cython.final
 @cython.no_gc_clear
 cdef class Views:
-    """What ``Communicator.allgather_views`` returns: one read-only tensor for each rank, in rank order. A sequence, and a
-    context manager that releases at its end.
+    """What ``Communicator.allgather_views`` returns: one read-only tensor for each rank, in rank order. A sequence, and
+    a context manager that releases at its end.
 
     The memory of every rank's tensor is kept as long as anybody looks at it: until every rank has called release() or
     has dropped this object and all tensors made from it, or has died. Closing or breaking the communicator, and the end
@@ -86,8 +86,8 @@ cdef class Views:
                 return
             PyErr_CheckSignals()
             if has_passed(until):
-                raise TimeoutError(f"rank {self._rank}: after {seconds:g} seconds another rank still looks at this rank's "
-                                   f"tensor")
+                raise TimeoutError(f"rank {self._rank}: after {seconds:g} seconds another rank still looks at this "
+                                   f"rank's tensor")
 
     def __enter__(self):
         return self

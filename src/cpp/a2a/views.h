@@ -48,8 +48,8 @@ class A2A_API Views {
   void release() noexcept;
   bool released() const;
 
-  // Releases, and waits until every other rank has released its views, so that this rank may write its own tensor again;
-  // true then. False when the deadline passes or a signal arrives. Throws Error(aborted) in a forked child.
+  // Releases, and waits until every other rank has released its views, so that this rank may write its own tensor
+  // again; true then. False when the deadline passes or a signal arrives. Throws Error(aborted) in a forked child.
   bool wait_released(Deadline deadline);
 
  private:
