@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <latch>
 #include <numeric>
 
 #include "check.h"
@@ -159,6 +160,35 @@ TEST("what cannot be shown is refused, and the peers hear of it") {
     const auto views = comm.allgather_views(tensor.get(), kInt32, shape);  // in step again
     for (Rank r = 0; r < 3; ++r) CHECK(shows(views->view(r), r, 10, 0));
     comm.close();
+  });
+}
+
+TEST("who gives up keeps its tensor for a peer that has seen it already") {
+  std::latch shown(1), seen(1), gone(1), checked(1);
+  ranks::as_threads(2, [&](Communicator& comm) {
+    const std::array<int64_t, 2> shape{2000, 3};
+    auto tensor = tensor_of(comm.rank(), shape[0], 1);
+    if (comm.rank() == 0) {
+      const auto views = comm.start_views(tensor.get(), kInt32, shape);
+      shown.count_down();
+      seen.wait();  // without a look at the peer's line
+      comm.abort("enough");
+      CHECK_THROWS(Code::aborted, "enough", views->work()->wait());
+      tensor.reset();
+      views->release();
+      const auto other = tensor_of(9, shape[0], 9);
+      gone.count_down();
+      checked.wait();
+      CHECK(views->wait_released(Deadline::after_seconds(30)));
+    } else {
+      shown.wait();
+      const auto views = comm.allgather_views(tensor.get(), kInt32, shape);
+      seen.count_down();
+      gone.wait();
+      CHECK(shows(views->view(0), 0, shape[0], 1));
+      views->release();
+      checked.count_down();
+    }
   });
 }
 
