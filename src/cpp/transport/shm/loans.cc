@@ -1,6 +1,7 @@
 #include "transport/shm/loans.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <string>
 
@@ -149,7 +150,7 @@ bool Loan::over(bool ask_kernel) const {
   if (viewing()) return false;
   try {
     if (work_ != nullptr && !work_->done()) return false;
-  } catch (const Error&) {  // made before fork()
+  } catch (const std::exception&) {  // no memory to look with
     return false;
   }
   return !lent(ask_kernel);
@@ -160,7 +161,7 @@ void Loans::add(std::shared_ptr<Loan> loan) {
   loans_.push_back(std::move(loan));
 }
 
-void Loans::sweep() noexcept {
+void Loans::sweep() noexcept try {
   constexpr auto kOften = std::chrono::milliseconds(10);
   if (host_.inherited()) return;
   std::vector<std::shared_ptr<Loan>> loans;
@@ -178,6 +179,7 @@ void Loans::sweep() noexcept {
   for (const auto& loan : loans) loan->settle();
   std::lock_guard lock(mutex_);
   std::erase_if(loans_, [&](const auto& loan) { return std::ranges::find(loans, loan) != loans.end(); });
+} catch (const std::exception&) {  // no memory to look with: the next sweep finds what is left
 }
 
 // Slots are never given back: peers may read their words for as long as they live.
@@ -186,6 +188,7 @@ Slot* Loans::take_slot() {
   std::lock_guard lock(mutex_);
   if (free_.empty()) {
     std::byte* memory = host_.arena().allocate(kSlotsAtOnce * sizeof(Slot));
+    free_.reserve(slots_ += kSlotsAtOnce);  // so that giving them back needs no memory
     for (size_t i = kSlotsAtOnce; i > 0; --i) free_.push_back(new (memory + (i - 1) * sizeof(Slot)) Slot{});
   }
   Slot* slot = free_.back();

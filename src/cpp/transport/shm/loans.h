@@ -101,6 +101,7 @@ class Loans {
   std::mutex mutex_;
   std::vector<std::shared_ptr<Loan>> loans_;
   std::vector<Slot*> free_;
+  size_t slots_ = 0;  // in all
   Deadline::Clock::time_point last_asked_{};
   std::atomic<uint64_t> number_{0};
 };
