@@ -20,6 +20,7 @@ from ._core import (
     TcpBootstrap,
     TimeoutError,
     UnsupportedError,
+    Views,
     Work,
     from_pointer,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "TcpBootstrap",
     "TimeoutError",
     "UnsupportedError",
+    "Views",
     "Work",
     "__version__",
     "block_quantized_all_reduce",

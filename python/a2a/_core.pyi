@@ -2,7 +2,7 @@
 
 import builtins
 import sys
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, TypeVar, final
 
@@ -93,6 +93,34 @@ class Plan:
         """1 for the communicator's first plan; ranks compare it at every run."""
 
 @final
+class Views:
+    """What ``Communicator.allgather_views`` returns: one read-only tensor for each rank, in rank order. A sequence, and
+    a context manager that releases at its end.
+
+    The memory of every rank's tensor is kept as long as anybody looks at it: until every rank has called release() or
+    has dropped this object and all tensors made from it, or has died. Closing or breaking the communicator, and the end
+    of an owner's process, change nothing about that."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rank: int) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    @property
+    def released(self) -> bool:
+        """Whether release() was called on this rank."""
+    def release(self) -> None:
+        """Say that this rank looks at the tensors no more. Waits for nobody; a second call does nothing. Tensors made
+        from the views must not be used afterwards: that never crashes, but they show whatever comes to be there."""
+    def wait_released(self, timeout: float | None = None) -> None:
+        """Release, then block until every other rank has released too, so that this rank may write into its own tensor
+        again. Raises TimeoutError after ``timeout`` seconds, by default those of the communicator; nothing is broken by
+        that, and it may be called again."""
+    def __enter__(self) -> Views: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
 class Communicator:
     """A rank's membership in a group of ranks. Every member makes the same sequence of calls. Use as a context manager
     or call close(). Counts and displacements are in dim-0 rows of the tensor (elements for 1-D tensors).
@@ -164,6 +192,26 @@ class Communicator:
     ) -> Work | None:
         """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked;
         ``send`` may be this rank's part of it."""
+    def allgather_views(
+        self,
+        tensor: Tensor,
+        like: Literal["numpy", "torch", "paddle", "jax", "a2a"] | Any = "numpy",
+        *,
+        timeout: float | None = None,
+    ) -> Views:
+        """Collective. Let every rank look at every rank's ``tensor`` where it is, read-only: no byte is copied, so it
+        takes the same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like``
+        names ("numpy", "torch", "paddle", "jax", or "a2a" for a SharedArray).
+
+        ``tensor`` lies in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
+        framework and any age. All ranks have the same dtype; shapes may differ, and each view has its owner's.
+
+        A rank must not write into its tensor before all others have released their views, which ``wait_released`` waits
+        for; it may drop it at any time. Torch, Paddle and JAX know no read-only tensors: a write into one of theirs
+        ends the process, as writes into read-only memory do.
+
+        Raises InvalidArgumentError for a tensor that lies elsewhere, UnsupportedError for one on a device and for ranks
+        on several hosts."""
     def exchange(
         self, send: _T, send_counts: Counts, *, stream: StreamLike = None, timeout: float | None = None
     ) -> tuple[_T, npt.NDArray[np.int64]]:

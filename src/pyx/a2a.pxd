@@ -71,6 +71,7 @@ cdef extern from "a2a/types.h" nogil:
         shrink
         close
         connect
+        allgather_views
 
     string dtype_string "a2a::to_string"(DType) except +raise_current
     const char* memory_string "a2a::to_string"(Memory)
@@ -133,6 +134,17 @@ cdef extern from "a2a/communicator.h" nogil:
         int hosts
         uint64_t messages
 
+    cdef cppclass CppView "a2a::View":
+        size_t bytes
+        vector[int64_t] shape
+
+    cdef cppclass CppViews "a2a::Views":
+        shared_ptr[CppWork] work()
+        int size()
+        CppView view(int) except +raise_current
+        void release()
+        cbool released()
+
     cdef cppclass CppCommunicator "a2a::Communicator":
         int rank() except +raise_current
         int size() except +raise_current
@@ -169,6 +181,7 @@ cdef extern from *:
     using When = std::optional<a2a::Deadline>;
 
     inline When deadline_after(double seconds) { return a2a::Deadline::after_seconds(seconds); }
+    inline bool has_passed(const When& until) { return until && until->passed(); }
 
     // Everything Communicator::start needs. `listed` says which of the two forms of buffers is meant.
     struct Exchange {
@@ -282,6 +295,25 @@ cdef extern from *:
 
     inline SharedMemory allocate_shared(size_t bytes) { return a2a::Communicator::allocate_shared(bytes); }
 
+    using ViewsPtr = std::shared_ptr<a2a::Views>;
+
+    inline ViewsPtr start_views(a2a::Communicator& comm, const void* data, const a2a::DType& dtype,
+                                const std::vector<int64_t>& shape, const When& until) {
+      return comm.start_views(data, dtype, shape, until);
+    }
+
+    // The memory of a view: the views are not released before the last tensor over one of them is gone.
+    inline SharedMemory memory_of_view(const ViewsPtr& views, const a2a::View& view) {
+      return SharedMemory(views, const_cast<std::byte*>(view.data));
+    }
+
+    // Waits for a while, as wait_slice().
+    inline bool wait_released_slice(a2a::Views& views, const When& until) {
+      auto end = a2a::Deadline::Clock::now() + std::chrono::milliseconds(50);
+      if (until) end = std::min(end, until->when());
+      return views.wait_released(a2a::Deadline::at(end));
+    }
+
     inline SharedMemory hold_object(PyObject* owner) {
       Py_INCREF(owner);
       return SharedMemory(owner, [](void* object) {
@@ -316,7 +348,10 @@ cdef extern from *:
         vector[const void*] sends
         vector[void*] recvs
 
+    ctypedef shared_ptr[CppViews] ViewsPtr "a2a_py::ViewsPtr"
+
     When deadline_after "a2a_py::deadline_after"(double)
+    cbool has_passed "a2a_py::has_passed"(const When&)
     void raise_interrupted "a2a_py::raise_interrupted"()
     int raise_pending "a2a_py::raise_pending"() except -1
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
@@ -337,6 +372,12 @@ cdef extern from *:
 
     cbool multiply "a2a_py::multiply"(int64_t, int64_t, int64_t&)
     cbool add "a2a_py::add"(int64_t, int64_t, int64_t&)
+
+    ViewsPtr start_views "a2a_py::start_views"(
+        CppCommunicator&, const void*, const DType&, const vector[int64_t]&, const When&
+    ) except +raise_current nogil
+    SharedMemory memory_of_view "a2a_py::memory_of_view"(const ViewsPtr&, const CppView&)
+    cbool wait_released_slice "a2a_py::wait_released_slice"(CppViews&, const When&) except +raise_current nogil
 
     SharedMemory allocate_shared "a2a_py::allocate_shared"(size_t) except +raise_current nogil
     SharedMemory hold_object "a2a_py::hold_object"(object) except +raise_current

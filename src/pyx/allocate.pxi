@@ -60,19 +60,30 @@ cdef object convert_like(object tensor):
     return jax.numpy.asarray
 
 
-cdef object empty_like(object like, DLDataType dtype, object shape):
-    """An array in shared memory as a tensor of the framework ``like`` names or comes from."""
+cdef str parse_like(object like):
+    """The framework that ``like`` names or comes from."""
     name = like if isinstance(like, str) else framework_of(like)
     if name not in ("numpy", "torch", "paddle", "jax", "a2a"):
         raise InvalidArgumentError(f"like is {shown(like)}; pass \"numpy\", \"torch\", \"paddle\", \"jax\" or one of "
                                    f"their tensors")
-    if name == "numpy":
-        # The dtype first: a missing ml_dtypes should not cost an allocation.
-        kind = numpy_dtype(dtype)
-        array = allocate_array(dtype, shape)
-        return np.ndarray(array.shape, kind, array)
-    array = allocate_array(dtype, shape)
-    if name == "a2a":
+    return name
+
+
+cdef object as_framework(SharedArray array, str framework):
+    """The array as a tensor of that framework, over the same memory."""
+    if framework == "a2a":
         return array
-    module = importlib.import_module("jax.dlpack" if name == "jax" else name)
-    return module.from_dlpack(array)
+    if framework == "numpy":
+        return np.ndarray(array.shape, numpy_dtype(array.tensor.dtype), array)
+    if framework == "jax":
+        import jax.dlpack
+        return jax.dlpack.from_dlpack(writable_twin(array) if array.readonly else array)
+    return importlib.import_module(framework).from_dlpack(array)
+
+
+cdef object empty_like(object like, DLDataType dtype, object shape):
+    """An array in shared memory as a tensor of the framework ``like`` names or comes from."""
+    name = parse_like(like)
+    if name == "numpy":
+        numpy_dtype(dtype)  # a missing ml_dtypes should not cost an allocation
+    return as_framework(allocate_array(dtype, shape), name)

@@ -84,6 +84,59 @@ cdef class Communicator(_Endpoint):
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None)
 
+    def allgather_views(self, tensor, like="numpy", *, timeout=None):
+        """Collective. Let every rank look at every rank's ``tensor`` where it is, read-only: no byte is copied, so it
+        takes the same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like``
+        names ("numpy", "torch", "paddle", "jax", or "a2a" for a SharedArray).
+
+        ``tensor`` lies in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
+        framework and any age. All ranks have the same dtype; shapes may differ, and each view has its owner's.
+
+        A rank must not write into its tensor before all others have released their views, which ``wait_released`` waits
+        for; it may drop it at any time. Torch, Paddle and JAX know no read-only tensors: a write into one of theirs
+        ends the process, as writes into read-only memory do.
+
+        Raises InvalidArgumentError for a tensor that lies elsewhere, UnsupportedError for one on a device and for ranks
+        on several hosts."""
+        cdef Call call
+        cdef View view
+        try:
+            parse_call(&call, Op.allgather_views, None, timeout)
+            framework = parse_like(like)
+            holder = view_of(tensor, "tensor", False, False, &view)
+            require_contiguous(&view, "tensor")
+            if memory_of(&view, "tensor") != Memory.host:
+                raise UnsupportedError(f"tensor is in {place_of(&view, 'tensor')} memory, which peers cannot look at; "
+                                       f"pass a tensor of empty(), or use allgather()")
+            set_call_dtype(&call, &view)
+            if framework == "numpy":
+                numpy_dtype(view.dtype)  # a missing ml_dtypes is told before the peers look
+        except BaseException as error:
+            raise self.refused(call, error)
+        views = self.look(call, view, framework)
+        del holder  # The memory was needed until here.
+        return views
+
+    cdef object look(self, const Call& call, const View& view, str framework):
+        """Start the operation and wait for it. What Ctrl-C interrupts goes on, with nobody here who looks."""
+        cdef CommPtr comm
+        cdef ViewsPtr started
+        cdef shared_ptr[CppWork] work
+        cdef When never
+        cdef vector[int64_t] shape
+        shape.assign(&view.shape[0], &view.shape[0] + view.ndim)
+        self.enter(call.op)
+        try:
+            comm = self.live()
+            with nogil:
+                started = start_views(dereference(comm), view.data, call.dtype, shape, call.deadline)
+            views = make_views(started, view.dtype, framework, self)
+            work = dereference(started).work()
+            finish(work, never)
+            return views
+        finally:
+            self.leave()
+
     def exchange(self, send, send_counts, *, stream=None, timeout=None):
         """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``.
         Returns (recv, recv_counts)."""

@@ -97,6 +97,13 @@ cdef SharedArray make_shared_array(DLDataType dtype, DLDevice device, object sha
     return array
 
 
+cdef SharedArray writable_twin(SharedArray array):
+    """The same memory without a word of being read-only, for JAX: it never writes, and takes legacy capsules only."""
+    twin = make_shared_array(array.tensor.dtype, array.tensor.device, array.shape)
+    twin.memory, twin.tensor.data = array.memory, array.tensor.data
+    return twin
+
+
 cdef SharedArray allocate_array(DLDataType dtype, object shape):
     """An array in memory that the peers can read."""
     cdef DLDevice host

@@ -82,10 +82,10 @@ TEST("memories and operations have names, also those that nobody knows") {
 
   const char* const names[] = {"alltoallv",     "alltoall", "alltoall_list", "allgather", "global_scatter",
                                "global_gather", "exchange", "barrier",       "split",     "group",
-                               "shrink",        "plan",     "close",         "connect"};
+                               "shrink",        "plan",     "close",         "connect",   "allgather_views"};
   uint8_t op = 0;
   for (const char* name : names) CHECK_EQ(std::string(to_string(Op{++op})), name);
-  CHECK_EQ(Op{op}, Op::connect);
+  CHECK_EQ(Op{op}, Op::allgather_views);
   CHECK_EQ(std::string(to_string(Op{0})), "unknown operation");
   CHECK_EQ(std::string(to_string(Op{static_cast<uint8_t>(op + 1)})), "unknown operation");
 }

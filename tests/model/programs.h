@@ -268,6 +268,50 @@ struct Death {
   }
 };
 
+// A rank looks at the tensor of another one, which writes into it again as soon as nobody looks.
+struct View {
+  static constexpr const char* kName = "a tensor is not written under those who look at it";
+  static constexpr int kThreads = 2, kVariants = 2;
+  PairLine_ line;
+  Viewing<Atomics> viewer;
+  Atomics::plain<int> tensor;
+
+  void run(int thread) {
+    if (thread == 0) {
+      if (variant() != 1) begin_viewing(viewer, 1);
+      publish(line, 1);
+      if (variant() == 1) begin_viewing(viewer, 1);
+      if (variant() == 2) end_viewing(viewer);
+      require(tensor == 0, "the tensor was written while somebody looked at it");
+      if (variant() != 2) end_viewing(viewer);
+    } else if (is_published(line, 1) && !is_viewing(viewer, 1)) {
+      tensor = 1;
+    }
+  }
+};
+
+// The owner gives up, and takes its tensor back from a peer whose line it has not seen. The peer has the owner's line.
+struct TakeBack {
+  static constexpr const char* kName = "who gives up sees who looks at its tensor, or is seen to give up";
+  static constexpr int kThreads = 2, kVariants = 2;
+  Words owner;
+  PairLine_ line;
+  Atomics::plain<int> tensor;
+
+  void run(int thread) {
+    if (thread == 0) {
+      const bool early = variant() == 1 && is_published(line, 1);
+      post_abort(owner, 5);
+      if (!(variant() == 1 ? early : is_published(line, 1))) tensor = 1;
+    } else {
+      const uint32_t early = variant() == 2 ? abort_of(owner) : 0;
+      publish(line, 1);
+      before_waking<Atomics>();
+      if ((variant() == 2 ? early : abort_of(owner)) == 0) require(tensor == 0, "a tensor was taken back under a view");
+    }
+  }
+};
+
 // Operations that are only compared: the reasons of a refusal, and of a disagreement, are there when their words are.
 struct Compare {
   static constexpr const char* kName = "a reason is there before the word that tells of it";

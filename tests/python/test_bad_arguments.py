@@ -143,6 +143,7 @@ METHODS: Methods = {
     "alltoall": (True, [TENSOR, TENSOR], USUAL),
     "alltoall_list": (True, [TENSOR_LIST, TENSOR_LIST], USUAL),
     "allgather": (True, [TENSOR, TENSOR], USUAL),
+    "allgather_views": (True, [TENSOR, st.one_of(TENSOR, st.sampled_from(["numpy", "a2a"]))], {"timeout": TIMEOUTS}),
     "exchange": (True, [TENSOR, COUNTS], USUAL),
     "global_scatter": (True, [TENSOR, COUNTS, COUNTS, TENSOR], USUAL),
     "global_gather": (True, [TENSOR, COUNTS, COUNTS, TENSOR], USUAL),

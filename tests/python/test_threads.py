@@ -17,6 +17,7 @@ CALLS: dict[str, Callable[[a2a.Communicator], Any]] = {
     "async": lambda comm: comm.alltoall(np.zeros(2), np.zeros(2), async_op=True),
     "barrier": lambda comm: comm.barrier(),
     "split": lambda comm: comm.split(0),
+    "views": lambda comm: comm.allgather_views(comm.empty(2)),
     "plan": lambda comm: comm.plan_alltoall(np.zeros(2), np.zeros(2)).run(np.zeros(2), np.zeros(2)),
 }
 

@@ -8,6 +8,7 @@
 #include "a2a/communicator_state.h"
 #include "a2a/hash.h"
 #include "transport/hosts/connect.h"
+#include "transport/shm/loans.h"
 
 namespace a2a {
 namespace {
@@ -74,6 +75,7 @@ Communicator::~Communicator() {
   if (state_->recorder != nullptr) state_->recorder->end(record::Fate::dropped);
   drop_devices();
   if (state_->host != nullptr) state_->host->leave(Left::dropped);  // works on devices may keep it alive
+  state_->home.loans().sweep();
 }
 
 std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options) {
@@ -312,6 +314,7 @@ void Communicator::close(std::optional<Deadline> deadline) {
     throw;
   }
   if (const auto host = leave(Left::closed)) host->see_off(std::chrono::milliseconds(50));
+  state_->home.loans().sweep();
 }
 
 bool Communicator::closed() const {
@@ -330,6 +333,7 @@ HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->f
 
 std::shared_ptr<std::byte> Communicator::allocate_shared(size_t bytes) {
   shm::Host& host = shm::Host::get();
+  host.loans().sweep();
   return {host.arena().allocate(bytes), [&host](std::byte* data) {
             if (!host.inherited()) host.arena().release(data);
           }};

@@ -13,6 +13,7 @@
 #include "a2a/plan.h"
 #include "a2a/transport.h"
 #include "a2a/types.h"
+#include "a2a/views.h"
 #include "a2a/work.h"
 
 namespace a2a {
@@ -101,6 +102,16 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
 
   // All ranks' byte strings in rank order (control traffic, not for bulk data).
   std::vector<std::string> allgather_bytes(std::string_view mine, Op op, std::optional<Deadline> deadline = {});
+
+  // Collective. Starts to show every rank's tensor to every other, without copying a byte of it: see Views. `data` is
+  // the tensor of that dtype and shape in C order, and lies in one block of allocate_shared() of this process. The
+  // dtype is the same on all ranks, the shapes may differ. Throws Error(invalid_argument) for memory that lies
+  // elsewhere, Error(unsupported) when the ranks live on several hosts; the peers then get Error(mismatch).
+  std::shared_ptr<Views> start_views(const void* data, DType dtype, std::span<const int64_t> shape,
+                                     std::optional<Deadline> deadline = {});
+  // The same, and waits until the views are there.
+  std::shared_ptr<Views> allgather_views(const void* data, DType dtype, std::span<const int64_t> shape,
+                                         std::optional<Deadline> deadline = {});
 
   // Collective over this communicator. Ranks with the same color form a group, ordered by (key, rank); a negative color
   // gives nullptr.

@@ -16,6 +16,10 @@ namespace a2a {
 
 class Bootstrap;
 
+namespace shm {
+struct Vicinity;
+}
+
 // A transport moves bytes between the ranks of one group. It knows bytes, peers and streams, never counts, dtypes
 // (beyond comparing them) or frameworks. Arguments were checked before they get here.
 class A2A_API Transport {
@@ -80,6 +84,9 @@ class A2A_API HostTransport : public Transport {
   virtual void see_off(std::chrono::milliseconds patience) = 0;
 
   virtual HostFacts facts() = 0;
+
+  // How this rank reaches the memory of the others; nothing where some of them live on another host.
+  virtual std::shared_ptr<const shm::Vicinity> vicinity() { return nullptr; }
 };
 
 }  // namespace a2a

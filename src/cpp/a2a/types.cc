@@ -95,6 +95,8 @@ const char* to_string(Op op) {
       return "close";
     case Op::connect:
       return "connect";
+    case Op::allgather_views:
+      return "allgather_views";
   }
   return "unknown operation";
 }

@@ -51,6 +51,7 @@ enum class Op : uint8_t {
   plan,
   close,
   connect,  // making a device communicator
+  allgather_views,
 };
 
 A2A_API const char* to_string(Op);

@@ -137,7 +137,7 @@ size_t Arena::take(size_t bytes, size_t alignment) {
     free_.erase(hole);
     if (skipped > 0) free_[hole] = skipped;
     if (hole_bytes - skipped > bytes) free_[start + bytes] = hole_bytes - skipped - bytes;
-    used_[start] = bytes;
+    used_[start] = {bytes};
     return start;
   }
   throw Error(Code::backend, "shared memory: no room for " + std::to_string(bytes) + " bytes in a segment of " +
@@ -184,17 +184,40 @@ std::byte* Arena::allocate(size_t bytes) {
 
 void Arena::release(std::byte* data) noexcept {
   std::lock_guard lock(mutex_);
-  const auto at = used_.find(offset(data));
-  const size_t start = at->first, bytes = at->second;
-  used_.erase(at);
+  const auto block = used_.find(offset(data));
+  block->second.released = true;
+  if (block->second.pins == 0) free_block(block);
+}
+
+void Arena::free_block(std::map<size_t, Allocation>::iterator block) noexcept {
+  const size_t start = block->first, bytes = block->second.bytes;
+  used_.erase(block);
   if (bytes >= kReturnToSystem) punch(fd(), start, bytes);
   give(start, bytes);
+}
+
+std::byte* Arena::pin(const std::byte* data, size_t bytes) {
+  if (!contains(data, bytes)) return nullptr;
+  std::lock_guard lock(mutex_);
+  auto block = used_.upper_bound(offset(data));
+  if (block == used_.begin()) return nullptr;
+  --block;
+  const size_t skipped = offset(data) - block->first;
+  if (block->second.released || skipped >= block->second.bytes || block->second.bytes - skipped < bytes) return nullptr;
+  ++block->second.pins;
+  return base() + block->first;
+}
+
+void Arena::unpin(std::byte* block) noexcept {
+  std::lock_guard lock(mutex_);
+  const auto at = used_.find(offset(block));
+  if (--at->second.pins == 0 && at->second.released) free_block(at);
 }
 
 size_t Arena::allocated() const {
   std::lock_guard lock(mutex_);
   size_t total = 0;
-  for (const auto& [offset, bytes] : used_) total += bytes;
+  for (const auto& [offset, block] : used_) total += block.bytes;
   return total;
 }
 

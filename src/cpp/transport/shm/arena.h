@@ -62,6 +62,11 @@ class Arena {
   std::byte* allocate(size_t bytes);
   void release(std::byte* data) noexcept;
 
+  // Keeps the allocated block in which all of these bytes lie from being used again, also once it is released, until
+  // it is unpinned as often. Returns its start, or nullptr when there is no such block.
+  std::byte* pin(const std::byte* data, size_t bytes);
+  void unpin(std::byte* block) noexcept;
+
   int fd() const { return fd_.get(); }
   std::byte* base() const { return mapping_.base(); }
   size_t bytes() const { return mapping_.bytes(); }
@@ -74,14 +79,20 @@ class Arena {
   size_t allocated() const;  // bytes, for tests of leaks
 
  private:
+  struct Allocation {
+    size_t bytes = 0;
+    unsigned pins = 0;
+    bool released = false;  // as soon as nobody pins it
+  };
   size_t take(size_t bytes, size_t alignment);
   void give(size_t offset, size_t bytes) noexcept;
+  void free_block(std::map<size_t, Allocation>::iterator block) noexcept;
 
   Fd fd_;
   Mapping mapping_;
   mutable std::mutex mutex_;
-  std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are merged
-  std::map<size_t, size_t> used_;
+  std::map<size_t, size_t> free_;      // offset -> bytes; neighbours are merged
+  std::map<size_t, Allocation> used_;  // by offset
 };
 
 }  // namespace a2a::shm

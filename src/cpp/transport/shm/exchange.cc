@@ -161,9 +161,23 @@ void Exchange::finish(Membership& m) {
 
 void Exchange::fail(Membership& m, const Error& error) {
   if (finished()) return;
+  if (batch_.last_look) look_once_more(m);
   error_.emplace(error);
   for (std::byte* list : lists_) m.arena().release(list);
   finished_.store(true, std::memory_order_release);
+}
+
+// This rank has told its peers that it gives up. One whose line is not there yet will see that and fail too, because
+// each of the two stores its own word and fences, in post_abort() and in wake_sleepers(), before it looks at the
+// other's.
+void Exchange::look_once_more(Membership& m) {
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer == m.rank() || pair(peer).in != Pair::In::awaited) continue;
+    try {
+      open(m, peer);
+    } catch (const Error&) {  // what this one wrote is nonsense; there is an error already
+    }
+  }
 }
 
 bool Exchange::needs(Membership& m, Rank peer) const {

@@ -86,6 +86,7 @@ class Exchange final : public Work {
   void give_up_pair(Membership& m, Rank peer);
   std::string quarrels() const;
   bool heard_all(Membership& m);
+  void look_once_more(Membership& m);
   void finish(Membership& m);
 
   Batch batch_;

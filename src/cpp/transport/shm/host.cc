@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "a2a/types.h"
+#include "transport/shm/loans.h"
 
 namespace a2a::shm {
 namespace {
@@ -39,7 +40,7 @@ Host& Host::get() {
   return *current;
 }
 
-Host::Host() : generation_(generation.load()) {
+Host::Host() : loans_(new Loans(*this)), generation_(generation.load()) {
   const size_t bytes = kBells * sizeof(BellWord);
   bells_fd_ = sealed_memfd("a2a-bells", bytes);
   bells_ = Mapping(bells_fd_.get(), bytes, true);

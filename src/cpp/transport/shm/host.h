@@ -16,6 +16,8 @@ using RankWords = RankBlock<StdAtomics>;
 using SeatWords = Seat<StdAtomics>;
 using BellWord = Bell<StdAtomics>;
 
+class Loans;
+
 constexpr int kBells = 1024;  // per process: one for each thread that is a rank
 
 // Lives until the process ends: exported tensors may outlive every communicator.
@@ -30,6 +32,9 @@ class Host {
   BellWord& bell(uint32_t index) { return reinterpret_cast<BellWord*>(bells_.base())[index]; }
   uint32_t take_bell();
   void give_bell(uint32_t index);
+
+  // What the ranks of this process have shown to others.
+  Loans& loans() { return *loans_; }
 
   // A random number that tells this process from all others; peers prove with it that they can read this memory.
   const uint64_t& nonce() const { return nonce_; }
@@ -47,6 +52,7 @@ class Host {
   friend void close_guarded_in_child();
 
   Arena arena_;
+  Loans* const loans_;  // never deleted, like this
   Fd bells_fd_;
   Mapping bells_;
   uint64_t nonce_ = 0;

@@ -132,6 +132,13 @@ struct Seat {
   typename A::template atomic<uint32_t> cpu;  // 1 + its number, 0 when unknown; only a hint
 };
 
+// Whether a rank looks at its peers' tensors (loans.h). In its own segment, for the peers that own the tensors. Used
+// again for other views, but for nothing else.
+template <class A>
+struct Viewing {
+  alignas(kCacheLine) typename A::template atomic<uint64_t> views;  // their number, 0 when it looks at none
+};
+
 // The word a rank sleeps on. The only word that peers write.
 template <class A>
 struct Bell {

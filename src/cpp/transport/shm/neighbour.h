@@ -46,6 +46,13 @@ struct Neighbour {
   std::atomic<bool> lost{false};
 };
 
+// All that a rank needs to look at its peers' memory, also when the communicator is gone.
+struct Vicinity {
+  Rank rank = 0;
+  std::vector<std::shared_ptr<Neighbour>> neighbours;  // by rank; empty at this rank's own place
+  std::shared_ptr<Progress> progress;
+};
+
 // What this host can do for the group.
 struct Surroundings {
   int ranks = 1;

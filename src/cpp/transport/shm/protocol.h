@@ -162,6 +162,27 @@ Left left_of(const RankBlock<A>& words) {
   return static_cast<Left>(words.left.load(std::memory_order_acquire));
 }
 
+// ---- looking at peers' tensors -------------------------------------------------------------------------------------
+
+// Says that this rank is going to look. Before it publishes the line that tells the owners of the word.
+template <class A>
+void begin_viewing(Viewing<A>& word, uint64_t views) {
+  word.views.store(views, std::memory_order_relaxed);
+}
+
+// Says that it does so no more. All its looks come before.
+template <class A>
+void end_viewing(Viewing<A>& word) {
+  word.views.store(0, std::memory_order_release);
+}
+
+// Whether a peer may still look at the tensor that this rank has shown it. Once false, always false: then the memory
+// may be written.
+template <class A>
+bool is_viewing(const Viewing<A>& word, uint64_t views) {
+  return word.views.load(std::memory_order_acquire) == views;
+}
+
 // ---- comparing operations that run elsewhere -----------------------------------------------------------------------
 
 template <class A>

@@ -23,8 +23,8 @@ std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstr
 ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<Progress> progress,
                            Surroundings surroundings, std::vector<std::shared_ptr<Neighbour>> neighbours,
                            std::span<const uint64_t> blocks, std::vector<Rank> names)
-    : membership_(rank, std::move(block), std::move(progress), surroundings, std::move(neighbours), blocks,
-                  std::move(names)) {
+    : membership_(rank, std::move(block), progress, surroundings, neighbours, blocks, std::move(names)),
+      vicinity_(std::make_shared<Vicinity>(Vicinity{rank, std::move(neighbours), std::move(progress)})) {
   std::lock_guard lock(membership_.progress().mutex());
   membership_.progress().enter(this);
 }

@@ -38,6 +38,7 @@ class ShmTransport final : public HostTransport, private Active {
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
+  std::shared_ptr<const Vicinity> vicinity() override { return vicinity_; }
 
   int size() const { return membership_.size(); }
 
@@ -72,6 +73,7 @@ class ShmTransport final : public HostTransport, private Active {
   bool vm_readv();  // of every peer
 
   Membership membership_;
+  std::shared_ptr<const Vicinity> vicinity_;
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their numbers; the first kSlots may be posted
   std::optional<Error> broken_;
 };

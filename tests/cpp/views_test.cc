@@ -1,0 +1,259 @@
+// Views of the peers' tensors: what they show, and when memory is used again.
+#include "a2a/views.h"
+
+#include <algorithm>
+#include <array>
+#include <latch>
+#include <numeric>
+
+#include "check.h"
+#include "ranks.h"
+#include "transport/shm/host.h"
+#include "transport/shm/loans.h"
+
+namespace {
+
+using namespace a2a;
+using shm::Host;
+
+constexpr DType kInt32{0, 32, 1};
+
+// A tensor of shape (rows, 3) whose numbers tell its rank and the round.
+std::shared_ptr<std::byte> tensor_of(int rank, int64_t rows, int round) {
+  auto memory = Communicator::allocate_shared(static_cast<size_t>(rows) * 3 * sizeof(int32_t));
+  auto* const numbers = reinterpret_cast<int32_t*>(memory.get());
+  std::iota(numbers, numbers + rows * 3, 1'000'000 * rank + 1000 * round);
+  return memory;
+}
+
+bool shows(const View& view, int rank, int64_t rows, int round) {
+  if (view.shape != std::vector<int64_t>{rows, 3} || view.bytes != static_cast<size_t>(rows) * 12) return false;
+  const auto* const numbers = reinterpret_cast<const int32_t*>(view.data);
+  for (int64_t i = 0; i < rows * 3; ++i) {
+    if (numbers[i] != 1'000'000 * rank + 1000 * round + i) return false;
+  }
+  return true;
+}
+
+int64_t rows_of(int rank, int round) { return (rank * 7 + round * 3) % 20; }
+
+TEST("every rank sees every tensor, of any number of rows, none among them") {
+  for (const int n : {1, 2, 3, 5, 8}) {
+    const check::Note note("ranks", static_cast<uint64_t>(n));
+    ranks::everywhere(n, [](Communicator& comm) {
+      for (int round = 0; round < 20; ++round) {
+        const std::array<int64_t, 2> shape{rows_of(comm.rank(), round), 3};
+        const auto tensor = tensor_of(comm.rank(), shape[0], round);
+        const auto views = comm.allgather_views(tensor.get(), kInt32, shape);
+        for (Rank r = 0; r < comm.size(); ++r) CHECK(shows(views->view(r), r, rows_of(r, round), round));
+        CHECK(!views->released());
+        views->release();
+        views->release();
+        CHECK(views->released());
+        CHECK_THROWS(Code::invalid_argument, "released", views->view(0));
+        CHECK(views->wait_released(Deadline::after_seconds(30)));
+      }
+      comm.close();
+    });
+  }
+}
+
+TEST("an owner's memory is used again when everybody has released it, and not before") {
+  ranks::as_processes(3, [](Communicator& comm) {
+    shm::Arena& arena = Host::get().arena();
+    const std::array<int64_t, 2> shape{2000, 3};
+    comm.allgather_views(nullptr, kInt32, std::array<int64_t, 1>{0})->release();  // the slots are there now
+    comm.barrier();
+    Communicator::allocate_shared(1);
+    const size_t before = arena.allocated();
+    auto tensor = tensor_of(comm.rank(), shape[0], 1);
+    const auto views = comm.allgather_views(tensor.get(), kInt32, shape);
+    tensor.reset();
+    auto other = tensor_of(9, shape[0], 9);  // would be where the tensor was
+    comm.barrier();
+    for (Rank r = 0; r < comm.size(); ++r) CHECK(shows(views->view(r), r, shape[0], 1));
+    other.reset();
+    comm.barrier();
+    if (comm.rank() != 2) views->release();
+    if (comm.rank() != 2) CHECK(!views->wait_released(Deadline::after_seconds(0.05)));
+    CHECK(arena.allocated() > before);
+    comm.barrier();
+    views->release();
+    CHECK(views->wait_released(Deadline::after_seconds(30)));
+    Communicator::allocate_shared(1);
+    CHECK_EQ(arena.allocated(), before);
+    comm.close();
+  });
+}
+
+TEST("ten thousand rounds leave nothing in the segment") {
+  ranks::everywhere(2, [](Communicator& comm) {
+    shm::Arena& arena = Host::get().arena();
+    const auto round = [&] {
+      const std::array<int64_t, 2> shape{100, 3};
+      const auto tensor = tensor_of(comm.rank(), shape[0], 0);
+      comm.allgather_views(tensor.get(), kInt32, shape);
+    };
+    const auto usage = [&] {
+      comm.barrier();
+      Communicator::allocate_shared(1);
+      comm.barrier();
+      const size_t bytes = arena.allocated();
+      comm.barrier();
+      return bytes;
+    };
+    for (int i = 0; i < 10; ++i) round();
+    const size_t before = usage();
+    for (int i = 0; i < 5000; ++i) round();
+    CHECK_EQ(usage(), before);
+    comm.close();
+  });
+}
+
+TEST("views outlive their communicator, their owner's tensor and its process") {
+  ranks::as_processes(2, [](Communicator& comm) {
+    const std::array<int64_t, 2> shape{5000, 3};
+    auto tensor = tensor_of(comm.rank(), shape[0], 0);
+    auto views = comm.allgather_views(tensor.get(), kInt32, shape);
+    const auto end = comm.allgather_views(nullptr, kInt32, std::array<int64_t, 1>{0});
+    const View theirs = views->view(1 - comm.rank());
+    tensor.reset();
+    comm.close();
+    if (comm.rank() == 1) _exit(0);
+    CHECK(shows(theirs, 1, shape[0], 0));
+    CHECK(end->wait_released(Deadline::after_seconds(30)));  // the peer's process is gone
+    const auto other = tensor_of(9, shape[0], 9);
+    CHECK(shows(theirs, 1, shape[0], 0));
+    CHECK(shows(views->view(0), 0, shape[0], 0));
+  });
+}
+
+TEST("what cannot be shown is refused, and the peers hear of it") {
+  ranks::everywhere(3, [](Communicator& comm) {
+    const auto tensor = tensor_of(comm.rank(), 10, 0);
+    const std::array<int64_t, 2> shape{10, 3};
+    std::array<int32_t, 30> own{};
+    struct Bad {
+      const void* data;
+      std::vector<int64_t> shape;
+      const char* why;
+    };
+    const Bad bad[] = {{own.data(), {10, 3}, "shared memory"},
+                       {tensor.get(), {100, 3}, "shared memory"},
+                       {tensor.get(), {-1, 3}, "-1"},
+                       {tensor.get(), {1L << 40, 1L << 40}, "shape"},
+                       {tensor.get(), std::vector<int64_t>(65, 1), "65"}};
+    for (const Bad& b : bad) {
+      if (comm.rank() == 1) {
+        CHECK_THROWS(Code::invalid_argument, b.why, comm.allgather_views(b.data, kInt32, b.shape));
+      } else {
+        CHECK_THROWS(Code::mismatch, "rank 1 does not take part", comm.allgather_views(tensor.get(), kInt32, shape));
+      }
+    }
+    const DType dtype{static_cast<uint8_t>(comm.rank() == 2 ? 2 : 0), 32, 1};
+    CHECK_THROWS(Code::mismatch, "dtype", comm.allgather_views(tensor.get(), dtype, shape));
+    if (comm.rank() == 0) {
+      CHECK_THROWS(Code::mismatch, "allgather_views", comm.barrier());
+    } else {
+      CHECK_THROWS(Code::mismatch, "barrier", comm.allgather_views(tensor.get(), kInt32, shape));
+    }
+    const auto views = comm.allgather_views(tensor.get(), kInt32, shape);  // in step again
+    for (Rank r = 0; r < 3; ++r) CHECK(shows(views->view(r), r, 10, 0));
+    comm.close();
+  });
+}
+
+TEST("who gives up keeps its tensor for a peer that has seen it already") {
+  std::latch shown(1), seen(1), gone(1), checked(1);
+  ranks::as_threads(2, [&](Communicator& comm) {
+    const std::array<int64_t, 2> shape{2000, 3};
+    auto tensor = tensor_of(comm.rank(), shape[0], 1);
+    if (comm.rank() == 0) {
+      const auto views = comm.start_views(tensor.get(), kInt32, shape);
+      shown.count_down();
+      seen.wait();  // without a look at the peer's line
+      comm.abort("enough");
+      CHECK_THROWS(Code::aborted, "enough", views->work()->wait());
+      tensor.reset();
+      views->release();
+      const auto other = tensor_of(9, shape[0], 9);
+      gone.count_down();
+      checked.wait();
+      CHECK(views->wait_released(Deadline::after_seconds(30)));
+    } else {
+      shown.wait();
+      const auto views = comm.allgather_views(tensor.get(), kInt32, shape);
+      seen.count_down();
+      gone.wait();
+      CHECK(shows(views->view(0), 0, shape[0], 1));
+      views->release();
+      checked.count_down();
+    }
+  });
+}
+
+TEST("whatever a peer says of its tensor, a view lies in its segment or is refused") {
+  check::Random random(check::seed());
+  Host& host = Host::get();
+  shm::Arena peers;
+  auto* const slot = new (peers.allocate(sizeof(shm::Slot))) shm::Slot{};
+  auto vicinity = std::make_shared<shm::Vicinity>();
+  vicinity->neighbours = {nullptr, std::make_shared<shm::Neighbour>()};
+  shm::Neighbour& peer = *vicinity->neighbours[1];
+  shm::SeatWords seat{};
+  peer.base = peers.base(), peer.bytes = peers.bytes(), peer.seat = &seat, peer.bell = &host.bell(0);
+  const auto mine = tensor_of(0, 4, 0);
+  shm::Loan loan(host, vicinity, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
+  const uint64_t end = peers.bytes();
+  const uint64_t odd[] = {0, 1, 12, 64, end - 48, end - 47, end, end + 1, end - sizeof(shm::Slot), UINT64_MAX};
+  const auto any = [&] { return odd[random.in(size_t{0}, std::size(odd) - 1)]; };
+  size_t good = 0, bad = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const uint64_t where = peers.offset(reinterpret_cast<const std::byte*>(slot));
+    loan.cards()[1] = {random.chance(0.3) ? any() : 0, random.chance(0.2) ? any() : 48,
+                       random.chance(0.2) ? any() : where, 1 + any() % 3};
+    slot->dims = random.chance(0.2) ? any() : 2;
+    slot->shape[0] = random.chance(0.2) ? static_cast<int64_t>(any()) : 4;
+    slot->shape[1] = 3;
+    loan.lent(false);
+    try {
+      const View view = loan.view(1);
+      CHECK(view.data >= peers.base() && view.bytes <= end && view.data <= peers.base() + (end - view.bytes));
+      size_t bytes = 4;
+      for (const int64_t entries : view.shape) bytes *= static_cast<size_t>(entries);
+      CHECK_EQ(bytes, view.bytes);
+      ++good;
+    } catch (const Error& error) {
+      CHECK_EQ(error.code(), Code::backend);
+      ++bad;
+    }
+  }
+  CHECK(good > 1000 && bad > 1000);
+  loan.end_viewing();
+}
+
+TEST("a pinned block stays, and goes when it was let go of and unpinned") {
+  shm::Arena arena;
+  std::byte* const block = arena.allocate(1000);
+  std::byte* const next = arena.allocate(64);
+  CHECK(arena.pin(block + 10, 990) == block);
+  CHECK(arena.pin(block + 999, 1) == block);
+  CHECK(arena.pin(block + 10, 1100) == nullptr);
+  CHECK(arena.pin(next + 64, 1) == nullptr);
+  CHECK(arena.pin(arena.base() - 1, 1) == nullptr);
+  CHECK(arena.pin(arena.base() + arena.bytes(), 1) == nullptr);
+  const size_t all = arena.allocated();
+  arena.release(block);
+  CHECK_EQ(arena.allocated(), all);
+  CHECK(arena.pin(block, 1) == nullptr);  // nobody's any more
+  arena.unpin(block);
+  CHECK_EQ(arena.allocated(), all);
+  arena.unpin(block);
+  CHECK_EQ(arena.allocated(), 64);
+  CHECK(arena.allocate(1000) == block);
+  CHECK(arena.pin(next, 64) == next);
+  arena.unpin(next);
+  CHECK_EQ(arena.allocated(), all);
+}
+
+}  // namespace
