@@ -75,8 +75,8 @@ def meet(store: Any, name: str, rank: int, size: int, timeout: float) -> a2a.Com
     _meetings[name] += 1
     if comm is None and rank == 0:
         warnings.warn(
-            f"the {size} ranks of process group {name!r} live on {hosts} hosts, and a2a exchanges host tensors within "
-            "one; torch's own backend carries them",
+            f"the {size} ranks of process group {name!r} live on {hosts} hosts, which a2a does not connect through a "
+            "store of torch's, that knows no secret; torch's own backend carries host tensors",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -460,7 +460,8 @@ class TcpBootstrap:
     all ranks are there; ":port" is 127.0.0.1. The others connect, and try again for ``timeout`` seconds, which is also
     the deadline of each allgather. The ranks of a meeting give the same ``job`` and the same ``secret``, at least 16
     bytes; None is what A2A_SECRET_FILE or A2A_SECRET hold. Both ends of a connection prove that they know it, and every
-    message is authenticated; nothing is encrypted (docs/security.md). The connections last as long as the object.
+    message is authenticated; nothing is encrypted (docs/security.md). The connections last as long as the object. A
+    communicator of ranks on several hosts has connections of its own, between all of them.
 
     Raises InvalidArgumentError when the secrets, jobs or sizes differ, a rank joins twice, or rank 0 cannot have the
     address; UnsupportedError when a rank runs another version; TimeoutError naming the ranks that did not come. An

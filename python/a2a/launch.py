@@ -16,10 +16,11 @@ launchers are nested (``a2a run`` inside torchrun inside srun):
 
 Otherwise the program is one rank. A2A_JOB alone replaces the name of the job under every launcher.
 
-Ranks of one host meet there, and those that MPI's launchers placed on several hosts through MPI. Other ranks on several
-hosts meet over TCP at MASTER_ADDR, on port MASTER_PORT + A2A_PORT_OFFSET (1 unless set); torchrun sets the first two.
-A2A_BOOTSTRAP=tcp://host:port is another place, whatever the launcher says. Over TCP they need a common secret:
-A2A_SECRET_FILE or A2A_SECRET.
+Ranks of one host meet there, and those that MPI's launchers placed on several hosts through MPI, which then connects
+them. Other ranks on several hosts, those too that A2A_HOSTS assigns, meet over TCP at MASTER_ADDR, on port
+MASTER_PORT + A2A_PORT_OFFSET (1 unless set); torchrun sets the first two. A2A_BOOTSTRAP=tcp://host:port is another
+place, whatever the launcher says. Over TCP they need a common secret, A2A_SECRET_FILE or A2A_SECRET, and hosts are then
+connected by TCP, too.
 """
 
 from __future__ import annotations
@@ -100,14 +101,14 @@ def init(
 
     ``rank`` and ``size`` are given together or found in the environment, which also says where ranks meet by the name
     ``job`` (see ``a2a.launch``). Or they meet through ``bootstrap``: a TcpBootstrap, any object whose
-    ``allgather(bytes)`` returns the list of all ranks' strings, or a communicator of mpi4py, whose ranks may live on
-    several hosts. So may those that an ``mpiexec`` started. ``timeout`` in seconds bounds this call and is the default
-    deadline of every operation. Every rank calls init() equally often; each call makes an independent communicator.
-    ``check``, "off", "first" or "always", says when ranks compare what they are about to do on devices
-    (docs/transports.md); None is A2A_CHECK, or "first".
+    ``allgather(bytes)`` returns the list of all ranks' strings, or a communicator of mpi4py. Ranks of a TcpBootstrap or
+    of mpi4py may live on several hosts; so may those that torchrun or an ``mpiexec`` started. ``timeout`` in seconds
+    bounds this call and is the default deadline of every operation. Every rank calls init() equally often; each call
+    makes an independent communicator. ``check``, "off", "first" or "always", says when ranks compare what they are
+    about to do on devices (docs/transports.md); None is A2A_CHECK, or "first".
 
     Raises InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the ranks live on
-    several hosts and no MPI connects them, TimeoutError when ranks do not come."""
+    several hosts and neither MPI nor TCP connects them, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
     if _is_mpi(bootstrap):
@@ -157,7 +158,7 @@ def _tcp_place(launch: Launch) -> str | None:
     if place := _named_place():
         return place
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if not launch.several_hosts or launch.launcher in _MPI_LAUNCHERS or not host or not port:
+    if not _several_hosts(launch) or launch.launcher in _MPI_LAUNCHERS or not host or not port:
         return None
     number = _integer(os.environ, "MASTER_PORT", 0) + _integer(os.environ, "A2A_PORT_OFFSET", 1)
     return f"{f'[{host}]' if ':' in host else host}:{number}"
@@ -173,17 +174,34 @@ def _named_place() -> str | None:
 
 
 def _between_hosts(launch: Launch) -> CoreBootstrap | None:
-    """How ranks on several hosts meet; None when they all live on one."""
-    assigned = os.environ.get("A2A_HOSTS")
-    several = launch.several_hosts or (assigned and f"A2A_HOSTS={assigned}")
+    """How ranks on several hosts meet if not over TCP; None when they all live on one."""
+    several = _several_hosts(launch)
     if not several:
         return None
     if launch.launcher in _MPI_LAUNCHERS:
         return mpi_bootstrap()
     raise UnsupportedError(
-        f"{launch.launcher} placed the ranks on several hosts ({several}); start them with mpiexec, whose MPI then "
-        "carries what goes between hosts"
+        f"{launch.launcher} placed the ranks on several hosts ({several}); set A2A_BOOTSTRAP=tcp://host:port, an "
+        "address of rank 0's host, and A2A_SECRET_FILE, or start them with mpiexec: TCP or MPI then carries what goes "
+        "between hosts"
     )
+
+
+def _several_hosts(launch: Launch) -> str:
+    assigned = os.environ.get("A2A_HOSTS")
+    return launch.several_hosts or (f"A2A_HOSTS={assigned}" if assigned else "")
+
+
+def meeting_of(launch: Launch) -> str:
+    """How init() would have these ranks meet, in words."""
+    if launch.size == 1:
+        return "alone"
+    place, several = _tcp_place(launch), _several_hosts(launch)
+    if place:
+        return f"over TCP at {place}" + (", TCP between hosts" if several else "")
+    if not several:
+        return "on this host"
+    return "through MPI, MPI between hosts" if launch.launcher in _MPI_LAUNCHERS else "nowhere: see docs/transports.md"
 
 
 def _require_one_host(launch: Launch) -> None:

@@ -138,8 +138,11 @@ cdef extern from *:
         if (!check_(context_)) throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
       }
 
-      std::shared_ptr<a2a::hosts::Network> network() const override {
-        return inner_ == nullptr ? nullptr : inner_->network();
+      bool has_network() const override { return inner_ != nullptr && inner_->has_network(); }
+
+      std::shared_ptr<a2a::hosts::Network> network(a2a::Deadline deadline) override {
+        const a2a::SignalWatch signals(&interrupted);
+        return inner_->network(deadline);
       }
 
      private:
@@ -192,5 +195,5 @@ cdef extern from *:
     CommPtr create_communicator "a2a_py::create"(
         int, int, double, Check, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
         cbool (*)(PyObject*) noexcept nogil, PyObject*, BootstrapPtr
-    ) except +raise_current nogil
+    ) except +raise_interrupted nogil
     BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(cbool, int, const string&) except +raise_current nogil

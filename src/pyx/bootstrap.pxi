@@ -164,6 +164,8 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
     meeting.bootstrap, meeting.size, meeting.timeout = bootstrap, size, seconds
     if isinstance(bootstrap, CoreBootstrap):
         inner = (<CoreBootstrap> bootstrap).bootstrap
+    elif isinstance(bootstrap, TcpBootstrap):
+        inner = (<TcpBootstrap> bootstrap).bootstrap
     try:
         with nogil:
             comm = create_communicator(

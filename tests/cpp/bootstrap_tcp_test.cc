@@ -1,13 +1,9 @@
 // Ranks meet over TCP, as threads of this program. What strangers and broken peers can do is in test_tcp_bootstrap.py.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <latch>
 
 #include "a2a/bootstrap.h"
 #include "check.h"
+#include "tcp.h"
 
 namespace {
 
@@ -15,18 +11,6 @@ using a2a::Code;
 using a2a::Deadline;
 
 const std::string kSecret = "0123456789abcdef";
-
-std::string free_address() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(at);
-  auto* raw = reinterpret_cast<sockaddr*>(&at);
-  CHECK(::bind(fd, raw, length) == 0 && ::getsockname(fd, raw, &length) == 0);
-  ::close(fd);
-  return "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
-}
 
 std::shared_ptr<a2a::Bootstrap> join(int rank, int size, const std::string& address, const std::string& job = "job",
                                      const std::string& secret = kSecret, double timeout = 20) {

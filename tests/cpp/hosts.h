@@ -1,5 +1,6 @@
 // Runs a test with ranks on several hosts: threads of this program, between which a network of the tests' own carries
-// what would go from host to host. Its messages overtake each other whenever they can.
+// what would go from host to host. Its messages overtake each other whenever they can. With --network=tcp it goes over
+// TCP, through this machine's kernel.
 #pragma once
 
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "ranks.h"
+#include "tcp.h"
 #include "transport/hosts/network.h"
 #include "transport/hosts/network_bootstrap.h"
 
@@ -147,11 +149,37 @@ class LoopbackBootstrap final : public a2a::Bootstrap {
   std::vector<std::string> allgather(std::string_view mine, a2a::Deadline deadline) override {
     return meeting_->allgather(mine, deadline);
   }
-  std::shared_ptr<a2a::hosts::Network> network() const override { return network_; }
+  bool has_network() const override { return true; }
+  std::shared_ptr<a2a::hosts::Network> network(a2a::Deadline) override { return network_; }
 
  private:
   std::shared_ptr<a2a::Bootstrap> meeting_;
   std::shared_ptr<a2a::hosts::Network> network_;
+};
+
+// What the ranks of a test meet through.
+class MeetingPlace {
+ public:
+  explicit MeetingPlace(int size)
+      : size_(size),
+        tcp_(check::option("network", "") == "tcp"),
+        address_(free_address()),
+        hub_(std::make_shared<Hub>(size)),
+        meetings_(a2a::thread_bootstraps(size)) {}
+
+  std::shared_ptr<a2a::Bootstrap> join(int rank) const {
+    if (tcp_)
+      return a2a::tcp_bootstrap(rank, size_, "job", address_, "0123456789abcdef", a2a::Deadline::after_seconds(60));
+    return std::make_shared<LoopbackBootstrap>(meetings_[static_cast<size_t>(rank)],
+                                               std::make_shared<LoopbackNetwork>(hub_, rank));
+  }
+
+ private:
+  int size_;
+  bool tcp_;
+  std::string address_;
+  std::shared_ptr<Hub> hub_;
+  std::vector<std::shared_ptr<a2a::Bootstrap>> meetings_;
 };
 
 class Setting {
@@ -168,11 +196,9 @@ class Setting {
 // `hosts` as in A2A_HOSTS.
 inline void on_hosts(const std::string& hosts, int n, const ranks::Body& body, double timeout = 60) {
   const Setting assigned("A2A_HOSTS", hosts);
-  const auto hub = std::make_shared<Hub>(n);
-  const auto meetings = a2a::thread_bootstraps(n);
+  const MeetingPlace place(n);
   check::threads(n, [&](int rank) {
-    LoopbackBootstrap bootstrap(meetings[static_cast<size_t>(rank)], std::make_shared<LoopbackNetwork>(hub, rank));
-    const auto comm = a2a::Communicator::create(rank, n, bootstrap, {timeout});
+    const auto comm = a2a::Communicator::create(rank, n, *place.join(rank), {timeout});
     CHECK(comm->host_facts().hosts > 1);
     body(*comm);
   });

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "transport/hosts/connect.h"
+#include "transport/hosts/wire.h"
 
 namespace {
 
@@ -101,21 +102,17 @@ uint64_t messages(Communicator& comm, Body&& body) {
   return sum;
 }
 
-std::unique_ptr<HostTransport> transport_of(Rank rank, int n, const std::vector<std::shared_ptr<Bootstrap>>& meetings,
-                                            const std::shared_ptr<hosts_test::Hub>& hub) {
-  hosts_test::LoopbackBootstrap bootstrap(meetings[static_cast<size_t>(rank)],
-                                          std::make_shared<hosts_test::LoopbackNetwork>(hub, rank));
-  return hosts::connect(rank, n, bootstrap, Deadline::after_seconds(60));
+std::unique_ptr<HostTransport> transport_of(Rank rank, int n, const hosts_test::MeetingPlace& place) {
+  return hosts::connect(rank, n, *place.join(rank), Deadline::after_seconds(60));
 }
 
 // Bare transports of ranks on two hosts, in turn.
 void transports(int n, const std::function<void(Rank, HostTransport&)>& body) {
   const Setting assigned("A2A_HOSTS", n == 4 ? "0,1,0,1" : "0,1,0");
-  const auto hub = std::make_shared<hosts_test::Hub>(n);
-  const auto meetings = thread_bootstraps(n);
+  const hosts_test::MeetingPlace place(n);
   const auto done = thread_bootstraps(n);
   check::threads(n, [&](int rank) {
-    const auto transport = transport_of(rank, n, meetings, hub);
+    const auto transport = transport_of(rank, n, place);
     body(rank, *transport);
     done[static_cast<size_t>(rank)]->allgather("", Deadline::after_seconds(60));  // nobody leaves before
   });
@@ -204,6 +201,25 @@ TEST("groups of one host and of several") {
   });
 }
 
+TEST("a message to oneself, and one to another") {
+  const hosts_test::MeetingPlace place(2);
+  const auto done = thread_bootstraps(2);
+  check::threads(2, [&](int rank) {
+    const auto network = place.join(rank)->network(Deadline::after_seconds(60));
+    const std::string to_itself = hosts::message({5, hosts::Kind::text, rank, 1}, "to itself");
+    network->post(rank, to_itself);
+    const auto message = network->take(5);
+    CHECK(message && message->from == rank && message->bytes == to_itself);
+    network->post(1 - rank, hosts::message({6, hosts::Kind::text, rank, 1}, "to the other"));
+    std::optional<hosts::Message> other;
+    const auto until = Deadline::after_seconds(20);
+    while (!other && !until.passed()) other = network->take(6);
+    CHECK(other && other->from == 1 - rank);
+    done[static_cast<size_t>(rank)]->allgather("", Deadline::after_seconds(60));
+    CHECK(!network->lost(1 - rank) && network->flushed());
+  });
+}
+
 TEST("what is impossible between hosts, and settings that make no sense") {
   on_hosts(2, [](Communicator& comm) {
     CHECK_THROWS(Code::unsupported, "live on 2 hosts", comm.shrink());
@@ -211,10 +227,8 @@ TEST("what is impossible between hosts, and settings that make no sense") {
   });
   const auto refused = [](const char* setting, const char* value, const char* why) {
     const Setting wrong(setting, value);
-    const auto hub = std::make_shared<hosts_test::Hub>(2);
-    const auto meetings = thread_bootstraps(2);
-    check::threads(2,
-                   [&](int rank) { CHECK_THROWS(Code::invalid_argument, why, transport_of(rank, 2, meetings, hub)); });
+    const hosts_test::MeetingPlace place(2);
+    check::threads(2, [&](int rank) { CHECK_THROWS(Code::invalid_argument, why, transport_of(rank, 2, place)); });
   };
   refused("A2A_HOSTS", "0,1,1", "names the hosts of 3 ranks, there are 2");
   refused("A2A_HOSTS", "0,", "has an empty name");

@@ -1,4 +1,4 @@
-"""What ranks do in test_mpi.py. Run by mpiexec: ``python mpi_ranks.py NAME [ARGUMENT...]``."""
+"""What ranks do in test_mpi.py and test_tcp_network.py: ``python mpi_ranks.py NAME [ARGUMENT...]``."""
 
 from __future__ import annotations
 
@@ -139,6 +139,20 @@ def killed() -> None:
     leave_together()
 
 
+def unplugged() -> None:
+    """The last rank's host loses its network while the others wait for it."""
+    comm = a2a.init(timeout=20)
+    exchange(comm, 10)
+    if comm.rank == comm.size - 1:
+        say("ready")
+        time.sleep(60)
+    time.sleep(0.5)
+    counts = [50_000] * comm.size
+    send, recv = np.zeros(sum(counts)), np.zeros(sum(counts))
+    say(comm.rank, outcome(lambda: comm.alltoallv(send, counts, recv, counts, timeout=2)))
+    leave_together()
+
+
 def leaves() -> None:
     """The last rank lets go of its communicator."""
     comm = a2a.init(timeout=20)
@@ -235,6 +249,22 @@ def forked() -> None:
         sys.exit(0)
     os.waitpid(child, 0)
     exchange(comm, 10)
+    comm.close()
+    say("parent", comm.rank, "is fine")
+
+
+def forks() -> None:
+    """What a child inherits is the parent's."""
+    comm = a2a.init(timeout=30)
+    exchange(comm, 10)
+    child = os.fork()
+    if child == 0:
+        say("child", outcome(lambda: exchange(comm, 10)).partition(":")[0])
+        del comm
+        os._exit(0)
+    exchange(comm, 1000)
+    os.waitpid(child, 0)
+    exchange(comm, 100_000)
     comm.close()
     say("parent", comm.rank, "is fine")
 

@@ -18,6 +18,11 @@ def _ip(*arguments: str, check: bool = True) -> None:
     subprocess.run(["ip", *arguments], check=check, capture_output=True, timeout=20)
 
 
+def namespace(number: int) -> str:
+    """The name of one of this process's hosts."""
+    return f"a2a-{os.getpid() % 100_000:x}-{number}"
+
+
 @contextlib.contextmanager
 def hosts(count: int) -> Iterator[list[str]]:
     """The addresses of ``count`` new hosts. Raises OSError where they cannot be made."""
@@ -25,7 +30,7 @@ def hosts(count: int) -> Iterator[list[str]]:
         raise OSError("only root can, with the command ip")
     tag = f"{os.getpid() % 100_000:x}"
     bridge, network = f"a2ab{tag}", NETWORK.format(os.getpid() % 200 + 20)
-    names = [f"a2a-{tag}-{number}" for number in range(count)]
+    names = [namespace(number) for number in range(count)]
     addresses = [f"{network}.{number + 10}" for number in range(count)]
     try:
         try:
@@ -60,8 +65,7 @@ def _add(name: str, address: str, bridge: str, cable: str, gateway: str) -> None
 
 def remote_shell(path: Path, addresses: list[str]) -> Path:
     """A program that runs a command on one of the hosts, called as ssh is."""
-    tag = f"{os.getpid() % 100_000:x}"
-    cases = "\n".join(f"  {address}) name=a2a-{tag}-{number} ;;" for number, address in enumerate(addresses))
+    cases = "\n".join(f"  {address}) name={namespace(number)} ;;" for number, address in enumerate(addresses))
     path.write_text(
         "#!/bin/sh\n"
         'while [ "${1#-}" != "$1" ]; do shift; done\n'

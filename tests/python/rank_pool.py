@@ -15,7 +15,9 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
+from commands import command
 from mpi import LIBRARIES
+from tcp_peer import free_address
 
 import a2a
 from a2a._core import host_facts
@@ -34,15 +36,16 @@ class RankFailure(AssertionError):
 
 class Pool:
     """``n`` ranks, as processes, as threads of this one, or as processes on the hosts of a list as in A2A_HOSTS, which
-    MPI connects. Use as a context manager."""
+    ``network``, "MPI" or "TCP", connects. Use as a context manager."""
 
-    def __init__(self, n: int, threads: bool = False, hosts: str = "") -> None:
-        self.n, self.threads, self.hosts = n, threads, hosts
+    def __init__(self, n: int, threads: bool = False, hosts: str = "", network: str = "MPI") -> None:
+        self.n, self.threads, self.hosts, self.network = n, threads, hosts, network
         self._ranks: list[connection.Connection] = []
         self._spawner: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.n} {f'on {self.hosts}' if self.hosts else 'threads' if self.threads else 'processes'}>"
+        place = f"on {self.hosts} over {self.network}" if self.hosts else "threads" if self.threads else "processes"
+        return f"<{self.n} {place}>"
 
     def __enter__(self) -> Pool:
         return self
@@ -103,7 +106,7 @@ class Pool:
         def spawn() -> None:
             try:
                 if self.hosts:
-                    self._run_mpi(address)
+                    self._run_on_hosts(address.removeprefix("\0"))
                 else:
                     a2a.spawn(_serve, self.n, address, threads=self.threads)
             except BaseException as error:
@@ -127,10 +130,15 @@ class Pool:
                 ranks[end.recv()] = end
         self._ranks = [ranks[at] for at in range(self.n)]
 
-    def _run_mpi(self, address: str) -> None:
-        mpi = LIBRARIES[0]
-        command = mpi.command(self.n, __file__, address.removeprefix("\0"))
-        subprocess.run(command, env={**os.environ, **mpi.variables(), "A2A_HOSTS": self.hosts}, check=True)
+    def _run_on_hosts(self, address: str) -> None:
+        env = {**os.environ, "A2A_HOSTS": self.hosts}
+        if self.network == "TCP":
+            started = command("run", "-n", str(self.n), __file__, address)
+            env["A2A_BOOTSTRAP"] = f"tcp://{free_address()}"
+        else:
+            started = LIBRARIES[0].command(self.n, __file__, address)
+            env |= LIBRARIES[0].variables()
+        subprocess.run(started, env=env, check=True)
 
 
 class _Through:

@@ -43,6 +43,7 @@ def doubles(build_dir: Path) -> Iterator[None]:
 
 
 POOLS = [*map(Pool, [2, 3, 8]), *(Pool(4, hosts="a,b,a,b") for _ in LIBRARIES[:1])]
+POOLS.append(Pool(4, hosts="a,b,a,b", network="TCP"))
 
 
 @pytest.fixture(scope="module", params=POOLS, ids=repr)

@@ -29,6 +29,7 @@ def version(request: pytest.FixtureRequest, build_dir: Path) -> Iterator[str]:
 
 
 POOLS = [*map(Pool, [1, 2, 5]), *(Pool(4, hosts="a,b,a,b") for _ in LIBRARIES[:1])]
+POOLS.append(Pool(4, hosts="a,b,a,b", network="TCP"))
 
 
 @pytest.fixture(scope="module", params=POOLS, ids=repr)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import _spawn
 from .._core import Communicator, Error, core_version, host_facts, library_of
-from ..launch import Launch
+from ..launch import Launch, meeting_of
 from ._frameworks import FRAMEWORKS
 from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
 
@@ -66,6 +66,7 @@ def gather() -> dict[str, dict[str, Any]]:
             "nccl": _library("nccl"),
             "hccl": _library("hccl"),
             "mpi": _library("mpi"),
+            "tcp": _secret(),
         },
         "launcher": _launcher(),
     }
@@ -83,6 +84,14 @@ def _library(transport: Literal["nccl", "hccl", "mpi"]) -> str:
         return library_of(transport)
     except Error as error:
         return str(error).partition(";")[0]
+
+
+def _secret() -> str:
+    """Whether ranks that meet over TCP could."""
+    for name in ("A2A_SECRET_FILE", "A2A_SECRET"):
+        if os.environ.get(name):
+            return f"with the secret of {name}"
+    return "needs A2A_SECRET_FILE or A2A_SECRET"
 
 
 def _probe() -> dict[str, str]:
@@ -118,4 +127,8 @@ def _launcher() -> dict[str, Any]:
     facts = {"seen": launch.launcher, "rank": launch.rank, "size": launch.size, "job": launch.job or "none"}
     if launch.several_hosts:
         facts["several hosts"] = launch.several_hosts
+    try:
+        facts["ranks meet"] = meeting_of(launch)
+    except Error as error:
+        facts["ranks meet"] = f"error: {error}"
     return facts

@@ -24,9 +24,10 @@ class A2A_API Bootstrap {
   // Called every few milliseconds while a transport waits for ranks that have met through this bootstrap to connect.
   // May throw an Error to give up, which the others then hear of.
   virtual void while_meeting() {}
-  // What connects the processes of ranks on several hosts, where rank r is process r of it. Nothing: they all have to
-  // live on one host.
-  virtual std::shared_ptr<hosts::Network> network() const { return nullptr; }
+  // Whether it can connect ranks that live on several hosts. Otherwise they all have to live on one.
+  virtual bool has_network() const { return false; }
+  // Collective: what connects them, where rank r is process r of it.
+  virtual std::shared_ptr<hosts::Network> network(Deadline) { return nullptr; }
 };
 
 // Ranks as processes of one host that know nothing but a common job name (A2A_JOB). Rank 0 listens on an abstract Unix
@@ -38,7 +39,8 @@ A2A_API std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std
 // Ranks on any hosts. Rank 0 listens at `address`, "host:port" or "[IPv6]:port", on the interface of that address alone
 // and only until all ranks are there; without a host it is 127.0.0.1. The others connect to it and try again until the
 // deadline. Both ends prove that they know `secret`, at least 16 bytes, and every later message carries a MAC; nothing
-// is encrypted (docs/security.md). One string is at most 16 MiB, all of an allgather 256 MiB.
+// is encrypted (docs/security.md). One string is at most 16 MiB, all of an allgather 256 MiB. Its network() connects
+// all ranks with each other, at the addresses from which they talk to rank 0.
 //
 // Throws what unix_bootstrap does, and Error(invalid_argument) when rank 0 serves another job, does not know the
 // secret, or cannot have the address; Error(unsupported) when a rank runs another version. allgather throws

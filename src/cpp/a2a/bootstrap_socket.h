@@ -25,6 +25,7 @@ class Socket {
   }
   int fd() const { return fd_; }
   bool open() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;

@@ -15,22 +15,18 @@ std::shared_ptr<Bootstrap> tcp_bootstrap(Rank rank, int size, const std::string&
                    : tcp_spoke(rank, size, job, address, secret, deadline);
 }
 
+TcpBootstrap::TcpBootstrap(Rank rank, int size, std::string job, std::string_view secret)
+    : rank_(rank), size_(size), job_(std::move(job)), network_key_(hmac_sha256(secret, "a2a key of the network")) {}
+
 std::vector<std::string> TcpBootstrap::allgather(std::string_view mine, Deadline deadline) {
-  const std::unique_lock alone(mutex_, std::try_to_lock);
-  if (!alone) throw error(Code::invalid_argument, "another thread is in allgather");
-  if (broken_) throw Error(*broken_);
-  try {
+  return alone([&] {
     if (mine.size() > kLargestString) {
       throw error(Code::invalid_argument, "rank " + std::to_string(rank_) + " has a string of " +
                                               std::to_string(mine.size()) + " bytes; at most " +
                                               std::to_string(kLargestString) + " are exchanged");
     }
     return exchange(mine, deadline);
-  } catch (const Error& failure) {
-    broken_ = as_told(failure);
-    say_goodbye(*broken_);
-    throw;
-  }
+  });
 }
 
 Error TcpBootstrap::as_told(const Error& failure) const {

@@ -44,7 +44,8 @@ class Witness final : public Bootstrap {
     return all;
   }
   void while_meeting() override { seen_.while_meeting(); }
-  std::shared_ptr<hosts::Network> network() const override { return seen_.network(); }
+  bool has_network() const override { return seen_.has_network(); }
+  std::shared_ptr<hosts::Network> network(Deadline deadline) override { return seen_.network(deadline); }
 
   uint64_t group() const { return hash_.value(); }
 

@@ -64,7 +64,7 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   };
 
   // Collective. Ranks of one host share memory. Between several hosts they need a bootstrap with a network, such as
-  // mpi_bootstrap(); otherwise Error(unsupported).
+  // tcp_bootstrap() or mpi_bootstrap(); otherwise Error(unsupported).
   static std::shared_ptr<Communicator> create(Rank rank, int size, Bootstrap& bootstrap, Options options);
 
   ~Communicator();  // leaves without waiting: peers that still need this rank get Error(peer_lost)

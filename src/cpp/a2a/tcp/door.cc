@@ -11,9 +11,6 @@ constexpr int kMostAtOnce = 32;  // connections accepted before those that wait 
 
 }  // namespace
 
-Door::Door(const std::vector<Place>& places, const std::string& address, std::string_view secret)
-    : listener_(listen_at(places, address)), secret_(secret) {}
-
 void Door::watch(std::vector<pollfd>& fds) const {
   fds.push_back({listener_.fd(), POLLIN, 0});
   for (const Stranger& s : strangers_) fds.push_back({s.socket.fd(), POLLIN, 0});

@@ -20,7 +20,9 @@ struct Newcomer {
 // say.
 class Door {
  public:
-  Door(const std::vector<Place>& places, const std::string& address, std::string_view secret);
+  Door(Socket listener, std::string_view secret) : listener_(std::move(listener)), secret_(secret) {}
+
+  Place place() const { return local_place(listener_.fd()); }
 
   // Appends what poll() has to watch; `fds` is what came of that part.
   void watch(std::vector<pollfd>& fds) const;

@@ -10,8 +10,9 @@ using wire::Kind;
 class TcpHub final : public TcpBootstrap {
  public:
   TcpHub(int size, const std::string& job, const std::string& address, std::string_view secret, Deadline deadline)
-      : TcpBootstrap(0, size, job), label_(wire::label(job)), guests_(static_cast<size_t>(size)) {
-    Door door(resolve(address), address, secret);
+      : TcpBootstrap(0, size, job, secret), label_(wire::label(job)), guests_(static_cast<size_t>(size)) {
+    Door door(listen_at(resolve(address), address), secret);
+    here_ = door.place();
     try {
       while (!missing().empty()) {
         if (deadline.passed()) {
@@ -193,6 +194,16 @@ class TcpHub final : public TcpBootstrap {
       const auto fds = watch(events, waiting, deadline);
       for (Rank r = 1; r < size_; ++r) {
         if ((fds[static_cast<size_t>(r - 1)].revents & ~POLLOUT) != 0) expect_silence(r);
+      }
+    }
+  }
+
+  void look_after_others() override {
+    std::vector<pollfd> fds;
+    for (Rank r = 1; r < size_; ++r) fds.push_back({guest(r).channel.fd(), POLLRDHUP, 0});
+    if (::poll(fds.data(), fds.size(), 0) <= 0) return;
+    for (Rank r = 1; r < size_; ++r) {
+      while (fds[static_cast<size_t>(r - 1)].revents != 0 && next(guest(r).channel, name(r))) {
       }
     }
   }

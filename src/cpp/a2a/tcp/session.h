@@ -51,9 +51,12 @@ class Outgoing {
 class TcpBootstrap : public Bootstrap {
  public:
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) final;
+  bool has_network() const final { return true; }
+  // New connections, of which each pair of processes has one; see transport/tcp/.
+  std::shared_ptr<hosts::Network> network(Deadline deadline) final;
 
  protected:
-  TcpBootstrap(Rank rank, int size, std::string job) : rank_(rank), size_(size), job_(std::move(job)) {}
+  TcpBootstrap(Rank rank, int size, std::string job, std::string_view secret);
 
   Error error(Code code, const std::string& what) const { return {code, "job '" + job_ + "': " + what}; }
   // An error of this rank as the others should hear it.
@@ -66,12 +69,31 @@ class TcpBootstrap : public Bootstrap {
   const Rank rank_;
   const int size_;
   const std::string job_;
+  Place here_;  // the address at which the other ranks reach this one, since it is the one that talks to rank 0
 
  private:
   virtual std::vector<std::string> exchange(std::string_view mine, Deadline deadline) = 0;
+  // Throws when a rank is gone or has given up. To be called while no rank can be in an exchange.
+  virtual void look_after_others() = 0;
   // Tells those who are still there.
   virtual void say_goodbye(const Error& error) = 0;
 
+  // Whatever the body throws is the last word of this bootstrap, on all ranks.
+  template <class Body>
+  auto alone(Body&& body) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) throw error(Code::invalid_argument, "another thread is in allgather");
+    if (broken_) throw Error(*broken_);
+    try {
+      return body();
+    } catch (const Error& failure) {
+      broken_ = as_told(failure);
+      say_goodbye(*broken_);
+      throw;
+    }
+  }
+
+  const Digest network_key_;  // of the secret, which is not kept
   std::mutex mutex_;
   std::optional<Error> broken_;
 };

@@ -86,6 +86,13 @@ std::vector<Place> resolve(const std::string& address) {
   return places;
 }
 
+Place local_place(int fd) {
+  Place place;
+  place.length = sizeof(place.raw);
+  if (::getsockname(fd, raw(place), &place.length) != 0) socket_failure("getsockname");
+  return place;
+}
+
 Socket listen_at(const std::vector<Place>& places, const std::string& address) {
   // A rank that looks for rank 0 on its own host may meet itself for a moment (see connecting_failed), and has the
   // port.
@@ -123,9 +130,9 @@ int connecting_failed(const Socket& socket) {
   if (error != 0) return error;
   // Where nobody listens on a port of this host that the kernel also gives to clients, a client can be connected to
   // itself.
-  Place self, other;
-  self.length = other.length = sizeof(sockaddr_storage);
-  if (::getsockname(socket.fd(), raw(self), &self.length) != 0) return errno;
+  const Place self = local_place(socket.fd());
+  Place other;
+  other.length = sizeof(other.raw);
   if (::getpeername(socket.fd(), raw(other), &other.length) != 0) return errno;
   return self.length == other.length && std::memcmp(&self.raw, &other.raw, self.length) == 0 ? ECONNREFUSED : 0;
 }
@@ -145,6 +152,15 @@ int poll_slice(std::span<pollfd> fds, Deadline deadline) {
     next_look = Deadline::after_seconds(0.02);
   }
   return ::poll(fds.data(), fds.size(), slice(deadline));
+}
+
+bool await(int fd, short events, Deadline until, const std::function<void()>& meanwhile) {
+  pollfd one{fd, events, 0};
+  while (poll_slice({&one, 1}, until) <= 0) {
+    if (meanwhile) meanwhile();
+    if (until.passed()) return false;
+  }
+  return true;
 }
 
 wire::Nonce new_nonce() {

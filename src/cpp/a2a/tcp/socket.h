@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,6 +28,9 @@ struct Place {
 // Error(invalid_argument) for what is no such thing, and for addresses that mean every interface.
 std::vector<Place> resolve(const std::string& address);
 
+// This end's address of a socket. Throws Error(backend).
+Place local_place(int fd);
+
 // Listens at the first of these that this host has. Throws Error(invalid_argument) when there is none, or when somebody
 // else listens there.
 Socket listen_at(const std::vector<Place>& places, const std::string& address);
@@ -42,6 +46,9 @@ Socket accept_from(const Socket& listener, Place& from);
 // poll() for a short while and no longer than the deadline; looks for signals of this thread, which may throw
 // Interrupted.
 int poll_slice(std::span<pollfd> fds, Deadline deadline);
+
+// Whether one of the events came in time. `meanwhile`, where there is one, is called for every slice of the wait.
+bool await(int fd, short events, Deadline until, const std::function<void()>& meanwhile = {});
 
 // From the kernel.
 wire::Nonce new_nonce();
@@ -59,6 +66,11 @@ class Channel {
       : socket_(std::move(socket)), sealer_(send_key), opener_(receive_key) {}
 
   int fd() const { return socket_.fd(); }
+  // The bare connection; `rest` are the bytes that have come after the last frame.
+  Socket release(std::string& rest) {
+    rest = opener_.rest();
+    return std::move(socket_);
+  }
   bool open() const { return socket_.open(); }
   void close() { socket_ = Socket(); }
 

@@ -107,6 +107,8 @@ class Opener {
   void feed(std::string_view bytes) { bytes_ += bytes; }
   // None when more bytes are needed, or when these are forged.
   std::optional<Frame> next();
+  // What has come and is no part of a frame that next() gave.
+  const std::string& rest() const { return bytes_; }
   // Whether something came that is no authentic frame. Then there never is another one.
   bool forged() const { return forged_; }
 

@@ -28,17 +28,12 @@ class LocalBootstrap final : public Bootstrap {
 }  // namespace
 
 std::unique_ptr<HostTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
-  const auto network = bootstrap.network();
-  if (network == nullptr) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
-  if (network->size() != size || network->self() != rank) {
-    throw Error(Code::invalid_argument, network->name() + " says that this is rank " + std::to_string(network->self()) +
-                                            " of " + std::to_string(network->size()) + ", not rank " +
-                                            std::to_string(rank) + " of " + std::to_string(size));
-  }
-  Places places = find_places(rank, size, bootstrap, network->self(), deadline);
+  if (!bootstrap.has_network()) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
+  Places places = find_places(rank, size, bootstrap, deadline);
+  if (places.hosts() == 1) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
+  const auto network = bootstrap.network(deadline);
   const std::vector<Rank> mates = places.ranks_of(places.host_of(rank));
   const auto seat = static_cast<Rank>(places.seat_of(rank));
-  if (places.hosts() == 1) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
   LocalBootstrap here(bootstrap, mates);
   const auto base = shm::ShmTransport::connect(seat, static_cast<int>(mates.size()), here, deadline, mates);
   std::vector<Rank> seats(mates.size());

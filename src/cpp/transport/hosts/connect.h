@@ -9,7 +9,8 @@
 namespace a2a::hosts {
 
 // Collective over the bootstrap: shared memory where all ranks live on one host, otherwise shared memory on each and
-// the bootstrap's network between them. Throws Error(unsupported) when ranks live on several hosts and there is none.
+// the bootstrap's network between them, which is made only then. Throws Error(unsupported) when ranks live on several
+// hosts and there is none.
 std::unique_ptr<HostTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
 
 }  // namespace a2a::hosts

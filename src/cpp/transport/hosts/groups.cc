@@ -76,7 +76,7 @@ std::unique_ptr<HostTransport> HostsTransport::derive(std::span<const Rank> memb
 
 std::unique_ptr<HostTransport> HostsTransport::shrink(std::vector<Rank>*, Deadline) {
   throw Error(Code::unsupported, "shrink: the ranks of this communicator live on " + std::to_string(places_->hosts()) +
-                                     " hosts; " + network_->name() + " cannot go on without a process it has lost");
+                                     " hosts, and it works within one");
 }
 
 HostFacts HostsTransport::facts() {

@@ -1,7 +1,9 @@
 #include "transport/hosts/hosts_transport.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <limits>
 
 #include "transport/shm/facts.h"
 
@@ -10,6 +12,8 @@ namespace {
 
 // How many operations of a communicator are told to other hosts before the oldest of them is finished.
 constexpr size_t kAhead = 2;
+// How long ranks that relay may take to pass on what they have of a rank that is gone.
+constexpr auto kEcho = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -80,6 +84,7 @@ bool HostsTransport::must_look() {
 }
 
 bool HostsTransport::step() {
+  const uint64_t before = network_->moved();
   // Asking the network costs more than all the rest. Who gives up is heard from time to time, in check().
   if (must_look()) listen();
   if (queue_.empty()) return true;  // a peer has given up
@@ -99,7 +104,7 @@ bool HostsTransport::step() {
     finished_ = queue_.front()->number();
     queue_.pop_front();
   }
-  return moved;
+  return moved || network_->moved() != before;
 }
 
 void HostsTransport::post(Operation& operation) {
@@ -263,8 +268,24 @@ Error HostsTransport::broken_for(const Signature& signature) const {
 
 std::string HostsTransport::describe(Rank rank) const {
   const Last& last = last_[static_cast<size_t>(rank)];
+  if (places_->host_of(rank) == places_->host_of(rank_)) return name_of_rank(rank) + " (on this host)";
   return name_of_rank(rank) + " (on another host): last operation " +
          shm::name_of(static_cast<uint32_t>(last.op), last.number);
+}
+
+bool HostsTransport::needs(const Operation& operation, Rank rank) const {
+  if (rank == rank_) return false;
+  return operation.remote.waits_for(rank) ||
+         (operation.judged && operation.local->finished() && !operation.verdicts.contains(rank));
+}
+
+std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) const {
+  const auto& left_after = last_[static_cast<size_t>(rank)].left_after;
+  if (left_after && *left_after < number) return "misses, because it has left this communicator, " + describe(rank);
+  const auto loss = network_->lost(places_->endpoint_of(rank));
+  // What others have of it to pass on may still be on its way.
+  const bool heard_out = loss && (relay_ == nullptr || Deadline::Clock::now() - loss->since >= kEcho);
+  return heard_out ? std::optional("lost " + describe(rank) + ": " + loss->how) : std::nullopt;
 }
 
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
@@ -278,11 +299,11 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   if (queue_.empty()) return;
   const Operation& oldest = *queue_.front();
   for (Rank r = 0; r < places_->size(); ++r) {
-    const auto& left_after = last_[static_cast<size_t>(r)].left_after;
-    if (!left_after || *left_after >= oldest.number() || !oldest.remote.waits_for(r)) continue;
-    return break_with(Error(Code::peer_lost, name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) +
-                                                 " misses, because it has left this communicator, " + describe(r)),
-                      true);
+    if (!needs(oldest, r)) continue;
+    if (const auto why = missed(r, oldest.number())) {
+      return break_with(
+          Error(Code::peer_lost, name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) + " " + *why), true);
+    }
   }
   if (oldest.batch().deadline.passed(now)) expire(oldest);
 }
@@ -292,7 +313,7 @@ void HostsTransport::expire(const Operation& operation) {
   std::vector<Rank> here;
   for (Rank r = 0; r < places_->size(); ++r) {
     const bool mate = places_->host_of(r) == places_->host_of(rank_);
-    if (operation.remote.waits_for(r)) {
+    if (needs(operation, r)) {
       missing += (missing.empty() ? "" : "; ") + describe(r);
     } else if (r != rank_ && (!mate || operation.local->finished())) {
       here.push_back(r);
@@ -366,8 +387,9 @@ std::optional<Error> HostsTransport::lost_peer() {
   if (!broken_) guarded([this] { return listen(), true; });
   if (broken_) return std::nullopt;
   for (Rank r = 0; r < places_->size(); ++r) {
-    if (!last_[static_cast<size_t>(r)].left_after) continue;
-    return Error(Code::peer_lost, name_of_rank(rank_) + " misses, because it has left, " + describe(r));
+    if (r == rank_) continue;
+    constexpr auto kAny = std::numeric_limits<uint64_t>::max();
+    if (const auto why = missed(r, kAny)) return Error(Code::peer_lost, name_of_rank(rank_) + " " + *why);
   }
   return std::nullopt;
 }

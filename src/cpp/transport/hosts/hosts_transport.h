@@ -99,6 +99,9 @@ class HostsTransport final : public HostTransport, private shm::Active {
   std::span<const Early> heard_of(uint64_t number);
   Error broken_for(const Signature& signature) const;
   std::string describe(Rank rank) const;
+  bool needs(const Operation& operation, Rank rank) const;
+  // Why a rank will not do its part of that operation, if it is known.
+  std::optional<std::string> missed(Rank rank, uint64_t number) const;
 
   const Rank rank_;
   const std::shared_ptr<const Places> places_;

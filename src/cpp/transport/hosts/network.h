@@ -1,4 +1,4 @@
-// What carries bytes between processes of different hosts: the seam that MPI implements.
+// What carries bytes between processes of different hosts: the seam that MPI and TCP implement.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,12 @@ class Transfer {
   virtual void abandon() noexcept = 0;
 };
 
+// That a process is gone without having left the network in order.
+struct Loss {
+  Deadline::Clock::time_point since;
+  std::string how;  // for messages: "its connection was closed (pid 17 at 10.0.0.3)"
+};
+
 // All functions may be called from any thread and never wait for a peer. They throw Error(backend) with the library's
 // words when it fails.
 class Network {
@@ -47,6 +53,9 @@ class Network {
   virtual std::optional<Message> take(uint64_t channel) = 0;
   // Whether all messages have left this process: until then somebody has to call take().
   virtual bool flushed() = 0;
+  // Whether a process is lost, as far as the network can tell. Everything that has come from there was there to take()
+  // before.
+  virtual std::optional<Loss> lost(Endpoint) { return std::nullopt; }
   // Messages of a channel that was closed are thrown away. Channels are never used twice.
   virtual void close(uint64_t channel) noexcept = 0;
 
@@ -56,6 +65,8 @@ class Network {
   virtual std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) = 0;
   virtual std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) = 0;
 
+  // Goes up whenever bytes of a transfer have moved, where the network knows: whoever waits for it does not sleep then.
+  virtual uint64_t moved() const { return 0; }
   // Messages and transfers that this process has sent.
   virtual uint64_t sent() const = 0;
 };

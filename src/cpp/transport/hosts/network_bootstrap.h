@@ -18,7 +18,8 @@ class NetworkBootstrap final : public Bootstrap {
   ~NetworkBootstrap() override;
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override;
-  std::shared_ptr<Network> network() const override { return network_; }
+  bool has_network() const override { return true; }
+  std::shared_ptr<Network> network(Deadline) override { return network_; }
 
  private:
   std::shared_ptr<Network> network_;

@@ -56,15 +56,15 @@ std::string own_host() {
 
 struct Card {
   uint32_t version = 1;
-  Endpoint endpoint = 0;
+  Rank rank = 0;
   Limits limits;
   char host[96] = {};
 };
 
-Card own_card(Rank rank, int size, Endpoint self) {
+Card own_card(Rank rank, int size) {
   Card card;
   const Limits defaults;
-  card.endpoint = self;
+  card.rank = rank;
   card.limits = {limit("A2A_MPI_AGGREGATE_MAX", defaults.aggregate), limit("A2A_MPI_EAGER_MAX", defaults.eager)};
   const std::string assigned = assigned_host(rank, size);
   const std::string host = assigned.empty() ? own_host() : assigned;
@@ -94,17 +94,22 @@ Places Places::of(std::span<const Rank> members) const {
   return part;
 }
 
-Places find_places(Rank rank, int size, Bootstrap& bootstrap, Endpoint self, Deadline deadline) {
+Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
   std::optional<Error> failure;
   std::string mine;  // stays empty then, so that the others hear of it
   try {
-    const Card card = own_card(rank, size, self);
+    const Card card = own_card(rank, size);
     mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
   } catch (const Error& error) {
     failure = error;
   }
   const auto all = bootstrap.allgather(mine, deadline);
   if (failure) throw *failure;
+  if (all.size() != static_cast<size_t>(size)) {
+    throw Error(Code::invalid_argument, "the bootstrap has " + std::to_string(all.size()) +
+                                            " ranks, but this is rank " + std::to_string(rank) + " of " +
+                                            std::to_string(size));
+  }
   Places places;
   std::map<std::string, int> numbers;
   for (Rank r = 0; r < size; ++r) {
@@ -117,11 +122,15 @@ Places find_places(Rank rank, int size, Bootstrap& bootstrap, Endpoint self, Dea
     if (text.size() != sizeof(card) || card.version != Card().version) {
       throw Error(Code::unsupported, "rank " + std::to_string(r) + " runs another version of this library");
     }
+    if (card.rank != r) {
+      throw Error(Code::mismatch,
+                  "rank " + std::to_string(r) + " of the bootstrap was started as rank " + std::to_string(card.rank));
+    }
     card.host[sizeof(card.host) - 1] = '\0';
     const int number = numbers.emplace(card.host, static_cast<int>(numbers.size())).first->second;
     places.ranks.resize(numbers.size());
     places.host.push_back(number);
-    places.endpoint.push_back(card.endpoint);
+    places.endpoint.push_back(r);
     places.ranks[static_cast<size_t>(number)].push_back(r);
     if (r == 0) places.limits = card.limits;
   }

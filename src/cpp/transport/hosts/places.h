@@ -40,8 +40,8 @@ struct Places {
   Places of(std::span<const Rank> members) const;
 };
 
-// Collective over the bootstrap. Ranks share a host when their A2A_HOSTS says so, a comma-separated list with a name
-// for each rank; by default when they see the same kernel and network.
-Places find_places(Rank rank, int size, Bootstrap& bootstrap, Endpoint self, Deadline deadline);
+// Collective over the bootstrap; rank r is process r of its network. Ranks share a host when their A2A_HOSTS says so, a
+// comma-separated list with a name for each rank; by default when they see the same kernel and network.
+Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
 
 }  // namespace a2a::hosts

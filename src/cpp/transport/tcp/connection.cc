@@ -1,0 +1,257 @@
+#include "transport/tcp/connection.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace a2a::tcp {
+namespace {
+
+// What is read ahead, of the heads and messages that may follow.
+constexpr size_t kAhead = 4096;
+// A message takes no more memory than this beyond what has come of it.
+constexpr size_t kGrowth = size_t{1} << 20;
+// At most so much is read or written in one go, so that a deadline is never far away.
+constexpr size_t kMostAtOnce = size_t{1} << 20;
+
+bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+// Where bytes go that nobody wants any more.
+constexpr size_t kNowhere = size_t{16} << 10;
+std::byte* nowhere() {
+  thread_local std::array<std::byte, kNowhere> bytes;
+  return bytes.data();
+}
+
+}  // namespace
+
+Connection::Connection(Socket socket, std::string who, std::string heard)
+    : socket_(std::move(socket)), who_(std::move(who)), heard_(std::move(heard)) {}
+
+// ---- out -----------------------------------------------------------------------------------------------------------
+
+void Connection::post(std::string message) {
+  if (!open() || mute_) return;
+  const Head head{Kind::message, 0, message.size()};
+  frames_.push_back({head, std::move(message), nullptr});
+  write();
+}
+
+void Connection::put(Kind kind, uint32_t tag, uint64_t bytes) {
+  if (!open() || mute_) return;
+  frames_.push_back({{kind, tag, bytes}, {}, nullptr});
+  write();
+}
+
+void Connection::send(uint32_t tag, FlightPtr flight) {
+  departures_.add(tag, std::move(flight));
+  write();
+}
+
+void Connection::receive(uint32_t tag, FlightPtr flight) {
+  const uint64_t bytes = flight->left;
+  arrivals_.add(tag, std::move(flight));
+  put(Kind::ready, tag, bytes);
+}
+
+void Connection::abandon(Flight& flight) {
+  flight.abandoned = true;
+  // What the other end has been promised of this part still goes there, from a copy.
+  for (size_t i = 0; i < frames_.size(); ++i) {
+    Frame& frame = frames_[i];
+    if (frame.flight.get() != &flight) continue;
+    const size_t gone = i == 0 && written_ > sizeof(Head) ? written_ - sizeof(Head) : 0;
+    frame.message.assign(gone, '\0');
+    frame.message.append(reinterpret_cast<const char*>(flight.data), frame.from_flight - gone);
+    frame.flight = nullptr;
+    frame.from_flight = 0;
+  }
+}
+
+bool Connection::refill() {
+  if (!frames_.empty()) return true;
+  auto part = departures_.next(kPart);
+  if (!part) return false;
+  frames_.push_back({{Kind::memory, part->tag, part->bytes}, {}, std::move(part->flight), part->bytes});
+  return true;
+}
+
+void Connection::write() {
+  constexpr size_t kMostFrames = 16;
+  for (size_t total = 0; open() && !mute_ && refill() && total < kMostAtOnce;) {
+    std::array<iovec, 2 * kMostFrames> pieces;
+    size_t n = 0, bytes = 0;
+    const auto add = [&](const void* data, size_t length) {
+      if (length == 0) return;
+      pieces[n++] = {const_cast<void*>(data), length};  // iovec has one kind of pointer for both directions
+      bytes += length;
+    };
+    for (size_t i = 0; i < std::min(frames_.size(), kMostFrames); ++i) {
+      const Frame& frame = frames_[i];
+      const size_t head = i == 0 ? std::min(written_, sizeof(Head)) : 0;
+      const size_t body = i == 0 ? written_ - head : 0;
+      add(reinterpret_cast<const std::byte*>(&frame.head) + head, sizeof(Head) - head);
+      if (frame.flight != nullptr) {
+        add(frame.flight->data, frame.from_flight - body);  // the flight was advanced by what is written
+      } else {
+        add(frame.message.data() + body, frame.message.size() - body);
+      }
+    }
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = n;
+    const ssize_t sent = ::sendmsg(fd(), &message, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && would_block()) return;
+    if (sent < 0) {  // how it ended is learned by reading, and what has come before
+      mute_ = true;
+      frames_.clear();
+      return;
+    }
+    written(static_cast<size_t>(sent));
+    if (static_cast<size_t>(sent) < bytes) return;
+    total += bytes;
+  }
+}
+
+void Connection::written(size_t bytes) {
+  while (bytes > 0) {
+    Frame& frame = frames_.front();
+    const size_t now = std::min(bytes, sizeof(Head) + frame.body() - written_);
+    if (frame.flight != nullptr) {
+      const size_t before = std::max(written_, sizeof(Head)), after = std::max(written_ + now, sizeof(Head));
+      frame.flight->data += after - before;
+      frame.flight->left -= after - before;
+      moved_ += after - before;
+    }
+    written_ += now;
+    bytes -= now;
+    if (written_ < sizeof(Head) + frame.body()) return;
+    frames_.pop_front();
+    written_ = 0;
+  }
+}
+
+// ---- in ------------------------------------------------------------------------------------------------------------
+
+void Connection::read(const Deliver& deliver) {
+  if (!heard_.empty()) {
+    const std::string heard = std::exchange(heard_, {});
+    take(reinterpret_cast<const std::byte*>(heard.data()), heard.size(), deliver);
+  }
+  std::array<std::byte, kAhead> ahead;
+  for (size_t total = 0; open() && total < kMostAtOnce;) {
+    const size_t room = body_room();
+    iovec pieces[2] = {{left_ > 0 ? body() : nullptr, room}, {ahead.data(), room == left_ ? ahead.size() : 0}};
+    const ssize_t got = ::readv(fd(), pieces, 2);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && would_block()) return;
+    if (got <= 0) return end(got == 0 ? "its connection was closed" : std::strerror(errno));
+    const size_t n = static_cast<size_t>(got), of_body = std::min(n, room);
+    if (of_body > 0) advance_body(of_body, deliver);
+    take(ahead.data(), n - of_body, deliver);
+    if (n < room + pieces[1].iov_len) return;  // that was all
+    total += n;
+  }
+}
+
+// Bytes that were read ahead.
+void Connection::take(const std::byte* bytes, size_t n, const Deliver& deliver) {
+  while (n > 0 && open()) {
+    size_t taken = 0;
+    if (left_ > 0) {
+      taken = std::min(n, body_room());
+      std::memcpy(body(), bytes, taken);
+      advance_body(taken, deliver);
+    } else {
+      taken = std::min(n, sizeof(Head) - head_bytes_);
+      std::memcpy(head_ + head_bytes_, bytes, taken);
+      head_bytes_ += taken;
+      if (head_bytes_ == sizeof(Head)) {
+        head_bytes_ = 0;
+        std::memcpy(&current_, head_, sizeof(Head));
+        if (!begin(current_)) {
+          in_order_ = false;
+          return end("it sent something that makes no sense");
+        }
+      }
+    }
+    bytes += taken;
+    n -= taken;
+  }
+}
+
+bool Connection::begin(const Head& head) {
+  if (in_order_) return false;
+  switch (head.kind) {
+    case Kind::message:
+      message_.clear();
+      left_ = head.bytes;
+      return head.bytes > 0 && head.bytes <= kMostMessage;
+    case Kind::ready:
+      if (!departures_.announce(head.tag, head.bytes, kMostAnnounced)) return false;
+      write();
+      return true;
+    case Kind::memory:
+      flight_ = arrivals_.next(head.tag, head.bytes);
+      left_ = head.bytes;
+      return flight_ != nullptr;
+    case Kind::goodbye:
+      in_order_ = true;
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Where the next bytes of the body go, and how many of them at once.
+std::byte* Connection::body() {
+  if (current_.kind == Kind::memory) return flight_->abandoned ? nowhere() : flight_->data;
+  const size_t has = current_.bytes - left_;
+  if (message_.size() == has) message_.resize(has + body_room());
+  return reinterpret_cast<std::byte*>(message_.data()) + has;
+}
+
+size_t Connection::body_room() const {
+  if (current_.kind == Kind::memory)
+    return flight_ != nullptr && flight_->abandoned ? std::min(left_, kNowhere) : left_;
+  const size_t has = current_.bytes - left_;
+  return message_.size() > has ? message_.size() - has : std::min(left_, kGrowth);
+}
+
+void Connection::advance_body(size_t n, const Deliver& deliver) {
+  left_ -= n;
+  if (current_.kind == Kind::memory) {
+    flight_->data += flight_->abandoned ? 0 : n;
+    flight_->left -= n;
+    moved_ += n;
+    arrivals_.note(current_.tag);
+    if (left_ == 0) flight_ = nullptr;
+  } else if (left_ == 0) {
+    deliver(std::exchange(message_, {}));
+  }
+}
+
+// ---- the end -------------------------------------------------------------------------------------------------------
+
+void Connection::end(const std::string& how) {
+  if (!in_order_) loss_ = hosts::Loss{Deadline::Clock::now(), how + " (" + who_ + ")"};
+  frames_.clear();
+  socket_ = Socket();
+}
+
+// The kernel goes on sending what it has after a connection is closed, but not if something has come that nobody read.
+void Connection::leave() {
+  if (!open()) return;
+  put(Kind::goodbye, 0, 0);
+  ::shutdown(fd(), SHUT_WR);
+  constexpr int kPatience = 64;
+  for (int i = 0; i < kPatience && ::recv(fd(), nowhere(), kNowhere, 0) > 0; ++i) {
+  }
+  socket_ = Socket();
+}
+
+}  // namespace a2a::tcp

@@ -1,0 +1,112 @@
+// Runs of memory between this process and another one, in both directions. No sockets: the connection asks what to
+// send, and where to put what arrives.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+
+namespace a2a::tcp {
+
+// One run, until all of it is sent or received. Shared with the Transfer that the transport holds.
+struct Flight {
+  std::byte* data = nullptr;
+  size_t left = 0;
+  bool abandoned = false;  // nobody reads or writes the memory any more
+
+  bool done() const { return left == 0 || abandoned; }
+};
+using FlightPtr = std::shared_ptr<Flight>;
+
+// The runs that this process sends, by tag. They move when the other end has memory for them: so nothing arrives that
+// nobody has a place for, and a run that is not received holds up no other.
+class Departures {
+ public:
+  void add(uint32_t tag, FlightPtr flight) {
+    tags_[tag].flights.push_back(std::move(flight));
+    note(tag);
+  }
+
+  // The other end waits for so many bytes more. False when it announces too much.
+  bool announce(uint32_t tag, uint64_t bytes, size_t most_tags) {
+    Tag& there = tags_[tag];
+    if (bytes > UINT64_MAX - there.room || tags_.size() > most_tags) return false;
+    there.room += bytes;
+    note(tag);
+    return true;
+  }
+
+  struct Part {
+    uint32_t tag = 0;
+    FlightPtr flight;
+    size_t bytes = 0;  // from flight->data on
+  };
+  // What goes next, at most so many bytes; the tags take turns. The caller has them sent, and advances the flight.
+  std::optional<Part> next(size_t most) {
+    while (!turns_.empty()) {
+      const uint32_t tag = turns_.front();
+      turns_.pop_front();
+      Tag& there = tags_[tag];
+      there.has_turn = false;
+      while (!there.flights.empty() && there.flights.front()->done()) there.flights.pop_front();
+      if (there.flights.empty() || there.room == 0) {
+        if (there.flights.empty() && there.room == 0) tags_.erase(tag);
+        continue;
+      }
+      const FlightPtr& flight = there.flights.front();
+      Part part{tag, flight, static_cast<size_t>(std::min<uint64_t>({most, flight->left, there.room}))};
+      there.room -= part.bytes;
+      if (part.bytes == flight->left) there.flights.pop_front();
+      note(tag);
+      return part;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  struct Tag {
+    uint64_t room = 0;  // at the other end
+    std::deque<FlightPtr> flights;
+    bool has_turn = false;
+  };
+
+  void note(uint32_t tag) {
+    Tag& there = tags_[tag];
+    if (there.has_turn) return;
+    there.has_turn = true;
+    turns_.push_back(tag);
+  }
+
+  std::map<uint32_t, Tag> tags_;
+  std::deque<uint32_t> turns_;
+};
+
+// The runs that this process receives, by tag. What is abandoned still arrives, and is thrown away.
+class Arrivals {
+ public:
+  void add(uint32_t tag, FlightPtr flight) { tags_[tag].push_back(std::move(flight)); }
+
+  // The run that the next bytes with this tag belong to. Nothing when nobody waits for so many.
+  FlightPtr next(uint32_t tag, uint64_t bytes) const {
+    const auto found = tags_.find(tag);
+    if (found == tags_.end() || bytes > found->second.front()->left || bytes == 0) return nullptr;
+    return found->second.front();
+  }
+
+  // After the run was advanced.
+  void note(uint32_t tag) {
+    const auto found = tags_.find(tag);
+    if (found->second.front()->left > 0) return;
+    found->second.pop_front();
+    if (found->second.empty()) tags_.erase(found);
+  }
+
+ private:
+  std::map<uint32_t, std::deque<FlightPtr>> tags_;
+};
+
+}  // namespace a2a::tcp

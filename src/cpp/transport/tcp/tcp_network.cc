@@ -1,0 +1,202 @@
+#include "transport/tcp/tcp_network.h"
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cstring>
+
+namespace a2a::tcp {
+
+using hosts::Endpoint;
+using hosts::Message;
+using hosts::Transfer;
+
+class TcpTransfer final : public Transfer {
+ public:
+  TcpTransfer(std::shared_ptr<TcpNetwork> network, Endpoint peer, FlightPtr flight)
+      : network_(std::move(network)), peer_(peer), flight_(std::move(flight)) {}
+  ~TcpTransfer() override { abandon(); }
+
+  bool done() override { return network_->done(peer_, *flight_); }
+  void abandon() noexcept override { network_->abandon(peer_, *flight_); }
+
+ private:
+  std::shared_ptr<TcpNetwork> network_;
+  Endpoint peer_;
+  FlightPtr flight_;
+};
+
+TcpNetwork::TcpNetwork(Endpoint self, std::vector<Link> links)
+    : home_(shm::Host::get()), self_(self), connections_(links.size()), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
+  if (!poller_.open()) socket_failure("epoll_create1");
+  for (Endpoint peer = 0; peer < size(); ++peer) {
+    if (peer == self_) continue;
+    Link& link = links[static_cast<size_t>(peer)];
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u32 = static_cast<uint32_t>(peer);
+    if (::epoll_ctl(poller_.fd(), EPOLL_CTL_ADD, link.socket.fd(), &event) != 0) socket_failure("epoll_ctl");
+    home_.guard(link.socket.fd());
+    line(peer).connection =
+        std::make_unique<Connection>(std::move(link.socket), std::move(link.who), std::move(link.heard));
+  }
+  home_.guard(poller_.fd());
+  for (Endpoint peer = 0; peer < size(); ++peer) {
+    if (peer != self_) advance(peer);  // the kernel has no news of what was heard already
+  }
+}
+
+TcpNetwork::~TcpNetwork() {
+  if (home_.inherited()) {
+    for (Line& l : connections_) {
+      if (l.connection != nullptr) l.connection->forget();
+    }
+    poller_.release();
+    return;
+  }
+  for (Line& l : connections_) {
+    if (l.connection == nullptr || !l.connection->open()) continue;
+    home_.unguard(l.connection->fd());
+    l.connection->leave();
+  }
+  home_.unguard(poller_.fd());
+}
+
+// ---- progress ------------------------------------------------------------------------------------------------------
+
+void TcpNetwork::advance() {
+  std::array<epoll_event, 64> events;
+  const int n = ::epoll_wait(poller_.fd(), events.data(), events.size(), 0);
+  for (int i = 0; i < n; ++i) advance(static_cast<Endpoint>(events[static_cast<size_t>(i)].data.u32));
+}
+
+void TcpNetwork::advance(Endpoint peer) {
+  Connection& connection = *line(peer).connection;
+  if (!connection.open()) return;
+  const int fd = connection.fd();
+  const uint64_t before = connection.moved();
+  connection.write();
+  connection.read([&](std::string message) { deliver(peer, std::move(message)); });
+  moved_.fetch_add(connection.moved() - before, std::memory_order_relaxed);
+  if (connection.open()) return watch(peer);
+  home_.unguard(fd);
+}
+
+// The kernel tells of room in the socket only where somebody has a use for it.
+void TcpNetwork::watch(Endpoint peer) {
+  Line& there = line(peer);
+  if (!there.connection->open() || there.watched_for_room == there.connection->has_more()) return;
+  there.watched_for_room = there.connection->has_more();
+  epoll_event event{};
+  event.events = EPOLLIN | (there.watched_for_room ? EPOLLOUT : 0u);
+  event.data.u32 = static_cast<uint32_t>(peer);
+  if (::epoll_ctl(poller_.fd(), EPOLL_CTL_MOD, there.connection->fd(), &event) != 0) socket_failure("epoll_ctl");
+}
+
+void TcpNetwork::deliver(Endpoint from, std::string message) {
+  uint64_t channel = 0;
+  if (message.size() < sizeof(channel)) return;  // nobody sends that
+  std::memcpy(&channel, message.data(), sizeof(channel));
+  if (closed_.contains(channel)) return;
+  Line& there = line(from);
+  there.untaken += message.size();
+  there.overrun |= there.untaken > kMostUntaken;
+  if (there.overrun) return;
+  arrived_[channel].push_back({from, std::move(message)});
+}
+
+// ---- messages ------------------------------------------------------------------------------------------------------
+
+void TcpNetwork::post(Endpoint to, std::string bytes) {
+  if (bytes.size() > kMostMessage) throw Error(Code::backend, "a message of more than 1 GiB");
+  const std::lock_guard lock(mutex_);
+  if (to == self_) return deliver(self_, std::move(bytes));
+  ++sent_;
+  line(to).connection->post(std::move(bytes));
+  watch(to);
+}
+
+std::optional<Message> TcpNetwork::take(uint64_t channel) {
+  const std::lock_guard lock(mutex_);
+  auto found = arrived_.find(channel);
+  if (found == arrived_.end()) {
+    advance();
+    found = arrived_.find(channel);
+  }
+  if (found == arrived_.end()) return std::nullopt;
+  Message message = std::move(found->second.front());
+  found->second.pop_front();
+  if (found->second.empty()) arrived_.erase(found);
+  line(message.from).untaken -= message.bytes.size();
+  return message;
+}
+
+bool TcpNetwork::flushed() {
+  const std::lock_guard lock(mutex_);
+  bool all = true;
+  for (Endpoint peer = 0; peer < size(); ++peer) {
+    if (peer == self_ || line(peer).connection->flushed()) continue;
+    advance(peer);
+    all &= line(peer).connection->flushed();
+  }
+  return all;
+}
+
+std::optional<hosts::Loss> TcpNetwork::lost(Endpoint peer) {
+  const std::lock_guard lock(mutex_);
+  if (peer == self_) return std::nullopt;
+  if (line(peer).overrun) return hosts::Loss{{}, "it sent more messages than anybody here takes"};
+  return line(peer).connection->loss();
+}
+
+void TcpNetwork::close(uint64_t channel) noexcept {
+  const std::lock_guard lock(mutex_);
+  closed_.insert(channel);
+  const auto left = arrived_.extract(channel);
+  if (left.empty()) return;
+  for (const Message& message : left.mapped()) line(message.from).untaken -= message.bytes.size();
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+uint32_t TcpNetwork::next_tag(Endpoint to) {
+  const std::lock_guard lock(mutex_);
+  return ++line(to).tag;
+}
+
+std::unique_ptr<Transfer> TcpNetwork::send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  ++sent_;
+  // A flight has one pointer for both directions; of what is sent nothing is written.
+  const auto flight = std::make_shared<Flight>(Flight{const_cast<std::byte*>(data), bytes});
+  if (bytes > 0) line(to).connection->send(tag, flight);
+  watch(to);
+  return std::make_unique<TcpTransfer>(shared_from_this(), to, flight);
+}
+
+std::unique_ptr<Transfer> TcpNetwork::receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto flight = std::make_shared<Flight>(Flight{data, bytes});
+  if (bytes > 0) line(from).connection->receive(tag, flight);
+  watch(from);
+  return std::make_unique<TcpTransfer>(shared_from_this(), from, flight);
+}
+
+bool TcpNetwork::done(Endpoint peer, const Flight& flight) {
+  const std::lock_guard lock(mutex_);
+  if (!flight.done()) advance(peer);
+  return flight.done();
+}
+
+void TcpNetwork::abandon(Endpoint peer, Flight& flight) {
+  if (home_.inherited()) return;  // a forked child; the mutex may be held for ever
+  const std::lock_guard lock(mutex_);
+  if (!flight.done()) line(peer).connection->abandon(flight);
+}
+
+uint64_t TcpNetwork::sent() const {
+  const std::lock_guard lock(mutex_);
+  return sent_;
+}
+
+}  // namespace a2a::tcp

@@ -1,0 +1,77 @@
+// The network that TCP connections between all processes of a group are.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "transport/hosts/network.h"
+#include "transport/shm/host.h"
+#include "transport/tcp/connection.h"
+#include "transport/tcp/meeting.h"
+
+namespace a2a::tcp {
+
+// The connections close with it: they last as long as the communicators that use them. No thread looks after them;
+// every call does, for all of them.
+class TcpNetwork final : public hosts::Network, public std::enable_shared_from_this<TcpNetwork> {
+ public:
+  // Takes over the connections; the one at `self` is empty.
+  TcpNetwork(hosts::Endpoint self, std::vector<Link> links);
+  ~TcpNetwork() override;
+
+  hosts::Endpoint self() const override { return self_; }
+  int size() const override { return static_cast<int>(connections_.size()); }
+  std::string name() const override { return "TCP"; }
+
+  void post(hosts::Endpoint to, std::string bytes) override;
+  std::optional<hosts::Message> take(uint64_t channel) override;
+  bool flushed() override;
+  std::optional<hosts::Loss> lost(hosts::Endpoint) override;
+  void close(uint64_t channel) noexcept override;
+
+  uint32_t next_tag(hosts::Endpoint to) override;
+  std::unique_ptr<hosts::Transfer> send(hosts::Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override;
+  std::unique_ptr<hosts::Transfer> receive(hosts::Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override;
+
+  uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
+  uint64_t sent() const override;
+
+ private:
+  friend class TcpTransfer;
+
+  struct Line {
+    std::unique_ptr<Connection> connection;
+    bool watched_for_room = false;
+    uint32_t tag = 0;      // the last one used towards this process
+    size_t untaken = 0;    // bytes of messages
+    bool overrun = false;  // it sent more of them than anybody has a use for
+  };
+
+  Line& line(hosts::Endpoint peer) { return connections_[static_cast<size_t>(peer)]; }
+  // What can be done without waiting: for all, or for one whether or not the kernel has news of it.
+  void advance();
+  void advance(hosts::Endpoint peer);
+  void watch(hosts::Endpoint peer);
+  void deliver(hosts::Endpoint from, std::string message);
+  bool done(hosts::Endpoint peer, const Flight& flight);
+  void abandon(hosts::Endpoint peer, Flight& flight);
+
+  mutable std::mutex mutex_;
+  shm::Host& home_;
+  const hosts::Endpoint self_;
+  std::vector<Line> connections_;                           // by process
+  Socket poller_;                                           // an epoll
+  std::map<uint64_t, std::deque<hosts::Message>> arrived_;  // by channel
+  std::set<uint64_t> closed_;
+  uint64_t sent_ = 0;
+  std::atomic<uint64_t> moved_{0};  // bytes of memory
+};
+
+}  // namespace a2a::tcp
