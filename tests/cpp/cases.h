@@ -43,7 +43,7 @@ inline int64_t product(const Json& shape) {
 }
 
 // One case as this rank sees it, in elements of `unit` bytes.
-struct View {
+struct CaseView {
   const Json& facts;
   Rank rank;
   int size;
@@ -80,7 +80,7 @@ struct View {
   }
 };
 
-inline Plan plan_of(const View& v) {
+inline Plan plan_of(const CaseView& v) {
   const std::string op = v.op();
   if (op == "alltoallv") {
     const Counts sends = integers(v.of("send_counts", v.rank)), recvs = v.column("send_counts");
@@ -136,11 +136,11 @@ inline std::vector<Bytes> inputs(const Plan& plan, Rank rank) {
 }
 
 // What a rank has to receive: for each pair the k-th send segment goes to the k-th receive segment.
-inline std::vector<Bytes> expected(const View& v, const Plan& mine) {
+inline std::vector<Bytes> expected(const CaseView& v, const Plan& mine) {
   std::vector<Bytes> result;
   for (const size_t bytes : mine.recv_extents()) result.emplace_back(bytes, kPoison);
   for (Rank source = 0; source < v.size; ++source) {
-    const View theirs{v.facts, source, v.size, v.unit};
+    const CaseView theirs{v.facts, source, v.size, v.unit};
     const Plan plan = plan_of(theirs);
     const std::vector<Bytes> given = inputs(plan, source);
     auto to = mine.recvs().begin();

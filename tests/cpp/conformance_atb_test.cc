@@ -26,7 +26,7 @@ Counts packed(const Counts& counts) {
 
 // The operation counts in elements, its input may have any shape, and its output is a row.
 void run_atb(const Json& facts, Rank rank, int n, const std::string& domain) {
-  const View v{facts, rank, n, sizeof(float)};
+  const CaseView v{facts, rank, n, sizeof(float)};
   const int64_t row = product(member(facts, "row"));
   a2a::atb::infer::AllToAllVParam param;
   param.rank = rank, param.rankSize = n;
@@ -70,7 +70,7 @@ void run_atb(const Json& facts, Rank rank, int n, const std::string& domain) {
 bool atb_takes(const Json& facts, int n) {
   if (member(facts, "op").text != "alltoallv" || product(member(facts, "row")) == 0) return false;
   for (Rank rank = 0; rank < n; ++rank) {
-    const View v{facts, rank, n, 4};
+    const CaseView v{facts, rank, n, 4};
     const Counts sends = integers(v.of("send_counts", rank)), recvs = v.column("send_counts");
     const int64_t received = std::accumulate(recvs.begin(), recvs.end(), int64_t{0});
     if (v.rows("send_rows", sends) == 0 || received == 0 || v.rows("recv_rows", recvs) != received) return false;

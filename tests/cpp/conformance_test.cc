@@ -35,7 +35,7 @@ constexpr Documented kDocumented[] = {{"int64", 8, elements<int64_t>},
                                       {"complex64", 8, elements<float>},
                                       {"int8", 1, elements<int8_t>}};
 
-void exchange(Communicator& comm, const View& v, const Plan& plan, const std::vector<Bytes>& sends,
+void exchange(Communicator& comm, const CaseView& v, const Plan& plan, const std::vector<Bytes>& sends,
               const std::vector<Bytes>& wanted) {
   constexpr size_t kGuard = 64;
   const auto extents = plan.recv_extents();
@@ -60,7 +60,7 @@ void exchange(Communicator& comm, const View& v, const Plan& plan, const std::ve
 }
 
 void run(Communicator& comm, const Json& facts, size_t unit) {
-  const View v{facts, comm.rank(), comm.size(), unit};
+  const CaseView v{facts, comm.rank(), comm.size(), unit};
   const Plan plan = plan_of(v);
   exchange(comm, v, plan, inputs(plan, comm.rank()), expected(v, plan));
 }
@@ -72,7 +72,7 @@ bool run_documented(Communicator& comm, const Json& facts) {
     const auto* kind = std::find_if(std::begin(kDocumented), std::end(kDocumented),
                                     [&](const Documented& one) { return dtype.text == one.dtype; });
     if (kind == std::end(kDocumented)) continue;
-    const View v{facts, comm.rank(), comm.size(), kind->unit};
+    const CaseView v{facts, comm.rank(), comm.size(), kind->unit};
     const Plan plan = plan_of(v);
     const auto in_words = [&](const char* name, std::span<const size_t> sizes) {
       return cut(kind->elements(v.of(name, comm.rank())), sizes);
@@ -131,7 +131,7 @@ std::vector<float> floats(const Json& array) {
 // The context of ATB's page: all-to-all of int8, sum, float16, all-gather. Every rank adds up the same number of
 // elements; the last ones have some that are not there.
 void run_quantized(Communicator& comm, const Json& facts) {
-  const View v{facts, comm.rank(), comm.size(), 1};
+  const CaseView v{facts, comm.rank(), comm.size(), 1};
   const auto n = static_cast<size_t>(comm.size());
   const auto elems = static_cast<size_t>(product(member(facts, "shape")));
   const size_t share = (elems + n - 1) / n;
