@@ -37,6 +37,22 @@ class Mpi:
         return {"MPI4PY_LIBMPI": str(self.prefix / "lib" / library), "A2A_MPI_LIBRARY": ""}
 
 
+def placement(mpi: Mpi, shell: Path, chosen: list[str], each: int) -> list[str]:
+    """Options of mpiexec that put so many ranks on each of the hosts, which it reaches by ``shell``."""
+    gateway = chosen[0].rpartition(".")[0]
+    if mpi.name == "openmpi":
+        network = f"{gateway}.0/24"
+        return [
+            *("--prtemca", "plm_ssh_agent", str(shell), "--prtemca", "plm", "ssh"),
+            *("--prtemca", "prte_if_include", network, "--pmixmca", "ptl_tcp_if_include", network),
+            *("--host", ",".join(f"{address}:{each}" for address in chosen), "--map-by", f"ppr:{each}:node"),
+        ]
+    launcher = ["-launcher", "ssh", "-launcher-exec", str(shell)]
+    if mpi.name == "impi":
+        return [*launcher, "-hosts", ",".join(chosen), "-ppn", str(each)]
+    return ["-localhost", f"{gateway}.1", *launcher, "-hosts", ",".join(f"{address}:{each}" for address in chosen)]
+
+
 def _found_in(prefix: Path) -> Mpi | None:
     if not (prefix / "bin" / "mpiexec").exists():
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mpi import LIBRARIES, Mpi
+from mpi import LIBRARIES, Mpi, placement
 from network_hosts import hosts, remote_shell
 
 pytestmark = [
@@ -29,22 +29,6 @@ def addresses() -> Iterator[list[str]]:
 @pytest.fixture(params=LIBRARIES, ids=lambda mpi: mpi.name)
 def mpi(request: pytest.FixtureRequest) -> Mpi:
     return request.param  # type: ignore[no-any-return]
-
-
-def placement(mpi: Mpi, shell: Path, chosen: list[str], each: int) -> list[str]:
-    """Options of mpiexec that put so many ranks on each of the hosts."""
-    gateway = chosen[0].rpartition(".")[0]
-    if mpi.name == "openmpi":
-        network = f"{gateway}.0/24"
-        return [
-            *("--prtemca", "plm_ssh_agent", str(shell), "--prtemca", "plm", "ssh"),
-            *("--prtemca", "prte_if_include", network, "--pmixmca", "ptl_tcp_if_include", network),
-            *("--host", ",".join(f"{address}:{each}" for address in chosen), "--map-by", f"ppr:{each}:node"),
-        ]
-    launcher = ["-launcher", "ssh", "-launcher-exec", str(shell)]
-    if mpi.name == "impi":
-        return [*launcher, "-hosts", ",".join(chosen), "-ppn", str(each)]
-    return ["-localhost", f"{gateway}.1", *launcher, "-hosts", ",".join(f"{address}:{each}" for address in chosen)]
 
 
 @pytest.mark.parametrize(("count", "each"), [(2, 2), (3, 1), (2, 1)])
