@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cpp_build import build_dir  # noqa: F401 (a fixture)
+from network_hosts import hosts
 from possessions import children, descriptors, shared_files
 from rank_pool import Pool
 
@@ -24,6 +25,16 @@ RANK_SECONDS = 60.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--peer", choices=["a2a", "gloo"], default="a2a", help="whose Torch collectives to test")
+
+
+@pytest.fixture(scope="module")
+def addresses() -> Iterator[list[str]]:
+    """Of three hosts that share nothing but a network."""
+    try:
+        with hosts(3) as made:
+            yield made
+    except OSError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

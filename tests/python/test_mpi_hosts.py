@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mpi import LIBRARIES, Mpi, placement
-from network_hosts import hosts, remote_shell
+from network_hosts import remote_shell
 
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(not LIBRARIES, reason="no MPI is installed: pip install mpich"),
 ]
 PROGRAM = str(Path(__file__).with_name("mpi_ranks.py"))
-
-
-@pytest.fixture(scope="module")
-def addresses() -> Iterator[list[str]]:
-    try:
-        with hosts(3) as made:
-            yield made
-    except OSError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(params=LIBRARIES, ids=lambda mpi: mpi.name)

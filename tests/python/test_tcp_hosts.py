@@ -7,25 +7,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from commands import environment, needs
-from network_hosts import hosts, namespace
+from network_hosts import namespace
 from tcp_ranks import SECRET
 
 pytestmark = pytest.mark.timeout(100)
 PROGRAM = str(Path(__file__).with_name("mpi_ranks.py"))
-
-
-@pytest.fixture(scope="module")
-def addresses() -> Iterator[list[str]]:
-    try:
-        with hosts(3) as made:
-            yield made
-    except OSError as error:
-        pytest.skip(str(error))
 
 
 def start(addresses: list[str], each: int, *program: str) -> list[subprocess.Popen[str]]:
