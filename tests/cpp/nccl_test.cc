@@ -235,6 +235,7 @@ TEST("a rank that dies is a lost peer to the others") {
   auto processes = ranks::start_processes(3, [](Communicator& comm) {
     nvidia::use_device(comm.rank());
     reach_unchecked(comm);
+    comm.barrier();  // nobody is still in one of those
     if (comm.rank() == 2) raise(SIGKILL);
     Memory send(64), recv(64);
     const auto before = std::chrono::steady_clock::now();
