@@ -132,6 +132,7 @@ TEST("a rank that is killed between operations is a lost peer to the next one, c
     const check::Note note("compared", compared);
     with_a_victim(3, 1, [compared](Communicator& comm) {
       compared ? reach_call(comm, 2) : reach_unchecked(comm);
+      comm.barrier();  // nobody is still in one of those
       if (comm.rank() == 1) raise(SIGKILL);
       const auto begin = steady_clock::now();
       const Swap swap(comm);
