@@ -15,6 +15,7 @@ cdef extern from *:
     #include <future>
     #include <system_error>
     #include <thread>
+    #include <utility>
 
     #include "a2a/recorder.h"
 
@@ -30,10 +31,13 @@ cdef extern from *:
       std::vector<std::string> strings;
     };
 
-    // A call that runs in a thread of its own from the first wait on. It may be abandoned; it holds what it uses.
+    // A call that runs in a thread of its own from the first wait on. It may be abandoned; it holds what it uses until
+    // it has finished, and not a moment longer, so that who has waited for it finds nothing of it still open.
     class Background {
      public:
-      explicit Background(std::function<Outcome()> call) : task_(std::move(call)), outcome_(task_.get_future()) {}
+      explicit Background(std::function<Outcome()> call)
+          : task_([call = std::move(call)]() mutable { return std::exchange(call, nullptr)(); }),
+            outcome_(task_.get_future()) {}
 
       // Waits for a while. True once finished.
       bool wait_slice() {

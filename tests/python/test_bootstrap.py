@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forked import apart, assert_usable, connect, job_name, raised, run, values
+from possessions import descriptors
 
 import a2a
 
@@ -185,6 +186,23 @@ def meet_again(rank: int, n: int, job: str) -> tuple[tuple[int, int], tuple[int,
 def test_init_and_close_100_times() -> None:
     for before, after in values(run(3, meet_again, 3, job_name(), timeout=50)):
         assert after == before
+
+
+def meet_on_one_cpu(rank: int, n: int, job: str) -> int:
+    """In how many of 400 meetings something that was still open after init() is closed later."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # where the thread that met seldom ends before init() does
+    late = 0
+    for i in range(400):
+        with connect(rank, n, f"{job}-{i}"):
+            at_once = descriptors()
+            time.sleep(0.002)
+            late += descriptors() != at_once
+    return late
+
+
+@apart
+def test_nothing_of_the_meeting_outlives_init() -> None:
+    assert values(run(2, meet_on_one_cpu, 2, job_name())) == [0, 0]
 
 
 # ---- a bootstrap written in Python -----------------------------------------------------------------------------------
