@@ -133,6 +133,9 @@ cdef extern from "a2a/communicator.h" nogil:
         cbool vm_readv
         int hosts
         uint64_t messages
+        size_t direct_min
+        size_t cma_min
+        size_t stream_min
 
     cdef cppclass CppView "a2a::View":
         size_t bytes

@@ -179,10 +179,17 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
 
 def host_facts(Communicator comm not None):
     """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
-    ranks, and "messages": how many this process has sent to other hosts."""
+    ranks, "messages": how many this process has sent to other hosts, and "direct_min", "cma_min", "stream_min": from
+    how many bytes on host memory takes another way (docs/transports.md), None for never."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
-            "vm_readv": facts.vm_readv, "hosts": facts.hosts, "messages": facts.messages}
+            "vm_readv": facts.vm_readv, "hosts": facts.hosts, "messages": facts.messages,
+            "direct_min": bytes_or_never(facts.direct_min), "cma_min": bytes_or_never(facts.cma_min),
+            "stream_min": bytes_or_never(facts.stream_min)}
+
+
+cdef bytes_or_never(size_t threshold):
+    return None if threshold == SIZE_MAX else threshold
 
 
 def library_of(transport):

@@ -2,13 +2,20 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <optional>
+#include <string>
 
 #include "check.h"
+#include "transport/shm/calibration.h"
 #include "transport/shm/copy.h"
 #include "transport/shm/membership.h"
 #include "transport/shm/placement.h"
 #include "transport/shm/staging.h"
+#include "transport/shm/thresholds.h"
 
 namespace {
 
@@ -74,6 +81,62 @@ TEST("a ring has room for several chunks, whatever the size of the group") {
     CHECK(shape.chunks >= 8 && shape.chunk_bytes >= 4096);
     CHECK_EQ(shape.offset(shape.chunks), 0);
     CHECK_EQ(shape.offset(shape.chunks - 1) + shape.chunk_bytes, shape.bytes());
+  }
+}
+
+// Takes an environment variable away, or sets it, as long as this exists.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    const char* before = std::getenv(name);
+    if (before != nullptr) before_ = before;
+    value != nullptr ? setenv(name, value, 1) : unsetenv(name);
+  }
+  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+// Nanoseconds that this thread has had a CPU.
+int64_t cpu_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+TEST("where the kernel's copy pays is measured when a size asks for it, once") {
+  constexpr int64_t kNothing = 200'000;  // measuring takes ten times as long
+  const Variable none("A2A_SHM_CMA_MIN", nullptr);
+  int64_t begin = cpu_time();
+  const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2});
+  CHECK(!alone.remote(kLeastCalibrated - 1) && !crowded.remote(kLeastCalibrated - 1));
+  CHECK(cpu_time() - begin < kNothing);
+  const size_t measured = alone.remote();
+  CHECK(measured == 64 << 10 || measured == 256 << 10 || measured == 1 << 20 || measured == SIZE_MAX);
+  begin = cpu_time();
+  CHECK_EQ(alone.remote(), measured);
+  CHECK_EQ(crowded.remote(), std::min<size_t>(measured, 2 << 20));
+  CHECK_EQ(alone.remote(size_t{1} << 30), measured != SIZE_MAX);
+  CHECK(cpu_time() - begin < kNothing);
+}
+
+TEST("a threshold of the environment is the one that holds, and must be a number") {
+  const Surroundings around{.ranks = 2, .cpus = 2};
+  {
+    const Variable cma("A2A_SHM_CMA_MIN", "5"), direct("A2A_SHM_DIRECT_MIN", "7"), past("A2A_SHM_STREAM_MIN", "9");
+    const Thresholds given(around);
+    CHECK_EQ(given.remote(), 5);
+    CHECK(given.remote(5) && !given.remote(4));
+    CHECK_EQ(given.direct(), 7);
+    CHECK_EQ(given.stream(), 9);
+  }
+  for (const char* wrong : {"", "-1", "1M", "many"}) {
+    const Variable cma("A2A_SHM_CMA_MIN", wrong);
+    CHECK_THROWS(Code::invalid_argument, "is not a number of bytes", Thresholds(around));
   }
 }
 

@@ -163,8 +163,12 @@ def test_info() -> None:
     assert facts["transports"]["process_vm_readv"].startswith(("allowed", "not allowed"))
     assert 1 <= facts["machine"]["cpus allowed"] <= facts["machine"]["cpus by affinity"]
     assert facts["launcher"]["seen"] == "none"
-    text = call("info", A2A_RANK="1", A2A_SIZE="2", A2A_JOB="x").stdout
+    thresholds = facts["thresholds of 2 ranks, bytes"]
+    assert thresholds["A2A_SHM_CMA_MIN"] == "never" or thresholds["A2A_SHM_CMA_MIN"] >= 64 << 10
+    assert thresholds["A2A_SHM_DIRECT_MIN"] >= 4096 and thresholds["A2A_SHM_STREAM_MIN"] >= 1 << 20
+    text = call("info", A2A_RANK="1", A2A_SIZE="2", A2A_JOB="x", A2A_SHM_CMA_MIN="99", A2A_SHM_DIRECT_MIN="77").stdout
     assert re.search(r"seen +a2a run\n +rank +1\n +size +2\n", text)
+    assert re.search(r"A2A_SHM_DIRECT_MIN +77\n +A2A_SHM_CMA_MIN +(99|never)\n", text)
 
 
 @pytest.mark.parametrize("operation", _bench_rank.OPERATIONS)

@@ -68,6 +68,7 @@ def gather() -> dict[str, dict[str, Any]]:
             "mpi": _library("mpi"),
             "tcp": _secret(),
         },
+        "thresholds of 2 ranks, bytes": probe["thresholds"],
         "launcher": _launcher(),
     }
 
@@ -94,13 +95,17 @@ def _secret() -> str:
     return "needs A2A_SECRET_FILE or A2A_SECRET"
 
 
-def _probe() -> dict[str, str]:
+def _probe() -> dict[str, Any]:
     try:
         facts = _spawn.spawn(_probe_rank, 2, timeout=_TIMEOUT_SECONDS)[0]
     except Error as error:
-        return {"shared memory": f"fails: {error}", "process_vm_readv": "unknown"}
+        return {"shared memory": f"fails: {error}", "process_vm_readv": "unknown", "thresholds": {}}
     allowed = "allowed" if facts["vm_readv"] else f"not allowed ({_ptrace_scope()})"
-    return {"shared memory": "works", "process_vm_readv": allowed}
+    thresholds = {
+        f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
+        for name in ("DIRECT", "CMA", "STREAM")
+    }
+    return {"shared memory": "works", "process_vm_readv": allowed, "thresholds": thresholds}
 
 
 def _probe_rank(comm: Communicator) -> dict[str, Any]:

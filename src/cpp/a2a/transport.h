@@ -45,6 +45,8 @@ struct HostFacts {
   bool vm_readv = false;  // every peer of this host may be read with process_vm_readv
   int hosts = 1;          // that the group's ranks live on
   uint64_t messages = 0;  // that this rank has sent to other hosts
+  // From how many bytes on this rank's host memory takes another way (A2A_SHM_..._MIN in docs/transports.md).
+  size_t direct_min = 0, cma_min = 0, stream_min = 0;
 };
 
 // The transport of host memory. It also carries what the ranks have to tell each other about operations that run on

@@ -59,7 +59,7 @@ bool Exchange::post(Membership& m) {
   auto& words = m.block().words();
   words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
-  if (received_bytes_ >= m.thresholds().stream) stores_ = Stores::streaming;
+  if (received_bytes_ >= m.thresholds().stream()) stores_ = Stores::streaming;
   const bool refused = !batch_.refusal.empty();
   if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
   const Head& own = pair(m.rank()).mine;
@@ -189,17 +189,23 @@ bool Exchange::needs(Membership& m, Rank peer) const {
   return !is_published(m.peer(peer).block.line(number(), m.rank()), number());
 }
 
+// Of a rank whose bytes are all here only the word is wanted that it has finished. It may be waiting for the others.
+bool Exchange::only_unfinished(Rank peer) const {
+  return posted_ && pair(peer).in == Pair::In::arrived && pair(peer).out != Pair::Out::streaming;
+}
+
 std::string Exchange::missing(Membership& m) const {
-  std::string text;
-  std::vector<Rank> here;
+  std::vector<Rank> absent, unfinished, here;
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer == m.rank()) continue;
-    if (needs(m, peer)) {
-      text += (text.empty() ? "" : "; ") + m.describe(peer);
-    } else {
-      here.push_back(m.name(peer));
-    }
+    (!needs(m, peer) ? here : only_unfinished(peer) ? unfinished : absent).push_back(peer);
   }
+  if (absent.empty()) absent.swap(unfinished);
+  here.insert(here.end(), unfinished.begin(), unfinished.end());
+  std::ranges::sort(here);
+  std::string text;
+  for (const Rank peer : absent) text += (text.empty() ? "" : "; ") + m.describe(peer);
+  for (Rank& peer : here) peer = m.name(peer);
   return text + have_come(here);
 }
 

@@ -69,6 +69,7 @@ class Exchange final : public Work {
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
 
+  bool only_unfinished(Rank peer) const;
   void copy_own();
   void offer(Membership& m, Rank peer);
   Kind choose_kind(Membership& m, Rank peer) const;

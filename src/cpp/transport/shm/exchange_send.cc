@@ -60,12 +60,12 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
   if (bytes == 0 || batch_.way == Way::compare) return Kind::none;
   if (bytes <= kInlineBytes) return Kind::inlined;
   const Neighbour& host = *m.peer(peer).host;
-  if (bytes >= m.thresholds().shared) {
+  if (bytes >= m.thresholds().direct()) {
     if (host.same_process) return Kind::pointer;
     const auto in_segment = [&m](const Run& run) { return m.arena().contains(run.data, run.bytes); };
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
-  return bytes >= m.thresholds().remote && host.reads_us ? Kind::remote : Kind::ring;
+  return host.reads_us && m.thresholds().remote(bytes) ? Kind::remote : Kind::ring;
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.

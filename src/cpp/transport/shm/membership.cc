@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <cstdlib>
-#include <fstream>
 #include <list>
 #include <new>
 #include <set>
@@ -15,27 +13,6 @@
 
 namespace a2a::shm {
 namespace {
-
-void override_bytes(const char* name, size_t* value) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) return;
-  char* end = nullptr;
-  const unsigned long long bytes = std::strtoull(text, &end, 10);
-  if (end == text || *end != '\0' || *text == '-') {
-    throw Error(Code::invalid_argument, std::string(name) + " = '" + text + "' is not a number of bytes");
-  }
-  *value = bytes;
-}
-
-// Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth.)
-size_t last_level_cache() {
-  constexpr size_t kUsual = size_t{32} << 20;
-  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // such as "32768K"
-  size_t amount = 0;
-  char unit = 0;
-  if (!(file >> amount >> unit) || amount == 0) return kUsual;
-  return unit == 'M' ? amount << 20 : unit == 'K' ? amount << 10 : amount;
-}
 
 uint64_t next_uid() {
   static std::atomic<uint64_t> count{1};
@@ -104,28 +81,11 @@ Graveyard& graveyard() {
 
 }  // namespace
 
-Thresholds::Thresholds(const Surroundings& surroundings) {
-  constexpr size_t kKiB = 1024;
-  if (surroundings.oversubscribed()) {
-    // Waiting for the receiver costs a turn of the scheduler. A ring that is full costs one for each of its fillings.
-    shared = 48 * kKiB;
-    remote = 2048 * kKiB;
-  } else {
-    // A ring stays in the caches, so that its second copy costs less than the system call's look-up of every page.
-    shared = 16 * kKiB;
-    remote = SIZE_MAX;
-  }
-  stream = last_level_cache() / static_cast<size_t>(surroundings.ranks);
-  override_bytes("A2A_SHM_DIRECT_MIN", &shared);
-  override_bytes("A2A_SHM_CMA_MIN", &remote);
-  override_bytes("A2A_SHM_STREAM_MIN", &stream);
-}
-
-// All rings of a rank in one communicator together are larger than the cache nearest to a core. A smaller ring would
-// always be written where its reader still holds a copy of the line, and taking that back costs the writer several
-// times what a copy costs (docs/performance.md).
+// All rings of a rank in one communicator together. Before a line can be written again, the reader's copy of it has to
+// go, which costs the writer several times what the copy costs: a small ring is always written where its reader has a
+// copy still. A larger one than this is written where nobody's cache has the line any more (docs/performance.md).
 RingShape RingShape::of(int size) {
-  constexpr size_t kAllRings = size_t{2} << 20;
+  constexpr size_t kAllRings = size_t{15} << 16;  // with all else it shares, a rank stays within 1 MiB
   constexpr size_t kSmallestChunk = 4096, kLargestChunk = size_t{32} << 10;
   constexpr size_t kFewestChunks = 8;
   const size_t share = kAllRings / static_cast<size_t>(std::max(1, size - 1));

@@ -13,21 +13,9 @@
 #include "transport/shm/neighbour.h"
 #include "transport/shm/progress.h"
 #include "transport/shm/staging.h"
+#include "transport/shm/thresholds.h"
 
 namespace a2a::shm {
-
-// From how many bytes on which way is taken. Measured: docs/performance.md.
-struct Thresholds {
-  // Of a pair. The receiver copies straight from the sender's memory, which saves one of two copies and costs the
-  // sender a wait for the receiver: from shared memory or within one process (A2A_SHM_DIRECT_MIN), and from private
-  // memory with process_vm_readv (A2A_SHM_CMA_MIN).
-  size_t shared, remote;
-  // Received by one rank in all: written past the caches (A2A_SHM_STREAM_MIN).
-  size_t stream;
-
-  // With the environment's overrides. Throws Error(invalid_argument) when one is not a number.
-  explicit Thresholds(const Surroundings& surroundings);
-};
 
 // How the rings of a group are cut. Both ends of a pair must know it, so it depends on the group's size only.
 struct RingShape {

@@ -297,12 +297,16 @@ bool ShmTransport::vm_readv() {
 
 HostFacts ShmTransport::facts() {
   const Surroundings& around = membership_.surroundings();
+  const Thresholds& thresholds = membership_.thresholds();
   return {.ranks = around.ranks,
           .cpus = around.cpus,
           .oversubscribed = around.oversubscribed(),
           .vm_readv = vm_readv(),
           .hosts = 1,
-          .messages = 0};
+          .messages = 0,
+          .direct_min = thresholds.direct(),
+          .cma_min = vm_readv() ? thresholds.remote() : SIZE_MAX,
+          .stream_min = thresholds.stream()};
 }
 
 std::unique_ptr<HostTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,

@@ -1,0 +1,103 @@
+#include "transport/shm/calibration.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+
+#include "transport/shm/copy.h"
+
+namespace a2a::shm {
+namespace {
+
+constexpr size_t kMostCalibrated = size_t{1} << 20;
+constexpr size_t kRing = size_t{1} << 20, kChunk = size_t{32} << 10;  // those of two ranks
+constexpr size_t kInPage = 16;  // where large arrays begin: behind what malloc() notes
+
+// Private memory as arrays have it. Not from malloc(), which would treat the program's own large blocks differently
+// once one had been given back.
+class Scratch {
+ public:
+  Scratch() {
+    void* at = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    base_ = at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+  }
+  ~Scratch() {
+    if (base_ != nullptr) ::munmap(base_, kBytes);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  bool there() const { return base_ != nullptr; }
+  std::byte* source() const { return base_ + kInPage; }
+  std::byte* target() const { return base_ + kBuffer + kInPage; }
+  std::byte* ring() const { return base_ + 2 * kBuffer; }
+
+ private:
+  static constexpr size_t kBuffer = kMostCalibrated + 4096, kBytes = 2 * kBuffer + kRing;
+  std::byte* base_;
+};
+
+int64_t cpu_time() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+bool by_kernel(const Scratch& scratch, size_t bytes) {
+  const Run from{0, scratch.source(), bytes}, to{0, scratch.target(), bytes};
+  Cursor source{{&from, 1}}, target{{&to, 1}};
+  return copy_from_process(::getpid(), source, target, bytes) == static_cast<ssize_t>(bytes);
+}
+
+bool by_ring(const Scratch& scratch, size_t bytes, size_t* position) {
+  for (size_t i = 0; i < bytes; i += kChunk) {
+    std::byte* chunk = scratch.ring() + *position;
+    copy_bytes(chunk, scratch.source() + i, kChunk);
+    copy_bytes(scratch.target() + i, chunk, kChunk);
+    *position = (*position + kChunk) % kRing;
+  }
+  return true;
+}
+
+// The shortest of a few times, each with a source that was just written; a negative number when a copy failed.
+template <class Copy>
+int64_t shortest(const Scratch& scratch, size_t bytes, Copy copy) {
+  int64_t best = INT64_MAX;
+  for (int i = 0; i < 4; ++i) {
+    std::memset(scratch.source(), i, bytes);
+    const int64_t begin = cpu_time();
+    if (!copy()) return -1;
+    best = std::min(best, cpu_time() - begin);
+  }
+  return best;
+}
+
+size_t measure() {
+  const Scratch scratch;
+  if (!scratch.there()) return SIZE_MAX;
+  size_t pays_from = SIZE_MAX, position = 0;
+  for (size_t bytes = kMostCalibrated; bytes >= kLeastCalibrated; bytes /= 4) {
+    const int64_t one = shortest(scratch, bytes, [&] { return by_kernel(scratch, bytes); });
+    const int64_t two = shortest(scratch, bytes, [&] { return by_ring(scratch, bytes, &position); });
+    if (one < 0 || one > two) break;
+    pays_from = bytes;
+  }
+  return pays_from;
+}
+
+}  // namespace
+
+size_t kernel_copy_pays_from() {
+  // No lock: threads that ask for the first time at once all measure, and a forked child never waits for one.
+  static std::atomic<size_t> known{0};
+  size_t bytes = known.load(std::memory_order_relaxed);
+  if (bytes == 0) known.store(bytes = measure(), std::memory_order_relaxed);
+  return bytes;
+}
+
+}  // namespace a2a::shm

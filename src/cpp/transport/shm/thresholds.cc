@@ -1,0 +1,55 @@
+#include "transport/shm/thresholds.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "transport/shm/calibration.h"
+
+namespace a2a::shm {
+namespace {
+
+constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
+
+std::optional<size_t> bytes_of(const char* name) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return std::nullopt;
+  char* end = nullptr;
+  const unsigned long long bytes = std::strtoull(text, &end, 10);
+  if (end == text || *end != '\0' || *text == '-') {
+    throw Error(Code::invalid_argument, std::string(name) + " = '" + text + "' is not a number of bytes");
+  }
+  return bytes;
+}
+
+// Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth; a virtual machine may
+// say that the cache of its whole host is its own.)
+size_t last_level_cache() {
+  constexpr size_t kUsual = 32 * kMiB;
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // such as "32768K"
+  size_t amount = 0;
+  char unit = 0;
+  if (!(file >> amount >> unit) || amount == 0) return kUsual;
+  return std::min(kUsual, unit == 'M' ? amount * kMiB : unit == 'K' ? amount * kKiB : amount);
+}
+
+}  // namespace
+
+Thresholds::Thresholds(const Surroundings& surroundings) {
+  const bool shared_cpus = surroundings.oversubscribed();
+  // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs. So does a ring that is full, for
+  // each of its fillings: that is why there is a size from which on the system call wins in any case.
+  direct_ = bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus ? 16 : 8) * kKiB);
+  remote_given_ = bytes_of("A2A_SHM_CMA_MIN");
+  least_remote_ = remote_given_.value_or(kLeastCalibrated);
+  remote_otherwise_ = shared_cpus ? 2 * kMiB : SIZE_MAX;
+  const int at_once = std::max(1, std::min(surroundings.ranks, surroundings.cpus));
+  stream_ = bytes_of("A2A_SHM_STREAM_MIN").value_or(last_level_cache() / static_cast<size_t>(at_once));
+}
+
+size_t Thresholds::remote() const {
+  return remote_given_ ? *remote_given_ : std::min(kernel_copy_pays_from(), remote_otherwise_);
+}
+
+}  // namespace a2a::shm
