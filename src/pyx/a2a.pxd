@@ -159,6 +159,7 @@ cdef extern from "a2a/communicator.h" nogil:
         cbool closed() except +raise_current
         cbool broken() except +raise_current
         HostFacts host_facts() except +raise_current
+        cbool prompt() except +raise_current
 
 
 cdef extern from *:
@@ -236,11 +237,39 @@ cdef extern from *:
       }
     }
 
+    // Takes the entries of a list or tuple when all are plain ints of 64 bits, and says whether they are. Without the
+    // GIL another thread may change the list meanwhile: that is left to code that holds on to each entry.
+    inline bool append_plain_ints(PyObject* items, CountList& counts) {
+    #ifndef Py_GIL_DISABLED
+      const Py_ssize_t size = PySequence_Fast_GET_SIZE(items);
+      PyObject* const* const entries = PySequence_Fast_ITEMS(items);
+      counts.resize(static_cast<size_t>(size));
+      for (Py_ssize_t i = 0; i < size; ++i) {
+        int overflow = 0;
+        if (!PyLong_CheckExact(entries[i])) return false;
+        counts[static_cast<size_t>(i)] = PyLong_AsLongLongAndOverflow(entries[i], &overflow);
+        if (overflow != 0) return false;
+      }
+      return true;
+    #else
+      return false;
+    #endif
+    }
+
     inline WorkPtr start(a2a::Communicator& comm, const Exchange& x) {
       const a2a::SignalWatch signals(&interrupted);
       if (x.listed) return comm.start(*x.plan, x.sends, x.recvs, x.call);
       return comm.start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call);
     }
+
+    // Whether an exchange moves so little that its copies take no longer than letting go of the GIL for them.
+    inline bool is_short(const Exchange& x) {
+      constexpr size_t kShort = size_t{16} << 10;
+      return !x.listed && x.call.memory == a2a::Memory::host &&
+             x.plan->send_extents()[0] + x.plan->recv_extents()[0] <= kShort;
+    }
+
+    inline bool wait_briefly(a2a::Work& work) { return work.wait_briefly(); }
 
     // Waits for a while, so that the caller can look for signals between two waits. True once finished. Throws
     // Error(timeout) when `until` has passed.
@@ -358,6 +387,9 @@ cdef extern from *:
     void raise_interrupted "a2a_py::raise_interrupted"()
     int raise_pending "a2a_py::raise_pending"() except -1
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
+    cbool append_plain_ints "a2a_py::append_plain_ints"(object, CountList&)
+    cbool is_short "a2a_py::is_short"(const Exchange&) nogil
+    cbool wait_briefly "a2a_py::wait_briefly"(CppWork&) except +raise_current nogil
     cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
     cbool let_go "a2a_py::let_go"(CppWork&) nogil
 

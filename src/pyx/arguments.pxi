@@ -18,6 +18,9 @@ cdef int append_sequence(object items, str name, CountList& counts) except -1:
     cdef Py_ssize_t i
     cdef int overflow = 0
     cdef int64_t value
+    if append_plain_ints(items, counts):
+        return 0
+    counts.clear()
     counts.reserve(len(items))
     for i, item in enumerate(items):
         if type(item) is int:

@@ -18,6 +18,7 @@ cdef class _Endpoint:
     cdef list flights       # unfinished operations whose memory nobody else is sure to hold
     cdef unsigned long caller   # the thread that is inside a call which takes numbers of operations, 0 for none
     cdef int depth              # of its calls
+    cdef cbool prompt           # starting a small operation takes microseconds
     cdef object __weakref__
 
     def __init__(self):
@@ -78,15 +79,22 @@ cdef class _Endpoint:
         cdef CommPtr comm = self.live()
         cdef shared_ptr[CppWork] work
         cdef When never
-        cdef cbool done = False
+        cdef cbool done = False, brief
         if self.flights:
             self.prune()
         if x.call.memory != Memory.host:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
-        with nogil:
+        brief = self.prompt and not async_op and is_short(x)
+        if brief:
+            # As a rule it is over in less time than it takes to let others have the GIL and to get it back.
             work = start(dereference(comm), x)
-            if not async_op:
-                done = wait_slice(dereference(work), never)
+            done = wait_briefly(dereference(work))
+        if not done:
+            with nogil:
+                if not brief:
+                    work = start(dereference(comm), x)
+                if not async_op:
+                    done = wait_slice(dereference(work), never)
         if done:
             return None
         if async_op:

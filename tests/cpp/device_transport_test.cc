@@ -129,7 +129,7 @@ class TestCollectives final : public Collectives {
 class TestHost final : public HostTransport {
  public:
   explicit TestHost(World& world) : w_(world), presence_(world) {}
-  std::shared_ptr<Work> start(Batch, Stream) override { return nullptr; }
+  std::shared_ptr<Work> start(Batch&&, Stream) override { return nullptr; }
   void abort(std::string_view) noexcept override {}
   std::optional<Error> pass(const Signature&) override { return std::nullopt; }
   std::optional<Error> contradiction(const Signature&) override { return look(w_.against); }

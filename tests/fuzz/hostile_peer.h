@@ -149,7 +149,8 @@ bool play(HostilePeer& hostile, const Operation& operation, Change change) {
     batch.sends.clear();
     batch.recvs.clear();
   }
-  Exchange exchange(batch, hostile.progress(), HostilePeer::kMe, 2);
+  Exchange exchange(hostile.progress(), HostilePeer::kMe, 2);
+  exchange.begin(std::move(batch));
   bool good = true;
   try {
     constexpr int kSteps = 24;

@@ -210,8 +210,8 @@ def dropped(comm: Comm, how: str) -> tuple[bool, bool, bool]:
     whether the result was right."""
     n, rank = comm.size, comm.rank
     comm.connect(f"npu:{rank}")
-    stream = Stream()
     send, recv = on_device(comm, np.arange(n) + 10 * rank), on_device(comm, np.full(n, -1))
+    stream = Stream()
     sent, received = weakref.ref(send.memory), recv.memory
     with variables(A2A_FAKE_DELAY_US="300000"):
         if how == "stream":

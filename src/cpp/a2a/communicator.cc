@@ -118,25 +118,27 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   // A send run is only read; Run has one pointer type for both directions.
   const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
   const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
+  const auto fill = [&](Batch& batch) {
+    set_runs(batch.sends, plan.sends(), {from, send.size()});
+    set_runs(batch.recvs, plan.recvs(), {to, recv.size()});
+  };
+  if (call.memory == Memory::host) return state_->submit(call, fill);
   Batch batch;
-  batch.sends = runs_of(plan.sends(), {from, send.size()});
-  batch.recvs = runs_of(plan.recvs(), {to, recv.size()});
-  return call.memory == Memory::host ? state_->submit(std::move(batch), call) : start_on_device(std::move(batch), call);
+  fill(batch);
+  return start_on_device(std::move(batch), call);
 }
 
 void Communicator::refuse(const Call& call, std::string_view reason) {
-  Batch batch;
-  batch.refusal = reason.empty() ? "no reason given" : std::string(reason);
   Call on_host = call;
   on_host.memory = Memory::host;  // refusals travel where every rank can see them
-  state_->submit(std::move(batch), on_host);
+  state_->submit(on_host, [&](Batch& batch) { batch.refusal = reason.empty() ? "no reason given" : reason; });
 }
 
 void Communicator::barrier(std::optional<Deadline> deadline) {
   Call call;
   call.op = Op::barrier;
   call.deadline = deadline;
-  state_->submit({}, call)->wait();
+  state_->submit(call)->wait();
 }
 
 std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op op, std::optional<Deadline> deadline) {
@@ -307,7 +309,7 @@ void Communicator::close(std::optional<Deadline> deadline) {
     call.deadline = state_->deadline(deadline);
     drain_devices(*call.deadline);
     if (!broken()) {
-      state_->submit({}, call)->wait();
+      state_->submit(call)->wait();
       close_devices();
     }
   } catch (const Error&) {
@@ -329,6 +331,8 @@ bool Communicator::broken() const {
   std::lock_guard lock(state_->mutex);
   return state_->host != nullptr && state_->host->broken().has_value();
 }
+
+bool Communicator::prompt() const { return state_->open(Op::barrier)->prompt(); }
 
 HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->facts(); }
 

@@ -132,6 +132,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   bool broken() const;
 
   HostFacts host_facts() const;
+  // Whether starting a small operation on host memory takes microseconds, whatever the peers do (Work::wait_briefly).
+  bool prompt() const;
 
   // Memory that every rank of the group can read with one copy. 64-byte aligned, zeroed, alive until released, also
   // beyond close(). Throws Error(backend) when there is not enough.

@@ -52,7 +52,7 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& cal
   batch.way = compare ? Way::compare : Way::pass;
   const auto operation = Recorder::begin(state_->recorder, batch);
   return operation.run([&] {
-    const auto comparison = compare ? host->start(batch, {}) : nullptr;
+    const auto comparison = compare ? host->start(Batch(batch), {}) : nullptr;
     const auto problem = compare ? std::nullopt : host->pass(batch.signature);
     lock.unlock();
     if (problem) {

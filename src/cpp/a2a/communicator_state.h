@@ -58,6 +58,7 @@ struct Communicator::State {
   std::map<Memory, std::shared_ptr<device::DeviceTransport>> devices;
   std::map<Memory, void*> adopted;
   std::string rank_table;
+  Batch blank;  // for the next operation, with the memory of an earlier one
   uint64_t number = 0;
   uint64_t plans = 0;
   uint64_t shrinks = 0;
@@ -91,13 +92,21 @@ struct Communicator::State {
     return comparisons.next(call);
   }
 
-  std::shared_ptr<Work> submit(Batch batch, const Call& call) {
+  // Starts on the host what `fill` puts into an empty batch.
+  template <class Fill>
+  std::shared_ptr<Work> submit(const Call& call, Fill&& fill) {
     home.refuse_if_inherited();  // before the mutex, which another thread may have held at the fork
     std::lock_guard lock(mutex);
     want_open(call.op);
-    sign(batch, call);
-    const auto operation = Recorder::begin(recorder, batch);
-    return operation.run([&] { return host->start(std::move(batch), call.stream); });
+    blank.clear();
+    fill(blank);
+    sign(blank, call);
+    const auto operation = Recorder::begin(recorder, blank);
+    return operation.run([&] { return host->start(std::move(blank), call.stream); });
+  }
+
+  std::shared_ptr<Work> submit(const Call& call) {
+    return submit(call, [](Batch&) {});
   }
 
   // Everything shared belongs to the process that made it.

@@ -22,17 +22,15 @@ size_t bytes_of(DType dtype, std::span<const int64_t> shape) {
 }
 
 // Every rank's card to every rank.
-Batch cards_of(shm::Loan& loan) {
+void put_cards(shm::Loan& loan, Batch& batch) {
   auto* const mine = reinterpret_cast<std::byte*>(const_cast<shm::Card*>(&loan.mine()));
   auto* const all = reinterpret_cast<std::byte*>(loan.cards());
-  Batch batch;
   for (Rank rank = 0; rank < loan.size(); ++rank) {
     batch.sends.push_back({rank, mine, sizeof(shm::Card)});
     batch.recvs.push_back({rank, all + static_cast<size_t>(rank) * sizeof(shm::Card), sizeof(shm::Card)});
   }
   // Peers may get this rank's card although the operation fails here. Then theirs are there too, or they fail as well.
   batch.last_look = true;
-  return batch;
 }
 
 }  // namespace
@@ -65,7 +63,7 @@ std::shared_ptr<Views> Communicator::start_views(const void* data, DType dtype, 
   }
   auto views = std::make_shared<Views>(loan);
   loans.add(loan);
-  loan->set_work(state_->submit(cards_of(*loan), call));
+  loan->set_work(state_->submit(call, [&](Batch& batch) { put_cards(*loan, batch); }));
   return views;
 }
 

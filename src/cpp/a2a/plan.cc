@@ -191,8 +191,8 @@ Plan Plan::alltoallv(Rank rank, int size, size_t elem_bytes, Layout send, size_t
   const Side sending{"send", rank, size, elem_bytes, send, send_elems};
   const Side receiving{"recv", rank, size, elem_bytes, recv, recv_elems};
   Plan plan(rank, size);
-  plan.send_extents_.assign(1, sending.append_to(plan.sends_));
-  plan.recv_extents_.assign(1, receiving.append_to(plan.recvs_));
+  plan.send_extents_.whole = sending.append_to(plan.sends_);
+  plan.recv_extents_.whole = receiving.append_to(plan.recvs_);
   receiving.check_disjoint(plan.recvs_);
   check_self<int64_t>(rank, 1, {"send_counts", send.counts}, {"recv_counts", recv.counts});
   return plan;
@@ -204,8 +204,8 @@ Plan Plan::alltoall_list(Rank rank, int size, std::span<const size_t> send_bytes
   check_length(rank, size, recv_bytes.size(), "recv_bytes");
   check_self<size_t>(rank, 1, {"send_bytes", send_bytes}, {"recv_bytes", recv_bytes});
   Plan plan(rank, size);
-  plan.send_extents_ = append_buffers(plan.sends_, send_bytes);
-  plan.recv_extents_ = append_buffers(plan.recvs_, recv_bytes);
+  plan.send_extents_.each = append_buffers(plan.sends_, send_bytes);
+  plan.recv_extents_.each = append_buffers(plan.recvs_, recv_bytes);
   return plan;
 }
 
@@ -216,8 +216,8 @@ Plan Plan::allgather(Rank rank, int size, size_t bytes_per_rank) {
     refuse(rank, "bytes_per_rank = ", bytes_per_rank, " from each of ", size, " ranks overflows 64 bits");
   }
   Plan plan(rank, size);
-  plan.send_extents_.assign(1, bytes_per_rank);
-  plan.recv_extents_.assign(1, total);
+  plan.send_extents_.whole = bytes_per_rank;
+  plan.recv_extents_.whole = total;
   plan.sends_.reserve(static_cast<size_t>(size));
   plan.recvs_.reserve(static_cast<size_t>(size));
   for (Rank peer = 0; peer < size && bytes_per_rank > 0; ++peer) {
@@ -238,8 +238,8 @@ Plan Plan::global_scatter(Rank rank, int size, size_t row_bytes, std::span<const
   const ExpertRows sending{rank, size, experts, row_bytes, {"local_count", local}};
   const ExpertRows receiving{rank, size, experts, row_bytes, {"global_count", global}};
   Plan plan(rank, size);
-  plan.send_extents_.assign(1, sending.checked_bytes());
-  plan.recv_extents_.assign(1, receiving.checked_bytes());
+  plan.send_extents_.whole = sending.checked_bytes();
+  plan.recv_extents_.whole = receiving.checked_bytes();
   check_self(rank, experts, sending.counts, receiving.counts);
   sending.append_packed_by_rank(plan.sends_);
   receiving.append_packed_by_expert(plan.recvs_);
@@ -251,7 +251,7 @@ Plan Plan::global_gather(Rank rank, int size, size_t row_bytes, std::span<const 
                          std::span<const int64_t> global) {
   Plan plan = global_scatter(rank, size, row_bytes, local, global);
   plan.sends_.swap(plan.recvs_);
-  plan.send_extents_.swap(plan.recv_extents_);
+  std::swap(plan.send_extents_, plan.recv_extents_);
   return plan;
 }
 

@@ -69,16 +69,23 @@ class A2A_API Plan {
   std::span<const Segment> sends() const { return sends_; }
   std::span<const Segment> recvs() const { return recvs_; }
   // One past the last byte used in each buffer of that side; one entry per buffer (size() entries in the list form).
-  std::span<const size_t> send_extents() const { return send_extents_; }
-  std::span<const size_t> recv_extents() const { return recv_extents_; }
+  std::span<const size_t> send_extents() const { return send_extents_.get(); }
+  std::span<const size_t> recv_extents() const { return recv_extents_.get(); }
 
  private:
   Plan(Rank rank, int size) : rank_(rank), size_(size) {}
 
+  // Of one buffer, or in the list form of each: then `whole` says nothing.
+  struct Extents {
+    size_t whole = 0;
+    std::vector<size_t> each;
+    std::span<const size_t> get() const { return each.empty() ? std::span(&whole, 1) : std::span(each); }
+  };
+
   Rank rank_;
   int size_;
   std::vector<Segment> sends_, recvs_;
-  std::vector<size_t> send_extents_, recv_extents_;
+  Extents send_extents_, recv_extents_;
 };
 
 }  // namespace a2a

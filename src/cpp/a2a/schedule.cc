@@ -43,11 +43,21 @@ std::string have_come(std::span<const Rank> ranks) {
   return text + (ranks.size() == 1 ? " has come" : " have come");
 }
 
-std::vector<Run> runs_of(std::span<const Segment> segments, std::span<std::byte* const> base) {
-  std::vector<Run> runs;
-  runs.reserve(segments.size());
-  for_each_run(segments, base, [&](Rank peer, std::byte* data, size_t bytes) { runs.push_back({peer, data, bytes}); });
-  return runs;
+void Batch::clear() {
+  sends.clear();
+  recvs.clear();
+  signature = {};
+  unit_bytes = 1;
+  deadline = Deadline::never();
+  refusal.clear();
+  way = Way::exchange;
+  at_most = last_look = own_stream = false;
+}
+
+void set_runs(std::vector<Run>& runs, std::span<const Segment> segments, std::span<std::byte* const> base) {
+  runs.resize(segments.size());
+  auto run = runs.begin();
+  for_each_run(segments, base, [&](Rank peer, std::byte* data, size_t bytes) { *run++ = {peer, data, bytes}; });
 }
 
 std::span<const Run> runs_with(std::span<const Run> runs, Rank peer) {

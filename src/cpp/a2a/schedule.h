@@ -54,6 +54,9 @@ struct Batch {
   bool at_most = false;     // between parts of the library: peers may send less than the receives have room for
   bool last_look = false;   // likewise: when it fails, the lines that are there by then are still read
   bool own_stream = false;  // device memory: the caller wants its stream to run on meanwhile
+
+  // As a new one, but the lists keep their memory.
+  void clear();
 };
 
 // The only place that knows that a segment is one contiguous piece of memory: calls visit(peer, pointer, bytes) for
@@ -63,8 +66,8 @@ void for_each_run(std::span<const Segment> segments, std::span<std::byte* const>
   for (const Segment& s : segments) visit(s.peer, base[static_cast<size_t>(s.buffer)] + s.offset, s.bytes);
 }
 
-// The runs of a plan over these buffers.
-A2A_API std::vector<Run> runs_of(std::span<const Segment> segments, std::span<std::byte* const> base);
+// Puts the runs of a plan over these buffers into the list, instead of what is there.
+A2A_API void set_runs(std::vector<Run>& runs, std::span<const Segment> segments, std::span<std::byte* const> base);
 
 // The runs of one peer in a list sorted by peer.
 A2A_API std::span<const Run> runs_with(std::span<const Run> runs, Rank peer);

@@ -27,8 +27,9 @@ class A2A_API Transport {
   virtual ~Transport() = default;
 
   // Starts the exchange and returns at once: never waits for a peer. Operations run in the order of their numbers.
-  // A batch with a refusal takes part only to tell every peer why this rank does not.
-  virtual std::shared_ptr<Work> start(Batch batch, Stream stream) = 0;
+  // A batch with a refusal takes part only to tell every peer why this rank does not. What is left in `batch` is of no
+  // use but for its lists' memory, which may be that of an operation that is over.
+  virtual std::shared_ptr<Work> start(Batch&& batch, Stream stream) = 0;
 
   // Fails every operation in flight, here and at the peers, with Error(aborted). Never throws, never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
@@ -56,6 +57,9 @@ class A2A_API HostTransport : public Transport {
   // The operation runs on a device without being compared first. Numbers go on as if it had run here. Returns what
   // stands against it already (see contradiction()), or why the transport is broken.
   virtual std::optional<Error> pass(const Signature& signature) = 0;
+  // Whether neither start() nor a brief wait of its operations asks anything but memory, so that both take microseconds
+  // when there is little to move.
+  virtual bool prompt() const { return false; }
   // What a peer says about an operation that this rank has passed: that it refused its arguments, or runs another one
   // or on other memory. Nothing as long as no peer says so. A peer that compares the same operation is satisfied.
   virtual std::optional<Error> contradiction(const Signature& signature) = 0;

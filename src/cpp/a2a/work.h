@@ -41,6 +41,10 @@ class A2A_API Work {
   // The operation goes on in the last two cases. Throws the operation's error once it has failed.
   virtual bool wait_until(Deadline deadline) = 0;
 
+  // Blocks for a few microseconds at most, and without letting anything else have the CPU, which is none too long for a
+  // caller that holds a lock others want, such as an interpreter's. Otherwise as wait_until().
+  virtual bool wait_briefly() { return false; }
+
   // Blocks until finished. Throws the operation's error, or Error(timeout) when the deadline passes first; in the
   // latter case the operation goes on and may be waited for again.
   void wait(Deadline deadline = Deadline::never());

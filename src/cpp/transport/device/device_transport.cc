@@ -110,7 +110,7 @@ void DeviceTransport::check(const Batch& batch, Stream stream) const {
   device_->capturing(stream);
 }
 
-std::shared_ptr<Work> DeviceTransport::start(Batch batch, Stream callers) {
+std::shared_ptr<Work> DeviceTransport::start(Batch&& batch, Stream callers) {
   const std::lock_guard order(order_);
   {
     const std::lock_guard lock(mutex_);

@@ -43,7 +43,7 @@ HostsTransport::~HostsTransport() {
 
 // ---- operations ----------------------------------------------------------------------------------------------------
 
-std::shared_ptr<Work> HostsTransport::start(Batch batch, Stream) {
+std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
   progress_->host().refuse_if_inherited();
   auto operation = std::make_shared<Operation>(std::move(batch), progress_, rank_, places_, channel_, network_);
   {

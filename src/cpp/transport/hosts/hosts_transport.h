@@ -29,7 +29,7 @@ class HostsTransport final : public HostTransport, private shm::Active {
                                               std::span<const Rank> seats, Deadline deadline);
   ~HostsTransport() override;
 
-  std::shared_ptr<Work> start(Batch batch, Stream stream) override;
+  std::shared_ptr<Work> start(Batch&& batch, Stream stream) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;

@@ -94,7 +94,7 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores store
   std::memcpy(to, from, bytes);
 }
 
-void gather(Cursor& from, std::byte* to, size_t bytes, Stores stores) {
+void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores) {
   while (bytes > 0) {
     const size_t step = std::min(bytes, from.contiguous());
     copy_bytes(to, from.data(), step, stores);
@@ -104,7 +104,7 @@ void gather(Cursor& from, std::byte* to, size_t bytes, Stores stores) {
   }
 }
 
-void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stores) {
+void scatter_runs(Cursor& to, const std::byte* from, size_t bytes, Stores stores) {
   while (bytes > 0) {
     const size_t step = std::min(bytes, to.contiguous());
     copy_bytes(to.data(), from, step, stores);

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstring>
 #include <span>
 
 #include "a2a/schedule.h"
@@ -36,8 +37,25 @@ enum class Stores : bool { cached, streaming };
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
 // Copies the next `bytes` of the stream to a contiguous place, or from one.
-void gather(Cursor& from, std::byte* to, size_t bytes, Stores stores = Stores::cached);
-void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
+void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores);
+void scatter_runs(Cursor& to, const std::byte* from, size_t bytes, Stores stores);
+
+inline bool is_short_run(const Cursor& at, size_t bytes) {
+  constexpr size_t kShort = 1024;
+  return bytes < kShort && !at.at_end() && bytes <= at.contiguous();
+}
+
+inline void gather(Cursor& from, std::byte* to, size_t bytes, Stores stores = Stores::cached) {
+  if (!is_short_run(from, bytes)) return gather_runs(from, to, bytes, stores);
+  std::memcpy(to, from.data(), bytes);
+  from.advance(bytes);
+}
+
+inline void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stores = Stores::cached) {
+  if (!is_short_run(to, bytes)) return scatter_runs(to, from, bytes, stores);
+  std::memcpy(to.data(), from, bytes);
+  to.advance(bytes);
+}
 
 // Copies at most `limit` bytes from one stream to the other, both in this process's reach. Returns how many.
 size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores = Stores::cached);

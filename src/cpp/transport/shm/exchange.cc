@@ -7,15 +7,24 @@
 
 namespace a2a::shm {
 
-Exchange::Exchange(Batch batch, std::shared_ptr<Progress> progress, Rank rank, int size)
-    : batch_(std::move(batch)), progress_(std::move(progress)), rank_(rank), pairs_(static_cast<size_t>(size)) {
+Exchange::Exchange(std::shared_ptr<Progress> progress, Rank rank, int size)
+    : progress_(std::move(progress)), rank_(rank), pairs_(static_cast<size_t>(size)) {}
+
+void Exchange::begin(Batch&& batch) {
+  std::swap(batch_, batch);
+  awaited_.clear();
+  unsettled_.clear();
+  quarrels_.clear();
+  error_.reset();
+  received_bytes_ = 0;
+  stores_ = Stores::cached;
+  posted_ = received_ = false;
+  finished_.store(false, std::memory_order_relaxed);
   std::span<const Run> all_sends = batch_.sends, all_recvs = batch_.recvs;
-  for (Rank peer = 0; peer < size; ++peer) {
+  for (Rank peer = 0; peer < static_cast<Rank>(pairs_.size()); ++peer) {
     const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
     Pair& p = pair(peer);
-    p.mine = facts(batch_.signature, sends, recvs);
-    p.source.runs = sends;
-    p.target.runs = recvs;
+    p.begin(facts(batch_.signature, sends, recvs), sends, recvs);
     if (batch_.way != Way::exchange) continue;
     p.in_left = p.mine.expected;
     received_bytes_ += p.mine.expected;
@@ -35,6 +44,13 @@ bool Exchange::done() {
 bool Exchange::wait_until(Deadline deadline) {
   progress_->host().refuse_if_inherited();
   if (!finished() && !progress_->wait([this] { return finished(); }, deadline)) return false;
+  if (error_) throw *error_;
+  return true;
+}
+
+bool Exchange::wait_briefly() {
+  progress_->host().refuse_if_inherited();
+  if (!finished() && !progress_->wait_briefly([this] { return finished(); })) return false;
   if (error_) throw *error_;
   return true;
 }

@@ -30,17 +30,34 @@ struct Pair {
   size_t in_left = 0;       // bytes still to come
   std::vector<Run> listed;  // the peer's runs, when the bytes are pulled
   Cursor remote;            // what is left of them
+
+  void begin(const Head& facts, std::span<const Run> sends, std::span<const Run> recvs) {
+    out = Out::settled;
+    in = In::awaited;
+    mine = facts;
+    theirs = {};
+    source = {sends};
+    target = {recvs};
+    out_left = in_next = in_left = 0;
+    listed.clear();
+    remote = {};
+  }
 };
 
 // Life: queued -> posted (its lines are out) -> finished. Everything but finished() and the Work interface wants the
 // progress mutex held.
 class Exchange final : public Work {
  public:
-  Exchange(Batch batch, std::shared_ptr<Progress> progress, Rank rank, int size);
+  Exchange(std::shared_ptr<Progress> progress, Rank rank, int size);
+
+  // Before anything else, and once more whenever the operation is over and nobody holds it. Swaps the batches, so that
+  // the caller gets lists with memory for the next one.
+  void begin(Batch&& batch);
 
   // Work
   bool done() override;
   bool wait_until(Deadline deadline) override;
+  bool wait_briefly() override;
   bool arrived(Rank rank) override;
 
   const Batch& batch() const { return batch_; }

@@ -18,9 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A rank with a CPU of its own spins for so many steps (a few microseconds); then it yields between its looks, because
-// whoever it waits for may stand in line for this very CPU. Ranks that are known to share CPUs yield from the start.
-constexpr unsigned kSpins = 128;
 // With nothing new for this long a rank sleeps. Longer than ranks that compute the same thing drift apart.
 constexpr auto kAwake = 500us;
 // The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
@@ -28,14 +25,6 @@ constexpr auto kSlice = 10ms;
 // The longest sleep of a rank that waits for news which ring no bell.
 constexpr auto kNap = 50us;
 constexpr unsigned kYieldsPerLook = 8;
-
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // The futexes lie in memory that processes share, so the private kinds of operation would not do.
 long futex(BellWord& bell, int operation, uint32_t value, const timespec* timeout) {
@@ -45,6 +34,14 @@ long futex(BellWord& bell, int operation, uint32_t value, const timespec* timeou
 void futex_wake(BellWord& bell) { futex(bell, FUTEX_WAKE, INT_MAX, nullptr); }
 
 }  // namespace
+
+void Progress::relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 std::shared_ptr<Progress> Progress::of_this_thread() {
   thread_local std::weak_ptr<Progress> here;
@@ -111,7 +108,7 @@ bool Progress::look(Deadline deadline) {
 bool Progress::pause(Patience& patience, Deadline deadline) {
   if (!patience.exhausted) {
     ++patience.idle;
-    if (!crowded_ && !slow_looks_ && patience.idle < kSpins) {
+    if (!yields() && patience.idle < kSpins) {
       relax();
       return true;
     }

@@ -77,7 +77,30 @@ class Progress {
     }
   }
 
+  // Whether waiting begins with giving up the CPU.
+  bool yields() const { return crowded_ || slow_looks_; }
+
+  // The same, without giving up the CPU.
+  template <class Finished>
+  bool wait_briefly(Finished&& finished) {
+    if (yields()) return false;
+    for (unsigned idle = 0; idle < kSpins; ++idle) {
+      std::unique_lock lock(mutex_, std::try_to_lock);
+      if (!lock.owns_lock()) return false;
+      const bool moved = advance();
+      if (finished()) return true;
+      if (moved) return false;  // there is more to do than to wait
+      lock.unlock();
+      relax();
+    }
+    return false;
+  }
+
  private:
+  // A rank with a CPU of its own spins for so many steps (a few microseconds); then it yields between its looks,
+  // because whoever it waits for may stand in line for this very CPU. Ranks that are known to share CPUs yield from the
+  // start.
+  static constexpr unsigned kSpins = 128;
   // A step copies at most 1 MiB for each peer, so that a long copy is looked up from often enough.
   static constexpr unsigned kMovesPerLook = 4;
 
@@ -95,6 +118,7 @@ class Progress {
       exhausted = false;
     }
   };
+  static void relax();
   // From time to time has the communicators look at how the ranks are spread over the CPUs.
   void keep_apart();
   // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths.

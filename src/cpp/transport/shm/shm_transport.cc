@@ -37,7 +37,7 @@ ShmTransport::~ShmTransport() {
   membership_.progress().leave(this);
 }
 
-std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
+std::shared_ptr<Work> ShmTransport::start(Batch&& batch, Stream) {
   membership_.progress().host().refuse_if_inherited();
   const bool refusal = !batch.refusal.empty();
   const Deadline deadline = batch.deadline;
@@ -55,9 +55,19 @@ std::shared_ptr<Work> ShmTransport::start(Batch batch, Stream) {
   return exchange;
 }
 
-std::shared_ptr<Exchange> ShmTransport::enqueue(Batch batch) {
-  auto exchange =
-      std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(), size());
+// When nobody has the latest operation any more, not even the queue, its memory serves the next one. A copy of the
+// pointer acquires what the last of those who had it left behind.
+std::shared_ptr<Exchange> ShmTransport::new_exchange(Batch&& batch) {
+  if (latest_.use_count() != 1) {
+    latest_ = std::make_shared<Exchange>(membership_.shared_progress(), membership_.rank(), size());
+  }
+  std::shared_ptr<Exchange> exchange = latest_;
+  exchange->begin(std::move(batch));
+  return exchange;
+}
+
+std::shared_ptr<Exchange> ShmTransport::enqueue(Batch&& batch) {
+  auto exchange = new_exchange(std::move(batch));
   if (broken_) {
     exchange->fail(membership_, broken_for(exchange->batch().signature));
   } else {
@@ -200,8 +210,7 @@ std::optional<Error> ShmTransport::pass(const Signature& signature) {
     Batch batch;
     batch.signature = signature;
     batch.way = Way::pass;
-    queue_.push_back(
-        std::make_shared<Exchange>(std::move(batch), membership_.shared_progress(), membership_.rank(), size()));
+    queue_.push_back(new_exchange(std::move(batch)));
     advance();
   }
   return find_contradiction(signature);

@@ -22,7 +22,7 @@ class ShmTransport final : public HostTransport, private Active {
 
   ~ShmTransport() override;
 
-  std::shared_ptr<Work> start(Batch batch, Stream stream) override;
+  std::shared_ptr<Work> start(Batch&& batch, Stream stream) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
@@ -38,6 +38,7 @@ class ShmTransport final : public HostTransport, private Active {
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
+  bool prompt() const override { return !progress()->yields(); }
   std::shared_ptr<const Vicinity> vicinity() override { return vicinity_; }
 
   int size() const { return membership_.size(); }
@@ -50,7 +51,7 @@ class ShmTransport final : public HostTransport, private Active {
   const Surroundings& surroundings() const { return membership_.surroundings(); }
   const std::shared_ptr<Progress>& progress() const { return membership_.shared_progress(); }
   // These want the progress mutex held: start() without a wait for its refusal to be seen, and fail().
-  std::shared_ptr<Exchange> enqueue(Batch batch);
+  std::shared_ptr<Exchange> enqueue(Batch&& batch);
   void break_with(const Error& error);
   bool is_broken() const { return broken_.has_value(); }
 
@@ -64,6 +65,7 @@ class ShmTransport final : public HostTransport, private Active {
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   void spread() override { membership_.spread(); }
 
+  std::shared_ptr<Exchange> new_exchange(Batch&& batch);
   bool step();
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
@@ -75,6 +77,7 @@ class ShmTransport final : public HostTransport, private Active {
   Membership membership_;
   std::shared_ptr<const Vicinity> vicinity_;
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their numbers; the first kSlots may be posted
+  std::shared_ptr<Exchange> latest_;             // that was made, which may be over
   std::optional<Error> broken_;
 };
 
