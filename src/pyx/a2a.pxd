@@ -124,7 +124,7 @@ cdef extern from "a2a/communicator.h" nogil:
         When deadline
         int device
         CppStream stream
-        cbool own_stream
+        cbool asynchronous
 
     cdef cppclass HostFacts "a2a::HostFacts":
         int ranks

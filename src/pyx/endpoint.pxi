@@ -80,6 +80,7 @@ cdef class _Endpoint:
         cdef shared_ptr[CppWork] work
         cdef When never
         cdef cbool done = False, brief
+        x.call.asynchronous = async_op
         if self.flights:
             self.prune()
         if x.call.memory != Memory.host:
@@ -114,7 +115,6 @@ cdef class _Endpoint:
         stream somebody has to."""
         cdef shared_ptr[CppWork] work
         cdef When never
-        x.call.own_stream = async_op
         with nogil:
             work = start(dereference(comm), x)
         self.keep(work, tensors)

@@ -177,6 +177,40 @@ TEST("many operations in flight finish in order") {
   });
 }
 
+TEST("a progress thread moves what is in flight while its rank does something else") {
+  setenv("A2A_PROGRESS_THREAD", "1", 1);
+  everywhere(3, [](Communicator& comm) {
+    check::Random random(7);  // the same sizes on all ranks
+    for (int turn = 0; turn < 20; ++turn) {
+      const size_t n = 3, in_flight = random.in(size_t{1}, size_t{4});
+      std::vector<std::vector<int32_t>> sends(in_flight), recvs(in_flight);
+      std::vector<std::shared_ptr<a2a::Work>> works;
+      for (size_t i = 0; i < in_flight; ++i) {
+        const size_t part = random.in(size_t{1}, size_t{200'000});
+        sends[i].assign(n * part, turn * 100 + comm.rank());
+        recvs[i].assign(n * part, -1);
+        const std::vector<int64_t> counts(n, static_cast<int64_t>(part));
+        const auto plan =
+            a2a::Plan::alltoallv(comm.rank(), comm.size(), 4, {counts, {}}, n * part, {counts, {}}, n * part);
+        a2a::Call call;
+        call.asynchronous = true;
+        const void* from = sends[i].data();
+        void* to = recvs[i].data();
+        works.push_back(comm.start(plan, {&from, 1}, {&to, 1}, call));
+      }
+      if (turn % 2 == 0) usleep(2000);
+      for (auto& work : works) work->wait();
+      for (const auto& recv : recvs) {
+        for (size_t i = 0; i < recv.size(); ++i) {
+          if (!CHECK_EQ(recv[i], turn * 100 + static_cast<int32_t>(i / (recv.size() / n)))) return;
+        }
+      }
+    }
+    comm.close();
+  });
+  unsetenv("A2A_PROGRESS_THREAD");
+}
+
 TEST("two communicators used in opposite order do not block each other") {
   everywhere(2, [](Communicator& comm) {
     const auto other = comm.split(0, 0);

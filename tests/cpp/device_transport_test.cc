@@ -227,7 +227,7 @@ TEST("an operation is done when its event is reached, and lets go of what the li
 TEST("a stream of the transport's own waits for the caller's, if there is one") {
   Scene world;
   Batch batch = batch_of(1);
-  batch.own_stream = true;
+  batch.asynchronous = true;
   const auto work = world.transport->start(std::move(batch), kStream);
   CHECK_EQ(world.orders.size(), size_t{1});
   CHECK(world.orders[0].first == reinterpret_cast<void*>(0x57));

@@ -185,12 +185,12 @@ TEST("operations on streams: the caller's, the communicator's, and order between
     ascend::Memory send(x.sent.size()), recv(x.wanted.size());
     send.upload(x.sent);
     Call call = call_of(comm, Op::alltoallv);
-    call.own_stream = true;
+    call.asynchronous = true;
     const auto work = start(comm, x.plan(), send, recv, call);
     work->order_before({ascend::stream});
     CHECK(recv.download() == x.wanted);  // which waits for the caller's stream alone
     CHECK(work->wait_until(Deadline::after_seconds(10)));
-    call.own_stream = false, call.stream = {};
+    call.asynchronous = false, call.stream = {};
     start(comm, x.plan(), send, recv, call)->wait();
     CHECK(recv.download() == x.wanted);
     comm.close();
@@ -220,7 +220,7 @@ TEST("two communicators at once, with operations in another order on each rank")
                const Swap one(*first), other(*second);
                const auto on = [](const Swap& swap) {
                  Call call = call_of(swap.comm, Op::allgather);
-                 call.device = ascend::device, call.own_stream = true;
+                 call.device = ascend::device, call.asynchronous = true;
                  return start(swap.comm, Plan::allgather(swap.comm.rank(), 3, 8), swap.send, swap.recv, call);
                };
                for (int round = 0; round < 10; ++round) {

@@ -103,12 +103,12 @@ TEST("operations on streams: the caller's, the communicator's, the default one")
     Memory send(x.sent.size()), recv(x.wanted.size());
     send.upload(x.sent);
     Call call = call_of(comm, Op::alltoallv);
-    call.own_stream = true;
+    call.asynchronous = true;
     const auto work = start(comm, x.plan(), send, recv, call);
     work->order_before({nvidia::stream});
     CHECK(recv.download() == x.wanted);  // which waits for the caller's stream alone
     CHECK(work->done());
-    call.own_stream = false, call.stream = {};
+    call.asynchronous = false, call.stream = {};
     start(comm, x.plan(), send, recv, call)->wait();
     CHECK(recv.download() == x.wanted);
     comm.close();

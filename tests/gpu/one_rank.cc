@@ -17,11 +17,11 @@ TEST("one rank: elements of every size, allgather, its own stream, the default o
                       CHECK(recv.download() == x.sent);
 
                       Call call = call_of(comm, Op::alltoallv);
-                      call.own_stream = true;
+                      call.asynchronous = true;
                       const auto work = start(comm, x.plan(), send, recv, call);
                       work->order_before({nvidia::stream});
                       CHECK(recv.download() == x.wanted);
-                      call.own_stream = false, call.stream = {};
+                      call.asynchronous = false, call.stream = {};
                       start(comm, x.plan(), send, recv, call)->wait();
                       CHECK(recv.download() == x.wanted);
 

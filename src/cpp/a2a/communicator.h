@@ -32,7 +32,9 @@ struct Call {
   std::optional<Deadline> deadline;  // empty: now + the communicator's default timeout
   int device = 0;                    // device memory: its index
   Stream stream;                     // device memory: what the operation comes after, and what comes after it
-  bool own_stream = false;           // device memory: enqueue on a stream of the communicator, and let `stream` run on
+  // The caller goes on meanwhile. Device memory: enqueue on a stream of the communicator, and let `stream` run on. Host
+  // memory: the progress thread, where there is one, looks after it.
+  bool asynchronous = false;
 };
 
 // When ranks compare what they are about to do on devices, where a disagreement would hang. Comparing goes through host

@@ -88,7 +88,7 @@ struct Communicator::State {
     batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
     batch.unit_bytes = call.unit_bytes;
     batch.deadline = deadline(call.deadline);
-    batch.own_stream = call.own_stream;
+    batch.asynchronous = call.asynchronous;
     return comparisons.next(call);
   }
 

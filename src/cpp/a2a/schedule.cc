@@ -51,7 +51,7 @@ void Batch::clear() {
   deadline = Deadline::never();
   refusal.clear();
   way = Way::exchange;
-  at_most = last_look = own_stream = false;
+  at_most = last_look = asynchronous = false;
 }
 
 void set_runs(std::vector<Run>& runs, std::span<const Segment> segments, std::span<std::byte* const> base) {

@@ -51,9 +51,9 @@ struct Batch {
   Deadline deadline = Deadline::never();
   std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
   Way way = Way::exchange;
-  bool at_most = false;     // between parts of the library: peers may send less than the receives have room for
-  bool last_look = false;   // likewise: when it fails, the lines that are there by then are still read
-  bool own_stream = false;  // device memory: the caller wants its stream to run on meanwhile
+  bool at_most = false;       // between parts of the library: peers may send less than the receives have room for
+  bool last_look = false;     // likewise: when it fails, the lines that are there by then are still read
+  bool asynchronous = false;  // the caller, or on a device its stream, runs on meanwhile
 
   // As a new one, but the lists keep their memory.
   void clear();

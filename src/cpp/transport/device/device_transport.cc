@@ -185,7 +185,7 @@ bool DeviceTransport::enqueued(DeviceWork& work, const std::shared_ptr<void>& he
 
 Stream DeviceTransport::choose_stream(const Batch& batch, Stream callers) {
   const bool none = callers.handle == nullptr && !device_->has_default_stream();
-  if (!batch.own_stream && !none) return callers;
+  if (!batch.asynchronous && !none) return callers;
   if (own_stream_.handle == nullptr) own_stream_ = device_->new_stream();
   if (!none) {
     const std::lock_guard lock(mutex_);

@@ -52,7 +52,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   // Throws what the driver or the vendor's library would refuse, before any peer is involved.
   void check(const Batch& batch, Stream stream) const;
 
-  // Enqueues on the caller's stream, or, for batch.own_stream, on one of this transport that waits for what the
+  // Enqueues on the caller's stream, or, for batch.asynchronous, on one of this transport that waits for what the
   // caller's has so far. An error on the way breaks the communicator, because the peers cannot be told.
   std::shared_ptr<Work> start(Batch&& batch, Stream callers) override;
   void abort(std::string_view reason) noexcept override;

@@ -27,8 +27,8 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
       progress_(local_->progress()),
       relay_(std::move(relay)),
       last_(static_cast<size_t>(places_->size())) {
-  std::lock_guard lock(progress_->mutex());
   progress_->note_slow_looks();
+  std::lock_guard lock(progress_->mutex());
   progress_->enter(this);
 }
 

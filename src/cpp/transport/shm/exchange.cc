@@ -26,7 +26,7 @@ void Exchange::begin(Batch&& batch) {
     Pair& p = pair(peer);
     p.begin(facts(batch_.signature, sends, recvs), sends, recvs);
     if (batch_.way != Way::exchange) continue;
-    p.in_left = p.mine.expected;
+    p.in_left = peer == rank_ ? p.mine.sent : p.mine.expected;  // a part to itself may be less than there is room for
     received_bytes_ += p.mine.expected;
   }
 }
@@ -61,7 +61,7 @@ bool Exchange::arrived(Rank rank) {
   progress_->poll();
   std::lock_guard lock(progress_->mutex());
   if (finished()) return !error_;
-  if (rank == rank_) return posted_;
+  if (rank == rank_) return posted_ && own_copied();
   const Pair& p = pair(rank);
   return p.in == Pair::In::arrived && static_cast<Kind>(p.theirs.kind) != Kind::refused && agree(p.mine, p.theirs);
 }
@@ -86,7 +86,8 @@ bool Exchange::post(Membership& m) {
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
   }
   m.wake_sleepers();
-  if (batch_.way == Way::exchange) copy_own();
+  const bool later = batch_.asynchronous && m.progress().is_served();
+  while (!later && !own_copied()) copy_own();
   posted_ = true;
   return true;
 }
@@ -106,7 +107,11 @@ bool Exchange::advance(Membership& m) {
     if (pair(peer).out != Pair::Out::settled) moved |= stage(m, peer);
     return pair(peer).out == Pair::Out::settled;
   });
-  if (awaited_.empty() && !received_) {
+  if (!moved && !own_copied()) {
+    copy_own();
+    moved = true;
+  }
+  if (awaited_.empty() && own_copied() && !received_) {
     received_ = moved = true;
     auto& words = m.block().words();
     if (batch_.way == Way::compare && !quarrels_.empty()) {

@@ -14,7 +14,10 @@
 
 namespace a2a::shm {
 
-// What this rank owes to, and still wants from, one peer in one operation.
+// The most a rank copies for one peer, or for itself, before it looks after the others, deadlines and aborts again.
+inline constexpr size_t kCopyStep = size_t{1} << 20;
+
+// What this rank owes to, and still wants from, one peer in one operation. To itself only bytes are left.
 struct Pair {
   enum class Out : uint8_t { settled, streaming, unacknowledged };
   enum class In : uint8_t { awaited, streaming, pulling, arrived };
@@ -88,6 +91,7 @@ class Exchange final : public Work {
 
   bool only_unfinished(Rank peer) const;
   void copy_own();
+  bool own_copied() const { return pair(rank_).in_left == 0; }
   void offer(Membership& m, Rank peer);
   Kind choose_kind(Membership& m, Rank peer) const;
   void describe_source(Membership& m, Rank peer, Kind kind, Head& head);

@@ -10,9 +10,6 @@
 namespace a2a::shm {
 namespace {
 
-// The most a rank copies for one peer before it looks after the others, deadlines and aborts again.
-constexpr size_t kCopyStep = size_t{1} << 20;
-
 // Says that this rank is copying from a peer's memory, in steps short enough to wait for. A peer that gives up waits
 // for the end of the step before its caller may free that memory (see Membership::post_abort).
 class ReadingGuard {

@@ -29,12 +29,15 @@ void fill(Ring& ring, Cursor& source, std::byte* chunk, size_t bytes) {
 
 }  // namespace
 
-// This rank's own part. In place, or with parts of one buffer that overlap, the careful way.
+// A step of this rank's own part. In place, or with parts of one buffer that overlap, all of it, the careful way.
 void Exchange::copy_own() {
-  const auto sends = pair(rank_).source.runs, recvs = pair(rank_).target.runs;
-  if (!disjoint(sends, recvs)) return copy_self(batch_.sends, batch_.recvs, rank_);
-  Cursor from{sends}, to{recvs};
-  copy(from, to, pair(rank_).mine.sent, stores_);
+  Pair& own = pair(rank_);
+  if (own.in_left == own.mine.sent && !disjoint(own.source.runs, own.target.runs)) {
+    copy_self(batch_.sends, batch_.recvs, rank_);
+    own.in_left = 0;
+  } else {
+    own.in_left -= copy(own.source, own.target, std::min(own.in_left, kCopyStep), stores_);
+  }
 }
 
 void Exchange::offer(Membership& m, Rank peer) {

@@ -56,11 +56,19 @@ std::shared_ptr<Progress> Progress::of_this_thread() {
 Progress::Progress() : host_(Host::get()), bell_index_(host_.take_bell()) {
   bell_ = &host_.bell(bell_index_);
   seat_ = new (host_.arena().allocate(sizeof(SeatWords))) SeatWords{};
+  if (progress_thread_wanted()) {
+    thread_ = std::make_unique<ProgressThread>([this](const std::atomic<bool>& stop) { serve(stop); },
+                                               [this] { ring_own(); });
+  }
 }
 
 Progress::~Progress() {
   // Peers may still look at the seat, and ring the bell of a rank that is gone: both only cost a needless wake-up.
-  if (host_.inherited()) return;
+  if (host_.inherited()) {
+    if (thread_ != nullptr) thread_->forget();  // it is the parent's
+    return;
+  }
+  thread_.reset();
   host_.give_bell(bell_index_);
   host_.arena().release(reinterpret_cast<std::byte*>(seat_));
 }
@@ -69,6 +77,38 @@ bool Progress::advance() {
   bool moved = false;
   for (size_t i = 0; i < active_.size(); ++i) moved |= active_[i]->advance();
   return moved;
+}
+
+void Progress::note_slow_looks() {
+  std::unique_ptr<ProgressThread> ended;  // after the mutex, which it may want
+  std::lock_guard lock(mutex_);
+  slow_looks_ = true;
+  ended = std::move(thread_);
+}
+
+void Progress::hand_over() {
+  if (thread_ != nullptr) thread_->wake();
+}
+
+// Where nothing moves it sleeps at once: the CPU is for what the program computes.
+void Progress::serve(const std::atomic<bool>& stop) {
+  while (!stop.load(std::memory_order_relaxed)) {
+    bool moved = false;
+    {
+      std::lock_guard lock(mutex_);
+      moved = advance();
+      if (std::ranges::none_of(active_, [](const Active* active) { return active->busy(); })) return;
+    }
+    look(Deadline::never());
+    Patience patience;
+    patience.exhausted = true;
+    if (!moved) sleep(patience, Deadline::never());
+  }
+}
+
+void Progress::ring_own() {
+  ring(*bell_);
+  futex_wake(*bell_);
 }
 
 void Progress::poll() {

@@ -2,6 +2,7 @@
 // two communicators used in different order by different ranks cannot block each other.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "transport/shm/host.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/placement.h"
+#include "transport/shm/progress_thread.h"
 
 namespace a2a::shm {
 
@@ -23,6 +25,8 @@ class Active {
   virtual void check(Deadline::Clock::time_point now, bool ask_kernel) = 0;
   // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
   virtual void spread() = 0;
+  // Whether an operation is in flight.
+  virtual bool busy() const { return false; }
   // Whether what it waits for rings no bell, so that somebody has to look.
   virtual bool must_look() { return false; }
 };
@@ -53,11 +57,17 @@ class Progress {
   // How to wait depends on how crowded the host is; the most crowded communicator decides.
   void note(const Surroundings& surroundings, bool threads);
   // A look takes microseconds, because it asks a network: spinning would take the CPU from whoever is to answer, and
-  // yielding costs little beside it.
-  void note_slow_looks() { slow_looks_ = true; }
+  // yielding costs little beside it. Nor does every network let another thread ask it: there is no progress thread
+  // then.
+  void note_slow_looks();
 
   // What a caller that polls needs: advances everything, and from time to time looks after deadlines and dead peers.
   void poll();
+
+  // With the mutex held: whether there is a progress thread.
+  bool is_served() const { return thread_ != nullptr; }
+  // With the mutex held: has the progress thread, if there is one, look after what is in flight.
+  void hand_over();
 
   // Waits until `finished` (called with the mutex held) says so; true then. False when the deadline passes or a signal
   // arrives.
@@ -127,6 +137,10 @@ class Progress {
   bool pause(Patience& patience, Deadline deadline);
   bool sleep(Patience& patience, Deadline deadline);
 
+  // What the progress thread does: moves what is in flight and sleeps in between, until nothing is, or `stop`.
+  void serve(const std::atomic<bool>& stop);
+  void ring_own();
+
   Host& host_;
   std::mutex mutex_;
   std::vector<Active*> active_;
@@ -137,6 +151,7 @@ class Progress {
   bool slow_looks_ = false;
   unsigned waits_ = 0;
   Deadline::Clock::time_point last_asked_{}, last_checked_{};
+  std::unique_ptr<ProgressThread> thread_;  // where A2A_PROGRESS_THREAD asks for one
 };
 
 // Wakes a peer if it sleeps. Call before_waking() once before a round of these.

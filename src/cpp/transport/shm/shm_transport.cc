@@ -39,12 +39,13 @@ ShmTransport::~ShmTransport() {
 
 std::shared_ptr<Work> ShmTransport::start(Batch&& batch, Stream) {
   membership_.progress().host().refuse_if_inherited();
-  const bool refusal = !batch.refusal.empty();
+  const bool refusal = !batch.refusal.empty(), asynchronous = batch.asynchronous;
   const Deadline deadline = batch.deadline;
   std::shared_ptr<Exchange> exchange;
   {
     std::lock_guard lock(membership_.progress().mutex());
     exchange = enqueue(std::move(batch));
+    if (asynchronous && !exchange->finished()) membership_.progress().hand_over();
   }
   // The caller raises its own error next and may never come back, so the peers must be able to see the refusal first.
   if (refusal) {
@@ -72,7 +73,8 @@ std::shared_ptr<Exchange> ShmTransport::enqueue(Batch&& batch) {
     exchange->fail(membership_, broken_for(exchange->batch().signature));
   } else {
     queue_.push_back(exchange);
-    advance();
+    const bool later = exchange->batch().asynchronous && membership_.progress().is_served();
+    guarded([&] { return later ? post_ready() : step(); });
   }
   return exchange;
 }
@@ -82,7 +84,11 @@ Error ShmTransport::broken_for(const Signature& signature) const {
 }
 
 bool ShmTransport::advance() {
-  if (queue_.empty()) return false;
+  return !queue_.empty() && guarded([this] { return step(); });
+}
+
+template <class Step>
+bool ShmTransport::guarded(Step&& step) {
   try {
     return step();
   } catch (const Error& error) {
@@ -93,8 +99,8 @@ bool ShmTransport::advance() {
   return true;
 }
 
-// One look at everything that is posted or could be. Returns whether anything moved.
-bool ShmTransport::step() {
+// Writes the lines of what comes next. Returns whether there was any.
+bool ShmTransport::post_ready() {
   bool moved = false;
   for (size_t i = 0; i < queue_.size() && i < kSlots; ++i) {
     if (queue_[i]->posted()) continue;
@@ -103,6 +109,12 @@ bool ShmTransport::step() {
     if (!queue_[i]->post(membership_)) break;
     moved = true;
   }
+  return moved;
+}
+
+// One look at everything that is posted or could be. Returns whether anything moved.
+bool ShmTransport::step() {
+  bool moved = post_ready();
   if (queue_.empty() || !queue_.front()->posted()) return moved;
   moved |= queue_.front()->advance(membership_);
   if (!queue_.front()->finished()) return moved;

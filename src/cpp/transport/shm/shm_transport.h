@@ -62,10 +62,14 @@ class ShmTransport final : public HostTransport, private Active {
 
   // Active; the mutex is held
   bool advance() override;
+  bool busy() const override { return !queue_.empty(); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   void spread() override { membership_.spread(); }
 
   std::shared_ptr<Exchange> new_exchange(Batch&& batch);
+  template <class Step>
+  bool guarded(Step&& step);
+  bool post_ready();
   bool step();
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);

@@ -102,7 +102,7 @@ class Meeting {
                                        list(missing()) + door.account());
       }
       receive(door);
-      meanwhile_();
+      if (!missing().empty()) meanwhile_();  // the last one to come may be done here, and leave
     }
     return std::move(links_);
   }
