@@ -15,7 +15,7 @@ namespace a2a::shm {
 namespace {
 
 constexpr size_t kMostCalibrated = size_t{1} << 20;
-constexpr size_t kRing = size_t{1} << 20, kChunk = size_t{32} << 10;  // those of two ranks
+constexpr size_t kRing = size_t{1} << 20, kChunk = size_t{32} << 10;  // about those of two ranks
 constexpr size_t kInPage = 16;  // where large arrays begin: behind what malloc() notes
 
 // Private memory as arrays have it. Not from malloc(), which would treat the program's own large blocks differently

@@ -5,7 +5,7 @@
 
 namespace a2a::shm {
 
-// Less is never measured: the first system call costs as much as copying it twice.
+// Less always goes through the ring.
 inline constexpr size_t kLeastCalibrated = size_t{64} << 10;
 
 // From how many bytes on one copy by process_vm_readv takes less time of the CPU than two copies through a ring that

@@ -26,7 +26,8 @@ void Exchange::begin(Batch&& batch) {
     Pair& p = pair(peer);
     p.begin(facts(batch_.signature, sends, recvs), sends, recvs);
     if (batch_.way != Way::exchange) continue;
-    p.in_left = peer == rank_ ? p.mine.sent : p.mine.expected;  // a part to itself may be less than there is room for
+    // Of a part to itself it knows already whether it is less than there is room for (at_most).
+    p.in_left = peer == rank_ ? std::min(p.mine.sent, p.mine.expected) : p.mine.expected;
     received_bytes_ += p.mine.expected;
   }
 }

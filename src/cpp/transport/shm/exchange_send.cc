@@ -32,7 +32,8 @@ void fill(Ring& ring, Cursor& source, std::byte* chunk, size_t bytes) {
 // A step of this rank's own part. In place, or with parts of one buffer that overlap, all of it, the careful way.
 void Exchange::copy_own() {
   Pair& own = pair(rank_);
-  if (own.in_left == own.mine.sent && !disjoint(own.source.runs, own.target.runs)) {
+  const bool first = own.source.index == 0 && own.source.offset == 0;
+  if (first && !disjoint(own.source.runs, own.target.runs)) {
     copy_self(batch_.sends, batch_.recvs, rank_);
     own.in_left = 0;
   } else {

@@ -90,7 +90,7 @@ class Progress {
   // Whether waiting begins with giving up the CPU.
   bool yields() const { return crowded_ || slow_looks_; }
 
-  // The same, without giving up the CPU.
+  // As wait(), but only for as long as a rank with a CPU of its own spins, and not at all where others may want it.
   template <class Finished>
   bool wait_briefly(Finished&& finished) {
     if (yields()) return false;
