@@ -118,6 +118,7 @@ def harass(n: int, done: mmap.mmap, manner: str) -> int:
                     if manner == "hangs up":
                         stranger.close()
                 held.append(stranger)
+        done[n] = len(found)
         time.sleep(0.001)
     return len(found)
 
@@ -125,7 +126,9 @@ def harass(n: int, done: mmap.mmap, manner: str) -> int:
 def meet_strangers(rank: int, n: int, job: str, done: mmap.mmap, manner: str) -> int:
     if rank == n:
         return harass(n, done, manner)
-    time.sleep(0.1 * rank)
+    patience = time.monotonic() + 5
+    while done[n] < min(rank, 2) and time.monotonic() < patience:  # rank 0's meeting place, then rank 1's listener
+        time.sleep(0.001)
     comm = connect(rank, n, job, timeout=10)
     assert_usable(comm)
     comm.close()
