@@ -159,7 +159,6 @@ cdef extern from "a2a/communicator.h" nogil:
         cbool closed() except +raise_current
         cbool broken() except +raise_current
         HostFacts host_facts() except +raise_current
-        cbool prompt() except +raise_current
 
 
 cdef extern from *:
@@ -270,6 +269,11 @@ cdef extern from *:
     }
 
     inline bool wait_briefly(a2a::Work& work) { return work.wait_briefly(); }
+
+    // With the GIL held: the exchange, when it can be started without a wait for anybody; otherwise nothing.
+    inline WorkPtr try_start(a2a::Communicator& comm, const Exchange& x) {
+      return is_short(x) ? comm.try_start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call) : nullptr;
+    }
 
     // Waits for a while, so that the caller can look for signals between two waits. True once finished. Throws
     // Error(timeout) when `until` has passed.
@@ -388,7 +392,7 @@ cdef extern from *:
     int raise_pending "a2a_py::raise_pending"() except -1
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
     cbool append_plain_ints "a2a_py::append_plain_ints"(object, CountList&)
-    cbool is_short "a2a_py::is_short"(const Exchange&) nogil
+    shared_ptr[CppWork] try_start "a2a_py::try_start"(CppCommunicator&, const Exchange&) except +raise_current
     cbool wait_briefly "a2a_py::wait_briefly"(CppWork&) except +raise_current nogil
     cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
     cbool let_go "a2a_py::let_go"(CppWork&) nogil

@@ -24,7 +24,6 @@ cdef Communicator wrap(const CommPtr& comm):
     made = Communicator.__new__(Communicator)
     made.comm, made.flights = comm, []
     made._rank, made._size = dereference(comm).rank(), dereference(comm).size()
-    made.prompt = dereference(comm).prompt()
     return made
 
 

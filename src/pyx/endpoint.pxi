@@ -18,7 +18,6 @@ cdef class _Endpoint:
     cdef list flights       # unfinished operations whose memory nobody else is sure to hold
     cdef unsigned long caller   # the thread that is inside a call which takes numbers of operations, 0 for none
     cdef int depth              # of its calls
-    cdef cbool prompt           # starting a small operation takes microseconds
     cdef object __weakref__
 
     def __init__(self):
@@ -79,20 +78,20 @@ cdef class _Endpoint:
         cdef CommPtr comm = self.live()
         cdef shared_ptr[CppWork] work
         cdef When never
-        cdef cbool done = False, brief
+        cdef cbool done = False
         x.call.asynchronous = async_op
         if self.flights:
             self.prune()
         if x.call.memory != Memory.host:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
-        brief = self.prompt and not async_op and is_short(x)
-        if brief:
-            # As a rule it is over in less time than it takes to let others have the GIL and to get it back.
-            work = start(dereference(comm), x)
-            done = wait_briefly(dereference(work))
+        if not async_op:
+            # Where it goes, it is over in less time, as a rule, than it takes to let others have the GIL and to get it
+            # back.
+            work = try_start(dereference(comm), x)
+            done = work.get() != NULL and wait_briefly(dereference(work))
         if not done:
             with nogil:
-                if not brief:
+                if work.get() == NULL:
                     work = start(dereference(comm), x)
                 if not async_op:
                     done = wait_slice(dereference(work), never)

@@ -211,6 +211,33 @@ TEST("a progress thread moves what is in flight while its rank does something el
   unsetenv("A2A_PROGRESS_THREAD");
 }
 
+TEST("try_start() starts at once, or nothing") {
+  const int64_t send[] = {7};
+  int64_t recv[] = {-1};
+  const void* from = send;
+  void* to = recv;
+  const std::vector<int64_t> one(1, 1);
+  ranks::as_threads(1, [&](Communicator& comm) {
+    const auto plan = a2a::Plan::alltoallv(0, 1, 8, {one, {}}, 1, {one, {}}, 1);
+    const auto work = comm.try_start(plan, {&from, 1}, {&to, 1}, {});
+    if (!CHECK(work != nullptr)) return;
+    CHECK(work->wait_briefly());
+    CHECK_EQ(recv[0], 7);
+    CHECK_EQ(comm.last_number(), 1);
+    const auto other = a2a::Plan::allgather(0, 2, 8);
+    CHECK(comm.try_start(other, {&from, 1}, {&to, 1}, {}) == nullptr);  // start() says what is wrong with it
+    comm.close();
+    CHECK_THROWS(Code::aborted, "closed", comm.try_start(plan, {&from, 1}, {&to, 1}, {}));
+  });
+  ranks::as_threads(2, [&](Communicator& comm) {  // threads yield to each other from the start
+    const auto number = comm.last_number();
+    const auto plan = a2a::Plan::allgather(comm.rank(), 2, 8);
+    CHECK(comm.try_start(plan, {&from, 1}, {&to, 1}, {}) == nullptr);
+    CHECK_EQ(comm.last_number(), number);
+    exchange_ranks(comm);
+  });
+}
+
 TEST("two communicators used in opposite order do not block each other") {
   everywhere(2, [](Communicator& comm) {
     const auto other = comm.split(0, 0);

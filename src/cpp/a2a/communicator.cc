@@ -67,6 +67,14 @@ T from_bytes(const std::string& text) {
   return value;
 }
 
+void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv) {
+  // A send run is only read; Run has one pointer type for both directions.
+  const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
+  const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
+  set_runs(batch.sends, plan.sends(), {from, send.size()});
+  set_runs(batch.recvs, plan.recvs(), {to, recv.size()});
+}
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -115,17 +123,17 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
     refuse(call, reason);
     throw Error(Code::invalid_argument, reason);
   }
-  // A send run is only read; Run has one pointer type for both directions.
-  const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
-  const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
-  const auto fill = [&](Batch& batch) {
-    set_runs(batch.sends, plan.sends(), {from, send.size()});
-    set_runs(batch.recvs, plan.recvs(), {to, recv.size()});
-  };
+  const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv); };
   if (call.memory == Memory::host) return state_->submit(call, fill);
   Batch batch;
   fill(batch);
   return start_on_device(std::move(batch), call);
+}
+
+std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const void* const> send,
+                                              std::span<void* const> recv, const Call& call) {
+  const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host;
+  return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv); }) : nullptr;
 }
 
 void Communicator::refuse(const Call& call, std::string_view reason) {
@@ -331,8 +339,6 @@ bool Communicator::broken() const {
   std::lock_guard lock(state_->mutex);
   return state_->host != nullptr && state_->host->broken().has_value();
 }
-
-bool Communicator::prompt() const { return state_->open(Op::barrier)->prompt(); }
 
 HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->facts(); }
 

@@ -82,6 +82,10 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // device memory it waits where the ranks have to meet first: for the first operation, and where Check says so.
   std::shared_ptr<Work> start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                               const Call& call);
+  // The same on host memory for a caller that holds a lock others want, such as an interpreter's. Starts nothing, and
+  // returns nothing, where another thread is in the way, ranks share CPUs, or live on several hosts.
+  std::shared_ptr<Work> try_start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+                                  const Call& call);
 
   // Takes the next operation number and tells every peer why this rank does not take part: their call raises
   // Error(mismatch) naming this rank and the reason. Returns once they can see it; the caller then raises its own
@@ -134,8 +138,6 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   bool broken() const;
 
   HostFacts host_facts() const;
-  // Whether starting a small operation on host memory takes microseconds, whatever the peers do (Work::wait_briefly).
-  bool prompt() const;
 
   // Memory that every rank of the group can read with one copy. 64-byte aligned, zeroed, alive until released, also
   // beyond close(). Throws Error(backend) when there is not enough.

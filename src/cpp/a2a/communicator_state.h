@@ -98,11 +98,27 @@ struct Communicator::State {
     home.refuse_if_inherited();  // before the mutex, which another thread may have held at the fork
     std::lock_guard lock(mutex);
     want_open(call.op);
+    return begin_next(call, fill, [&] { return host->start(std::move(blank), call.stream); });
+  }
+
+  // The same, or nothing, where a lock would have to be waited for.
+  template <class Fill>
+  std::shared_ptr<Work> try_submit(const Call& call, Fill&& fill) {
+    home.refuse_if_inherited();
+    const std::unique_lock lock(mutex, std::try_to_lock);
+    if (!lock) return nullptr;
+    const auto claimed = want_open(call.op)->claim();
+    if (!claimed) return nullptr;
+    return begin_next(call, fill, [&] { return host->start_claimed(std::move(blank)); });
+  }
+
+  // With the mutex held: `start` starts what `fill` has put into `blank`.
+  template <class Fill, class Start>
+  std::shared_ptr<Work> begin_next(const Call& call, Fill&& fill, Start&& start) {
     blank.clear();
     fill(blank);
     sign(blank, call);
-    const auto operation = Recorder::begin(recorder, blank);
-    return operation.run([&] { return host->start(std::move(blank), call.stream); });
+    return Recorder::begin(recorder, blank).run(start);
   }
 
   std::shared_ptr<Work> submit(const Call& call) {

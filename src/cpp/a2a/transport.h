@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -57,9 +58,10 @@ class A2A_API HostTransport : public Transport {
   // The operation runs on a device without being compared first. Numbers go on as if it had run here. Returns what
   // stands against it already (see contradiction()), or why the transport is broken.
   virtual std::optional<Error> pass(const Signature& signature) = 0;
-  // Whether neither start() nor a brief wait of its operations asks anything but memory, so that both take microseconds
-  // when there is little to move.
-  virtual bool prompt() const { return false; }
+  // For a caller that holds a lock others want, and must not be kept waiting: the lock that start_claimed() wants held
+  // instead of taking it. Owns nothing when another thread has it, or when starting asks more than memory.
+  virtual std::unique_lock<std::mutex> claim() { return {}; }
+  virtual std::shared_ptr<Work> start_claimed(Batch&& batch) { return start(std::move(batch), {}); }
   // What a peer says about an operation that this rank has passed: that it refused its arguments, or runs another one
   // or on other memory. Nothing as long as no peer says so. A peer that compares the same operation is satisfied.
   virtual std::optional<Error> contradiction(const Signature& signature) = 0;

@@ -56,6 +56,12 @@ std::shared_ptr<Work> ShmTransport::start(Batch&& batch, Stream) {
   return exchange;
 }
 
+std::unique_lock<std::mutex> ShmTransport::claim() {
+  Progress& progress = membership_.progress();
+  if (progress.yields()) return {};
+  return std::unique_lock(progress.mutex(), std::try_to_lock);
+}
+
 // When nobody has the latest operation any more, not even the queue, its memory serves the next one. A copy of the
 // pointer acquires what the last of those who had it left behind.
 std::shared_ptr<Exchange> ShmTransport::new_exchange(Batch&& batch) {

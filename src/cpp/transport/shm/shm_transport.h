@@ -38,7 +38,8 @@ class ShmTransport final : public HostTransport, private Active {
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
-  bool prompt() const override { return !progress()->yields(); }
+  std::unique_lock<std::mutex> claim() override;
+  std::shared_ptr<Work> start_claimed(Batch&& batch) override { return enqueue(std::move(batch)); }
   std::shared_ptr<const Vicinity> vicinity() override { return vicinity_; }
 
   int size() const { return membership_.size(); }
