@@ -119,7 +119,10 @@ class LoopbackNetwork final : public a2a::hosts::Network {
     return ++tags_[static_cast<size_t>(to)];
   }
   std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override {
-    return transfer({self_, to, tag, const_cast<std::byte*>(data), bytes, true});
+    auto sending = transfer({self_, to, tag, const_cast<std::byte*>(data), bytes, true});
+    const std::lock_guard lock(hub_->mutex);
+    ++sent_;
+    return sending;
   }
   std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override {
     return transfer({from, self_, tag, data, bytes, false});

@@ -12,6 +12,8 @@ namespace {
 
 // How many operations of a communicator are told to other hosts before the oldest of them is finished.
 constexpr size_t kAhead = 2;
+// How long the network may go unasked: a look costs as much as a small exchange, so there is not one for each.
+constexpr auto kOften = std::chrono::microseconds(500);
 // How long ranks that relay may take to pass on what they have of a rank that is gone.
 constexpr auto kEcho = std::chrono::milliseconds(20);
 
@@ -45,7 +47,7 @@ HostsTransport::~HostsTransport() {
 
 std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
   progress_->host().refuse_if_inherited();
-  auto operation = std::make_shared<Operation>(std::move(batch), progress_, rank_, places_, channel_, network_);
+  auto operation = std::make_shared<Operation>(std::move(batch), progress_, rank_, places_, network_);
   {
     std::lock_guard lock(progress_->mutex());
     if (broken_) {
@@ -112,13 +114,8 @@ void HostsTransport::post(Operation& operation) {
   if (relay_ != nullptr) {
     relay_->post(operation.batch().signature, entries);
   } else {
-    for (const Entry& entry : entries) {
-      std::string text;
-      append(text, entry);
-      tell(entry.target, {channel_, Kind::facts, rank_, operation.number()}, text);
-    }
+    for (const Entry& entry : entries) tell(operation.number(), entry);
   }
-  operation.remote.post_messages();
   operation.posted = true;
   const auto early = early_.extract(operation.number());
   if (early.empty()) return;
@@ -140,7 +137,6 @@ bool HostsTransport::complete(Operation& operation) {
   }
   // A rank that has given up said so before its caller could write to the memory again that was read here. Where only
   // copies were read it is enough to ask from time to time: asking costs more than a small exchange.
-  constexpr auto kOften = std::chrono::microseconds(500);
   if (operation.remote.read_memory() || Deadline::Clock::now() - last_listened_ > kOften) listen();
   if (broken_) return true;
   const std::string& why = quarrels.empty() ? operation.their_quarrel : quarrels;
@@ -161,25 +157,36 @@ void HostsTransport::tell_verdict(Operation& operation) {
 // ---- what others tell ----------------------------------------------------------------------------------------------
 
 void HostsTransport::listen() {
-  last_listened_ = Deadline::Clock::now();
-  while (auto message = network_->take(channel_)) {
+  const auto now = Deadline::Clock::now();
+  // A network that nobody has asked for long may need several calls to come up with all that has arrived, such as the
+  // word of a rank that has given up meanwhile.
+  constexpr int kAsksOfLateRank = 5;
+  int asks = now - last_listened_ > kOften ? kAsksOfLateRank : 1;
+  last_listened_ = now;
+  while (asks > 0) {
+    auto message = network_->take(channel_);
+    if (!message) {
+      --asks;
+      continue;
+    }
     const auto prefix = prefix_of(message->bytes);
     if (!prefix || !places_->has(prefix->source) || places_->endpoint_of(prefix->source) != message->from) {
       throw Error(Code::backend, network_->name() + ": a message makes no sense");
     }
-    hear(*prefix, std::string(rest_of(message->bytes)));
+    hear(*prefix, std::move(message->bytes));
     if (broken_) return;
   }
 }
 
-void HostsTransport::hear(const Prefix& prefix, std::string text) {
+void HostsTransport::hear(const Prefix& prefix, std::string message) {
+  const std::string_view text = rest_of(message);
   const auto no_sense = [&] {
     return Error(Code::backend, network_->name() + ": a message of " + name_of_rank(prefix.source) + " makes no sense");
   };
   switch (prefix.kind) {
     case Kind::bundle:
       if (relay_ == nullptr) throw no_sense();
-      if (!passed(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(text));
+      if (!passed(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
       tell(prefix.source, {channel_, Kind::bundle, rank_, prefix.number}, {});  // nobody here compares the operation
       [[fallthrough]];
     case Kind::facts: {
@@ -190,20 +197,17 @@ void HostsTransport::hear(const Prefix& prefix, std::string text) {
         if (entry.target == rank_) {
           hear_entry(prefix.number, entry);
         } else {
-          std::string one;
-          append(one, entry);
-          tell(entry.target, {channel_, Kind::facts, rank_, prefix.number}, one);
+          tell(prefix.number, entry);
         }
       }
       return;
     }
-    case Kind::payload:
     case Kind::verdict:
     case Kind::passed:
       if (Operation* operation = find(prefix.number)) {
-        give(*operation, {prefix.kind, prefix.source, {}, std::move(text)});
+        give(*operation, {prefix.kind, prefix.source, {}, std::string(text)});
       } else if (prefix.number > finished_) {
-        early_[prefix.number].push_back({prefix.kind, prefix.source, {}, std::move(text)});
+        early_[prefix.number].push_back({prefix.kind, prefix.source, {}, std::string(text)});
       }
       return;
     case Kind::aborted: {
@@ -211,7 +215,8 @@ void HostsTransport::hear(const Prefix& prefix, std::string text) {
       if (text.size() < sizeof(code)) throw no_sense();
       std::memcpy(&code, text.data(), sizeof(code));
       const bool known = code >= static_cast<uint32_t>(Code::peer_lost) && code <= static_cast<uint32_t>(Code::backend);
-      return break_with(Error(known ? static_cast<Code>(code) : Code::aborted, text.substr(sizeof(code))), false);
+      return break_with(Error(known ? static_cast<Code>(code) : Code::aborted, std::string(text.substr(sizeof(code)))),
+                        false);
     }
     case Kind::left:
       last_[static_cast<size_t>(prefix.source)].left_after = prefix.number;
@@ -233,8 +238,6 @@ void HostsTransport::give(Operation& operation, const Early& early) {
   switch (early.kind) {
     case Kind::facts:
       return operation.remote.hear({early.source, rank_, early.facts, early.text});
-    case Kind::payload:
-      return operation.remote.hear_payload(early.source, early.text);
     case Kind::passed:
       operation.verdicts.insert(early.source);  // it has none
       return operation.remote.hear_passed(early.source);
@@ -252,6 +255,12 @@ Operation* HostsTransport::find(uint64_t number) {
 
 void HostsTransport::tell(Rank rank, const Prefix& prefix, std::string_view text) {
   network_->post(places_->endpoint_of(rank), message(prefix, text));
+}
+
+void HostsTransport::tell(uint64_t number, const Entry& entry) {
+  std::string text = begin_message({channel_, Kind::facts, rank_, number}, room_for(entry.payload.size()));
+  append(text, entry);
+  network_->post(places_->endpoint_of(entry.target), std::move(text));
 }
 
 void HostsTransport::tell_remote(const Prefix& prefix, std::string_view text) {

@@ -82,7 +82,7 @@ class HostsTransport final : public HostTransport, private shm::Active {
     return true;
   }
   void listen();
-  void hear(const Prefix& prefix, std::string text);
+  void hear(const Prefix& prefix, std::string message);
   void hear_entry(uint64_t number, const Entry& entry);
   void give(Operation& operation, const Early& early);
   Operation* find(uint64_t number);
@@ -93,6 +93,7 @@ class HostsTransport final : public HostTransport, private shm::Active {
   bool complete(Operation& operation);
   void tell_remote(const Prefix& prefix, std::string_view text);
   void tell(Rank rank, const Prefix& prefix, std::string_view text);
+  void tell(uint64_t number, const Entry& entry);
   void expire(const Operation& operation);
   void break_with(const Error& error, bool tell_others);
   // What has come for an operation that this rank does not compare; the mutex is held.

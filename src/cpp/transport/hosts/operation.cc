@@ -21,9 +21,9 @@ std::vector<Run> local_runs(std::span<const Run> runs, const Places& places, Ran
 }  // namespace
 
 Operation::Operation(Batch batch, std::shared_ptr<shm::Progress> progress, Rank rank,
-                     std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network)
+                     std::shared_ptr<const Places> places, std::shared_ptr<Network> network)
     : batch_(std::move(batch)),
-      remote(batch_, rank, places, channel, *network),
+      remote(batch_, rank, places, *network),
       progress_(std::move(progress)),
       rank_(rank),
       places_(std::move(places)),

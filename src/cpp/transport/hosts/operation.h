@@ -19,7 +19,7 @@ class Operation final : public Work {
 
  public:
   Operation(Batch batch, std::shared_ptr<shm::Progress> progress, Rank rank, std::shared_ptr<const Places> places,
-            uint64_t channel, std::shared_ptr<Network> network);
+            std::shared_ptr<Network> network);
 
   // Work
   bool done() override;

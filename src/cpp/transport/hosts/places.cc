@@ -55,7 +55,7 @@ std::string own_host() {
 }
 
 struct Card {
-  uint32_t version = 1;
+  uint32_t version = 2;
   Rank rank = 0;
   Limits limits;
   char host[96] = {};
@@ -65,7 +65,7 @@ Card own_card(Rank rank, int size) {
   Card card;
   const Limits defaults;
   card.rank = rank;
-  card.limits = {limit("A2A_MPI_AGGREGATE_MAX", defaults.aggregate), limit("A2A_MPI_EAGER_MAX", defaults.eager)};
+  card.limits = {limit("A2A_MPI_AGGREGATE_MAX", defaults.aggregate)};
   const std::string assigned = assigned_host(rank, size);
   const std::string host = assigned.empty() ? own_host() : assigned;
   if (host.size() >= sizeof(card.host)) throw Error(Code::invalid_argument, "A2A_HOSTS: " + host + " is too long");

@@ -14,10 +14,7 @@ namespace a2a::hosts {
 struct Limits {
   // Up to here the bytes travel with what the ranks compare: where hosts have several ranks, in one message for each
   // pair of hosts. 0: a message for each pair of ranks (A2A_MPI_AGGREGATE_MAX).
-  uint32_t aggregate = 1024;
-  // Up to here they are sent at once, as a message, and copied at both ends. Above, they go from memory to memory, once
-  // both ranks know that they agree (A2A_MPI_EAGER_MAX).
-  uint32_t eager = 32768;
+  uint32_t aggregate = 4096;
 };
 
 // A group whose ranks may live on several hosts. Hosts are numbered in the order of their first ranks.

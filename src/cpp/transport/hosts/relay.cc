@@ -6,26 +6,7 @@
 namespace a2a::hosts {
 namespace {
 
-// What goes to one rank is a part for each host, in the order of the hosts: the length of its entries, then they.
-void append_part(std::string& parts, std::string_view entries) {
-  const uint64_t length = entries.size();
-  parts.append(reinterpret_cast<const char*>(&length), sizeof(length));
-  parts.append(entries);
-}
-
-// The entries of the first part, which is taken off.
-std::string_view take_part(std::string_view& parts) {
-  uint64_t length = 0;
-  if (parts.size() < sizeof(length)) return {};
-  std::memcpy(&length, parts.data(), sizeof(length));
-  parts.remove_prefix(sizeof(length));
-  const std::string_view entries = parts.substr(0, length);
-  parts.remove_prefix(entries.size());
-  return entries;
-}
-
-std::byte* bytes_of(std::string& text) { return reinterpret_cast<std::byte*>(text.data()); }
-std::byte* bytes_of(std::vector<char>& buffer) { return reinterpret_cast<std::byte*>(buffer.data()); }
+std::byte* bytes_of(const std::unique_ptr<char[]>& memory) { return reinterpret_cast<std::byte*>(memory.get()); }
 
 // The outcome of an exchange in shared memory.
 bool finished(const std::shared_ptr<shm::Exchange>& exchange) {
@@ -51,11 +32,21 @@ Relay::Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, 
       network_(std::move(network)),
       gather_(std::move(gather)),
       scatter_(std::move(scatter)) {
+  std::map<Rank, std::vector<int>> by_seat;
   for (int host = 0; host < places_->hosts(); ++host) {
-    if (host == home_) continue;
-    const Rank leader = leader_of(home_, host);
-    leaders_[static_cast<Rank>(places_->seat_of(leader))].push_back(host);
-    if (leader == rank_) led_.push_back(host);
+    if (host != home_) by_seat[static_cast<Rank>(places_->seat_of(leader_of(home_, host)))].push_back(host);
+  }
+  const size_t entry = room_for(std::max<size_t>(places_->limits.aggregate, kLongestRefusal));
+  leader_with_.resize(static_cast<size_t>(places_->hosts()));
+  for (auto& [seat, hosts] : by_seat) {
+    size_t room = kListBytes;
+    for (const int host : hosts) {
+      leader_with_[static_cast<size_t>(host)] = leaders_.size();
+      room += places_->ranks_of(host).size() * entry;
+    }
+    room_ += room;
+    if (mates_[static_cast<size_t>(seat)] == rank_) led_ = hosts, led_room_ = room;
+    leaders_.push_back({seat, std::move(hosts), room});
   }
 }
 
@@ -69,59 +60,34 @@ Rank Relay::leader_of(int host, int other) const {
   return ranks[static_cast<size_t>(other) % ranks.size()];
 }
 
-// The most bytes of the parts between one rank of this host and all of those.
-size_t Relay::room(std::span<const int> hosts) const {
-  size_t bytes = 0;
-  for (const int host : hosts) {
-    bytes += sizeof(uint64_t) + places_->ranks_of(host).size() * room_for(places_->limits.aggregate);
-  }
-  return bytes;
-}
-
 Relay::Round& Relay::new_round(const Signature& signature) {
   if (spare_rounds_.empty()) {
     Round& fresh = spare_rounds_.emplace_back();
     fresh.to_leaders.resize(leaders_.size());
     fresh.to_mates.resize(led_.empty() ? 0 : mates_.size());
-    fresh.from_mates.resize(room(led_) * mates_.size());
-    size_t bytes = 0;
-    for (const auto& [_, hosts] : leaders_) bytes += room(hosts);
-    fresh.from_leaders.resize(bytes);
+    fresh.from_mates = std::make_unique_for_overwrite<char[]>(led_room_ * mates_.size());
+    fresh.from_leaders = std::make_unique_for_overwrite<char[]>(room_);
   }
   rounds_.splice(rounds_.end(), spare_rounds_, spare_rounds_.begin());
   Round& round = rounds_.back();
   round.signature = signature;
   round.gather = round.scatter = nullptr;
+  round.bundles.clear();
   round.bundled = round.delivered = false;
   return round;
 }
 
-// That many empty ones, in memory that is there.
-std::vector<std::string>& Relay::texts(size_t count) {
-  texts_.resize(count);
-  for (std::string& text : texts_) text.clear();
-  return texts_;
-}
-
 void Relay::post(const Signature& signature, const std::vector<Entry>& entries) {
   Round& round = new_round(signature);
-  auto& by_host = texts(static_cast<size_t>(places_->hosts()));
-  for (const Entry& entry : entries) append(by_host[static_cast<size_t>(places_->host_of(entry.target))], entry);
+  for (EntryList& list : round.to_leaders) list.clear();
+  for (const Entry& entry : entries) {
+    round.to_leaders[leader_with_[static_cast<size_t>(places_->host_of(entry.target))]].append(entry);
+  }
   Batch batch;
   batch.at_most = true;
-  batch.sends.reserve(leaders_.size());
-  auto parts = round.to_leaders.begin();
-  for (const auto& [seat, hosts] : leaders_) {
-    parts->clear();
-    for (const int host : hosts) append_part(*parts, by_host[static_cast<size_t>(host)]);
-    batch.sends.push_back({seat, bytes_of(*parts), parts->size()});
-    ++parts;
-  }
-  if (const size_t bytes = room(led_); bytes > 0) {
-    batch.recvs.reserve(mates_.size());
-    for (size_t mate = 0; mate < mates_.size(); ++mate) {
-      batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * bytes, bytes});
-    }
+  for (size_t i = 0; i < leaders_.size(); ++i) round.to_leaders[i].append_runs(leaders_[i].seat, batch.sends);
+  for (size_t mate = 0; mate < mates_.size() && !led_.empty(); ++mate) {
+    batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * led_room_, led_room_});
   }
   batch.signature = {Op::exchange, Memory::host, DType{}, signature.number, 0};
   round.gather = gather_->enqueue(std::move(batch));
@@ -136,7 +102,7 @@ void Relay::pass(const Signature& signature) {
   }
 }
 
-void Relay::take(uint64_t number, Rank source, std::string entries) { bundles_[number][source] = std::move(entries); }
+void Relay::take(uint64_t number, Rank source, std::string message) { bundles_[number][source] = std::move(message); }
 
 std::map<Rank, std::string> Relay::give_back(uint64_t number) {
   auto found = bundles_.extract(number);
@@ -177,66 +143,69 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
   return true;
 }
 
+std::string_view Relay::from_mate(const Round& round, size_t mate) const {
+  return entries_at({round.from_mates.get() + mate * led_room_, led_room_});
+}
+
 void Relay::send_bundles(Round& round) {
-  auto& by_host = texts(led_.size());
-  const size_t bytes = room(led_);
-  for (size_t mate = 0; mate < mates_.size() && bytes > 0; ++mate) {
-    std::string_view parts(round.from_mates.data() + mate * bytes, bytes);
-    for (std::string& text : by_host) text += take_part(parts);
-  }
+  size_t bytes = 0;
+  for (size_t mate = 0; mate < mates_.size() && !led_.empty(); ++mate) bytes += from_mate(round, mate).size();
   const Prefix prefix{channel_, Kind::bundle, rank_, round.signature.number};
-  for (size_t i = 0; i < led_.size(); ++i) {
-    network_->post(places_->endpoint_of(leader_of(led_[i], home_)), message(prefix, by_host[i]));
+  for (const int host : led_) {
+    std::string bundle = begin_message(prefix, bytes);
+    for (size_t mate = 0; mate < mates_.size(); ++mate) {
+      const std::string_view text = from_mate(round, mate);
+      if (led_.size() == 1) {
+        bundle += text;
+        continue;
+      }
+      const auto entries = entries_of(text);
+      if (!entries) throw no_sense("list");
+      for (const Entry& entry : *entries) {
+        if (places_->has(entry.target) && places_->host_of(entry.target) == host) append(bundle, entry);
+      }
+    }
+    network_->post(places_->endpoint_of(leader_of(host, home_)), std::move(bundle));
   }
 }
 
-// To each mate a part for each of the hosts led here, with that host's entries for the mate.
+// To each mate the entries that have come for it.
 void Relay::start_scatter(Round& round) {
-  const size_t hosts = led_.size();
-  auto& by_target = texts(mates_.size() * hosts);  // for each mate a text of each of the hosts led here
-  const auto bundles = give_back(round.signature.number);
-  for (const auto& [sender, text] : bundles) {
-    const auto entries = entries_of(text);
-    const auto led = std::ranges::find(led_, places_->host_of(sender));
-    if (!entries || led == led_.end()) throw no_sense("bundle");
+  for (EntryList& list : round.to_mates) list.clear();
+  round.bundles = give_back(round.signature.number);
+  for (const auto& [sender, message] : round.bundles) {
+    const auto entries = entries_of(rest_of(message));
+    if (!entries || std::ranges::find(led_, places_->host_of(sender)) == led_.end()) throw no_sense("bundle");
     for (const Entry& entry : *entries) {
       if (!places_->has(entry.target) || places_->host_of(entry.target) != home_) throw no_sense("bundle");
-      append(by_target[places_->seat_of(entry.target) * hosts + static_cast<size_t>(led - led_.begin())], entry);
+      round.to_mates[places_->seat_of(entry.target)].append(entry);
     }
   }
   Batch batch;
   batch.at_most = true;
-  batch.sends.reserve(round.to_mates.size());
   for (size_t mate = 0; mate < round.to_mates.size(); ++mate) {
-    std::string& parts = round.to_mates[mate];
-    parts.clear();
-    for (size_t i = 0; i < hosts; ++i) append_part(parts, by_target[mate * hosts + i]);
-    if (parts.size() > room(led_)) throw no_sense("bundle");
-    batch.sends.push_back({static_cast<Rank>(mate), bytes_of(parts), parts.size()});
+    if (round.to_mates[mate].bytes() > led_room_) throw no_sense("bundle");
+    round.to_mates[mate].append_runs(static_cast<Rank>(mate), batch.sends);
   }
-  batch.recvs.reserve(leaders_.size());
-  std::byte* parts = bytes_of(round.from_leaders);
-  for (const auto& [seat, from] : leaders_) {
-    batch.recvs.push_back({seat, parts, room(from)});
-    parts += room(from);
+  std::byte* lists = bytes_of(round.from_leaders);
+  for (const Leader& leader : leaders_) {
+    batch.recvs.push_back({leader.seat, lists, leader.room});
+    lists += leader.room;
   }
   batch.signature = {Op::exchange, Memory::host, DType{}, round.signature.number, 0};
   round.scatter = scatter_->enqueue(std::move(batch));
 }
 
 void Relay::deliver(Round& round, const Deliver& deliver) {
-  const char* from = round.from_leaders.data();
-  for (const auto& [_, hosts] : leaders_) {
-    std::string_view parts(from, room(hosts));
-    from += room(hosts);
-    for (const int host : hosts) {
-      const auto entries = entries_of(take_part(parts));
-      if (!entries) throw no_sense("list");
-      for (const Entry& entry : *entries) {
-        if (places_->has(entry.source) && places_->host_of(entry.source) == host) {
-          deliver(round.signature.number, entry);
-        }
-      }
+  const char* list = round.from_leaders.get();
+  for (size_t i = 0; i < leaders_.size(); ++i) {
+    const auto entries = entries_of(entries_at({list, leaders_[i].room}));
+    list += leaders_[i].room;
+    if (!entries) throw no_sense("list");
+    for (const Entry& entry : *entries) {
+      const bool known = places_->has(entry.source) && places_->host_of(entry.source) != home_;
+      if (!known || leader_with_[static_cast<size_t>(places_->host_of(entry.source))] != i) throw no_sense("list");
+      deliver(round.signature.number, entry);
     }
   }
 }

@@ -29,12 +29,13 @@ class Relay {
   Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network,
         std::unique_ptr<shm::ShmTransport> gather, std::unique_ptr<shm::ShmTransport> scatter);
 
-  // The entries of this rank for an operation. Operations come in order.
+  // The entries of this rank for an operation. Operations come in order. Payloads stay where they are until the relay
+  // has finished it.
   void post(const Signature& signature, const std::vector<Entry>& entries);
   // An operation of which nothing is told.
   void pass(const Signature& signature);
-  // A bundle has arrived here.
-  void take(uint64_t number, Rank source, std::string entries);
+  // A message with a bundle has arrived here.
+  void take(uint64_t number, Rank source, std::string message);
   // The bundles of an operation that is not told here, with their senders.
   std::map<Rank, std::string> give_back(uint64_t number);
   // Moves what can move. Returns whether anything did. Throws the error of an exchange in shared memory.
@@ -48,20 +49,26 @@ class Relay {
   void leave(Left how) noexcept;
 
  private:
-  // The memory of an operation is used again for later ones: what arrives may be large, and would be cleared each time.
+  // A rank of this host that leads the traffic with some of the others.
+  struct Leader {
+    Rank seat = 0;
+    std::vector<int> hosts;
+    size_t room = 0;  // bytes for what goes between it and one mate
+  };
+  // The memory of an operation is used again for later ones.
   struct Round {
     Signature signature;
-    std::vector<std::string> to_leaders, to_mates;
-    std::vector<char> from_mates, from_leaders;
+    std::vector<EntryList> to_leaders, to_mates;
+    std::unique_ptr<char[]> from_mates, from_leaders;
+    std::map<Rank, std::string> bundles;  // that the runs of to_mates lie in
     std::shared_ptr<shm::Exchange> gather, scatter;
     bool bundled = false;  // sent on
     bool delivered = false;
   };
 
   Rank leader_of(int host, int other) const;
-  size_t room(std::span<const int> hosts) const;
   Round& new_round(const Signature& signature);
-  std::vector<std::string>& texts(size_t count);
+  std::string_view from_mate(const Round& round, size_t mate) const;
   void send_bundles(Round& round);
   void start_scatter(Round& round);
   void deliver(Round& round, const Deliver& deliver);
@@ -75,12 +82,13 @@ class Relay {
   const uint64_t channel_;
   const std::shared_ptr<Network> network_;
   const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
-  // The other hosts, by the seat of the rank here that leads the traffic with them.
-  std::map<Rank, std::vector<int>> leaders_;
-  std::vector<int> led_;  // by this rank
+  std::vector<Leader> leaders_;      // by seat
+  std::vector<size_t> leader_with_;  // by host, of leaders_
+  std::vector<int> led_;             // hosts, by this rank
+  size_t led_room_ = 0;              // Leader::room of this rank
+  size_t room_ = 0;                  // of all leaders
   std::list<Round> rounds_, spare_rounds_;
-  std::vector<std::string> texts_;
-  std::map<uint64_t, std::map<Rank, std::string>> bundles_;  // by number and sender
+  std::map<uint64_t, std::map<Rank, std::string>> bundles_;  // messages, by number and sender
 };
 
 // The most bytes of a pair that travel in an entry, where entries are relayed: what is left of the room for all.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "transport/shm/facts.h"
 
@@ -27,15 +28,17 @@ void scatter(std::string_view text, std::span<const Run> runs) {
 
 Carriage carriage(const shm::Head& facts) { return static_cast<Carriage>(facts.kind); }
 
+bool moves_memory(const shm::Head& facts) {
+  return carriage(facts) == Carriage::memory || carriage(facts) == Carriage::packed;
+}
+
 }  // namespace
 
-RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> where, uint64_t channel,
-                               Network& network)
+RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> where, Network& network)
     : batch_(batch),
       rank_(rank),
       kept_(std::move(where)),
       places_(*kept_),
-      channel_(channel),
       network_(network),
       pairs_(static_cast<size_t>(places_.size())) {
   const Places& places = places_;
@@ -50,7 +53,7 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
     p.recvs = recvs;
     p.mine = shm::facts(batch.signature, p.sends, p.recvs);
     p.mine.kind = static_cast<uint8_t>(choose(p));
-    if (carriage(p.mine) == Carriage::memory || carriage(p.mine) == Carriage::packed) {
+    if (moves_memory(p.mine)) {
       p.mine.where = network.next_tag(places.endpoint_of(peer));
     }
   }
@@ -61,8 +64,8 @@ Carriage RemoteExchange::choose(const Pair& pair) const {
   if (!batch_.refusal.empty()) return Carriage::refused;
   if (bytes == 0 || batch_.way == Way::compare) return Carriage::nothing;
   if (bytes <= places_.limits.aggregate) return Carriage::entry;
-  if (bytes <= places_.limits.eager) return Carriage::message;
-  return bytes / pair.sends.size() >= kLongRun ? Carriage::memory : Carriage::packed;
+  const bool short_runs = pair.sends.size() > 1 && bytes / pair.sends.size() < kLongRun;
+  return short_runs ? Carriage::packed : Carriage::memory;
 }
 
 std::vector<Entry> RemoteExchange::entries() {
@@ -72,24 +75,18 @@ std::vector<Entry> RemoteExchange::entries() {
     const Rank peer = send_peer(rank_, places_.size(), step);
     Pair& p = pair(peer);
     if (!p.remote) continue;
-    if (carriage(p.mine) == Carriage::entry) p.outgoing = gathered(p.sends, p.mine.sent);
-    constexpr size_t kLongestRefusal = 512;
-    const std::string_view payload = carriage(p.mine) == Carriage::refused
-                                         ? std::string_view(batch_.refusal).substr(0, kLongestRefusal)
-                                         : p.outgoing;
+    std::string_view payload;
+    if (carriage(p.mine) == Carriage::refused) {
+      payload = std::string_view(batch_.refusal).substr(0, kLongestRefusal);
+    } else if (carriage(p.mine) == Carriage::entry && p.sends.size() == 1) {
+      payload = {reinterpret_cast<const char*>(p.sends[0].data), p.mine.sent};
+    } else if (carriage(p.mine) == Carriage::entry) {
+      p.outgoing = gathered(p.sends, p.mine.sent);
+      payload = p.outgoing;
+    }
     entries.push_back({rank_, peer, p.mine, payload});
   }
   return entries;
-}
-
-void RemoteExchange::post_messages() {
-  const Prefix prefix{channel_, Kind::payload, rank_, batch_.signature.number};
-  for (int step = 1; step < places_.size(); ++step) {
-    const Rank peer = send_peer(rank_, places_.size(), step);
-    const Pair& p = pair(peer);
-    if (!p.remote || carriage(p.mine) != Carriage::message) continue;
-    network_.post(places_.endpoint_of(peer), message(prefix, gathered(p.sends, p.mine.sent)));
-  }
 }
 
 void RemoteExchange::hear(const Entry& entry) {
@@ -108,19 +105,7 @@ void RemoteExchange::hear(const Entry& entry) {
     quarrels_.push_back(shm::disagreement(batch_.signature, batch_.unit_bytes, rank_, p.mine, entry.source, p.theirs));
     return settle(p);
   }
-  if (carriage(p.theirs) == Carriage::entry) {
-    p.incoming = entry.payload;
-    p.payload_arrived = true;
-  }
-  agree(entry.source);
-}
-
-void RemoteExchange::hear_payload(Rank peer, std::string payload) {
-  Pair& p = pair(peer);
-  if (!p.remote || p.payload_arrived) return;
-  p.incoming = std::move(payload);
-  p.payload_arrived = true;
-  if (p.heard && !p.settled) agree(peer);
+  agree(entry);
 }
 
 void RemoteExchange::hear_passed(Rank peer) {
@@ -147,29 +132,18 @@ void RemoteExchange::settle(Pair& pair) {
 }
 
 // The two have the same facts: what is there is taken, what goes from memory to memory starts now.
-void RemoteExchange::agree(Rank peer) {
-  Pair& p = pair(peer);
-  switch (carriage(p.theirs)) {
-    case Carriage::entry:
-    case Carriage::message:
-      if (!p.payload_arrived) return;
-      if (p.incoming.size() != p.mine.expected) break;
-      scatter(p.incoming, p.recvs);
-      p.incoming.clear();
-      begin_memory(peer);
-      return settle(p);
-    case Carriage::nothing:
-      if (batch_.way == a2a::Way::exchange && p.mine.expected != 0) break;
-      [[fallthrough]];
-    case Carriage::memory:
-    case Carriage::packed:
-      begin_memory(peer);
-      return settle(p);
-    default:
-      break;
+void RemoteExchange::agree(const Entry& entry) {
+  Pair& p = pair(entry.source);
+  const bool nothing_expected = batch_.way != a2a::Way::exchange || p.mine.expected == 0;
+  const bool complete = carriage(p.theirs) == Carriage::entry ? entry.payload.size() == p.mine.expected
+                                                              : moves_memory(p.theirs) || nothing_expected;
+  if (!complete) {
+    throw Error(Code::backend,
+                network_.name() + ": rank " + std::to_string(entry.source) + " sent a message that makes no sense");
   }
-  throw Error(Code::backend,
-              network_.name() + ": rank " + std::to_string(peer) + " sent a message that makes no sense");
+  if (carriage(p.theirs) == Carriage::entry) scatter(entry.payload, p.recvs);
+  begin_memory(entry.source);
+  settle(p);
 }
 
 void RemoteExchange::begin_memory(Rank peer) {
@@ -185,11 +159,11 @@ void RemoteExchange::begin_memory(Rank peer) {
     read_memory_ = true;
     for (const Run& run : p.recvs) p.transfers.push_back(network_.receive(there, tag, run.data, run.bytes));
   }
-  p.sends_memory = carriage(p.mine) == Carriage::memory || carriage(p.mine) == Carriage::packed;
+  p.sends_memory = moves_memory(p.mine);
   if (p.transfers.empty() && !p.sends_memory) return;
-  ++unfinished_;
   moving_.push_back(peer);
   if (!p.sends_memory) return;
+  p.waits_to_send = true;
   unsent_.push_back(peer);
   begin_sends();
 }
@@ -200,6 +174,7 @@ void RemoteExchange::begin_sends() {
   constexpr int kWindow = 8;
   for (; sending_ < kWindow && !unsent_.empty(); unsent_.pop_front(), ++sending_) {
     Pair& p = pair(unsent_.front());
+    p.waits_to_send = false;
     const Endpoint there = places_.endpoint_of(unsent_.front());
     const auto tag = static_cast<uint32_t>(p.mine.where);
     if (carriage(p.mine) == Carriage::packed) {
@@ -212,31 +187,38 @@ void RemoteExchange::begin_sends() {
   }
 }
 
+// Asking after a transfer may cost as much as a look at the whole network. So each time one pair is asked after, and
+// the next ones as long as they are done.
 bool RemoteExchange::advance() {
-  const size_t before = moving_.size();
-  std::erase_if(moving_, [this](Rank peer) { return advance(peer); });
+  bool moved = false;
+  for (size_t left = moving_.size(); left > 0; --left) {
+    const Rank peer = moving_.front();
+    moving_.pop_front();
+    const bool asked = !pair(peer).waits_to_send;
+    const bool done = asked && advance(peer);
+    moved |= done;
+    if (!done) moving_.push_back(peer);
+    if (asked && !done) break;
+  }
   begin_sends();
-  return moving_.size() != before;
+  return moved;
 }
 
 bool RemoteExchange::advance(Rank peer) {
   Pair& p = pair(peer);
-  std::erase_if(p.transfers, [](const auto& transfer) { return transfer->done(); });
-  if (!p.transfers.empty() || std::ranges::find(unsent_, peer) != unsent_.end()) return false;
+  while (!p.transfers.empty() && p.transfers.back()->done()) p.transfers.pop_back();
+  if (!p.transfers.empty()) return false;
   if (p.sends_memory) --sending_;
   if (p.waits_for_packed) scatter(p.incoming, p.recvs);
   p.waits_for_packed = false;
   p.incoming.clear();
   p.outgoing.clear();
-  --unfinished_;
   return true;
 }
 
-bool RemoteExchange::finished() const { return unsettled_ == 0 && unfinished_ == 0; }
+bool RemoteExchange::finished() const { return unsettled_ == 0 && moving_.empty(); }
 
-bool RemoteExchange::waits_for_network() const {
-  return unfinished_ > 0 || std::ranges::any_of(pairs_, [](const Pair& p) { return p.heard && !p.settled; });
-}
+bool RemoteExchange::waits_for_network() const { return !moving_.empty(); }
 
 bool RemoteExchange::arrived(Rank peer) const {
   const Pair& p = pairs_[static_cast<size_t>(peer)];

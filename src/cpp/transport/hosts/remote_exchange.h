@@ -19,17 +19,13 @@ namespace a2a::hosts {
 class RemoteExchange {
  public:
   // The batch outlives this.
-  RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> places, uint64_t channel,
-                 Network& network);
+  RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> places, Network& network);
 
-  // What to tell the other ranks: an entry for each. Points into this.
+  // What to tell the other ranks: an entry for each. Points into this and the batch.
   std::vector<Entry> entries();
-  // Sends what is told in messages of their own.
-  void post_messages();
 
   // What another rank tells. Called once for each, in any order.
   void hear(const Entry& entry);
-  void hear_payload(Rank peer, std::string payload);
   void hear_passed(Rank peer);
 
   // Moves what can move. Returns whether anything did.
@@ -57,17 +53,17 @@ class RemoteExchange {
     bool settled = false;  // nothing more to come from there
     shm::Head mine{}, theirs{};
     std::span<const Run> sends, recvs;
-    std::string outgoing, incoming;  // packed, or on its way in an entry or a message
-    bool sends_memory = false;       // to be sent, or being sent
-    bool payload_arrived = false;
+    std::string outgoing, incoming;  // several runs in one piece
     bool waits_for_packed = false;
+    bool sends_memory = false;   // to be sent, or being sent
+    bool waits_to_send = false;  // among unsent_
     std::vector<std::unique_ptr<Transfer>> transfers;
   };
 
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   Carriage choose(const Pair& pair) const;
   void settle(Pair& pair);
-  void agree(Rank peer);
+  void agree(const Entry& entry);
   void begin_memory(Rank peer);
   void begin_sends();
   bool advance(Rank peer);
@@ -76,14 +72,12 @@ class RemoteExchange {
   const Rank rank_;
   const std::shared_ptr<const Places> kept_;
   const Places& places_;
-  const uint64_t channel_;
   Network& network_;
   std::vector<Pair> pairs_;  // by rank
-  std::vector<Rank> moving_;
-  std::deque<Rank> unsent_;  // agreed, their memory waits for its turn
+  std::deque<Rank> moving_;  // agreed, and the network has or will have their memory
+  std::deque<Rank> unsent_;  // of them those whose memory waits for its turn
   int sending_ = 0;          // pairs
   int unsettled_ = 0;        // pairs
-  int unfinished_ = 0;       // pairs whose memory the network has or will have
   bool read_memory_ = false;
   std::vector<std::string> quarrels_;
 };

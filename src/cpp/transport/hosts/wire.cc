@@ -11,6 +11,17 @@ struct EntryHead {
 };
 static_assert(sizeof(EntryHead) == kEntryBytes && kEntryBytes % 8 == 0);
 
+EntryHead head_of(const Entry& entry) {
+  EntryHead head;
+  head.source = entry.source;
+  head.target = entry.target;
+  head.bytes = static_cast<uint32_t>(entry.payload.size());
+  head.facts = entry.facts;
+  return head;
+}
+
+size_t padding(const Entry& entry) { return room_for(entry.payload.size()) - kEntryBytes - entry.payload.size(); }
+
 template <class T>
 std::string_view bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof(T)};
@@ -18,10 +29,15 @@ std::string_view bytes_of(const T& value) {
 
 }  // namespace
 
-std::string message(const Prefix& prefix, std::string_view rest) {
+std::string begin_message(const Prefix& prefix, size_t bytes) {
   std::string text;
-  text.reserve(sizeof(prefix) + rest.size());
+  text.reserve(sizeof(prefix) + bytes);
   text += bytes_of(prefix);
+  return text;
+}
+
+std::string message(const Prefix& prefix, std::string_view rest) {
+  std::string text = begin_message(prefix, rest.size());
   text += rest;
   return text;
 }
@@ -34,14 +50,9 @@ std::optional<Prefix> prefix_of(std::string_view message) {
 }
 
 void append(std::string& text, const Entry& entry) {
-  EntryHead head;
-  head.source = entry.source;
-  head.target = entry.target;
-  head.bytes = static_cast<uint32_t>(entry.payload.size());
-  head.facts = entry.facts;
-  text += bytes_of(head);
+  text += bytes_of(head_of(entry));
   text += entry.payload;
-  text.append(room_for(entry.payload.size()) - kEntryBytes - entry.payload.size(), '\0');
+  text.append(padding(entry), '\0');
 }
 
 std::optional<std::vector<Entry>> entries_of(std::string_view text) {
@@ -55,6 +66,43 @@ std::optional<std::vector<Entry>> entries_of(std::string_view text) {
     text.remove_prefix(room_for(head.bytes));
   }
   return entries;
+}
+
+void EntryList::clear() {
+  text_.assign(kListBytes, '\0');
+  cuts_.clear();
+  bytes_ = 0;
+}
+
+void EntryList::append(const Entry& entry) {
+  constexpr size_t kLong = 512;  // copying fewer costs less than a run of their own
+  bytes_ += room_for(entry.payload.size());
+  if (entry.payload.size() < kLong) return hosts::append(text_, entry);
+  text_ += bytes_of(head_of(entry));
+  cuts_.push_back({text_.size(), entry.payload});
+  text_.append(padding(entry), '\0');
+}
+
+void EntryList::append_runs(Rank peer, std::vector<Run>& runs) {
+  std::memcpy(text_.data(), &bytes_, sizeof(bytes_));
+  // Run has one pointer type for both directions; of what is sent nothing is written.
+  const auto add = [&](const char* data, size_t bytes) {
+    if (bytes > 0) runs.push_back({peer, reinterpret_cast<std::byte*>(const_cast<char*>(data)), bytes});
+  };
+  size_t done = 0;
+  for (const Cut& cut : cuts_) {
+    add(text_.data() + done, cut.at - done);
+    add(cut.payload.data(), cut.payload.size());
+    done = cut.at;
+  }
+  add(text_.data() + done, text_.size() - done);
+}
+
+std::string_view entries_at(std::string_view memory) {
+  uint64_t bytes = 0;
+  if (memory.size() < sizeof(bytes)) return {};
+  std::memcpy(&bytes, memory.data(), sizeof(bytes));
+  return memory.substr(kListBytes, bytes);
 }
 
 }  // namespace a2a::hosts

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "a2a/schedule.h"
 #include "a2a/types.h"
 #include "transport/shm/layout.h"
 
@@ -18,7 +19,6 @@ enum class Kind : uint32_t {
   text = 1,  // a bootstrap's string
   facts,     // entries of this rank for one other
   bundle,    // entries of all ranks of a host for all ranks of another
-  payload,   // what is too long for an entry
   verdict,   // of an operation that is compared: the disagreement this rank has found, or nothing
   passed,    // this rank runs the operation on a device, uncompared
   aborted,   // code and reason
@@ -38,7 +38,6 @@ enum class Carriage : uint8_t {
   nothing,  // there are none
   refused,  // the payload says why this rank does not take part
   entry,    // they are the payload
-  message,  // in a message of kind `payload`
   memory,   // from memory to memory, run by run; `where` is the tag
   packed,   // the same with all runs in one piece
 };
@@ -50,6 +49,11 @@ struct Entry {
   std::string_view payload;
 };
 
+// The most of a refusal that is told.
+constexpr size_t kLongestRefusal = 512;
+
+// A message with room for so many bytes more, and a whole one.
+std::string begin_message(const Prefix& prefix, size_t bytes);
 std::string message(const Prefix& prefix, std::string_view rest = {});
 std::optional<Prefix> prefix_of(std::string_view message);
 inline std::string_view rest_of(std::string_view message) { return message.substr(sizeof(Prefix)); }
@@ -60,5 +64,28 @@ constexpr size_t room_for(size_t payload) { return kEntryBytes + (payload + 7) /
 void append(std::string& text, const Entry& entry);
 // They point into the text. Nothing when it is no list of entries.
 std::optional<std::vector<Entry>> entries_of(std::string_view text);
+
+// What a list in memory that may be larger begins with: how many bytes of entries follow.
+constexpr size_t kListBytes = sizeof(uint64_t);
+// The entries of such a list. No more than there is memory.
+std::string_view entries_at(std::string_view memory);
+
+// Such a list, as runs of memory. Long payloads stay where they are: that memory must last as long as the runs.
+class EntryList {
+ public:
+  void clear();
+  void append(const Entry& entry);
+  size_t bytes() const { return kListBytes + bytes_; }
+  void append_runs(Rank peer, std::vector<Run>& runs);
+
+ private:
+  struct Cut {
+    size_t at = 0;  // in the text
+    std::string_view payload;
+  };
+  std::string text_;
+  std::vector<Cut> cuts_;
+  uint64_t bytes_ = 0;
+};
 
 }  // namespace a2a::hosts

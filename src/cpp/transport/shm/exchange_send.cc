@@ -29,11 +29,12 @@ void fill(Ring& ring, Cursor& source, std::byte* chunk, size_t bytes) {
 
 }  // namespace
 
-// A step of this rank's own part. In place, or with parts of one buffer that overlap, all of it, the careful way.
+// A step of this rank's own part. In place, or with parts of one buffer that overlap, all of it, the careful way, which
+// wants the segments cut alike. Between parts of the library nothing overlaps, and they may be cut differently.
 void Exchange::copy_own() {
   Pair& own = pair(rank_);
   const bool first = own.source.index == 0 && own.source.offset == 0;
-  if (first && !disjoint(own.source.runs, own.target.runs)) {
+  if (first && !batch_.at_most && !disjoint(own.source.runs, own.target.runs)) {
     copy_self(batch_.sends, batch_.recvs, rank_);
     own.in_left = 0;
   } else {
