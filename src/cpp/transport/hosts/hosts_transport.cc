@@ -187,7 +187,8 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
     case Kind::bundle:
       if (relay_ == nullptr) throw no_sense();
       if (!passed(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
-      tell(prefix.source, {channel_, Kind::bundle, rank_, prefix.number}, {});  // nobody here compares the operation
+      // Nobody here compares the operation.
+      tell(relay_->receiver_on(places_->host_of(prefix.source)), {channel_, Kind::bundle, rank_, prefix.number}, {});
       [[fallthrough]];
     case Kind::facts: {
       const auto entries = entries_of(text);

@@ -31,42 +31,53 @@ Relay::Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, 
       channel_(channel),
       network_(std::move(network)),
       gather_(std::move(gather)),
-      scatter_(std::move(scatter)) {
-  std::map<Rank, std::vector<int>> by_seat;
-  for (int host = 0; host < places_->hosts(); ++host) {
-    if (host != home_) by_seat[static_cast<Rank>(places_->seat_of(leader_of(home_, host)))].push_back(host);
-  }
-  const size_t entry = room_for(std::max<size_t>(places_->limits.aggregate, kLongestRefusal));
-  leader_with_.resize(static_cast<size_t>(places_->hosts()));
-  for (auto& [seat, hosts] : by_seat) {
-    size_t room = kListBytes;
-    for (const int host : hosts) {
-      leader_with_[static_cast<size_t>(host)] = leaders_.size();
-      room += places_->ranks_of(host).size() * entry;
-    }
-    room_ += room;
-    if (mates_[static_cast<size_t>(seat)] == rank_) led_ = hosts, led_room_ = room;
-    leaders_.push_back({seat, std::move(hosts), room});
-  }
-}
+      scatter_(std::move(scatter)),
+      senders_(leaders(&Relay::sender_of)),
+      receivers_(leaders(&Relay::receiver_of)) {}
 
 Error Relay::no_sense(const char* what) const {
   return Error(Code::backend, network_->name() + ": a " + what + " of entries makes no sense");
 }
 
-// Spread over the ranks of the host. Those of one pair of hosts need not have the same place on both.
-Rank Relay::leader_of(int host, int other) const {
+// Both are spread over the ranks of the host. Those of one pair of hosts need not have the same place on both.
+Rank Relay::sender_of(int host, int other) const {
   const auto& ranks = places_->ranks_of(host);
   return ranks[static_cast<size_t>(other) % ranks.size()];
+}
+
+Rank Relay::receiver_of(int host, int other) const {
+  const auto& ranks = places_->ranks_of(host);
+  return ranks[(static_cast<size_t>(other) + ranks.size() / 2) % ranks.size()];
+}
+
+Relay::Leaders Relay::leaders(Rank (Relay::*of)(int host, int other) const) const {
+  std::map<Rank, std::vector<int>> by_seat;
+  for (int host = 0; host < places_->hosts(); ++host) {
+    if (host != home_) by_seat[static_cast<Rank>(places_->seat_of((this->*of)(home_, host)))].push_back(host);
+  }
+  const size_t entry = room_for(std::max<size_t>(places_->limits.aggregate, kLongestRefusal));
+  Leaders leaders;
+  leaders.with.resize(static_cast<size_t>(places_->hosts()));
+  for (const auto& [seat, hosts] : by_seat) {
+    size_t room = kListBytes;
+    for (const int host : hosts) {
+      leaders.with[static_cast<size_t>(host)] = leaders.all.size();
+      room += places_->ranks_of(host).size() * entry;
+    }
+    leaders.all.push_back({seat, hosts, room});
+    leaders.room += room;
+    if (mates_[static_cast<size_t>(seat)] == rank_) leaders.mine = leaders.all.back();
+  }
+  return leaders;
 }
 
 Relay::Round& Relay::new_round(const Signature& signature) {
   if (spare_rounds_.empty()) {
     Round& fresh = spare_rounds_.emplace_back();
-    fresh.to_leaders.resize(leaders_.size());
-    fresh.to_mates.resize(led_.empty() ? 0 : mates_.size());
-    fresh.from_mates = std::make_unique_for_overwrite<char[]>(led_room_ * mates_.size());
-    fresh.from_leaders = std::make_unique_for_overwrite<char[]>(room_);
+    fresh.to_senders.resize(senders_.all.size());
+    fresh.to_mates.resize(receivers_.mine.hosts.empty() ? 0 : mates_.size());
+    fresh.from_mates = std::make_unique_for_overwrite<char[]>(senders_.mine.room * mates_.size());
+    fresh.from_receivers = std::make_unique_for_overwrite<char[]>(receivers_.room);
   }
   rounds_.splice(rounds_.end(), spare_rounds_, spare_rounds_.begin());
   Round& round = rounds_.back();
@@ -79,15 +90,18 @@ Relay::Round& Relay::new_round(const Signature& signature) {
 
 void Relay::post(const Signature& signature, const std::vector<Entry>& entries) {
   Round& round = new_round(signature);
-  for (EntryList& list : round.to_leaders) list.clear();
+  for (EntryList& list : round.to_senders) list.clear();
   for (const Entry& entry : entries) {
-    round.to_leaders[leader_with_[static_cast<size_t>(places_->host_of(entry.target))]].append(entry);
+    round.to_senders[senders_.with[static_cast<size_t>(places_->host_of(entry.target))]].append(entry);
   }
   Batch batch;
   batch.at_most = true;
-  for (size_t i = 0; i < leaders_.size(); ++i) round.to_leaders[i].append_runs(leaders_[i].seat, batch.sends);
-  for (size_t mate = 0; mate < mates_.size() && !led_.empty(); ++mate) {
-    batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * led_room_, led_room_});
+  for (size_t i = 0; i < round.to_senders.size(); ++i) {
+    round.to_senders[i].append_runs(senders_.all[i].seat, batch.sends);
+  }
+  const size_t room = senders_.mine.room;
+  for (size_t mate = 0; mate < mates_.size() && room > 0; ++mate) {
+    batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * room, room});
   }
   batch.signature = {Op::exchange, Memory::host, DType{}, signature.number, 0};
   round.gather = gather_->enqueue(std::move(batch));
@@ -133,7 +147,7 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
   if (round.scatter == nullptr) {
     const auto here = bundles_.find(round.signature.number);
     const size_t arrived = here == bundles_.end() ? 0 : here->second.size();
-    if (arrived < led_.size()) return false;
+    if (arrived < receivers_.mine.hosts.size()) return false;
     start_scatter(round);
     return true;
   }
@@ -144,18 +158,20 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
 }
 
 std::string_view Relay::from_mate(const Round& round, size_t mate) const {
-  return entries_at({round.from_mates.get() + mate * led_room_, led_room_});
+  return entries_at({round.from_mates.get() + mate * senders_.mine.room, senders_.mine.room});
 }
 
 void Relay::send_bundles(Round& round) {
+  const auto& hosts = senders_.mine.hosts;
+  if (hosts.empty()) return;
   size_t bytes = 0;
-  for (size_t mate = 0; mate < mates_.size() && !led_.empty(); ++mate) bytes += from_mate(round, mate).size();
+  for (size_t mate = 0; mate < mates_.size(); ++mate) bytes += from_mate(round, mate).size();
   const Prefix prefix{channel_, Kind::bundle, rank_, round.signature.number};
-  for (const int host : led_) {
+  for (const int host : hosts) {
     std::string bundle = begin_message(prefix, bytes);
     for (size_t mate = 0; mate < mates_.size(); ++mate) {
       const std::string_view text = from_mate(round, mate);
-      if (led_.size() == 1) {
+      if (hosts.size() == 1) {
         bundle += text;
         continue;
       }
@@ -165,17 +181,19 @@ void Relay::send_bundles(Round& round) {
         if (places_->has(entry.target) && places_->host_of(entry.target) == host) append(bundle, entry);
       }
     }
-    network_->post(places_->endpoint_of(leader_of(host, home_)), std::move(bundle));
+    network_->post(places_->endpoint_of(receiver_on(host)), std::move(bundle));
   }
 }
 
 // To each mate the entries that have come for it.
 void Relay::start_scatter(Round& round) {
+  const auto& hosts = receivers_.mine.hosts;
   for (EntryList& list : round.to_mates) list.clear();
   round.bundles = give_back(round.signature.number);
   for (const auto& [sender, message] : round.bundles) {
     const auto entries = entries_of(rest_of(message));
-    if (!entries || std::ranges::find(led_, places_->host_of(sender)) == led_.end()) throw no_sense("bundle");
+    const bool expected = std::ranges::find(hosts, places_->host_of(sender)) != hosts.end();
+    if (!entries || !expected) throw no_sense("bundle");
     for (const Entry& entry : *entries) {
       if (!places_->has(entry.target) || places_->host_of(entry.target) != home_) throw no_sense("bundle");
       round.to_mates[places_->seat_of(entry.target)].append(entry);
@@ -184,27 +202,27 @@ void Relay::start_scatter(Round& round) {
   Batch batch;
   batch.at_most = true;
   for (size_t mate = 0; mate < round.to_mates.size(); ++mate) {
-    if (round.to_mates[mate].bytes() > led_room_) throw no_sense("bundle");
+    if (round.to_mates[mate].bytes() > receivers_.mine.room) throw no_sense("bundle");
     round.to_mates[mate].append_runs(static_cast<Rank>(mate), batch.sends);
   }
-  std::byte* lists = bytes_of(round.from_leaders);
-  for (const Leader& leader : leaders_) {
-    batch.recvs.push_back({leader.seat, lists, leader.room});
-    lists += leader.room;
+  std::byte* lists = bytes_of(round.from_receivers);
+  for (const Leader& receiver : receivers_.all) {
+    batch.recvs.push_back({receiver.seat, lists, receiver.room});
+    lists += receiver.room;
   }
   batch.signature = {Op::exchange, Memory::host, DType{}, round.signature.number, 0};
   round.scatter = scatter_->enqueue(std::move(batch));
 }
 
 void Relay::deliver(Round& round, const Deliver& deliver) {
-  const char* list = round.from_leaders.get();
-  for (size_t i = 0; i < leaders_.size(); ++i) {
-    const auto entries = entries_of(entries_at({list, leaders_[i].room}));
-    list += leaders_[i].room;
+  const char* list = round.from_receivers.get();
+  for (size_t i = 0; i < receivers_.all.size(); ++i) {
+    const auto entries = entries_of(entries_at({list, receivers_.all[i].room}));
+    list += receivers_.all[i].room;
     if (!entries) throw no_sense("list");
     for (const Entry& entry : *entries) {
       const bool known = places_->has(entry.source) && places_->host_of(entry.source) != home_;
-      if (!known || leader_with_[static_cast<size_t>(places_->host_of(entry.source))] != i) throw no_sense("list");
+      if (!known || receivers_.with[static_cast<size_t>(places_->host_of(entry.source))] != i) throw no_sense("list");
       deliver(round.signature.number, entry);
     }
   }
@@ -213,7 +231,8 @@ void Relay::deliver(Round& round, const Deliver& deliver) {
 bool Relay::finished(uint64_t number) const { return rounds_.empty() || rounds_.front().signature.number > number; }
 
 bool Relay::waits_for_network() const {
-  return std::ranges::any_of(rounds_, [this](const Round& round) { return !led_.empty() && round.scatter == nullptr; });
+  if (receivers_.mine.hosts.empty()) return false;
+  return std::ranges::any_of(rounds_, [](const Round& round) { return round.scatter == nullptr; });
 }
 
 void Relay::fail(const Error& error) {

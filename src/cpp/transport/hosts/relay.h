@@ -16,9 +16,10 @@
 
 namespace a2a::hosts {
 
-// Each rank of a host leads the traffic with some of the other hosts. In every operation the ranks of a host hand their
-// entries to the leaders, in shared memory; each leader sends what it has for its host to the leader there; and that
-// one hands the entries on, in shared memory. All hosts choose leaders by the same rule.
+// For each other host one rank of a host sends, and another one receives: a rank that did both would be what everybody
+// waits for. In every operation the ranks of a host hand their entries to the senders, in shared memory; each sends
+// what it has for a host to the receiver there; and that one hands the entries on, in shared memory. All hosts choose
+// both by the same rule.
 //
 // The two exchanges in shared memory have room for the most that there can be, so that nothing has to be negotiated.
 // All functions want the progress mutex held.
@@ -42,31 +43,42 @@ class Relay {
   bool advance(const Deliver& deliver);
 
   bool finished(uint64_t number) const;
-  bool leads() const { return !led_.empty(); }
+  // Whether this rank sends or receives for others.
+  bool leads() const { return !senders_.mine.hosts.empty() || !receivers_.mine.hosts.empty(); }
+  // Who receives, on that host, what comes from this one.
+  Rank receiver_on(int host) const { return receiver_of(host, home_); }
   // Whether a bundle is still to come.
   bool waits_for_network() const;
   void fail(const Error& error);
   void leave(Left how) noexcept;
 
  private:
-  // A rank of this host that leads the traffic with some of the others.
+  // A rank of this host that sends to, or receives from, some of the others.
   struct Leader {
     Rank seat = 0;
     std::vector<int> hosts;
     size_t room = 0;  // bytes for what goes between it and one mate
   };
+  struct Leaders {
+    std::vector<Leader> all;   // by seat
+    std::vector<size_t> with;  // by host: which of them
+    Leader mine;               // without hosts when this rank is none
+    size_t room = 0;           // of all
+  };
   // The memory of an operation is used again for later ones.
   struct Round {
     Signature signature;
-    std::vector<EntryList> to_leaders, to_mates;
-    std::unique_ptr<char[]> from_mates, from_leaders;
+    std::vector<EntryList> to_senders, to_mates;
+    std::unique_ptr<char[]> from_mates, from_receivers;
     std::map<Rank, std::string> bundles;  // that the runs of to_mates lie in
     std::shared_ptr<shm::Exchange> gather, scatter;
     bool bundled = false;  // sent on
     bool delivered = false;
   };
 
-  Rank leader_of(int host, int other) const;
+  Rank sender_of(int host, int other) const;
+  Rank receiver_of(int host, int other) const;
+  Leaders leaders(Rank (Relay::*of)(int host, int other) const) const;
   Round& new_round(const Signature& signature);
   std::string_view from_mate(const Round& round, size_t mate) const;
   void send_bundles(Round& round);
@@ -82,11 +94,7 @@ class Relay {
   const uint64_t channel_;
   const std::shared_ptr<Network> network_;
   const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
-  std::vector<Leader> leaders_;      // by seat
-  std::vector<size_t> leader_with_;  // by host, of leaders_
-  std::vector<int> led_;             // hosts, by this rank
-  size_t led_room_ = 0;              // Leader::room of this rank
-  size_t room_ = 0;                  // of all leaders
+  const Leaders senders_, receivers_;
   std::list<Round> rounds_, spare_rounds_;
   std::map<uint64_t, std::map<Rank, std::string>> bundles_;  // messages, by number and sender
 };
