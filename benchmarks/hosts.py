@@ -3,10 +3,11 @@
     mpiexec -n 8 python benchmarks/hosts.py                      # wherever mpiexec puts the ranks
     A2A_HOSTS=a,a,a,a,b,b,b,b mpiexec -n 8 python benchmarks/hosts.py   # hosts that are none: MPI still shares memory
 
-Inputs are rewritten and outputs are checked in each iteration. Columns as in nccl-tests: bytes that a rank sends in
-all, elements, type; then for each contender the time of the slowest rank, algbw, busbw and the number of wrong
-elements; ratio is mpi4py's time over a2a's, the median of the rounds with their quartiles; msgs is how many messages
-all ranks together send between hosts for one exchange.
+Inputs are rewritten and outputs are checked in each iteration; with --back-to-back in each round, as other benchmarks
+do: the computation in between, which ranks that share CPUs wait for, is then not in the figures. Columns as in
+nccl-tests: bytes that a rank sends in all, elements, type; then for each contender the time of the slowest rank,
+algbw, busbw and the number of wrong elements; ratio is mpi4py's time over a2a's, the median of the rounds with their
+quartiles; msgs is how many messages all ranks together send between hosts for one exchange.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class Exchange:
         MPI.COMM_WORLD.Alltoallv([self.send, self.counts, MPI.INT64_T], [self.recv, self.counts, MPI.INT64_T])
 
 
+TimeRound = Callable[[Exchange, Call, int], tuple[float, int]]
+
+
 def round_us(exchange: Exchange, call: Call, iterations: int) -> tuple[float, int]:
     """The mean of this rank's times, and what was wrong. The exchanges themselves keep the ranks together: where ranks
     share CPUs, those that are still in a barrier of MPI's, which does not yield, would be counted."""
@@ -77,6 +81,17 @@ def round_us(exchange: Exchange, call: Call, iterations: int) -> tuple[float, in
     return spent / iterations / 1e3, wrong
 
 
+def back_to_back_us(exchange: Exchange, call: Call, iterations: int) -> tuple[float, int]:
+    """The same with nothing between the calls."""
+    exchange.fill()
+    MPI.COMM_WORLD.Barrier()
+    call()
+    start = time.perf_counter_ns()
+    for _ in range(iterations):
+        call()
+    return (time.perf_counter_ns() - start) / iterations / 1e3, exchange.wrong()
+
+
 def slowest(times: list[float]) -> list[float]:
     return [max(of_all) for of_all in zip(*MPI.COMM_WORLD.allgather(times), strict=True)]
 
@@ -88,17 +103,17 @@ def messages(comm: a2a.Communicator, exchange: Exchange) -> int:
     return MPI.COMM_WORLD.allreduce(_core.host_facts(comm)["messages"] - before)  # type: ignore[no-any-return]
 
 
-def measure(comm: a2a.Communicator, size: int, rounds: int) -> dict[str, Any]:
+def measure(comm: a2a.Communicator, size: int, rounds: int, time_round: TimeRound) -> dict[str, Any]:
     exchange = Exchange(comm, max(1, size // 8))
     iterations = max(3, min(50, 2_000_000 // size))
     calls = {"a2a": exchange.a2a, "mpi4py": exchange.mpi4py}
     times: dict[str, list[float]] = {name: [] for name in calls}
     wrong = dict.fromkeys(calls, 0)
     for call in calls.values():
-        round_us(exchange, call, 2)
+        time_round(exchange, call, 2)
     for _ in range(rounds):
         for name, call in calls.items():
-            time_us, bad = round_us(exchange, call, iterations)
+            time_us, bad = time_round(exchange, call, iterations)
             times[name].append(time_us)
             wrong[name] += bad
     worst = {name: slowest(values) for name, values in times.items()}
@@ -130,6 +145,7 @@ def main() -> int:
     parser.add_argument("-e", type=int, default=1 << 20, help="largest size")
     parser.add_argument("-f", type=int, default=4, help="factor between sizes")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--back-to-back", action="store_true", help="nothing between the calls")
     parser.add_argument("-J", "--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
 
@@ -139,9 +155,10 @@ def main() -> int:
         print(f"# {comm.size} ranks on {facts['hosts']} hosts; {MPI.Get_library_version().splitlines()[0]}")
         contender = f"{'time(us)':>11} {'algbw':>7} {'busbw':>7} {'#wrong':>6}"
         print(f"#{'size(B)':>11} {'count':>12} {'type':>6} {contender} {contender} {'ratio':>7} {'quartiles':^13} msgs")
+    time_round = back_to_back_us if options.back_to_back else round_us
     points, size = [], options.b
     while size <= options.e:
-        points.append(measure(comm, size, options.rounds))
+        points.append(measure(comm, size, options.rounds, time_round))
         if comm.rank == 0:
             print(row(points[-1], comm.size), flush=True)
         size *= options.f
