@@ -80,6 +80,7 @@ def test_a_mismatch_does_not_hide_the_rank_that_caused_it(run_ranks: Callable[..
 
 
 def die(comm: a2a.Communicator, how: str) -> None:
+    comm.barrier()  # all have met
     if comm.rank == 1:
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
