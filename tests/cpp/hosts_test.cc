@@ -147,6 +147,22 @@ TEST("segments of all lengths, by every way") {
   }
 }
 
+TEST("between parts of the library what a rank sends itself may be cut differently, around the room for it") {
+  const auto transport = hosts::connect(0, 1, *thread_bootstraps(1)[0], Deadline::after_seconds(60));
+  std::vector<std::byte> memory(400);
+  for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i % 251);
+  const std::vector<std::byte> before = memory;
+  Batch batch;
+  batch.signature = {Op::exchange, Memory::host, DType{}, 1, 0};
+  batch.at_most = true;
+  batch.sends = {{0, memory.data(), 100}, {0, memory.data() + 300, 50}};
+  batch.recvs = {{0, memory.data() + 100, 200}};
+  transport->start(std::move(batch), {})->wait();
+  CHECK(std::equal(before.begin(), before.begin() + 100, memory.begin() + 100));
+  CHECK(std::equal(before.begin() + 300, before.begin() + 350, memory.begin() + 200));
+  CHECK(std::equal(before.begin() + 250, before.begin() + 300, memory.begin() + 250));
+}
+
 TEST("few bytes between two hosts cost one message each way, whatever the number of ranks") {
   const char* halves = "a,a,a,a,b,b,b,b";
   on_hosts(halves, 8, [](Communicator& comm) {
