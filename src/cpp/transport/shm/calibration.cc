@@ -1,6 +1,7 @@
 #include "transport/shm/calibration.h"
 
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,10 +49,10 @@ int64_t cpu_time() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-bool by_kernel(const Scratch& scratch, size_t bytes) {
-  const Run from{0, scratch.source(), bytes}, to{0, scratch.target(), bytes};
-  Cursor source{{&from, 1}}, target{{&to, 1}};
-  return copy_from_process(::getpid(), source, target, bytes) == static_cast<ssize_t>(bytes);
+// `misplaced` bytes further in its page than the source.
+bool by_kernel(const Scratch& scratch, size_t bytes, size_t misplaced = 0) {
+  const iovec from{scratch.source(), bytes}, to{scratch.target() + misplaced, bytes};
+  return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
 bool by_ring(const Scratch& scratch, size_t bytes, size_t* position) {
@@ -90,10 +91,28 @@ size_t measure() {
   return pays_from;
 }
 
+bool measure_stumbling() {
+  constexpr size_t kBytes = size_t{32} << 10, kMisplaced = 16;  // two arrays of malloc() in one block stand like that
+  const Scratch scratch;
+  if (!scratch.there()) return false;
+  const int64_t even = shortest(scratch, kBytes, [&] { return by_kernel(scratch, kBytes); });
+  const int64_t misplaced = shortest(scratch, kBytes, [&] { return by_kernel(scratch, kBytes, kMisplaced); });
+  return misplaced > 2 * even;
+}
+
 }  // namespace
 
+// No locks below: threads that ask for the first time at once all measure, and a forked child never waits for one.
+
+bool kernel_copy_stumbles() {
+  enum : int { unknown, no, yes };
+  static std::atomic<int> known{unknown};
+  int stumbles = known.load(std::memory_order_relaxed);
+  if (stumbles == unknown) known.store(stumbles = measure_stumbling() ? yes : no, std::memory_order_relaxed);
+  return stumbles == yes;
+}
+
 size_t kernel_copy_pays_from() {
-  // No lock: threads that ask for the first time at once all measure, and a forked child never waits for one.
   static std::atomic<size_t> known{0};
   size_t bytes = known.load(std::memory_order_relaxed);
   if (bytes == 0) known.store(bytes = measure(), std::memory_order_relaxed);

@@ -14,4 +14,8 @@ inline constexpr size_t kLeastCalibrated = size_t{64} << 10;
 // about two milliseconds: the time of the CPU, so that others who use it do not count.
 size_t kernel_copy_pays_from();
 
+// Whether that call is much slower when the target stands a few bytes further in its page than the source, as with the
+// `rep movsb` of AMD's processors (docs/performance.md). A process measures once, for less than a millisecond.
+bool kernel_copy_stumbles();
+
 }  // namespace a2a::shm

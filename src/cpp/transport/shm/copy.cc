@@ -11,6 +11,8 @@
 #include <cstring>
 #include <memory>
 
+#include "transport/shm/calibration.h"
+
 namespace a2a::shm {
 namespace {
 
@@ -128,12 +130,13 @@ size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores) {
 
 namespace {
 
-// The kernel copies with `rep movsb` as well. When the target stands less than 64 bytes behind the source in its page,
-// that can be 14 times slower, and a second copy is cheap.
+// Where two arrays that follow each other in one block of malloc() stand. Asking is cheap once it was measured.
 bool stumbles(const Cursor& from, const Cursor& to) {
   const auto distance = reinterpret_cast<uintptr_t>(to.data()) - reinterpret_cast<uintptr_t>(from.data());
-  return distance % 4096 > 0 && distance % 4096 < 64;
+  return distance % 4096 > 0 && distance % 4096 < 64 && kernel_copy_stumbles();
 }
+
+}  // namespace
 
 ssize_t copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit) {
   constexpr size_t kBytes = size_t{128} << 10;  // stays in the second-level cache
@@ -148,8 +151,6 @@ ssize_t copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit)
   }
   return copied;
 }
-
-}  // namespace
 
 ssize_t copy_from_process(pid_t pid, Cursor& from, Cursor& to, size_t limit) {
   if (stumbles(from, to)) return copy_by_way_of_buffer(pid, from, to, limit);

@@ -64,6 +64,10 @@ size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores = Stores::cach
 // that process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
 ssize_t copy_from_process(pid_t pid, Cursor& from, Cursor& to, size_t limit);
 
+// How that is done where the kernel's copy would stumble: to a place that suits it, and on from there with a loop that
+// does not stumble. A second copy that stays in the caches is cheap in comparison.
+ssize_t copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit);
+
 // Whether this process may read from that one: tries it on 8 bytes and compares.
 bool can_read(pid_t pid, const void* address, uint64_t expected);
 
