@@ -80,10 +80,10 @@ cdef class _Endpoint:
         cdef When never
         cdef cbool done = False
         x.call.asynchronous = async_op
-        if self.flights:
-            self.prune()
         if x.call.memory != Memory.host:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
+        if self.flights:
+            self.prune()
         if not async_op:
             # Where it goes, it is over in less time, as a rule, than it takes to let others have the GIL and to get it
             # back.
@@ -114,8 +114,15 @@ cdef class _Endpoint:
         stream somebody has to."""
         cdef shared_ptr[CppWork] work
         cdef When never
-        with nogil:
+        cdef _Flight before = self.oldest()
+        cdef cbool done = False
+        with nogil:  # once, because it takes as long as a look at what was before
+            if before is not None:
+                done = let_go(dereference(before.work))
             work = start(dereference(comm), x)
+        if done:
+            self.drop(before)
+            self.prune()
         self.keep(work, tensors)
         if async_op:
             return make_work(self, x.call, work, output, convert)
@@ -129,23 +136,30 @@ cdef class _Endpoint:
             self.flights.append(flight)
         return 0
 
+    cdef _Flight oldest(self):
+        with cython.critical_section(self):
+            return self.flights[0] if self.flights else None
+
     cdef int prune(self) except -1:
         """Let go of the tensors of what has finished. Operations finish in the order of their start, so the first that
         has not ends the search."""
         cdef _Flight first
         cdef cbool done
         while True:
-            with cython.critical_section(self):
-                first = self.flights[0] if self.flights else None
+            first = self.oldest()
             if first is None:
                 return 0
             with nogil:
                 done = let_go(dereference(first.work))
             if not done:
                 return 0
-            with cython.critical_section(self):
-                if self.flights and self.flights[0] is first:
-                    del self.flights[0]
+            self.drop(first)
+
+    cdef int drop(self, _Flight first) except -1:
+        with cython.critical_section(self):
+            if self.flights and self.flights[0] is first:
+                del self.flights[0]
+        return 0
 
     cdef object refused(self, Call& call, object error):
         """Tell the peers that this rank's arguments are bad, so that they do not wait. Returns the error to raise."""

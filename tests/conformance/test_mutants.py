@@ -78,8 +78,8 @@ CORE = [
     ),
     Mutant(
         "src/cpp/transport/shm/exchange_receive.cc",
-        "base + shape.offset(p.in_next)",
-        "base + shape.offset(p.in_next + 1)",
+        "scatter(p.target, chunks.data(chunk)",
+        "scatter(p.target, chunks.data(chunk ^ 1)",
     ),
     Mutant("src/cpp/a2a/quantize.cc", "shift *= static_cast<float>(ranks)", "shift *= 1", "quantized"),
     Mutant(

@@ -16,7 +16,7 @@ uint64_t wanted_flips() { return std::stoull(check::option("flips", "30000")); }
 
 std::vector<Kind> kinds_for(size_t bytes) {
   if (bytes == 0) return {Kind::none};
-  std::vector<Kind> kinds{Kind::ring, Kind::shared, Kind::remote};
+  std::vector<Kind> kinds{Kind::staged, Kind::shared, Kind::remote};
   if (bytes <= kInlineBytes) kinds.push_back(Kind::inlined);
   return kinds;
 }
@@ -80,9 +80,10 @@ TEST("flipped bits in lines, counters, lists of runs and texts") {
 // Rank 1 is a real process that flips bits in all it shares, its counters and its tensors, while both exchange.
 void flip_own_segment(std::stop_token stop, uint64_t seed) {
   check::Random random(seed);
-  Arena& arena = Host::get().arena();
-  const size_t words = arena.allocated() / sizeof(uint64_t);
+  Host& host = Host::get();
   while (!stop.stop_requested()) {
+    Arena& arena = random.chance(0.8) ? host.arena() : host.common();
+    const size_t words = arena.allocated() / sizeof(uint64_t);
     auto* const word = reinterpret_cast<uint64_t*>(arena.base()) + random.in(size_t{0}, std::min(words, size_t{2048}));
     __atomic_fetch_xor(word, uint64_t{1} << random.in(0, 63), __ATOMIC_RELAXED);
     std::this_thread::sleep_for(std::chrono::microseconds(20));

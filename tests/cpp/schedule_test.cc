@@ -56,6 +56,25 @@ TEST("the runs with one peer") {
   CHECK(runs_with({}, 0).empty());
 }
 
+TEST("a rotation comes by the runs of every peer") {
+  check::Random random(check::seed());
+  for (int round = 0; round < 500; ++round) {
+    const int size = random.in(1, 9);
+    const Rank rank = random.in(0, size - 1);
+    std::vector<Run> sends, recvs;
+    for (Rank peer = 0; peer < size; ++peer) {
+      sends.insert(sends.end(), random.in(size_t{0}, size_t{2}), {peer, nullptr, random.in(size_t{1}, size_t{99})});
+      recvs.insert(recvs.end(), random.in(size_t{0}, size_t{2}), {peer, nullptr, random.in(size_t{1}, size_t{99})});
+    }
+    Rotation rotation(sends, recvs, rank, size);
+    for (int step = 0; step < size; ++step) {
+      const auto [to, from] = rotation.next();
+      CHECK_EQ(to, runs_with(sends, send_peer(rank, size, step)));
+      CHECK_EQ(from, runs_with(recvs, recv_peer(rank, size, step)));
+    }
+  }
+}
+
 TEST("at each step of the rotation every rank is the target of exactly one") {
   for (const int size : {1, 2, 3, 4, 7, 16, 64}) {
     std::set<std::pair<Rank, Rank>> pairs;

@@ -195,7 +195,7 @@ TEST("who gives up keeps its tensor for a peer that has seen it already") {
 TEST("whatever a peer says of its tensor, a view lies in its segment or is refused") {
   check::Random random(check::seed());
   Host& host = Host::get();
-  shm::Arena peers;
+  shm::Arena peers("test");
   auto* const slot = new (peers.allocate(sizeof(shm::Slot))) shm::Slot{};
   auto vicinity = std::make_shared<shm::Vicinity>();
   vicinity->neighbours = {nullptr, std::make_shared<shm::Neighbour>()};
@@ -233,7 +233,7 @@ TEST("whatever a peer says of its tensor, a view lies in its segment or is refus
 }
 
 TEST("a pinned block stays, and goes when it was let go of and unpinned") {
-  shm::Arena arena;
+  shm::Arena arena("test");
   std::byte* const block = arena.allocate(1000);
   std::byte* const next = arena.allocate(64);
   CHECK(arena.pin(block + 10, 990) == block);

@@ -272,7 +272,7 @@ def worse(*reports: Report) -> Report:
 # ---- what is left ----------------------------------------------------------------------------------------------------
 
 # A process makes these once and keeps them for all its communicators.
-_KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-bells (deleted)")
+_KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-common (deleted)")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ namespace {
 using namespace fuzz;
 
 constexpr size_t kSizes[] = {0, 1, 40, 81, 5000, 40000, 200000};
-constexpr Kind kKinds[] = {Kind::none,    Kind::inlined, Kind::ring,    Kind::shared,
+constexpr Kind kKinds[] = {Kind::none,    Kind::inlined, Kind::staged,  Kind::shared,
                            Kind::pointer, Kind::remote,  Kind::refused, static_cast<Kind>(250)};
 
 Operation operation_of(Input& input, uint64_t number) {

@@ -137,7 +137,7 @@ struct Address {
   int32_t pid;
   uint64_t pid_namespace;
   char boot_id[40];
-  uint64_t nonce, nonce_address, segment_bytes, bells_bytes, seat, block, cpu_quota_micros;
+  uint64_t nonce, nonce_address, segment_bytes, common_bytes, seat, block, cpu_quota_micros;
   cpu_set_t cpus;
   char listener[32];
 };
@@ -161,6 +161,7 @@ class FakeRank final : public Bootstrap {
     fake = own;
     fake.nonce = ~own.nonce;
     fake.segment_bytes = kSegment;
+    fake.common_bytes = shm::kBellsBytes;
     fake.seat = 0;
     fake.block = 4096;
     fake.bell = 3;
@@ -181,13 +182,13 @@ class FakeRank final : public Bootstrap {
     const Fd socket = shm::connect_to_listener(name);
     const auto choice = input_.take<uint8_t>();
     input_.patch(hello);
-    const int fds[2] = {choice % 2 == 0 ? segment_.get() : bells_.get(), bells_.get()};
+    const int fds[2] = {choice % 2 == 0 ? segment_.get() : common_.get(), common_.get()};
     const std::string_view bytes(reinterpret_cast<const char*>(&hello), sizeof(hello) - choice / 64 * 8);
     shm::send_message(socket.get(), bytes, std::span(fds, choice / 4 % 3));
     if (choice % 8 < 4) shm::send_message(socket.get(), input_.take_bytes(choice / 8));
   }
   void greet(int socket, const Hello& hello) {
-    const int fds[2] = {segment_.get(), bells_.get()};
+    const int fds[2] = {segment_.get(), common_.get()};
     shm::try_send(socket, hello, fds);
     shm::try_send(socket, uint32_t{1});  // the verdict
   }
@@ -195,7 +196,7 @@ class FakeRank final : public Bootstrap {
   Input input_;
   Fd last_;
   static inline const Fd segment_ = shm::sealed_memfd("fuzz", kSegment);
-  static inline const Fd bells_ = shm::sealed_memfd("fuzz-bells", shm::kBells * sizeof(shm::BellWord));
+  static inline const Fd common_ = shm::sealed_memfd("fuzz-common", shm::kBellsBytes);
 };
 
 bool visit_meeting(Input input) {

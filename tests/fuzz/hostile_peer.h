@@ -1,4 +1,4 @@
-// A rank whose only peer writes whatever it likes into its segment. The peer is no process: its segment is memory of
+// A rank whose only peer writes whatever it likes into its segment. The peer is no process: what it shares is memory of
 // this program between pages that nobody may touch, so that an access outside of it ends the program.
 #pragma once
 
@@ -45,13 +45,15 @@ class HostilePeer {
  public:
   static constexpr Rank kMe = 0, kPeer = 1;
   static constexpr size_t kSegment = size_t{4} << 20;
-  static constexpr size_t kSeat = 0, kBlock = 128, kList = 4096, kData = 8192, kRing = size_t{1} << 20;
+  static constexpr size_t kSeat = 0, kBlock = 128, kList = 4096, kData = 8192;
   static constexpr size_t kControlled = kList + 64;  // from the beginning: what it changes
 
-  HostilePeer() : segment_(kSegment), neighbour_(std::make_shared<Neighbour>()) {
+  HostilePeer() : segment_(kSegment), common_(2 * kShape.share_bytes()), neighbour_(std::make_shared<Neighbour>()) {
     neighbour_->pid = ::getpid();
     neighbour_->base = segment_.begin();
     neighbour_->bytes = kSegment;
+    neighbour_->common = common_.begin();
+    neighbour_->common_bytes = common_.bytes();
     neighbour_->seat = reinterpret_cast<const SeatWords*>(segment_.begin() + kSeat);
     neighbour_->bell = &bell_;
     start_again();
@@ -69,6 +71,8 @@ class HostilePeer {
     progress_ = Progress::of_this_thread();
     membership_.emplace(kMe, Membership::new_block(progress_->host(), 2), progress_, Surroundings{2, 2},
                         std::vector<std::shared_ptr<Neighbour>>{nullptr, neighbour_}, blocks);
+    chunks_ = Chunks(kShape, false);
+    chunks_.bring(common_.begin() + kShape.share_bytes());
   }
 
   Membership& membership() { return *membership_; }
@@ -82,11 +86,9 @@ class HostilePeer {
   void publish_line(uint64_t n, Head head, Kind kind, size_t runs) {
     head.kind = static_cast<uint8_t>(kind);
     head.count = 1;
-    if (kind == Kind::ring) {
-      head.where = kRing;
-      head.first = n * 7;
-      head.count = 2;
-      publish_produced(block().pipe(kMe), head.first + head.sent / RingShape::of(2).chunk_bytes + 1);
+    take_chunks();
+    if (kind == Kind::staged) {
+      hand_chunks(head);
     } else if (kind != Kind::none && kind != Kind::inlined) {
       describe_runs(head, kind, runs);
     }
@@ -98,6 +100,28 @@ class HostilePeer {
   }
 
  private:
+  static inline const ChunkShape kShape = ChunkShape::of(2);
+
+  // Takes what this rank has handed over before, and gives back what is too much.
+  void take_chunks() {
+    const auto& mine = membership_->block().pipe(kPeer);
+    const Chunks& other = membership_->peer(kPeer).chunks;
+    if (other.share() != nullptr) chunks_.find(other.share());
+    while (chunks_.taken() < other.handed()) chunks_.take(listed(mine.handed, chunks_.taken()));
+    chunks_.collect(mine.returned);
+    chunks_.give_back_surplus(mine.returned, block().pipe(kMe).returned);
+  }
+  // As many as the bytes need.
+  void hand_chunks(Head& head) {
+    auto& theirs = block().pipe(kMe);
+    head.where = kShape.share_bytes();
+    head.first = chunks_.handed();
+    head.count = 1 + chunks_.next(Chunks::Reuse::oldest);
+    for (size_t left = (head.sent + kShape.bytes - 1) / kShape.bytes; left > 0 && !chunks_.none_free(); --left) {
+      chunks_.hand_over(theirs.handed, Chunks::Reuse::oldest);
+    }
+    publish_count(theirs.handed, chunks_.handed());
+  }
   void describe_runs(Head& head, Kind kind, size_t runs) {
     const uint64_t data = kind == Kind::shared ? kData : reinterpret_cast<uint64_t>(segment_.begin() + kData);
     head.count = static_cast<uint32_t>(runs);
@@ -112,7 +136,8 @@ class HostilePeer {
     membership_.reset();
   }
 
-  Fenced segment_;
+  Fenced segment_, common_;
+  Chunks chunks_;
   BellWord bell_{};
   std::shared_ptr<Neighbour> neighbour_;
   std::shared_ptr<Progress> progress_;

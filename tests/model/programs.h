@@ -107,27 +107,42 @@ struct Backlog {
   }
 };
 
-// Four chunks through a ring of two.
-struct RingOfChunks {
-  static constexpr const char* kName = "a chunk is taken when it is full and filled when it is taken";
-  static constexpr int kThreads = 2, kVariants = 2;
+// Two chunks, of which one comes back empty and the other with an answer in it, in turns.
+struct ChunksToAndFro {
+  static constexpr const char* kName = "a chunk is filled and emptied by whom it belongs to";
+  static constexpr int kThreads = 2, kVariants = 3;
   static constexpr uint64_t kChunks = 2, kAll = 4;
   std::array<Atomics::plain<uint64_t>, kChunks> chunks;
-  Pipe<Atomics> sender, receiver;
+  ChunkFlow<Atomics, kChunks> asked, returned, answered;  // no more entries than chunks, as in the transport
 
-  void run(int thread) {
+  void run(int thread) { thread == 0 ? ask() : answer(); }
+
+  void ask() {
     for (uint64_t i = 0; i < kAll; ++i) {
-      if (thread == 0) {
-        if (i >= kChunks) wait_until([&] { return i - consumed(receiver) < kChunks; });
-        if (variant() == 1) publish_produced(sender, i + 1);
-        chunks[i % kChunks] = i;
-        if (variant() != 1) publish_produced(sender, i + 1);
-      } else {
-        wait_until([&] { return produced(sender) > i; });
-        if (variant() == 2) publish_consumed(receiver, i + 1);
-        require(chunks[i % kChunks] == i, "a chunk was taken twice or lost");
-        if (variant() != 2) publish_consumed(receiver, i + 1);
+      auto chunk = static_cast<uint8_t>(i);
+      if (i >= kChunks) {
+        auto& flow = i % 2 == 0 ? returned : answered;
+        wait_until([&] { return count_of(flow) > i / 2 - 1; });
+        chunk = listed(flow, i / 2 - 1);
+        if (i % 2 == 1) require(chunks[chunk] == 100 + i - kChunks, "an answer was lost");
       }
+      if (variant() == 1) publish_count(asked, i + 1);
+      chunks[chunk] = i;
+      enlist(asked, i, chunk);
+      if (variant() != 1) publish_count(asked, i + 1);
+    }
+  }
+
+  void answer() {
+    for (uint64_t i = 0; i < kAll; ++i) {
+      wait_until([&] { return count_of(asked) > i; });
+      const uint8_t chunk = listed(asked, i);
+      auto& flow = i % 2 == 0 ? returned : answered;
+      enlist(flow, i / 2, chunk);
+      if (variant() == 2 + static_cast<int>(i % 2)) publish_count(flow, i / 2 + 1);
+      require(chunks[chunk] == i, "a chunk was taken twice or lost");
+      if (i % 2 == 1) chunks[chunk] = 100 + i;
+      publish_count(flow, i / 2 + 1);
     }
   }
 };

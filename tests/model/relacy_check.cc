@@ -50,7 +50,7 @@ void check_programs(std::tuple<Programs...>*) {
 TEST("Relacy finds nothing in the protocol, and every mutant of it") {
   using namespace programs;
   check_programs(
-      static_cast<std::tuple<Publish, Reuse, Backlog, RingOfChunks, Sleep<1>, AbortInProcess, AbortBetweenProcesses,
+      static_cast<std::tuple<Publish, Reuse, Backlog, ChunksToAndFro, Sleep<1>, AbortInProcess, AbortBetweenProcesses,
                              Leave, View, TakeBack, Compare, Pass, Propose>*>(nullptr));
   for (const auto& [mutant, noticed] : caught()) {
     const check::Note note("line of protocol.h", mutant.first.line);

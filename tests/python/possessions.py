@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 # A process makes these once and keeps them for all its communicators.
-_KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-bells (deleted)")
+_KEPT = ("/memfd:a2a (deleted)", "/memfd:a2a-common (deleted)")
 
 
 def children() -> set[int]:

@@ -76,7 +76,7 @@ def exchange_until_loss(rank: int, n: int, job: str, board: Board, shared: bool)
 KILLS: list[tuple[str, dict[str, str], int]] = [
     ("remote", {"A2A_SHM_CMA_MIN": "1"}, 18),
     ("shared", {}, 16),
-    ("ring", {"A2A_SHM_CMA": "0"}, 16),
+    ("staged", {"A2A_SHM_CMA": "0"}, 16),
 ]
 
 

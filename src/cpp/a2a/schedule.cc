@@ -7,12 +7,12 @@
 namespace a2a {
 namespace {
 
-// Appends the runs with one peer, cut into pieces of at most max_bytes. The pieces depend on nothing but the length of
+// Appends the runs cut into pieces of at most max_bytes. The pieces depend on nothing but the length of
 // the run, so both ranks of a pair cut alike.
-void append_cut(std::vector<Run>& pieces, std::span<const Run> runs, Rank peer, size_t max_bytes) {
-  for (const Run& run : runs_with(runs, peer)) {
+void append_cut(std::vector<Run>& pieces, std::span<const Run> runs, size_t max_bytes) {
+  for (const Run& run : runs) {
     for (size_t done = 0; done < run.bytes; done += std::min(max_bytes, run.bytes - done)) {
-      pieces.push_back({peer, run.data + done, std::min(max_bytes, run.bytes - done)});
+      pieces.push_back({run.peer, run.data + done, std::min(max_bytes, run.bytes - done)});
     }
   }
 }
@@ -65,6 +65,26 @@ std::span<const Run> runs_with(std::span<const Run> runs, Rank peer) {
   return {found.begin(), found.end()};
 }
 
+Rotation::Rotation(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size)
+    : sends_(sends),
+      recvs_(recvs),
+      rank_(rank),
+      size_(size),
+      send_at_(static_cast<size_t>(std::ranges::lower_bound(sends, rank, {}, &Run::peer) - sends.begin())),
+      recv_at_(static_cast<size_t>(std::ranges::upper_bound(recvs, rank, {}, &Run::peer) - recvs.begin())) {}
+
+Rotation::Step Rotation::next() {
+  const Rank to = send_peer(rank_, size_, step_), from = recv_peer(rank_, size_, step_);
+  ++step_;
+  if (send_at_ == sends_.size()) send_at_ = 0;
+  const size_t begin = send_at_;
+  while (send_at_ < sends_.size() && sends_[send_at_].peer == to) ++send_at_;
+  if (recv_at_ == 0) recv_at_ = recvs_.size();
+  const size_t end = recv_at_;
+  while (recv_at_ > 0 && recvs_[recv_at_ - 1].peer == from) --recv_at_;
+  return {sends_.subspan(begin, send_at_ - begin), recvs_.subspan(recv_at_, end - recv_at_)};
+}
+
 std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size, int window,
                               size_t max_bytes) {
   if (window < 0 || max_bytes == 0) {
@@ -74,10 +94,12 @@ std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> r
   }
   const int steps = window == 0 ? size : std::min(window, size);  // per portion
   std::vector<Portion> result(static_cast<size_t>((size - 1) / steps + 1));
+  Rotation rotation(sends, recvs, rank, size);
   for (int step = 0; step < size; ++step) {
     Portion& portion = result[static_cast<size_t>(step / steps)];
-    append_cut(portion.sends, sends, send_peer(rank, size, step), max_bytes);
-    append_cut(portion.recvs, recvs, recv_peer(rank, size, step), max_bytes);
+    const auto [to, from] = rotation.next();
+    append_cut(portion.sends, to, max_bytes);
+    append_cut(portion.recvs, from, max_bytes);
   }
   return result;
 }

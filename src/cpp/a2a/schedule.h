@@ -86,6 +86,23 @@ inline std::span<const Run> take_runs(std::span<const Run>& rest, Rank peer) {
 constexpr Rank send_peer(Rank rank, int size, int step) { return (rank + step) % size; }
 constexpr Rank recv_peer(Rank rank, int size, int step) { return (rank - step + size) % size; }
 
+// The runs of each step, from step 0 on. Walks through both lists once, where runs_with() searches.
+class A2A_API Rotation {
+ public:
+  struct Step {
+    std::span<const Run> sends, recvs;
+  };
+  Rotation(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size);
+  Step next();
+
+ private:
+  std::span<const Run> sends_, recvs_;
+  Rank rank_;
+  int size_, step_ = 0;
+  size_t send_at_;  // sends go up from here, and on from rank 0
+  size_t recv_at_;  // receives go down from before here, and on from the last rank
+};
+
 // The same exchange in an order and in portions a transport can post: batch i holds the sends and receives of `window`
 // consecutive rotation steps (0 = all steps at once). The self runs are in the first batch. No run is longer than
 // max_bytes: longer ones are cut in pieces alike on both sides, so the matching rule still holds within each pair.

@@ -133,11 +133,14 @@ class NcclCollectives final : public device::Collectives {
       if (first == Result::success && result != Result::success && result != Result::in_progress)
         first = result, call = name;
     };
+    Rotation rotation(batch.sends, batch.recvs, rank_, size_);
+    rotation.next();  // the own part is no matter of NCCL's
     for (int step = 1; step < size_ && first == Result::success; ++step) {
-      for (const Run& run : runs_with(batch.sends, send_peer(rank_, size_, step))) {
+      const auto [sends, recvs] = rotation.next();
+      for (const Run& run : sends) {
         note(api_.send(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclSend");
       }
-      for (const Run& run : runs_with(batch.recvs, recv_peer(rank_, size_, step))) {
+      for (const Run& run : recvs) {
         note(api_.recv(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclRecv");
       }
     }

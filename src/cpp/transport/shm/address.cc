@@ -29,7 +29,7 @@ uint64_t pid_namespace() {
 std::string_view Address::listener_name() const { return {listener, ::strnlen(listener, sizeof(listener))}; }
 
 Address own_address(Progress& progress, int size, uint64_t block, const std::string& listener) {
-  const Host& host = progress.host();
+  Host& host = progress.host();
   Address mine;
   mine.uid = ::geteuid();
   mine.size = size;
@@ -41,8 +41,8 @@ Address own_address(Progress& progress, int size, uint64_t block, const std::str
   }
   mine.nonce = host.nonce();
   mine.nonce_address = reinterpret_cast<uint64_t>(&host.nonce());
-  mine.segment_bytes = progress.host().arena().bytes();
-  mine.bells_bytes = host.bells_bytes();
+  mine.segment_bytes = host.arena().bytes();
+  mine.common_bytes = host.common().bytes();
   mine.seat = progress.seat_offset();
   mine.block = block;
   mine.cpu_quota_micros = cpu_quota_micros();

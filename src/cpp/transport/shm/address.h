@@ -12,7 +12,7 @@
 
 namespace a2a::shm {
 
-constexpr uint32_t kProtocol = 4;  // changes with every change of layout.h, of Address, and of what meeting.cc sends
+constexpr uint32_t kProtocol = 5;  // changes with every change of layout.h, of Address, and of what meeting.cc sends
 
 // A plain copy of it is what travels: ranks live on one host, and run one version of this library.
 struct Address {
@@ -25,7 +25,7 @@ struct Address {
   char boot_id[40] = {};
   uint64_t nonce = 0;          // of the process
   uint64_t nonce_address = 0;  // where the nonce stands in its memory
-  uint64_t segment_bytes = 0, bells_bytes = 0;
+  uint64_t segment_bytes = 0, common_bytes = 0;
   uint64_t seat = 0, block = 0;   // offsets in the segment
   uint64_t cpu_quota_micros = 0;  // CPU time its control group allows per second, 0 = no limit
   cpu_set_t cpus = {};

@@ -114,10 +114,10 @@ Mapping map_peer(int fd, size_t bytes, bool writable) {
   return Mapping(fd, bytes, writable);
 }
 
-Arena::Arena() {
-  for (size_t bytes = wanted_segment();; bytes = bytes / 2 / kPage * kPage) {
+Arena::Arena(const char* name, size_t most, size_t reserved) {
+  for (size_t bytes = std::min(wanted_segment(), most);; bytes = bytes / 2 / kPage * kPage) {
     try {
-      Fd fd = sealed_memfd("a2a", bytes);
+      Fd fd = sealed_memfd(name, bytes);
       mapping_ = Mapping(fd.get(), bytes, true);
       fd_ = std::move(fd);
       break;
@@ -125,7 +125,7 @@ Arena::Arena() {
       if (bytes / 2 < kSmallestSegment) throw;
     }
   }
-  free_[0] = mapping_.bytes();
+  free_[reserved] = mapping_.bytes() - reserved;
 }
 
 size_t Arena::take(size_t bytes, size_t alignment) {

@@ -52,11 +52,13 @@ Fd sealed_memfd(const char* name, size_t bytes);
 // Maps a peer's memfd. Throws Error(backend) unless it is sealed and has exactly this size.
 Mapping map_peer(int fd, size_t bytes, bool writable);
 
-// The segment of this process. Sparse: as large as the machine's memory, but only allocated parts exist. All of its
-// memory is committed when it is allocated, so that running out is an error here and not a signal later. Thread-safe.
+// A segment of this process. Sparse: as large as the machine's memory, or as it may become at most, but only allocated
+// parts exist. All of its memory is committed when it is allocated, so that running out is an error here and not a
+// signal later. Thread-safe.
 class Arena {
  public:
-  Arena();
+  // The first `reserved` bytes, a multiple of the page, are never allocated and exist when they are used.
+  explicit Arena(const char* name, size_t most = SIZE_MAX, size_t reserved = 0);
 
   // 64-byte aligned (page-aligned from a page on), zeroed. Throws Error(backend) when there is not enough memory.
   std::byte* allocate(size_t bytes);

@@ -16,7 +16,7 @@ namespace a2a::shm {
 namespace {
 
 constexpr size_t kMostCalibrated = size_t{1} << 20;
-constexpr size_t kRing = size_t{1} << 20, kChunk = size_t{32} << 10;  // about those of two ranks
+constexpr size_t kChunks = size_t{512} << 10, kChunk = size_t{32} << 10;  // those of two ranks
 constexpr size_t kInPage = 16;  // where large arrays begin: behind what malloc() notes
 
 // Private memory as arrays have it. Not from malloc(), which would treat the program's own large blocks differently
@@ -36,10 +36,10 @@ class Scratch {
   bool there() const { return base_ != nullptr; }
   std::byte* source() const { return base_ + kInPage; }
   std::byte* target() const { return base_ + kBuffer + kInPage; }
-  std::byte* ring() const { return base_ + 2 * kBuffer; }
+  std::byte* chunks() const { return base_ + 2 * kBuffer; }
 
  private:
-  static constexpr size_t kBuffer = kMostCalibrated + 4096, kBytes = 2 * kBuffer + kRing;
+  static constexpr size_t kBuffer = kMostCalibrated + 4096, kBytes = 2 * kBuffer + kChunks;
   std::byte* base_;
 };
 
@@ -55,12 +55,12 @@ bool by_kernel(const Scratch& scratch, size_t bytes, size_t misplaced = 0) {
   return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
-bool by_ring(const Scratch& scratch, size_t bytes, size_t* position) {
+bool by_chunks(const Scratch& scratch, size_t bytes, size_t* position) {
   for (size_t i = 0; i < bytes; i += kChunk) {
-    std::byte* chunk = scratch.ring() + *position;
+    std::byte* chunk = scratch.chunks() + *position;
     copy_bytes(chunk, scratch.source() + i, kChunk);
     copy_bytes(scratch.target() + i, chunk, kChunk);
-    *position = (*position + kChunk) % kRing;
+    *position = (*position + kChunk) % kChunks;
   }
   return true;
 }
@@ -84,7 +84,7 @@ size_t measure() {
   size_t pays_from = SIZE_MAX, position = 0;
   for (size_t bytes = kMostCalibrated; bytes >= kLeastCalibrated; bytes /= 4) {
     const int64_t one = shortest(scratch, bytes, [&] { return by_kernel(scratch, bytes); });
-    const int64_t two = shortest(scratch, bytes, [&] { return by_ring(scratch, bytes, &position); });
+    const int64_t two = shortest(scratch, bytes, [&] { return by_chunks(scratch, bytes, &position); });
     if (one < 0 || one > two) break;
     pays_from = bytes;
   }

@@ -5,13 +5,13 @@
 
 namespace a2a::shm {
 
-// Less always goes through the ring.
-inline constexpr size_t kLeastCalibrated = size_t{64} << 10;
+// Less always goes through chunks.
+inline constexpr size_t kLeastCalibrated = size_t{256} << 10;
 
-// From how many bytes on one copy by process_vm_readv takes less time of the CPU than two copies through a ring that
-// stays in the caches: the kernel looks up every page and copies in its own way, which is good on some processors and
-// slow on others. SIZE_MAX where it does not up to 1 MiB, or where it cannot be measured. A process measures once, for
-// about two milliseconds: the time of the CPU, so that others who use it do not count.
+// From how many bytes on one copy by process_vm_readv takes less time of the CPU than two copies through chunks
+// that stay in the caches: the kernel looks up every page and copies in its own way, which is good on some processors
+// and slow on others. SIZE_MAX where it does not up to 1 MiB, or where it cannot be measured. A process measures once,
+// for about two milliseconds: the time of the CPU, so that others who use it do not count.
 size_t kernel_copy_pays_from();
 
 // Whether that call is much slower when the target stands a few bytes further in its page than the source, as with the

@@ -28,8 +28,9 @@ struct Pair {
   Head theirs{};            // the peer's line, once it was seen
   Cursor source;            // what is left to stage of the sends
   Cursor target;            // what is left to fill of the receives
+  uint64_t out_first = 0;   // the number of the first chunk staged
+  uint64_t out_handed = 0;  // chunks staged
   uint64_t out_left = 0;    // chunks still to stage
-  uint64_t in_next = 0;     // index of the next chunk to take
   size_t in_left = 0;       // bytes still to come
   std::vector<Run> listed;  // the peer's runs, when the bytes are pulled
   Cursor remote;            // what is left of them
@@ -41,7 +42,7 @@ struct Pair {
     theirs = {};
     source = {sends};
     target = {recvs};
-    out_left = in_next = in_left = 0;
+    out_handed = out_left = in_left = 0;
     listed.clear();
     remote = {};
   }
@@ -66,7 +67,7 @@ class Exchange final : public Work {
   const Batch& batch() const { return batch_; }
   uint64_t number() const { return batch_.signature.number; }
   bool posted() const { return posted_; }
-  // Whether some of its chunks are not in their ring yet.
+  // Whether some of its bytes are not in their chunks yet.
   bool streaming() const;
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
@@ -96,11 +97,13 @@ class Exchange final : public Work {
   Kind choose_kind(Membership& m, Rank peer) const;
   void describe_source(Membership& m, Rank peer, Kind kind, Head& head);
   bool stage(Membership& m, Rank peer);
-  bool stage_chunk(Membership& m, Rank peer);
+  std::optional<uint8_t> stage_chunk(Membership& m, Rank peer);
+  void share_out(Membership& m, Rank peer);
 
   bool receive(Membership& m, Rank peer);
   bool open(Membership& m, Rank peer);
   void begin_pull(Membership& m, Rank peer, Kind kind);
+  void begin_taking(Membership& m, Rank peer);
   void take_chunks(Membership& m, Rank peer);
   void pull(Membership& m, Rank peer);
   [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transport/shm/exchange.h"
 #include "transport/shm/faultpoint.h"
@@ -72,12 +73,8 @@ bool Exchange::open(Membership& m, Rank peer) {
       p.in_left = 0;
       p.in = Pair::In::arrived;
       break;
-    case Kind::ring:
-      if (p.theirs.where > other.host->bytes || other.host->bytes - p.theirs.where < m.ring_shape().bytes()) {
-        m.nonsense(peer, "ring");
-      }
-      p.in_next = p.theirs.first;
-      p.in = Pair::In::streaming;
+    case Kind::staged:
+      begin_taking(m, peer);
       break;
     case Kind::shared:
     case Kind::pointer:
@@ -120,22 +117,36 @@ void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
   p.in = Pair::In::pulling;
 }
 
-void Exchange::take_chunks(Membership& m, Rank peer) {
+void Exchange::begin_taking(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   Peer& other = m.peer(peer);
-  const RingShape& shape = m.ring_shape();
-  auto& pipe = m.block().pipe(peer);
-  const uint64_t with_line = p.theirs.first + std::min<uint64_t>(p.theirs.count, shape.chunks);
-  uint64_t available = std::max(with_line, produced(other.block.pipe(m.rank())));
-  available = std::min(available, p.in_next + shape.chunks);  // a peer's counter is no loop bound
-  const std::byte* base = other.host->base + p.theirs.where;
-  while (p.in_left > 0 && p.in_next < available) {
-    const size_t bytes = std::min(p.in_left, shape.chunk_bytes);
-    scatter(p.target, base + shape.offset(p.in_next), bytes, stores_);
+  const Neighbour& host = *other.host;
+  if (p.theirs.where > host.common_bytes || host.common_bytes - p.theirs.where < other.chunks.shape().share_bytes()) {
+    m.nonsense(peer, "share of the chunks");
+  }
+  other.chunks.find(host.common + p.theirs.where);
+  if (p.theirs.count > kListed || !other.chunks.skip_to(p.theirs.first)) m.nonsense(peer, "count of chunks");
+  p.in = Pair::In::streaming;
+}
+
+void Exchange::take_chunks(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  Chunks& chunks = m.peer(peer).chunks;
+  const Flow& handed = m.peer(peer).block.pipe(m.rank()).handed;
+  const bool with_line = p.theirs.count > 0;
+  const uint64_t available = std::max(p.theirs.first + (with_line ? 1 : 0), count_of(handed));
+  while (p.in_left > 0 && chunks.taken() < available) {
+    const bool first = with_line && chunks.taken() == p.theirs.first;
+    const auto chunk = first ? static_cast<uint8_t>(p.theirs.count - 1) : listed(handed, chunks.taken());
+    if (!chunks.is_theirs(chunk)) m.nonsense(peer, "chunk");
+    const size_t bytes = std::min(p.in_left, chunks.shape().bytes);
+    scatter(p.target, chunks.data(chunk), bytes, stores_);
     faultpoint("copy");
     p.in_left -= bytes;
-    ++p.in_next;
-    if (p.in_left > 0) publish_consumed(pipe, p.in_next);
+    chunks.take(chunk);
+    share_out(m, peer);
+    // While this rank takes one chunk after the other and hands none over, the peer has nothing to do on its own CPU.
+    if (p.out == Pair::Out::streaming && !m.surroundings().oversubscribed()) break;
   }
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
@@ -183,11 +194,12 @@ void Exchange::disagree(Membership& m, Rank peer) {
   give_up_pair(m, peer);
 }
 
+// What this rank has staged the peer will not touch: it gives the pair up as well.
 void Exchange::give_up_pair(Membership& m, Rank peer) {
   Pair& p = pair(peer);
-  if (p.out == Pair::Out::streaming) m.peer(peer).ring.end[number() % kSlots] = m.peer(peer).ring.produced;
   p.out = Pair::Out::settled;
   p.in = Pair::In::arrived;
+  m.peer(peer).chunks.take_back(m.block().pipe(peer).handed, p.out_first, std::exchange(p.out_handed, 0));
 }
 
 }  // namespace a2a::shm

@@ -19,12 +19,18 @@ bool disjoint(std::span<const Run> a, std::span<const Run> b) {
   return a.empty() || b.empty() || last(a) <= first(b) || last(b) <= first(a);
 }
 
-void fill(Ring& ring, Cursor& source, std::byte* chunk, size_t bytes) {
+void fill(StagingStores& stores, Cursor& source, std::byte* chunk, size_t bytes) {
   constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
   if (bytes < kMeasurable) return gather(source, chunk, bytes);
   const auto before = StagingStores::Clock::now();
-  gather(source, chunk, bytes, ring.stores.choose());
-  ring.stores.took(bytes, StagingStores::Clock::now() - before);
+  gather(source, chunk, bytes, stores.choose());
+  stores.took(bytes, StagingStores::Clock::now() - before);
+}
+
+Chunks::Reuse reuse_of_chunks(const Membership& m, size_t bytes) {
+  constexpr size_t kSmall = size_t{8} << 10;
+  const bool newest = bytes <= kSmall || m.surroundings().oversubscribed();
+  return newest ? Chunks::Reuse::newest : Chunks::Reuse::oldest;
 }
 
 }  // namespace
@@ -70,19 +76,20 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
     const auto in_segment = [&m](const Run& run) { return m.arena().contains(run.data, run.bytes); };
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
-  return host.reads_us && m.thresholds().remote(bytes) ? Kind::remote : Kind::ring;
+  return host.reads_us && m.thresholds().remote(bytes) ? Kind::remote : Kind::staged;
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.
 void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) {
   Pair& p = pair(peer);
-  if (kind == Kind::ring) {
-    Ring& ring = m.ring(peer);
-    head.where = m.arena().offset(ring.base);
-    head.first = ring.produced;
-    p.out_left = (p.mine.sent + m.ring_shape().chunk_bytes - 1) / m.ring_shape().chunk_bytes;
+  if (kind == Kind::staged) {
+    Chunks& chunks = m.chunks_to_fill(peer);
+    head.where = m.progress().host().common().offset(chunks.share());
+    head.first = p.out_first = chunks.handed();
+    p.out_left = (p.mine.sent + chunks.shape().bytes - 1) / chunks.shape().bytes;
     p.out = Pair::Out::streaming;
-    head.count = stage_chunk(m, peer) ? 1 : 0;  // the first chunk travels with the line, the rest while others copy
+    const auto chunk = stage_chunk(m, peer);  // the first one travels with the line, the rest while others copy
+    head.count = chunk ? 1 + *chunk : 0;
     return;
   }
   p.out = Pair::Out::unacknowledged;
@@ -101,30 +108,38 @@ void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) 
   head.where = m.arena().offset(list);
 }
 
-bool Exchange::stage_chunk(Membership& m, Rank peer) {
+// Fills a chunk and hands it over, if there is one. Returns which, to be published.
+std::optional<uint8_t> Exchange::stage_chunk(Membership& m, Rank peer) {
   Pair& p = pair(peer);
-  Ring& ring = m.peer(peer).ring;
-  const RingShape& shape = m.ring_shape();
-  if (ring.produced - ring.consumed == shape.chunks) {
-    const uint64_t before = number() - 1;
-    if (m.finished(peer, before)) ring.consumed = std::max(ring.consumed, ring.end[before % kSlots]);
-    ring.consumed = std::max(ring.consumed, consumed(m.peer(peer).block.pipe(m.rank())));
-    // A peer's counter is not trusted to be sane: more than was produced would let chunks overwrite each other.
-    if (ring.consumed > ring.produced) m.nonsense(peer, "count of chunks");
-    if (ring.produced - ring.consumed == shape.chunks) return false;
-  }
-  const size_t bytes = p.out_left > 1 ? shape.chunk_bytes : (p.mine.sent - 1) % shape.chunk_bytes + 1;
-  fill(ring, p.source, ring.base + shape.offset(ring.produced), bytes);
+  Chunks& chunks = m.peer(peer).chunks;
+  // Looked at only when nothing else is left: the line with the counter changes hands with each chunk that comes back.
+  if (chunks.none_free() && !chunks.collect(m.peer(peer).block.pipe(m.rank()).returned)) m.nonsense(peer, "chunk");
+  if (chunks.none_free()) return std::nullopt;
+  const auto reuse = reuse_of_chunks(m, p.mine.sent);
+  const uint8_t chunk = chunks.next(reuse);
+  const size_t most = chunks.shape().bytes;
+  fill(chunks.stores(), p.source, chunks.data(chunk), p.out_left > 1 ? most : (p.mine.sent - 1) % most + 1);
   faultpoint("stage");
-  ++ring.produced;
+  chunks.hand_over(m.block().pipe(peer).handed, reuse);
+  ++p.out_handed;
   if (--p.out_left == 0) {
     p.out = Pair::Out::settled;
-    ring.end[number() % kSlots] = ring.produced;
+    share_out(m, peer);
   }
-  return true;
+  return chunk;
 }
 
-// Stages what fits, or looks for the acknowledgement. Returns whether anything moved.
+// Gives the peer back what this rank has too many of, unless it still has something to send that goes into them.
+void Exchange::share_out(Membership& m, Rank peer) {
+  if (pair(peer).out == Pair::Out::streaming) return;
+  Peer& other = m.peer(peer);
+  if (!other.chunks.give_back_surplus(other.block.pipe(m.rank()).returned, m.block().pipe(peer).returned)) {
+    m.nonsense(peer, "chunk");
+  }
+}
+
+// Stages a chunk, or looks for the acknowledgement. Returns whether anything moved. One chunk at a time: where the peer
+// sends as well, the chunk that has just come from it is the one that is filled next.
 bool Exchange::stage(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   if (p.out == Pair::Out::unacknowledged) {
@@ -132,12 +147,9 @@ bool Exchange::stage(Membership& m, Rank peer) {
     p.out = Pair::Out::settled;
     return true;
   }
-  bool moved = false;
-  while (p.out == Pair::Out::streaming && stage_chunk(m, peer)) {
-    publish_produced(m.block().pipe(peer), m.peer(peer).ring.produced);
-    moved = true;
-  }
-  return moved;
+  if (!stage_chunk(m, peer)) return false;
+  publish_count(m.block().pipe(peer).handed, m.peer(peer).chunks.handed());
+  return true;
 }
 
 }  // namespace a2a::shm

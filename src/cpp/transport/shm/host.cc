@@ -40,14 +40,18 @@ Host& Host::get() {
   return *current;
 }
 
-Host::Host() : loans_(new Loans(*this)), generation_(generation.load()) {
-  const size_t bytes = kBells * sizeof(BellWord);
-  bells_fd_ = sealed_memfd("a2a-bells", bytes);
-  bells_ = Mapping(bells_fd_.get(), bytes, true);
+// In each communicator the chunks of a rank are a megabyte at most, or 32 KiB for each peer where that is more.
+constexpr size_t kMostCommon = size_t{16} << 30;
+
+Host::Host()
+    : arena_("a2a"),
+      common_("a2a-common", kMostCommon, kBellsBytes),
+      loans_(new Loans(*this)),
+      generation_(generation.load()) {
   for (uint32_t i = kBells; i > 0; --i) free_bells_.push_back(i - 1);
   if (::getrandom(&nonce_, sizeof(nonce_), 0) != sizeof(nonce_)) throw Error(Code::backend, "getrandom failed");
   guarded_.push_back(arena_.fd());
-  guarded_.push_back(bells_fd_.get());
+  guarded_.push_back(common_.fd());
 }
 
 bool Host::inherited() const { return generation_ != generation.load(std::memory_order_relaxed); }

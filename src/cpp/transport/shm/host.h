@@ -1,4 +1,4 @@
-// What a process has once: its segment, its doorbells, and its guard against fork().
+// What a process has once: its memory that ranks share, and its guard against fork().
 #pragma once
 
 #include <sys/types.h>
@@ -19,6 +19,7 @@ using BellWord = Bell<StdAtomics>;
 class Loans;
 
 constexpr int kBells = 1024;  // per process: one for each thread that is a rank
+constexpr size_t kBellsBytes = kBells * sizeof(BellWord);
 
 // Lives until the process ends: exported tensors may outlive every communicator.
 class Host {
@@ -26,10 +27,11 @@ class Host {
   // The host object of this process, made on first use. After fork() the child gets one of its own.
   static Host& get();
 
+  // What peers map read-only: words, lists, tensors.
   Arena& arena() { return arena_; }
-  int bells_fd() const { return bells_fd_.get(); }
-  size_t bells_bytes() const { return bells_.bytes(); }
-  BellWord& bell(uint32_t index) { return reinterpret_cast<BellWord*>(bells_.base())[index]; }
+  // What peers may write, too: the doorbells, at its beginning, and chunks.
+  Arena& common() { return common_; }
+  BellWord& bell(uint32_t index) { return reinterpret_cast<BellWord*>(common_.base())[index]; }
   uint32_t take_bell();
   void give_bell(uint32_t index);
 
@@ -51,10 +53,8 @@ class Host {
   Host();
   friend void close_guarded_in_child();
 
-  Arena arena_;
+  Arena arena_, common_;
   Loans* const loans_;  // never deleted, like this
-  Fd bells_fd_;
-  Mapping bells_;
   uint64_t nonce_ = 0;
   uint64_t generation_ = 0;
   std::mutex mutex_;

@@ -1,7 +1,8 @@
 // The words that ranks share: who writes and who reads each of them, and where they stand.
 //
-// A rank's words stand in its own segment, which peers map read-only. The one exception is the doorbell, on a page of
-// its own that peers may write. Everything read from a peer is copied once into a local and checked before use.
+// A rank's words stand in its own segment, which peers map read-only. The one exception is the doorbell, which stands
+// in memory that peers may write, beside the chunks. Everything read from a peer is copied once into a local and
+// checked before use.
 //
 // All atomics that ranks share are in this file, and every access to them that needs a memory order is a step in
 // protocol.h. Both are templates over the atomics, so that a model checker drives this very code (tests/model).
@@ -35,7 +36,7 @@ constexpr size_t kTextBytes = 448;   // of a refusal or an abort reason, zero-te
 enum class Kind : uint8_t {
   none = 0,     // nothing to send
   inlined = 1,  // in the line itself
-  ring = 2,     // staged chunk by chunk through the sender's ring for this pair
+  staged = 2,   // through chunks that the two ranks hand to and fro
   shared = 3,   // the receiver copies from the sender's segment
   pointer = 4,  // the receiver copies from the sender's memory, which is its own process's
   remote = 5,   // the receiver copies with process_vm_readv
@@ -55,9 +56,9 @@ struct Head {
   uint8_t kind;            // Kind
   uint8_t memory;          // a2a::Memory
   uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most 255
-  uint32_t count;          // ring: chunks ready when posted; shared, pointer, remote: runs
-  uint64_t where;  // ring: its offset in the segment; one run: its offset or address; several: offset of the list
-  uint64_t first;  // ring: index of the first chunk
+  uint32_t count;  // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, remote: runs
+  uint64_t where;  // staged: the writer's share of the chunks; one run: its offset or address; several: their list
+  uint64_t first;  // staged: how many chunks the writer has handed over before
 };
 static_assert(sizeof(Head) == 56);
 
@@ -79,12 +80,19 @@ struct ListedRun {
   uint64_t bytes;
 };
 
-// Progress of the ring of one pair, in chunks since the communicator was made. Two cache lines because two ranks poll
-// them.
+// Chunks that go from one rank to another: how many since the communicator was made, and which the last ones were.
+constexpr size_t kListed = kCacheLine - sizeof(uint64_t);  // no pair has more
+template <class A, size_t kEntries = kListed>
+struct alignas(kCacheLine) ChunkFlow {
+  typename A::template atomic<uint64_t> count;
+  typename A::template plain<uint8_t> chunk[kEntries];  // the one of number i at [i % kEntries]
+};
+
+// The chunks that the owner has sent to one peer.
 template <class A>
 struct Pipe {
-  alignas(kCacheLine) typename A::template atomic<uint64_t> produced;  // by the owner, for the peer
-  alignas(kCacheLine) typename A::template atomic<uint64_t> consumed;  // by the owner, from the peer
+  ChunkFlow<A> handed;    // full
+  ChunkFlow<A> returned;  // empty
 };
 
 // A rank's membership in one communicator. Written by its owner only.
@@ -148,20 +156,21 @@ struct Bell {
 // ---- the layout of a block -----------------------------------------------------------------------------------------
 
 using Line = PairLine<StdAtomics>;
+using Flow = ChunkFlow<StdAtomics>;
 
 // A block of one rank for a group of `size` ranks: the RankBlock, kSlots rows of lines (one per peer), one pipe per
 // peer. Works for the owner's own block and, through a pointer to const, for a peer's read-only mapping.
 class Block {
  public:
   using Words = RankBlock<StdAtomics>;
-  using Flow = Pipe<StdAtomics>;
+  using Pair = Pipe<StdAtomics>;
 
   Block() = default;
   Block(std::byte* base, int size) : base_(base), size_(static_cast<size_t>(size)) {}
 
   static size_t bytes(int size) {
     const auto n = static_cast<size_t>(size);
-    return sizeof(Words) + n * (kSlots * sizeof(Line) + sizeof(Flow));
+    return sizeof(Words) + n * (kSlots * sizeof(Line) + sizeof(Pair));
   }
 
   Words& words() const { return *reinterpret_cast<Words*>(base_); }
@@ -169,9 +178,9 @@ class Block {
     const size_t index = (n % kSlots) * size_ + static_cast<size_t>(peer);
     return *reinterpret_cast<Line*>(base_ + sizeof(Words) + index * sizeof(Line));
   }
-  Flow& pipe(int peer) const {
-    const size_t at = sizeof(Words) + kSlots * size_ * sizeof(Line) + static_cast<size_t>(peer) * sizeof(Flow);
-    return *reinterpret_cast<Flow*>(base_ + at);
+  Pair& pipe(int peer) const {
+    const size_t at = sizeof(Words) + kSlots * size_ * sizeof(Line) + static_cast<size_t>(peer) * sizeof(Pair);
+    return *reinterpret_cast<Pair*>(base_ + at);
   }
 
  private:

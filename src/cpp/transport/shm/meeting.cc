@@ -205,26 +205,28 @@ class Guest {
 
   void join_thread(Rank peer) {
     // A process that repeats this one's number would have it read its own memory by that process's word.
-    if (at(peer).segment_bytes != host_.arena().bytes() || at(peer).bells_bytes != host_.bells_bytes()) {
+    if (at(peer).segment_bytes != host_.arena().bytes() || at(peer).common_bytes != host_.common().bytes()) {
       throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " is no thread of this process");
     }
     auto n = std::make_shared<Neighbour>();
     n->pid = ::getpid();
     n->same_process = true;
-    use_memory(*n, peer, host_.arena().base(), reinterpret_cast<std::byte*>(&host_.bell(0)));
+    use_memory(*n, peer, host_.arena().base(), host_.common().base());
     neighbour(peer) = std::move(n);
   }
 
-  void use_memory(Neighbour& n, Rank peer, const std::byte* segment, std::byte* bells) {
+  void use_memory(Neighbour& n, Rank peer, const std::byte* segment, std::byte* common) {
     const Address& a = at(peer);
     n.base = segment;
     n.bytes = a.segment_bytes;
+    n.common = common;
+    n.common_bytes = a.common_bytes;
     if (a.seat % alignof(SeatWords) != 0 || n.bytes < sizeof(SeatWords) || a.seat > n.bytes - sizeof(SeatWords) ||
-        (size_t{a.bell} + 1) * sizeof(BellWord) > a.bells_bytes) {
+        a.common_bytes < kBellsBytes || a.bell >= kBells) {
       throw Error(Code::backend, "shared memory: " + rank_name(peer) + " named a seat outside of its segment");
     }
     n.seat = reinterpret_cast<const SeatWords*>(segment + a.seat);
-    n.bell = reinterpret_cast<BellWord*>(bells) + a.bell;
+    n.bell = reinterpret_cast<BellWord*>(common) + a.bell;
   }
 
   void connect_to(Rank peer, bool gave_up = false) {
@@ -266,29 +268,29 @@ class Guest {
     hello.nonce = host_.nonce();
     hello.gave_up = gave_up ? 1 : 0;
     hello.culprit = culprit_;
-    const int fds[2] = {host_.arena().fd(), host_.bells_fd()};
+    const int fds[2] = {host_.arena().fd(), host_.common().fd()};
     if (!try_send(n.socket.get(), hello, fds)) lost(peer);
     faultpoint("hello");
   }
 
   // Maps the memory that came with a peer's hello, and tries to read it.
-  void take_memory(Neighbour& n, Rank peer, const Fd& segment, const Fd& bells) {
+  void take_memory(Neighbour& n, Rank peer, const Fd& segment, const Fd& common) {
     const Address& a = at(peer);
     try {
       n.segment = map_peer(segment.get(), a.segment_bytes, false);
-      n.bells = map_peer(bells.get(), a.bells_bytes, true);
+      n.common_memory = map_peer(common.get(), a.common_bytes, true);
     } catch (const Error& error) {
       throw Error(error.code(),
                   rank_name(rank_) + " cannot map the memory of " + rank_name(peer) + ": " + error.what());
     }
-    use_memory(n, peer, n.segment.base(), n.bells.base());
+    use_memory(n, peer, n.segment.base(), n.common_memory.base());
     faultpoint("mapped");
     n.readable = vm_readv_wanted() && can_read(n.pid, reinterpret_cast<const void*>(a.nonce_address), a.nonce);
   }
 
   // Who says hello, if it is a rank of this group that is still to come.
-  std::optional<Rank> read_hello(int socket, Fd* segment, Fd* bells) {
-    const auto hello = receive_message<Hello>(socket, segment, bells);
+  std::optional<Rank> read_hello(int socket, Fd* segment, Fd* common) {
+    const auto hello = receive_message<Hello>(socket, segment, common);
     if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
     if (at(hello->rank).nonce != hello->nonce) return std::nullopt;
     if (hello->gave_up != 0) {
@@ -329,13 +331,13 @@ class Guest {
   }
 
   void admit(Fd socket) {
-    Fd segment, bells;
-    const auto peer = read_hello(socket.get(), &segment, &bells);
+    Fd segment, common;
+    const auto peer = read_hello(socket.get(), &segment, &common);
     if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return;
     auto n = std::make_shared<Neighbour>();
     n->socket = std::move(socket);
     introduce(*n);
-    take_memory(*n, *peer, segment, bells);
+    take_memory(*n, *peer, segment, common);
     say_hello(*n, *peer);
     if (!try_send(n->socket.get(), Verdict{n->readable})) lost(*peer);
     neighbour(*peer) = std::move(n);
@@ -344,9 +346,9 @@ class Guest {
   void finish_connecting(Rank peer) {
     Neighbour& n = *neighbour(peer);
     await_readable({n.socket.get()}, {peer});
-    Fd segment, bells;
-    if (read_hello(n.socket.get(), &segment, &bells) != peer) lost(peer);
-    take_memory(n, peer, segment, bells);
+    Fd segment, common;
+    if (read_hello(n.socket.get(), &segment, &common) != peer) lost(peer);
+    take_memory(n, peer, segment, common);
     if (!try_send(n.socket.get(), Verdict{n.readable})) lost(peer);
     hear_verdict(peer);
   }

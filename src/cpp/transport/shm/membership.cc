@@ -26,7 +26,7 @@ class Graveyard {
   struct Grave {
     Host* host;
     std::byte* block;
-    std::vector<std::byte*> rings;
+    std::vector<std::byte*> chunks;
     struct Mourner {
       std::shared_ptr<Neighbour> host;
       Block block;
@@ -56,7 +56,7 @@ class Graveyard {
     graves_.remove_if([this](Grave& grave) {
       if (grave.host->inherited()) return true;
       if (!std::ranges::all_of(grave.mourners, [this](auto& mourner) { return has_left(mourner); })) return false;
-      for (std::byte* ring : grave.rings) grave.host->arena().release(ring);
+      for (std::byte* chunks : grave.chunks) grave.host->common().release(chunks);
       grave.host->arena().release(grave.block);
       return true;
     });
@@ -81,18 +81,6 @@ Graveyard& graveyard() {
 
 }  // namespace
 
-// All rings of a rank in one communicator together. Before a line can be written again, the reader's copy of it has to
-// go, which costs the writer several times what the copy costs: a small ring is always written where its reader has a
-// copy still. A larger one than this is written where nobody's cache has the line any more (docs/performance.md).
-RingShape RingShape::of(int size) {
-  constexpr size_t kAllRings = size_t{15} << 16;  // with all else it shares, a rank stays within 1 MiB
-  constexpr size_t kSmallestChunk = 4096, kLargestChunk = size_t{32} << 10;
-  constexpr size_t kFewestChunks = 8;
-  const size_t share = kAllRings / static_cast<size_t>(std::max(1, size - 1));
-  const size_t chunk = std::clamp(std::bit_floor(share / (2 * kFewestChunks)), kSmallestChunk, kLargestChunk);
-  return {chunk, std::max(share / chunk, kFewestChunks)};
-}
-
 Membership::NewBlock Membership::new_block(Host& host, int size) {
   graveyard().sweep();
   NewBlock block(host.arena().allocate(std::max(Block::bytes(size), size_t{4096})));
@@ -116,14 +104,15 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> prog
       surroundings_(surroundings),
       thresholds_(surroundings),
       peers_(neighbours.size()),
-      names_(std::move(names)),
-      ring_shape_(RingShape::of(static_cast<int>(neighbours.size()))) {
+      names_(std::move(names)) {
+  const ChunkShape shape = ChunkShape::of(size());
   for (Rank r = 0; r < size(); ++r) {
     const auto i = static_cast<size_t>(r);
     if (r == rank_) continue;
     peers_[i].host = neighbours[i];
     peers_[i].block = neighbours[i]->block(blocks[i], size());
     peers_[i].uid = peers_[i].block.words().uid;
+    peers_[i].chunks = Chunks(shape, rank_ < r);
     threads_ |= neighbours[i]->same_process;
   }
   progress_->note(surroundings_, threads_);
@@ -138,25 +127,20 @@ Membership::~Membership() {
   for (Rank r = 0; r < size(); ++r) {
     if (r == rank_) continue;
     Peer& p = peer(r);
-    if (p.ring.base != nullptr) grave.rings.push_back(p.ring.base);
+    if (p.chunks.share() != nullptr) grave.chunks.push_back(p.chunks.share());
     grave.mourners.push_back({p.host, p.block, p.uid});
   }
   graveyard().add(std::move(grave), block_.words().uid);
   graveyard().sweep();
 }
 
-Ring& Membership::ring(Rank rank) {
-  Ring& ring = peer(rank).ring;
-  if (ring.base == nullptr) ring.base = arena().allocate(ring_shape_.bytes());
-  return ring;
+Chunks& Membership::chunks_to_fill(Rank rank) {
+  Chunks& chunks = peer(rank).chunks;
+  if (chunks.share() == nullptr) chunks.bring(progress_->host().common().allocate(chunks.shape().share_bytes()));
+  return chunks;
 }
 
-bool Membership::slot_free(Rank rank, uint64_t n) {
-  if (n > kSlots && !finished(rank, n - kSlots)) return false;
-  Ring& ring = peer(rank).ring;
-  ring.consumed = std::max(ring.consumed, ring.end[n % kSlots]);
-  return true;
-}
+bool Membership::slot_free(Rank rank, uint64_t n) { return n <= kSlots || finished(rank, n - kSlots); }
 
 bool Membership::finished(Rank rank, uint64_t n) {
   Peer& p = peer(rank);
@@ -164,7 +148,6 @@ bool Membership::finished(Rank rank, uint64_t n) {
 }
 
 void Membership::pass(const Signature& signature) {
-  for (Peer& p : peers_) p.ring.end[signature.number % kSlots] = p.ring.produced;
   auto& words = block_.words();
   words.started_op.store(static_cast<uint32_t>(signature.op), std::memory_order_relaxed);
   words.started.store(signature.number, std::memory_order_relaxed);

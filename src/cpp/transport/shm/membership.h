@@ -1,7 +1,6 @@
-// A rank's place in one group: its own words, its peers' words, and the rings between them. No operation lives here.
+// A rank's place in one group: its own words, its peers' words, and the chunks between them. No operation lives here.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,39 +8,20 @@
 #include <vector>
 
 #include "a2a/transport.h"
+#include "transport/shm/chunks.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/progress.h"
-#include "transport/shm/staging.h"
 #include "transport/shm/thresholds.h"
 
 namespace a2a::shm {
-
-// How the rings of a group are cut. Both ends of a pair must know it, so it depends on the group's size only.
-struct RingShape {
-  size_t chunk_bytes;
-  uint64_t chunks;
-
-  static RingShape of(int size);
-  size_t bytes() const { return chunks * chunk_bytes; }
-  size_t offset(uint64_t chunk) const { return chunk % chunks * chunk_bytes; }
-};
-
-// The staging ring of one ordered pair, in the sender's segment.
-struct Ring {
-  std::byte* base = nullptr;              // made on first use
-  uint64_t produced = 0;                  // chunks filled since the communicator was made
-  uint64_t consumed = 0;                  // chunks known to be free again
-  std::array<uint64_t, kSlots> end = {};  // `produced` at the end of the operation that used this slot last
-  StagingStores stores;
-};
 
 struct Peer {
   std::shared_ptr<Neighbour> host;  // empty for this rank itself
   Block block;
   uint64_t uid = 0;   // of the block
   uint64_t done = 0;  // what is known of its `done`
-  Ring ring;          // towards it
+  Chunks chunks;      // shared with it
 };
 
 class Membership {
@@ -74,11 +54,10 @@ class Membership {
   Arena& arena() { return progress_->host().arena(); }
   bool threads() const { return threads_; }
 
-  const RingShape& ring_shape() const { return ring_shape_; }
-  // The ring towards a peer; allocates it the first time.
-  Ring& ring(Rank peer);
+  // The chunks shared with a peer; brings this rank's share the first time.
+  Chunks& chunks_to_fill(Rank peer);
 
-  // Whether the slot of operation n is free at this peer; also frees the ring's chunks of the operation before in it.
+  // Whether the slot of operation n is free at this peer.
   bool slot_free(Rank peer, uint64_t n);
   // Whether this peer has finished operation n.
   bool finished(Rank peer, uint64_t n);
@@ -119,7 +98,6 @@ class Membership {
   Thresholds thresholds_;
   std::vector<Peer> peers_;
   std::vector<Rank> names_;
-  RingShape ring_shape_;
   bool threads_ = false;
   bool left_ = false;
 };

@@ -25,6 +25,8 @@ struct Neighbour {
   bool reads_us = false;            // it may use process_vm_readv on this rank
   const std::byte* base = nullptr;  // of its segment
   size_t bytes = 0;
+  std::byte* common = nullptr;  // where both may write
+  size_t common_bytes = 0;
   const SeatWords* seat = nullptr;
   BellWord* bell = nullptr;
 
@@ -41,7 +43,7 @@ struct Neighbour {
   std::string state() const;
 
   Host* host = nullptr;
-  Mapping segment, bells;  // empty for a thread of this process
+  Mapping segment, common_memory;  // empty for a thread of this process
   Fd socket, pidfd;
   std::atomic<bool> lost{false};
 };

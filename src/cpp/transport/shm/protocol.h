@@ -62,22 +62,29 @@ inline void learn_from_backlog(const Head& theirs, uint64_t n, uint64_t* known) 
   if (theirs.backlog < UINT8_MAX && theirs.backlog <= n) *known = std::max(*known, n - theirs.backlog);
 }
 
-// Chunks that were written into a ring, or taken out of it, up to this index.
-template <class A>
-void publish_produced(Pipe<A>& pipe, uint64_t chunks) {
-  pipe.produced.store(chunks, std::memory_order_release);
+// ---- chunks --------------------------------------------------------------------------------------------------------
+
+// Which chunk is the next to change hands. Nobody reads the entry that it replaces: a pair has no more chunks than
+// entries, so that one's chunk has come back since.
+template <class A, size_t kEntries>
+void enlist(ChunkFlow<A, kEntries>& flow, uint64_t number, uint8_t chunk) {
+  flow.chunk[number % kEntries] = chunk;
 }
-template <class A>
-uint64_t produced(const Pipe<A>& pipe) {
-  return pipe.produced.load(std::memory_order_acquire);
+
+// Says that all chunks before this number have changed hands. The old owner has done with them.
+template <class A, size_t kEntries>
+void publish_count(ChunkFlow<A, kEntries>& flow, uint64_t count) {
+  flow.count.store(count, std::memory_order_release);
 }
-template <class A>
-void publish_consumed(Pipe<A>& pipe, uint64_t chunks) {
-  pipe.consumed.store(chunks, std::memory_order_release);
+template <class A, size_t kEntries>
+uint64_t count_of(const ChunkFlow<A, kEntries>& flow) {
+  return flow.count.load(std::memory_order_acquire);
 }
-template <class A>
-uint64_t consumed(const Pipe<A>& pipe) {
-  return pipe.consumed.load(std::memory_order_acquire);
+
+// Which chunk that was. Its number is below count_of(), or a line has told of it.
+template <class A, size_t kEntries>
+uint8_t listed(const ChunkFlow<A, kEntries>& flow, uint64_t number) {
+  return flow.chunk[number % kEntries];
 }
 
 // ---- sleeping and waking -------------------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ size_t last_level_cache() {
 
 Thresholds::Thresholds(const Surroundings& surroundings) {
   const bool shared_cpus = surroundings.oversubscribed();
-  // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs. So does a ring that is full, for
-  // each of its fillings: that is why there is a size from which on the system call wins in any case.
+  // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs. So do chunks that are all full, each
+  // time they are: that is why there is a size from which on the system call wins in any case.
   direct_ = bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus ? 16 : 8) * kKiB);
   remote_given_ = bytes_of("A2A_SHM_CMA_MIN");
   least_remote_ = remote_given_.value_or(kLeastCalibrated);
