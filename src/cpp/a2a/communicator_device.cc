@@ -39,6 +39,7 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& cal
   state_->home.refuse_if_inherited();
   const std::lock_guard order(state_->device_order);
   const auto transport = connected(call.memory, call.device, state_->deadline(call.deadline));
+  const device::Device::Current current(transport->device());  // once for all that asks the driver below
   batch.signature = {call.op, call.memory, call.dtype, 0, call.plan};
   try {
     require_runnable(*transport, batch, call);

@@ -68,20 +68,21 @@ std::span<const Run> runs_with(std::span<const Run> runs, Rank peer) {
 Rotation::Rotation(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size)
     : sends_(sends),
       recvs_(recvs),
-      rank_(rank),
+      to_(rank),
+      from_(rank),
       size_(size),
       send_at_(static_cast<size_t>(std::ranges::lower_bound(sends, rank, {}, &Run::peer) - sends.begin())),
       recv_at_(static_cast<size_t>(std::ranges::upper_bound(recvs, rank, {}, &Run::peer) - recvs.begin())) {}
 
 Rotation::Step Rotation::next() {
-  const Rank to = send_peer(rank_, size_, step_), from = recv_peer(rank_, size_, step_);
-  ++step_;
   if (send_at_ == sends_.size()) send_at_ = 0;
   const size_t begin = send_at_;
-  while (send_at_ < sends_.size() && sends_[send_at_].peer == to) ++send_at_;
+  while (send_at_ < sends_.size() && sends_[send_at_].peer == to_) ++send_at_;
   if (recv_at_ == 0) recv_at_ = recvs_.size();
   const size_t end = recv_at_;
-  while (recv_at_ > 0 && recvs_[recv_at_ - 1].peer == from) --recv_at_;
+  while (recv_at_ > 0 && recvs_[recv_at_ - 1].peer == from_) --recv_at_;
+  if (++to_ == size_) to_ = 0;
+  if (--from_ < 0) from_ = size_ - 1;
   return {sends_.subspan(begin, send_at_ - begin), recvs_.subspan(recv_at_, end - recv_at_)};
 }
 

@@ -97,8 +97,8 @@ class A2A_API Rotation {
 
  private:
   std::span<const Run> sends_, recvs_;
-  Rank rank_;
-  int size_, step_ = 0;
+  Rank to_, from_;  // of the next step
+  int size_;
   size_t send_at_;  // sends go up from here, and on from rank 0
   size_t recv_at_;  // receives go down from before here, and on from the last rank
 };

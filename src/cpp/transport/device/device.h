@@ -39,14 +39,25 @@ class Device {
   // Makes the device the calling thread's current one for a while.
   class Current {
    public:
-    explicit Current(const Device& device) : device_(device), before_(device.enter()) {}
-    ~Current() { device_.leave(before_); }
+    explicit Current(const Device& device) : device_(device), outer_(current) {
+      if (outer_ == &device) return;
+      before_ = device.enter();
+      current = &device;
+    }
+    ~Current() {
+      if (outer_ == &device_) return;
+      current = outer_;
+      device_.leave(before_);
+    }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
 
    private:
+    static inline thread_local const Device* current = nullptr;
+
     const Device& device_;
-    void* before_;
+    const Device* const outer_;
+    void* before_ = nullptr;
   };
 
  private:

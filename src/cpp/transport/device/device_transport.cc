@@ -1,7 +1,6 @@
 #include "transport/device/device_transport.h"
 
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -72,11 +71,7 @@ void DeviceWork::order_before(Stream stream) {
 
 DeviceTransport::DeviceTransport(Rank rank, std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
                                  std::shared_ptr<HostTransport> host)
-    : rank_(rank),
-      owner_(getpid()),
-      device_(std::move(device)),
-      collectives_(std::move(collectives)),
-      host_(std::move(host)) {}
+    : rank_(rank), device_(std::move(device)), collectives_(std::move(collectives)), host_(std::move(host)) {}
 
 DeviceTransport::~DeviceTransport() {
   if (inherited()) {  // drivers do not survive a fork, and the device's state belongs to the parent
@@ -97,7 +92,7 @@ DeviceTransport::~DeviceTransport() {
   }
 }
 
-bool DeviceTransport::inherited() const { return getpid() != owner_; }
+bool DeviceTransport::inherited() const { return home_.inherited(); }
 
 void DeviceTransport::refuse_if_inherited() const {
   if (!inherited()) return;

@@ -1,8 +1,6 @@
 // Operations on the memory of one device: enqueued on a stream by a vendor's library, watched until they are done.
 #pragma once
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -13,6 +11,7 @@
 
 #include "a2a/transport.h"
 #include "transport/device/vendor.h"
+#include "transport/shm/host.h"
 
 namespace a2a::device {
 
@@ -94,7 +93,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   Event take_event();
 
   const Rank rank_;
-  const pid_t owner_;
+  const shm::Host& home_ = shm::Host::get();  // knows of forks
   std::unique_ptr<Device> device_;
   std::unique_ptr<Collectives> collectives_;
   const std::shared_ptr<HostTransport> host_;
