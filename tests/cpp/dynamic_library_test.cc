@@ -67,6 +67,9 @@ TEST("the variable names a file: that one, or none") {
     CHECK_EQ(found.where(), std::string("the library (libm.so.6)"));
     setenv("A2A_SOME_LIBRARY", "", 1);  // as if it were not set
     CHECK(contains(message_of(search_of({"libnothing.so"})), "set A2A_SOME_LIBRARY to the path of the library"));
+    auto search = search_of({"libnothing.so"});
+    search.extra = "some";
+    CHECK(contains(message_of(search), "path of the library, or pip install 'a2a-comm[some]'"));
   });
 }
 

@@ -81,7 +81,8 @@ DynamicLibrary DynamicLibrary::open(const Search& search) {
   for (const auto& name : search.names) {
     if (void* const handle = attempts.open(name, 0)) return found(name, handle);
   }
-  attempts.fail(std::string("set ") + search.variable + " to the path of the library");
+  const std::string advice = std::string("set ") + search.variable + " to the path of the library";
+  attempts.fail(search.extra == nullptr ? advice : advice + ", or pip install 'a2a-comm[" + search.extra + "]'");
 }
 
 void* DynamicLibrary::find(const char* symbol) const { return dlsym(handle_, symbol); }

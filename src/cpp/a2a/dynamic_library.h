@@ -20,6 +20,7 @@ class A2A_API DynamicLibrary {
     const char* variable;  // environment variable with the path of the library
     std::vector<std::string> names;
     std::vector<std::string> directories = {};
+    const char* extra = nullptr;  // for messages: the extra of the Python package that brings it
   };
 
   // Throws Error(unsupported) that lists every place and what the loader said about it. A test double is refused unless

@@ -36,7 +36,7 @@ void prepare_fabric(const std::string& directory) {
 }
 
 DynamicLibrary find() {
-  auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names()});
+  auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names(), {}, "mpi"});
   prepare_fabric(library.directory());
   return library;
 }

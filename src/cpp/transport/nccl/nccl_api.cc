@@ -6,7 +6,7 @@ namespace {
 constexpr int kOldest = 21800;
 
 Api load() {
-  Api api{DynamicLibrary::open({"NCCL", "A2A_NCCL_LIBRARY", {"libnccl.so.2", "librccl.so.1"}})};
+  Api api{DynamicLibrary::open({"NCCL", "A2A_NCCL_LIBRARY", {"libnccl.so.2", "librccl.so.1"}, {}, "nccl"})};
   const DynamicLibrary& nccl = api.library;
   nccl.require("ncclGetVersion", &api.get_version);
   nccl.require("ncclGetErrorString", &api.get_error_string);
