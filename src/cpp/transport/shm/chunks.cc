@@ -21,10 +21,11 @@ void Chunks::bring(std::byte* share) {
   for (unsigned i = 0; i < shape_.share; ++i) own(static_cast<uint8_t>(first_own_ + i));
 }
 
-std::byte* Chunks::data(uint8_t chunk) const {
-  const bool mine = chunk / shape_.share == first_own_ / shape_.share;
-  return (mine ? own_ : theirs_) + chunk % shape_.share * shape_.bytes;
+std::byte* Chunks::share_of(uint8_t chunk) const {
+  return chunk / shape_.share == first_own_ / shape_.share ? own_ : theirs_;
 }
+
+std::byte* Chunks::data(uint8_t chunk) const { return share_of(chunk) + chunk % shape_.share * shape_.bytes; }
 
 void Chunks::own(uint8_t chunk) {
   owned_ |= uint64_t{1} << chunk;
@@ -52,9 +53,7 @@ bool Chunks::collect(const Flow& returned) {
 void Chunks::hand_over(Flow& handed, Reuse reuse) { enlist(handed, handed_++, disown(reuse)); }
 
 bool Chunks::is_theirs(uint8_t chunk) const {
-  if (chunk >= all() || (owned_ >> chunk & 1) != 0) return false;
-  const bool mine = chunk / shape_.share == first_own_ / shape_.share;
-  return (mine ? own_ : theirs_) != nullptr;
+  return chunk < all() && (owned_ >> chunk & 1) == 0 && share_of(chunk) != nullptr;
 }
 
 void Chunks::take(uint8_t chunk) {

@@ -71,6 +71,7 @@ class Chunks {
 
  private:
   unsigned all() const { return 2 * shape_.share; }
+  std::byte* share_of(uint8_t chunk) const;  // to which it belongs, nullptr before that is there
   uint64_t free_count() const { return gained_ - given_; }
   void own(uint8_t chunk);
   uint8_t disown(Reuse reuse);
