@@ -245,6 +245,45 @@ TEST("staging goes past the caches after several slow chunks, and comes back") {
   CHECK(stores.choose() == Stores::cached);
 }
 
+// Stands for a communicator whose operation never ends.
+class Stuck final : public Active {
+ public:
+  bool beside = false;
+  int looks = 0;
+
+  bool advance() override {
+    ++looks;
+    return false;
+  }
+  void check(Deadline::Clock::time_point, bool) override {}
+  bool beside_peer() override { return beside; }
+};
+
+TEST("a rank does not spin while a peer stands in line for its CPU") {
+  Progress progress;
+  Stuck stuck;
+  const auto never = [] { return false; };
+  progress.enter(&stuck);
+  CHECK(!progress.wait_briefly(never));
+  CHECK(stuck.looks > 50);
+  stuck.looks = 0;
+  stuck.beside = true;
+  CHECK(!progress.wait_briefly(never));
+  CHECK_EQ(stuck.looks, 1);
+  progress.leave(&stuck);
+}
+
+TEST("two ranks share a CPU when both have said so") {
+  SeatWords here{}, there{};
+  CHECK(!on_same_cpu(here, there));  // nobody has said anything
+  announce_cpu(here);
+  CHECK(!on_same_cpu(here, there));
+  there.cpu = here.cpu.load();
+  CHECK(on_same_cpu(here, there));
+  there.cpu = here.cpu + 1;
+  CHECK(!on_same_cpu(here, there));
+}
+
 TEST("ranks that crowd one CPU spread, and keep the set of CPUs allowed to them") {
   cpu_set_t before, after;
   if (!CHECK(sched_getaffinity(0, sizeof(before), &before) == 0)) return;

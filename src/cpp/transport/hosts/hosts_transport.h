@@ -66,7 +66,6 @@ class HostsTransport final : public HostTransport, private shm::Active {
   // Active; the mutex is held
   bool advance() override;
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
-  void spread() override {}
   bool must_look() override;
 
   // Whatever it throws breaks the communicator.

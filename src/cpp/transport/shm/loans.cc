@@ -32,7 +32,6 @@ class Return final : public Active {
     return returned_ = true;
   }
   void check(Deadline::Clock::time_point, bool ask_kernel) override { returned_ |= !loan_.lent(ask_kernel); }
-  void spread() override {}
 
  private:
   Progress& progress_;

@@ -163,6 +163,12 @@ void Membership::spread() {
   shm::spread(seats, static_cast<size_t>(rank_));
 }
 
+bool Membership::beside_peer() const {
+  return std::ranges::any_of(peers_, [this](const Peer& p) {
+    return p.host != nullptr && p.host->seat != nullptr && on_same_cpu(*progress_->seat(), *p.host->seat);
+  });
+}
+
 void Membership::wake_sleepers() {
   before_waking<StdAtomics>();
   for (Rank r = 0; r < size(); ++r) {

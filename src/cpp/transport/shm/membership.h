@@ -68,6 +68,8 @@ class Membership {
 
   // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
   void spread();
+  // Whether a peer ran on this rank's CPU last.
+  bool beside_peer() const;
 
   // Rings every peer that sleeps.
   void wake_sleepers();

@@ -35,6 +35,11 @@ void announce_cpu(SeatWords& seat) {
   if (seat.cpu.load(std::memory_order_relaxed) != word) seat.cpu.store(word, std::memory_order_relaxed);
 }
 
+bool on_same_cpu(const SeatWords& a, const SeatWords& b) {
+  const uint32_t word = a.cpu.load(std::memory_order_relaxed);
+  return word != 0 && word == b.cpu.load(std::memory_order_relaxed);
+}
+
 bool spread(std::span<const SeatWords* const> seats, size_t rank) {
   const int here = cpu_of(seats[rank]);
   if (here < 0) return false;

@@ -7,8 +7,11 @@
 
 namespace a2a::shm {
 
-// Publishes the CPU that this thread runs on, for spread().
+// Publishes the CPU that this thread runs on.
 void announce_cpu(SeatWords& seat);
+
+// Whether both ran on one CPU when they last said so.
+bool on_same_cpu(const SeatWords& a, const SeatWords& b);
 
 // Moves the calling thread to the CPU, among those allowed to it, with the fewest ranks, if its own has at least two
 // more; of several ranks on one CPU the last one moves. seats[rank] belongs to the caller; empty ones are skipped. The

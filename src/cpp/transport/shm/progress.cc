@@ -124,9 +124,12 @@ void Progress::note(const Surroundings& surroundings, bool threads) {
   crowded_ |= surroundings.oversubscribed() || threads;
 }
 
+bool Progress::beside_peer() {
+  return std::ranges::any_of(active_, [](Active* active) { return active->beside_peer(); });
+}
+
 void Progress::keep_apart() {
   constexpr unsigned kWaitsPerSurvey = 64;  // a millisecond or so, when operations are short
-  announce_cpu(*seat_);
   if (++waits_ % kWaitsPerSurvey != 0) return;
   std::lock_guard lock(mutex_);
   for (Active* active : active_) active->spread();
@@ -148,7 +151,13 @@ bool Progress::look(Deadline deadline) {
 bool Progress::pause(Patience& patience, Deadline deadline) {
   if (!patience.exhausted) {
     ++patience.idle;
-    if (!yields() && patience.idle < kSpins) {
+    if (yields() || patience.idle == kSpins) {
+      patience.spinning = false;
+    } else if (patience.idle == 1) {
+      std::lock_guard lock(mutex_);
+      patience.spinning = !beside_peer();
+    }
+    if (patience.spinning) {
       relax();
       return true;
     }

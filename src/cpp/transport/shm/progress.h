@@ -24,7 +24,10 @@ class Active {
   // Looks for what no word in shared memory tells: deadlines, aborts, and, when `ask_kernel`, dead peers.
   virtual void check(Deadline::Clock::time_point now, bool ask_kernel) = 0;
   // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
-  virtual void spread() = 0;
+  virtual void spread() {}
+  // Whether one of the ranks that it may wait for ran on this very CPU last: then nothing comes from it while this one
+  // spins.
+  virtual bool beside_peer() { return false; }
   // Whether an operation is in flight.
   virtual bool busy() const { return false; }
   // Whether what it waits for rings no bell, so that somebody has to look.
@@ -74,6 +77,7 @@ class Progress {
   template <class Finished>
   bool wait(Finished&& finished, Deadline deadline) {
     Patience patience;
+    announce_cpu(*seat_);
     if (crowded_) keep_apart();
     for (;;) {
       bool moved = false;
@@ -90,16 +94,18 @@ class Progress {
   // Whether waiting begins with giving up the CPU.
   bool yields() const { return crowded_ || slow_looks_; }
 
-  // As wait(), but only for as long as a rank with a CPU of its own spins, and not at all where others may want it.
+  // As wait(), but only for as long as a rank with a CPU of its own spins, and not where others may want it.
   template <class Finished>
   bool wait_briefly(Finished&& finished) {
     if (yields()) return false;
+    announce_cpu(*seat_);
     for (unsigned idle = 0; idle < kSpins; ++idle) {
       std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock.owns_lock()) return false;
       const bool moved = advance();
       if (finished()) return true;
       if (moved) return false;  // there is more to do than to wait
+      if (idle == 0 && beside_peer()) return false;
       lock.unlock();
       relax();
     }
@@ -109,7 +115,7 @@ class Progress {
  private:
   // A rank with a CPU of its own spins for so many steps (a few microseconds); then it yields between its looks,
   // because whoever it waits for may stand in line for this very CPU. Ranks that are known to share CPUs yield from the
-  // start.
+  // start, and so does one that finds a peer on its own, where the kernel puts two while a stranger uses another.
   static constexpr unsigned kSpins = 128;
   // A step copies at most 1 MiB for each peer, so that a long copy is looked up from often enough.
   static constexpr unsigned kMovesPerLook = 4;
@@ -119,16 +125,19 @@ class Progress {
     unsigned moves = 0;
     unsigned idle = 0;                    // looks since then
     Deadline::Clock::time_point since{};  // set at the first look at the clock
+    bool spinning = true;                 // before it yields
     bool exhausted = false;               // sleep from now on
 
     void renew() {
       ++moves;
       idle = 0;
       since = {};
+      spinning = true;
       exhausted = false;
     }
   };
   static void relax();
+  bool beside_peer();  // with the mutex held
   // From time to time has the communicators look at how the ranks are spread over the CPUs.
   void keep_apart();
   // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths.

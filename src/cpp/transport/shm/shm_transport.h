@@ -66,6 +66,7 @@ class ShmTransport final : public HostTransport, private Active {
   bool busy() const override { return !queue_.empty(); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   void spread() override { membership_.spread(); }
+  bool beside_peer() override { return !queue_.empty() && membership_.beside_peer(); }
 
   std::shared_ptr<Exchange> new_exchange(Batch&& batch);
   template <class Step>
