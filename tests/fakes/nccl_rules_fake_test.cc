@@ -361,6 +361,35 @@ TEST("a child of fork() has no communicators, and does not disturb those of its 
                          }));
 }
 
+TEST("a communicator is given up when no graph has its operations any more") {
+  const auto body = [](Rank& rank, const std::function<void()>& give_up) {
+    Call call(rank);
+    call.works();
+    rank.meet();
+    CUgraph graph;
+    CUgraphExec executable;
+    CHECK_EQ(cuStreamBeginCapture_v2(*rank.stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    CHECK_EQ(call(), ncclSuccess);
+    CHECK_EQ(cuStreamEndCapture(*rank.stream, &graph), CUDA_SUCCESS);
+    CHECK_EQ(cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+    std::atomic<bool> destroyed{false};
+    std::thread later([&, context = nvidia::start(rank.rank)] {
+      usleep(100000);
+      CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      destroyed = true;
+      CHECK_EQ(cuGraphExecDestroy(executable), CUDA_SUCCESS);
+    });
+    give_up();
+    CHECK(destroyed);
+    later.join();
+    rank.comm = nullptr;
+  };
+  nvidia::everywhere(2, [&](Rank& rank) { body(rank, [&] { CHECK_EQ(ncclCommDestroy(rank.comm), ncclSuccess); }); });
+  nvidia::everywhere(2, [&](Rank& rank) { body(rank, [&] { CHECK_EQ(ncclCommAbort(rank.comm), ncclSuccess); }); });
+  nvidia::everywhere(2, [&](Rank& rank) { body(rank, [&] { CHECK_EQ(ncclCommFinalize(rank.comm), ncclSuccess); }); });
+}
+
 TEST("destroying waits for all ranks, aborting for none; revoking ends what is in flight") {
   nvidia::everywhere(2, [](Rank& rank) {
     Call call(rank);

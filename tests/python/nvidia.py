@@ -166,6 +166,13 @@ class Graph:
             status = driver().cuStreamEndCapture(self._stream, ctypes.byref(graph))
         require(status)
         require(driver().cuGraphInstantiateWithFlags(ctypes.byref(self._executable), graph, ctypes.c_ulonglong(0)))
+        # NCCL gives up a communicator when the last graph that has its operations is gone.
+        weakref.finalize(self, _destroy, self._executable, graph)
 
     def launch(self) -> None:
         require(driver().cuGraphLaunch(self._executable, self._stream))
+
+
+def _destroy(executable: ctypes.c_void_p, graph: ctypes.c_void_p) -> None:
+    require(driver().cuGraphExecDestroy(executable))
+    require(driver().cuGraphDestroy(graph))

@@ -11,14 +11,14 @@ namespace {
 
 using device::DeviceTransport;
 
-// What one rank alone can find wrong with an operation.
-void require_runnable(const DeviceTransport& transport, const Batch& batch, const Call& call) {
+// What one rank alone can find wrong with an operation. Returns whether it is recorded into a graph.
+bool require_runnable(const DeviceTransport& transport, const Batch& batch, const Call& call) {
   if (call.device != transport.device().index()) {
     throw Error(Code::invalid_argument, std::string("the tensors are on ") + to_string(call.memory) + ":" +
                                             std::to_string(call.device) + ", but this communicator uses " +
                                             transport.device().name());
   }
-  transport.check(batch, call.stream);
+  return transport.check(batch, call.stream);
 }
 
 }  // namespace
@@ -41,8 +41,9 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& cal
   const auto transport = connected(call.memory, call.device, state_->deadline(call.deadline));
   const device::Device::Current current(transport->device());  // once for all that asks the driver below
   batch.signature = {call.op, call.memory, call.dtype, 0, call.plan};
+  bool recorded = false;
   try {
-    require_runnable(*transport, batch, call);
+    recorded = require_runnable(*transport, batch, call);
   } catch (const Error& error) {
     refuse(call, error.what());
     throw;
@@ -67,7 +68,7 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& cal
           Error(error.code(), name_of(batch.signature) + ": rank " + std::to_string(rank()) + ": " + error.what()));
       throw;
     }
-    return transport->start(std::move(batch), call.stream);
+    return transport->start(std::move(batch), call.stream, recorded);
   });
 }
 
