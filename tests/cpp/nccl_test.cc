@@ -309,6 +309,29 @@ TEST("ranks without the library say so on every rank") {
 #endif
 }
 
+TEST("versions: from 2.18 on, and the same on all ranks") {
+  const auto works = [](Communicator& comm) {
+    exchange(comm, 4, 0);
+    comm.close();
+  };
+  const auto refused = [](const char* reason, Code code) {
+    return [=](Communicator& comm) {
+      const Swap swap(comm);
+      CHECK_THROWS(code, reason, swap.start());
+      comm.close();
+    };
+  };
+  for (const char* const version : {"21800", "22203", "22705", "23003", "23203"}) {
+    as_processes(2, works, {{"A2A_FAKE_NCCL_VERSION", version}});
+  }
+  as_processes(2, refused("is version 2.17.6, and 2.18 is the oldest", Code::unsupported),
+               {{"A2A_FAKE_NCCL_VERSION", "21706"}});
+  as_processes(2, [&](Communicator& comm) {
+    setenv("A2A_FAKE_NCCL_VERSION", comm.rank() == 1 ? "22907" : "23003", 1);
+    refused("rank 0 has NCCL 2.30.3, check=first, rank 1 has NCCL 2.29.7", Code::mismatch)(comm);
+  });
+}
+
 TEST("split groups, each with a communicator of its own") {
   everywhere(4, [](Communicator& comm) {
     exchange(comm, 4, 0);
