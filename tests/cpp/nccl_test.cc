@@ -174,6 +174,10 @@ TEST("a stream of another device, and one whose capture is spoilt, are refused b
     const auto gather = [&] { start(comm, Plan::allgather(comm.rank(), 2, 8), swap.send, swap.recv, call); };
     CHECK_THROWS(comm.rank() == 1 ? Code::invalid_argument : Code::mismatch, "none of cuda:1's primary context",
                  gather());
+    if (comm.rank() == 1) {
+      CHECK_EQ(nvidia::Cuda::get().stream_destroy(other.stream), 0);
+    }
+    CHECK_THROWS(comm.rank() == 1 ? Code::invalid_argument : Code::mismatch, "the stream does not exist", gather());
     exchange(comm, 4, 1);
     comm.close();
   });

@@ -34,6 +34,7 @@ class Cuda {
   int (*memcpy_to_device)(Pointer, const void*, size_t);
   int (*memcpy_to_host)(void*, Pointer, size_t);
   int (*stream_create)(void**, unsigned);
+  int (*stream_destroy)(void*);
   int (*stream_synchronize)(void*);
   int (*begin_capture)(void*, int);
   int (*end_capture)(void*, void**);
@@ -54,6 +55,7 @@ class Cuda {
     find("cuCtxPushCurrent_v2", &ctx_push_current), find("cuCtxPopCurrent_v2", &ctx_pop_current);
     find("cuCtxSetCurrent", &ctx_set_current), find("cuMemAlloc_v2", &mem_alloc), find("cuMemFree_v2", &mem_free);
     find("cuMemcpyHtoD_v2", &memcpy_to_device), find("cuMemcpyDtoH_v2", &memcpy_to_host);
+    find("cuStreamDestroy_v2", &stream_destroy);
     find("cuStreamCreate", &stream_create), find("cuStreamSynchronize", &stream_synchronize);
     find("cuStreamBeginCapture_v2", &begin_capture), find("cuStreamEndCapture", &end_capture);
     find("cuGraphInstantiateWithFlags", &graph_instantiate), find("cuGraphLaunch", &graph_launch);

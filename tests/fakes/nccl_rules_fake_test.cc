@@ -325,6 +325,29 @@ TEST("faults on demand") {
   nvidia::everywhere(2, refuses, {{"A2A_FAKE_REFUSE", "2"}});
 }
 
+TEST("ranks that wait for each other: for ever, or told what for") {
+  const auto send_first = [](Rank& rank, bool told) {
+    Call call(rank);
+    call.works();
+    const int peer = 1 - rank.rank;
+    CHECK_EQ(ncclSend(call.from.at(), 4, ncclInt32, peer, rank.comm, *rank.stream), ncclSuccess);
+    CHECK_EQ(ncclRecv(call.to.at(), 4, ncclInt32, peer, rank.comm, *rank.stream), ncclSuccess);
+    if (told) {
+      CHECK_EQ(rank.async_error_soon(), ncclSystemError);
+      CHECK(said("ncclSend/ncclRecv: "));
+      CHECK(said("rank " + std::to_string(peer)));
+    } else {
+      CHECK(stuck(rank));
+      CHECK_EQ(rank.async_error(), ncclSuccess);
+    }
+    rank.meet();
+    rank.abort();
+  };
+  nvidia::everywhere(2, [&](Rank& rank) { send_first(rank, false); });
+  nvidia::everywhere(2, [&](Rank& rank) { send_first(rank, true); },
+                     {{"A2A_FAKE_MISMATCH", "diagnose"}, {"A2A_FAKE_EXEC_TIMEOUT", "0.5"}});
+}
+
 TEST("a rank that dies is an error of the others, whose streams wait for the abort") {
   if (!isolated::kCanFork) return;
   const isolated::Shared<isolated::Board> board;

@@ -28,6 +28,8 @@ Policy policy() {
                                                     : OnMismatch::hang;
   made.rules.describe = describe;
   made.stream_fails = false;
+  // NCCL itself waits for ever, for a peer that waits for this rank, too.
+  if (const double seconds = control_number("A2A_FAKE_EXEC_TIMEOUT", 0); seconds > 0) made.limit_seconds = seconds;
   return made;
 }
 

@@ -71,8 +71,11 @@ void CudaDevice::order(Stream stream, Event event) {
 
 bool CudaDevice::capturing(Stream stream) {
   constexpr int kActive = 1, kInvalidated = 2;
+  constexpr int kInvalidHandle = 400;
   int status = 0;
-  cuda_.check(cuda_.stream_is_capturing(stream.handle, &status), "cuStreamIsCapturing");
+  const int asked = cuda_.stream_is_capturing(stream.handle, &status);
+  if (asked == kInvalidHandle) throw Error(Code::invalid_argument, "the stream does not exist; was it destroyed?");
+  cuda_.check(asked, "cuStreamIsCapturing");
   if (status == kInvalidated) {
     throw Error(Code::invalid_argument, "the stream's capture was invalidated by an earlier call; end it");
   }
