@@ -184,7 +184,8 @@ cdef int find_wheels() except -1:
         return 0
     for path in sys.path:
         directory = os.path.join(path, "nvidia", "nccl", "lib")
-        if os.path.isdir(directory):
+        # Where packages are installed this is looked at in any case, for the error to say so.
+        if os.path.isdir(directory) or os.path.basename(path) in ("site-packages", "dist-packages"):
             add_library_directory(os.fsencode(directory))
     for prefix in (sys.prefix, site.getuserbase()):
         add_library_directory(os.fsencode(os.path.join(prefix, "lib")))

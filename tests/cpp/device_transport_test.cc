@@ -1,6 +1,7 @@
 // The device transport alone, over a device, a library and a host transport that do what each test wants.
 #include "transport/device/device_transport.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -115,6 +116,7 @@ class TestCollectives final : public Collectives {
   }
   void abort(std::span<const Stream> busy) noexcept override {
     w_.set([&] {
+      CHECK(w_.entered > 0);  // libraries use the current device, and would leave theirs behind
       w_.aborts.emplace_back();
       for (const Stream stream : busy) w_.aborts.back().push_back(stream.handle);
     });
@@ -354,6 +356,30 @@ TEST("what the library reports for a moment, and takes back, is nothing") {
   world.set([&] { world.failure = "the end"; });
   throws_with(Code::backend, "alltoallv #1 on rank 1 (npu:3): the end",
               [&] { work->wait(Deadline::after_seconds(10)); });
+}
+
+TEST("nobody hears of an end before the device is past what was ended") {
+  Scene world;
+  const auto work = world.transport->start(batch_of(1), kStream);
+  std::atomic<bool> past{false};
+  std::jthread device([&] {
+    CHECK(world.until([&] { return !world.aborts.empty(); }));
+    std::this_thread::sleep_for(milliseconds(30));
+    past = true;
+    world.reach_all();
+  });
+  throws_with(Code::aborted, "enough", [&] {
+    std::jthread other([&] { world.transport->abort("enough"); });
+    work->wait(Deadline::after_seconds(10));
+  });
+  CHECK(past);
+}
+
+TEST("... and a device that does not get past what was ended is not waited for") {
+  Scene stuck;
+  const auto work = stuck.transport->start(batch_of(1), kStream);
+  stuck.transport->abort("enough");
+  CHECK_THROWS(Code::aborted, "enough", work->wait());
 }
 
 TEST("letting go ends what is in flight without a word to the peers") {

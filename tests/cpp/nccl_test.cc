@@ -1,6 +1,8 @@
 // Operations on NVIDIA memory: NCCL's calls, graphs, and every way in which they can fail. Runs on the double of
 // tests/fakes, whose variables make it fail.
 #include <chrono>
+#include <optional>
+#include <thread>
 
 #define A2A_TEST_NVIDIA
 #include "device_ranks.h"
@@ -137,6 +139,106 @@ TEST("a planned exchange is captured into a graph and replayed") {
   });
 }
 
+TEST("nobody waits for the graphs that NCCL waits for when it gives up a communicator") {
+  for (const bool aborts : {false, true}) {
+    everywhere(2, [aborts](Communicator& comm) {
+      const Uneven x(comm, 4, 1);
+      Memory send(x.sent.size()), recv(x.wanted.size());
+      send.upload(x.sent);
+      Call call = call_of(comm, Op::alltoallv);
+      call.plan = comm.next_plan();
+      start(comm, x.plan(), send, recv, call)->wait();
+      comm.barrier();
+      std::optional<nvidia::Graph> graph;
+      graph.emplace([&] { start(comm, x.plan(), send, recv, call); });
+      comm.barrier();
+      graph->launch();
+      CHECK(recv.download() == x.wanted);
+      comm.barrier();
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the other rank has left the barrier, too
+      const auto before = std::chrono::steady_clock::now();
+      aborts ? comm.abort("enough") : comm.close();
+      CHECK(seconds_since(before) < 5);
+      graph.reset();
+    });
+  }
+}
+
+TEST("a stream of another device, and one whose capture is spoilt, are refused before NCCL is called") {
+  everywhere(2, [](Communicator& comm) {
+    const Swap swap(comm);
+    exchange(comm, 4, 0);
+    const nvidia::OtherDevice other(comm.rank() + 2);
+    Call call = call_of(comm, Op::allgather);
+    if (comm.rank() == 1) call.stream = {other.stream};
+    const auto gather = [&] { start(comm, Plan::allgather(comm.rank(), 2, 8), swap.send, swap.recv, call); };
+    CHECK_THROWS(comm.rank() == 1 ? Code::invalid_argument : Code::mismatch, "none of cuda:1's primary context",
+                 gather());
+    if (comm.rank() == 1) {
+      CHECK_EQ(nvidia::Cuda::get().stream_destroy(other.stream), 0);
+    }
+    CHECK_THROWS(comm.rank() == 1 ? Code::invalid_argument : Code::mismatch, "the stream does not exist", gather());
+    exchange(comm, 4, 1);
+    comm.close();
+  });
+  everywhere(1, [](Communicator& comm) {
+    const Swap swap(comm);
+    swap.start()->wait();
+    const nvidia::Cuda& cuda = nvidia::Cuda::get();
+    constexpr int kThreadLocal = 1;
+    CHECK_EQ(cuda.begin_capture(nvidia::stream, kThreadLocal), 0);
+    CHECK(cuda.stream_synchronize(nvidia::stream) != 0);
+    CHECK_THROWS(Code::invalid_argument, "capture was invalidated", swap.start());
+    void* graph = nullptr;
+    CHECK(cuda.end_capture(nvidia::stream, &graph) != 0);
+    swap.start()->wait();
+    comm.close();
+  });
+}
+
+TEST("a communicator of the program's own: used, told from another rank's, and left to the program") {
+  const auto body = [](Communicator& comm) {
+    const nvidia::Nccl& nccl = nvidia::Nccl::get();
+    void* const own = nccl.join(comm);
+    {
+      const auto wrong = comm.split(0, -comm.rank());  // ranks the other way round
+      wrong->adopt(kMemory, own);
+      const Swap swap(*wrong);
+      CHECK_THROWS(Code::invalid_argument, "the ncclComm_t is that of rank", swap.start());
+      comm.barrier();  // the other rank has its error, too
+    }
+    comm.adopt(kMemory, own);
+    for (int i = 0; i < 3; ++i) exchange(comm, 4, i);
+    comm.close();
+    int size = 0;
+    CHECK_EQ(nccl.comm_count(own, &size), 0);
+    CHECK_EQ(size, 2);
+    CHECK_EQ(nccl.comm_destroy(own), 0);
+  };
+  everywhere(2, body);
+}
+
+TEST("a deadline ends a call of NCCL that blocks, over a communicator that the program made so") {
+  everywhere(2,
+             [](Communicator& comm) {
+               const nvidia::Nccl& nccl = nvidia::Nccl::get();
+               void* const own = nccl.join(comm);
+               comm.adopt(kMemory, own);
+               comm.connect(kMemory, comm.rank());
+               const Swap swap(comm);
+               const auto before = std::chrono::steady_clock::now();
+               // Rank 1 does not come, and NCCL connects two ranks with their first message.
+               if (comm.rank() == 0) {
+                 CHECK_THROWS(Code::timeout, "timed out", swap.start(0, 0.5)->wait());
+                 CHECK(seconds_since(before) < 3);
+               } else {
+                 std::this_thread::sleep_for(std::chrono::seconds(4));
+               }
+               nccl.comm_abort(own);
+             },
+             {{"A2A_CHECK", "off"}});
+}
+
 TEST("a disagreement is an error on both ranks before anything is enqueued, and the next exchange is right") {
   everywhere(2, [](Communicator& comm) {
     Memory send(64), recv(64);
@@ -209,6 +311,29 @@ TEST("ranks without the library say so on every rank") {
     comm.close();
   });
 #endif
+}
+
+TEST("versions: from 2.18 on, and the same on all ranks") {
+  const auto works = [](Communicator& comm) {
+    exchange(comm, 4, 0);
+    comm.close();
+  };
+  const auto refused = [](const char* reason, Code code) {
+    return [=](Communicator& comm) {
+      const Swap swap(comm);
+      CHECK_THROWS(code, reason, swap.start());
+      comm.close();
+    };
+  };
+  for (const char* const version : {"21800", "22203", "22705", "23003", "23203"}) {
+    as_processes(2, works, {{"A2A_FAKE_NCCL_VERSION", version}});
+  }
+  as_processes(2, refused("is version 2.17.6, and 2.18 is the oldest", Code::unsupported),
+               {{"A2A_FAKE_NCCL_VERSION", "21706"}});
+  as_processes(2, [&](Communicator& comm) {
+    setenv("A2A_FAKE_NCCL_VERSION", comm.rank() == 1 ? "22907" : "23003", 1);
+    refused("rank 0 has NCCL 2.30.3, check=first, rank 1 has NCCL 2.29.7", Code::mismatch)(comm);
+  });
 }
 
 TEST("split groups, each with a communicator of its own") {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "check.h"
@@ -26,11 +27,14 @@ class Cuda {
   int (*device_get)(int*, int);
   int (*primary_ctx_retain)(void**, int);
   int (*ctx_set_current)(void*);
+  int (*ctx_push_current)(void*);
+  int (*ctx_pop_current)(void**);
   int (*mem_alloc)(Pointer*, size_t);
   int (*mem_free)(Pointer);
   int (*memcpy_to_device)(Pointer, const void*, size_t);
   int (*memcpy_to_host)(void*, Pointer, size_t);
   int (*stream_create)(void**, unsigned);
+  int (*stream_destroy)(void*);
   int (*stream_synchronize)(void*);
   int (*begin_capture)(void*, int);
   int (*end_capture)(void*, void**);
@@ -48,8 +52,10 @@ class Cuda {
       std::exit(1);
     }
     find("cuInit", &init), find("cuDeviceGet", &device_get), find("cuDevicePrimaryCtxRetain", &primary_ctx_retain);
+    find("cuCtxPushCurrent_v2", &ctx_push_current), find("cuCtxPopCurrent_v2", &ctx_pop_current);
     find("cuCtxSetCurrent", &ctx_set_current), find("cuMemAlloc_v2", &mem_alloc), find("cuMemFree_v2", &mem_free);
     find("cuMemcpyHtoD_v2", &memcpy_to_device), find("cuMemcpyDtoH_v2", &memcpy_to_host);
+    find("cuStreamDestroy_v2", &stream_destroy);
     find("cuStreamCreate", &stream_create), find("cuStreamSynchronize", &stream_synchronize);
     find("cuStreamBeginCapture_v2", &begin_capture), find("cuStreamEndCapture", &end_capture);
     find("cuGraphInstantiateWithFlags", &graph_instantiate), find("cuGraphLaunch", &graph_launch);
@@ -78,6 +84,62 @@ inline void use_device(int index) {
   constexpr unsigned kNonBlocking = 1;
   if (stream == nullptr) CHECK_EQ(cuda.stream_create(&stream, kNonBlocking), 0);
 }
+
+// A stream of another device than the thread's.
+class OtherDevice {
+ public:
+  explicit OtherDevice(int index) {
+    const Cuda& cuda = Cuda::get();
+    int device = 0;
+    void *context = nullptr, *popped = nullptr;
+    CHECK_EQ(cuda.device_get(&device, index), 0);
+    CHECK_EQ(cuda.primary_ctx_retain(&context, device), 0);
+    CHECK_EQ(cuda.ctx_push_current(context), 0);
+    CHECK_EQ(cuda.stream_create(&stream, 1), 0);
+    CHECK_EQ(cuda.ctx_pop_current(&popped), 0);
+  }
+  void* stream = nullptr;
+};
+
+// NCCL as a program uses it, with communicators that block.
+class Nccl {
+ public:
+  static const Nccl& get() {
+    static const Nccl one;
+    return one;
+  }
+
+  struct Id {
+    char bytes[128];
+  };
+  int (*get_unique_id)(Id*);
+  int (*comm_init_rank)(void**, int, Id, int);
+  int (*comm_count)(void*, int*);
+  int (*comm_destroy)(void*);
+  int (*comm_abort)(void*);
+
+  template <class Communicator>
+  void* join(Communicator& comm) const {
+    Id id{};
+    if (comm.rank() == 0) CHECK_EQ(get_unique_id(&id), 0);
+    const std::string roots = comm.allgather_bytes({id.bytes, sizeof id.bytes}, a2a::Op::allgather)[0];
+    roots.copy(id.bytes, sizeof id.bytes);
+    void* made = nullptr;
+    CHECK_EQ(comm_init_rank(&made, comm.size(), id, comm.rank()), 0);
+    return made;
+  }
+
+ private:
+  Nccl() {
+    const char* const path = std::getenv("A2A_NCCL_LIBRARY");
+    void* const library = dlopen(path != nullptr ? path : "libnccl.so.2", RTLD_NOW);
+    const auto find = [&](const char* name, auto** function) {
+      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
+    };
+    find("ncclGetUniqueId", &get_unique_id), find("ncclCommInitRank", &comm_init_rank);
+    find("ncclCommCount", &comm_count), find("ncclCommDestroy", &comm_destroy), find("ncclCommAbort", &comm_abort);
+  }
+};
 
 // Bytes on the thread's device.
 class Memory {

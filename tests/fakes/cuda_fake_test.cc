@@ -124,6 +124,10 @@ TEST("streams and events") {
         const Array<int> a(64, 1), b(64, 2), c(64, 3);
         const Stream first, second;
         CUevent event;
+        CUcontext mine, its;
+        CHECK_EQ(cuCtxGetCurrent(&mine), CUDA_SUCCESS);
+        CHECK_EQ(cuStreamGetCtx(first, &its), CUDA_SUCCESS);
+        CHECK_EQ(its, mine);
         CHECK_EQ(cuEventCreate(&event, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);  // without DISABLE_TIMING
         CHECK_EQ(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
         CHECK_EQ(cuEventQuery(event), CUDA_SUCCESS);  // never recorded

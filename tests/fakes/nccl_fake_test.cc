@@ -170,6 +170,8 @@ TEST("a captured group moves data at each launch") {
       CHECK_EQ(exchange(), ncclSuccess);  // as usual in between
       CHECK_EQ(rank.synchronize(), CUDA_SUCCESS);
     }
+    CHECK_EQ(cuGraphExecDestroy(executable), CUDA_SUCCESS);  // which destroying the communicator waits for
+    CHECK_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
     const nvidia::Stream other;
     CHECK_EQ(cuStreamBeginCapture_v2(*rank.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), CUDA_SUCCESS);
     CHECK_EQ(ncclGroupStart(), ncclSuccess);

@@ -325,6 +325,29 @@ TEST("faults on demand") {
   nvidia::everywhere(2, refuses, {{"A2A_FAKE_REFUSE", "2"}});
 }
 
+TEST("ranks that wait for each other: for ever, or told what for") {
+  const auto send_first = [](Rank& rank, bool told) {
+    Call call(rank);
+    call.works();
+    const int peer = 1 - rank.rank;
+    CHECK_EQ(ncclSend(call.from.at(), 4, ncclInt32, peer, rank.comm, *rank.stream), ncclSuccess);
+    CHECK_EQ(ncclRecv(call.to.at(), 4, ncclInt32, peer, rank.comm, *rank.stream), ncclSuccess);
+    if (told) {
+      CHECK_EQ(rank.async_error_soon(), ncclSystemError);
+      CHECK(said("ncclSend/ncclRecv: "));
+      CHECK(said("rank " + std::to_string(peer)));
+    } else {
+      CHECK(stuck(rank));
+      CHECK_EQ(rank.async_error(), ncclSuccess);
+    }
+    rank.meet();
+    rank.abort();
+  };
+  nvidia::everywhere(2, [&](Rank& rank) { send_first(rank, false); });
+  nvidia::everywhere(2, [&](Rank& rank) { send_first(rank, true); },
+                     {{"A2A_FAKE_MISMATCH", "diagnose"}, {"A2A_FAKE_EXEC_TIMEOUT", "0.5"}});
+}
+
 TEST("a rank that dies is an error of the others, whose streams wait for the abort") {
   if (!isolated::kCanFork) return;
   const isolated::Shared<isolated::Board> board;
@@ -359,6 +382,35 @@ TEST("a child of fork() has no communicators, and does not disturb those of its 
                            CHECK_EQ(isolated::wait(child), 0);
                            call.works();
                          }));
+}
+
+TEST("a communicator is given up when no graph has its operations any more") {
+  const auto body = [](Rank& rank, const std::function<void()>& give_up) {
+    Call call(rank);
+    call.works();
+    rank.meet();
+    CUgraph graph;
+    CUgraphExec executable;
+    CHECK_EQ(cuStreamBeginCapture_v2(*rank.stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    CHECK_EQ(call(), ncclSuccess);
+    CHECK_EQ(cuStreamEndCapture(*rank.stream, &graph), CUDA_SUCCESS);
+    CHECK_EQ(cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+    std::atomic<bool> destroyed{false};
+    std::thread later([&, context = nvidia::start(rank.rank)] {
+      usleep(100000);
+      CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+      destroyed = true;
+      CHECK_EQ(cuGraphExecDestroy(executable), CUDA_SUCCESS);
+    });
+    give_up();
+    CHECK(destroyed);
+    later.join();
+    rank.comm = nullptr;
+  };
+  nvidia::everywhere(2, [&](Rank& rank) { body(rank, [&] { CHECK_EQ(ncclCommDestroy(rank.comm), ncclSuccess); }); });
+  nvidia::everywhere(2, [&](Rank& rank) { body(rank, [&] { CHECK_EQ(ncclCommAbort(rank.comm), ncclSuccess); }); });
+  nvidia::everywhere(2, [&](Rank& rank) { body(rank, [&] { CHECK_EQ(ncclCommFinalize(rank.comm), ncclSuccess); }); });
 }
 
 TEST("destroying waits for all ranks, aborting for none; revoking ends what is in flight") {

@@ -403,6 +403,7 @@ def refused(comm: Comm, name: str) -> list[str]:
     framework, n, told = place(comm, name), comm.size, []
     made = again(comm, "always")  # a refusal that peers do not hear of in time would break it
     mine = comm.rank % framework.devices()
+    made.connect(f"cuda:{mine}")  # or the first tensors that pass would settle which device is whose
 
     def tensor(shape: tuple[int, ...]) -> Any:
         return framework.tensor(framework.make(np.zeros(4 * int(np.prod(shape)), np.uint8)), 0, "float32", shape)

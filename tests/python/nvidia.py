@@ -119,6 +119,11 @@ class Stream:
     def synchronize(self) -> None:
         synchronize(self.cuda_stream)
 
+    def destroy(self) -> None:
+        """When nothing is left on it."""
+        _handles.remove(self.cuda_stream)
+        require(driver().cuStreamDestroy_v2(ctypes.c_void_p(self.cuda_stream)))
+
 
 def synchronize(stream: int) -> None:
     require(driver().cuStreamSynchronize(ctypes.c_void_p(stream)))
@@ -149,6 +154,7 @@ def held_up(device: int, stream: int) -> Iterator[None]:
         handle = ctypes.c_void_p(opener.cuda_stream)
         require(driver().cuStreamWriteValue32_v2(handle, word._address, ctypes.c_uint32(1), 0))
         opener.synchronize()
+        opener.destroy()  # a benchmark makes thousands
         synchronize(stream)  # before the word is freed
 
 
@@ -166,6 +172,13 @@ class Graph:
             status = driver().cuStreamEndCapture(self._stream, ctypes.byref(graph))
         require(status)
         require(driver().cuGraphInstantiateWithFlags(ctypes.byref(self._executable), graph, ctypes.c_ulonglong(0)))
+        # NCCL gives up a communicator when the last graph that has its operations is gone.
+        weakref.finalize(self, _destroy, self._executable, graph)
 
     def launch(self) -> None:
         require(driver().cuGraphLaunch(self._executable, self._stream))
+
+
+def _destroy(executable: ctypes.c_void_p, graph: ctypes.c_void_p) -> None:
+    require(driver().cuGraphExecDestroy(executable))
+    require(driver().cuGraphDestroy(graph))

@@ -150,3 +150,52 @@ def test_nccl_symbols() -> None:
         assert not missing
     else:
         assert "ncclSend" not in missing
+
+
+ALIKE = """
+template <class A, class B>
+constexpr bool alike() {
+  constexpr bool pointers = std::is_pointer_v<A> == std::is_pointer_v<B>;
+  return sizeof(A) == sizeof(B) && alignof(A) == alignof(B) && std::is_class_v<A> == std::is_class_v<B> && pointers;
+}
+template <class R, class... P, class S, class... Q>
+constexpr bool alike(R (*)(P...), S (*)(Q...)) {
+  if constexpr (sizeof...(P) == sizeof...(Q)) return alike<R, S>() && (alike<P, Q>() && ...);
+  return false;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "members", "header"),
+    [("nccl_api", "a2a::nccl::Api", "nccl"), ("cuda_driver", "a2a::nccl::CudaDriver", "cuda")],
+)
+def test_own_declarations(tmp_path: Path, table: str, members: str, header: str) -> None:
+    """What a2a declares itself, to find it at run time, is passed alike: a2a's reading against the double's."""
+    sources = FAKES.parents[1] / "src" / "cpp"
+    code = [(sources / "transport" / "nccl" / f"{table}{suffix}").read_text() for suffix in (".cc", ".h")]
+    found = re.findall(r'\.(?:require|find)\("(\w+)", &\w+\.(\w+)\)', code[0])
+    assert len(found) > 15 and {member for _, member in found} == set(re.findall(r"\(\*(\w+)\)\(", code[1]))
+    lines = [
+        f'#include "transport/nccl/{table}.h"',
+        "#include <cstdint>\n#include <type_traits>",
+        f'#define A2A_FAKE_API\nnamespace fake {{\n#include "nvidia/{header}_functions.h"\n}}',
+        ALIKE,
+        *(f'static_assert(alike(decltype({members}::{own}){{}}, &fake::{name}), "{name}");' for name, own in found),
+    ]
+    if header == "nccl":
+        own_names = {name.replace("_", ""): name for name in re.findall(r"\w+", code[1])}
+        fields = next(fields for name, fields in structs("nvidia/nccl_types.h") if name == "ncclConfig_t")
+        offset = "offsetof({}, {})".format
+        for field in fields:
+            own = offset("a2a::nccl::Config", own_names[field.lower()])
+            lines.append(f'static_assert({own} == {offset("fake::ncclConfig_t", field)}, "{field}");')
+        for own, name in (
+            ("Result::success", "Success"), ("Result::in_progress", "InProgress"), ("Type::uint8", "Uint8"),
+        ):  # fmt: skip
+            lines.append(f'static_assert(static_cast<int>(a2a::nccl::{own}) == fake::nccl{name}, "{name}");')
+    source = tmp_path / "own.cc"
+    source.write_text("\n".join(lines) + "\n")
+    command = [str(COMPILER), "-std=c++20", "-fsyntax-only", f"-I{FAKES}", f"-I{sources}", str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, "\n".join(line for line in done.stderr.splitlines() if "error" in line)

@@ -125,9 +125,11 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   }
   const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv); };
   if (call.memory == Memory::host) return state_->submit(call, fill);
-  Batch batch;
-  fill(batch);
-  return start_on_device(std::move(batch), call);
+  state_->home.refuse_if_inherited();  // before the mutex, as in submit()
+  const std::lock_guard order(state_->device_order);
+  state_->device_blank.clear();
+  fill(state_->device_blank);
+  return start_on_device(state_->device_blank, call);
 }
 
 std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const void* const> send,

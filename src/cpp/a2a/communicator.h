@@ -147,8 +147,9 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   struct State;
   explicit Communicator(std::unique_ptr<State> state);
   std::shared_ptr<Communicator> derive(std::vector<Rank> members, Op op, Deadline deadline);
-  std::shared_ptr<Work> start_on_device(Batch batch, const Call& call);
+  std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);
   std::shared_ptr<device::DeviceTransport> connected(Memory memory, int device, Deadline deadline);
+  std::shared_ptr<device::DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);
   void close_devices();
   void drop_devices() noexcept;  // without waiting for a peer, and without a word to them

@@ -11,14 +11,14 @@ namespace {
 
 using device::DeviceTransport;
 
-// What one rank alone can find wrong with an operation.
-void require_runnable(const DeviceTransport& transport, const Batch& batch, const Call& call) {
+// What one rank alone can find wrong with an operation. Returns whether it is recorded into a graph.
+bool require_runnable(const DeviceTransport& transport, const Batch& batch, const Call& call) {
   if (call.device != transport.device().index()) {
     throw Error(Code::invalid_argument, std::string("the tensors are on ") + to_string(call.memory) + ":" +
                                             std::to_string(call.device) + ", but this communicator uses " +
                                             transport.device().name());
   }
-  transport.check(batch, call.stream);
+  return transport.check(batch, call.stream);
 }
 
 }  // namespace
@@ -35,14 +35,14 @@ Check default_check() {
               std::string("A2A_CHECK=") + text + " in the environment is none of off, first, always");
 }
 
-std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& call) {
-  state_->home.refuse_if_inherited();
-  const std::lock_guard order(state_->device_order);
+// With device_order held.
+std::shared_ptr<Work> Communicator::start_on_device(Batch& batch, const Call& call) {
   const auto transport = connected(call.memory, call.device, state_->deadline(call.deadline));
   const device::Device::Current current(transport->device());  // once for all that asks the driver below
   batch.signature = {call.op, call.memory, call.dtype, 0, call.plan};
+  bool recorded = false;
   try {
-    require_runnable(*transport, batch, call);
+    recorded = require_runnable(*transport, batch, call);
   } catch (const Error& error) {
     refuse(call, error.what());
     throw;
@@ -67,16 +67,24 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch batch, const Call& cal
           Error(error.code(), name_of(batch.signature) + ": rank " + std::to_string(rank()) + ": " + error.what()));
       throw;
     }
-    return transport->start(std::move(batch), call.stream);
+    return transport->start(std::move(batch), call.stream, recorded);
   });
 }
 
 std::shared_ptr<DeviceTransport> Communicator::connected(Memory memory, int device, Deadline deadline) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->want_open(Op::connect);
+    if (const auto found = state_->devices.find(memory); found != state_->devices.end()) return found->second;
+  }
+  return meet_on_device(memory, device, deadline);
+}
+
+std::shared_ptr<DeviceTransport> Communicator::meet_on_device(Memory memory, int device, Deadline deadline) {
   device::Meeting meeting;
   {
     const std::lock_guard lock(state_->mutex);
     meeting.host = state_->want_open(Op::connect);
-    if (const auto found = state_->devices.find(memory); found != state_->devices.end()) return found->second;
     if (const auto given = state_->adopted.find(memory); given != state_->adopted.end())
       meeting.adopted = given->second;
     meeting.rank_table = memory == Memory::npu ? state_->rank_table : "";

@@ -51,7 +51,8 @@ struct Communicator::State {
   Rank rank = 0;
   int size = 1;
   Options options;
-  std::mutex device_order;   // held while an operation on a device is started, which may take long
+  std::mutex device_order;   // held while an operation on a device is started, which may take long; guards what follows
+  Batch device_blank;        // for the next operation on a device, with the memory of an earlier one
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
   std::shared_ptr<HostTransport> host;  // empty once closed
   std::shared_ptr<Recorder> recorder;   // empty where nothing is recorded

@@ -15,6 +15,7 @@ struct Operation {
   bool collective = false;  // is numbered, so that ranks in different calls are told from each other
   // Looked at when the operation runs: a reason not to run it, or nothing.
   std::function<std::string()> still_valid;
+  std::shared_ptr<void> held;  // until it was run, or as long as a graph has it
 };
 
 // What differs between the vendors' libraries.

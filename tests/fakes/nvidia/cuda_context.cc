@@ -44,6 +44,12 @@ bool is_device(int device) { return device >= 0 && device < device_count(); }
 
 }  // namespace
 
+CUcontext cuda_context(int device) {
+  const std::lock_guard lock(mutex());
+  const auto found = primaries().find(device);
+  return found == primaries().end() ? nullptr : found->second.context;
+}
+
 CUresult cuda_refuse(CUresult code, const std::string& text) {
   set_error(text);
   return code;

@@ -42,6 +42,7 @@ A2A_FAKE_API CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned in
 A2A_FAKE_API CUresult cuStreamDestroy_v2(CUstream hStream);
 A2A_FAKE_API CUresult cuStreamSynchronize(CUstream hStream);
 A2A_FAKE_API CUresult cuStreamQuery(CUstream hStream);
+A2A_FAKE_API CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx);
 A2A_FAKE_API CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags);
 A2A_FAKE_API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);
 A2A_FAKE_API CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags);

@@ -13,6 +13,9 @@ CUresult cuda_ready(bool context = true);
 CUresult cuda_refuse(CUresult code, const std::string& text);
 CUresult cuda_result(const Failure& failure);
 
+// The primary context of a device, or null while nobody retains it.
+CUcontext cuda_context(int device);
+
 // The stream of a handle: 0 and 1 are the device's own, 2 is this thread's; null when it does not exist.
 std::shared_ptr<Stream> cuda_stream(CUstream handle);
 

@@ -117,6 +117,16 @@ CUresult cuStreamQuery(CUstream hStream) {
   return cuda_result(stream->synchronize(Clock::now()));
 }
 
+// The special streams are of the current context.
+CUresult cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
+  A2A_FAKE_READY();
+  A2A_FAKE_VALUE(pctx);
+  const auto stream = cuda_stream(hStream);
+  if (!stream) return no_stream();
+  *pctx = cuda_context(stream->device);
+  return CUDA_SUCCESS;
+}
+
 // An event that was never recorded holds nobody back.
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int) {
   log("cuStreamWaitEvent", -1, hStream);

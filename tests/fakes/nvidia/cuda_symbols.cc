@@ -47,6 +47,7 @@ const Symbol kSymbols[] = {
     A2A_FAKE_SYMBOL("cuStreamDestroy", cuStreamDestroy_v2, 4000),
     A2A_FAKE_SYMBOL("cuStreamSynchronize", cuStreamSynchronize, 2000),
     A2A_FAKE_SYMBOL("cuStreamQuery", cuStreamQuery, 2000),
+    A2A_FAKE_SYMBOL("cuStreamGetCtx", cuStreamGetCtx, 9020),
     A2A_FAKE_SYMBOL("cuStreamWaitEvent", cuStreamWaitEvent, 3020),
     A2A_FAKE_SYMBOL("cuStreamWriteValue32", cuStreamWriteValue32_v2, 11070),
     A2A_FAKE_SYMBOL("cuStreamWaitValue32", cuStreamWaitValue32_v2, 11070),

@@ -28,6 +28,8 @@ Policy policy() {
                                                     : OnMismatch::hang;
   made.rules.describe = describe;
   made.stream_fails = false;
+  // NCCL itself waits for ever, for a peer that waits for this rank, too.
+  if (const double seconds = control_number("A2A_FAKE_EXEC_TIMEOUT", 0); seconds > 0) made.limit_seconds = seconds;
   return made;
 }
 
@@ -91,6 +93,11 @@ ncclResult_t meet(NcclComm& comm) {
   const ncclResult_t result = compare(comm, *mesh);
   if (result) links->end(false);
   return result;
+}
+
+// Finalising, destroying and aborting wait for the graphs that the communicator is part of, for ever if need be.
+void await_graphs(const NcclComm& comm) {
+  while (comm.in_a_graph()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 // The programs that forget a communicator are told in the log.
@@ -258,6 +265,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   log("ncclCommFinalize", found->rank);
   return nccl_do(found, [found] {
     found->links->drain();
+    await_graphs(*found);
     return ncclSuccess;
   });
 }
@@ -267,6 +275,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   found->closing = true;
   log("ncclCommDestroy", found->rank);
   found->links->drain();
+  await_graphs(*found);
   found->links->mesh->leave();
   found->links->mesh->await_leaving([&] { return found->aborting.load(); });
   comms().remove(comm);
@@ -282,8 +291,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (!found) return nccl_refuse(ncclInvalidArgument, "no such communicator; was it destroyed or aborted?");
   log("ncclCommAbort", found->rank);
   found->aborting = true;
-  const std::lock_guard lock(found->mutex);
-  if (found->links) found->links->end(false);
+  {
+    const std::lock_guard lock(found->mutex);
+    if (found->links) found->links->end(false);
+  }
+  await_graphs(*found);
   return ncclSuccess;
 }
 

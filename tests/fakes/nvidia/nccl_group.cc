@@ -202,7 +202,10 @@ void enqueue(Launch& launch) {
     launch.streams[i]->record(event);
     first.wait(event);
   }
-  for (auto& [operation, number] : launch.operations) launch.comm->links->enqueue(first, std::move(operation), number);
+  for (auto& [operation, number] : launch.operations) {
+    if (first.capture()) operation.held = launch.comm->graphs;
+    launch.comm->links->enqueue(first, std::move(operation), number);
+  }
   for (size_t i = 1; i < launch.streams.size(); ++i) {
     first.record(event);
     launch.streams[i]->wait(event);

@@ -22,6 +22,9 @@ struct NcclComm {
   std::atomic<bool> aborting{false};
   std::atomic<bool> closing{false};     // finalised, destroyed or revoked: no operation may start
   std::shared_ptr<Communicator> links;  // null until the ranks have met
+  // Held by each graph that has an operation of this communicator, which cannot be given up before.
+  std::shared_ptr<void> graphs = std::make_shared<int>();
+  bool in_a_graph() const { return graphs.use_count() > 1; }
 
   std::mutex mutex;
   ncclResult_t state = ncclSuccess;  // ncclInProgress while a call of a non-blocking communicator goes on

@@ -31,7 +31,8 @@ class Device {
   virtual void order(Stream stream, Event event) = 0;
   // What the stream failed with, if it did and the driver says so: nothing that was enqueued there will be done.
   virtual std::optional<std::string> failure(Stream) { return std::nullopt; }
-  // Whether the stream records a graph instead of running. Throws for a stream that is none.
+  // Whether the stream records a graph instead of running. Throws for a stream that is none, is another device's, or
+  // records what can no longer become a graph.
   virtual bool capturing(Stream stream) = 0;
   // Whether a null stream is one.
   virtual bool has_default_stream() const = 0;

@@ -79,7 +79,7 @@ DeviceTransport::~DeviceTransport() {
     (void)collectives_.release();
     return;
   }
-  if (!broken_) collectives_->abort({});
+  if (!broken_) stop({});
   try {
     const Device::Current current(*device_);
     for (const auto& work : flights_) {
@@ -99,15 +99,15 @@ void DeviceTransport::refuse_if_inherited() const {
   throw Error(Code::aborted, "this operation was started before fork(): it belongs to the parent process");
 }
 
-void DeviceTransport::check(const Batch& batch, Stream stream) const {
+bool DeviceTransport::check(const Batch& batch, Stream stream) const {
   const Device::Current current(*device_);
   collectives_->check(batch);
-  device_->capturing(stream);
+  return device_->capturing(stream);
 }
 
-std::shared_ptr<Work> DeviceTransport::start(Batch&& batch, Stream callers) {
+std::shared_ptr<Work> DeviceTransport::start(Batch&& batch, Stream callers, bool recorded) {
   const std::lock_guard order(order_);
-  {
+  if (ended_.load(std::memory_order_acquire)) {
     const std::lock_guard lock(mutex_);
     throw_if_broken(batch.signature);
   }
@@ -118,7 +118,8 @@ std::shared_ptr<Work> DeviceTransport::start(Batch&& batch, Stream callers) {
   work->stream_ = callers;
   try {
     const Device::Current current(*device_);
-    if (device_->capturing(callers)) {
+    if (recorded) {
+      collectives_->capturing();
       collectives_->enqueue(batch, callers);
       work->finished_.store(true, std::memory_order_release);
       return work;
@@ -129,7 +130,7 @@ std::shared_ptr<Work> DeviceTransport::start(Batch&& batch, Stream callers) {
     if (enqueued(*work, held)) return work;
   } catch (const Interrupted& error) {
     fail(Error(error.code(), named(error.what())));
-    collectives_->abort({&work->stream_, 1});
+    stop({&work->stream_, 1});
     throw;
   } catch (const std::exception& error) {
     const auto* const own = dynamic_cast<const Error*>(&error);
@@ -137,7 +138,7 @@ std::shared_ptr<Work> DeviceTransport::start(Batch&& batch, Stream callers) {
   }
   const bool cause = failure && end(*failure, true);
   // Once more: another thread may have ended everything before the operation was enqueued.
-  collectives_->abort({&work->stream_, 1});
+  stop({&work->stream_, 1});
   if (cause) throw *failure;
   const std::lock_guard lock(mutex_);
   throw_if_broken(batch.signature);
@@ -289,13 +290,14 @@ bool DeviceTransport::end(const Error& error, bool tell_peers) noexcept {
     const std::lock_guard lock(mutex_);
     if (broken_) return false;
     broken_.emplace(error);
+    ended_.store(true, std::memory_order_release);
     for (const auto& work : flights_) {
       const auto same = [&](Stream stream) { return stream.handle == work->stream_.handle; };
       if (std::ranges::none_of(busy, same)) busy.push_back(work->stream_);
     }
   }
   if (tell_peers) host_->fail(error);  // first, so that the peers hear the cause before its consequences
-  collectives_->abort(busy);
+  stop(busy);
   const std::lock_guard lock(mutex_);
   for (const auto& work : flights_) {
     if (work->finished_.load(std::memory_order_acquire)) continue;
@@ -304,6 +306,31 @@ bool DeviceTransport::end(const Error& error, bool tell_peers) noexcept {
   }
   flights_.clear();
   return true;
+}
+
+// Libraries tell the device to stop, and not all wait until it has. A stream that other work holds up is not waited
+// for.
+void DeviceTransport::stop(std::span<const Stream> busy) noexcept {
+  std::optional<Device::Current> current;
+  try {
+    current.emplace(*device_);
+  } catch (const Error&) {
+    // The driver has shut down before us.
+  }
+  collectives_->abort(busy);
+  const auto until = Clock::now() + kGrace;
+  while (!quiet() && Clock::now() < until) std::this_thread::sleep_for(milliseconds(1));
+}
+
+// Whether the device is past everything in flight.
+bool DeviceTransport::quiet() noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    return std::ranges::all_of(
+        flights_, [this](const auto& work) { return work->event_ == nullptr || device_->reached(work->event_); });
+  } catch (const Error&) {
+    return true;  // nothing more is done on such a stream
+  }
 }
 
 void DeviceTransport::abort(std::string_view reason) noexcept {
@@ -337,6 +364,7 @@ void DeviceTransport::close() {
     const std::lock_guard lock(mutex_);
     if (broken_) return;
     broken_.emplace(Code::aborted, "the communicator is closed");
+    ended_.store(true, std::memory_order_release);
   }
   const Device::Current current(*device_);
   collectives_->close();

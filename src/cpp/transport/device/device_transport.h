@@ -6,7 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "a2a/transport.h"
@@ -48,12 +50,18 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
 
   const Device& device() const { return *device_; }
 
-  // Throws what the driver or the vendor's library would refuse, before any peer is involved.
-  void check(const Batch& batch, Stream stream) const;
+  // Throws what the driver or the vendor's library would refuse, before any peer is involved. Returns whether the
+  // stream records a graph.
+  bool check(const Batch& batch, Stream stream) const;
 
   // Enqueues on the caller's stream, or, for batch.asynchronous, on one of this transport that waits for what the
-  // caller's has so far. An error on the way breaks the communicator, because the peers cannot be told.
-  std::shared_ptr<Work> start(Batch&& batch, Stream callers) override;
+  // caller's has so far; what is recorded into a graph, always on the caller's. An error on the way breaks the
+  // communicator, because the peers cannot be told.
+  std::shared_ptr<Work> start(Batch&& batch, Stream callers) override {
+    const bool recorded = check(batch, callers);
+    return start(std::move(batch), callers, recorded);
+  }
+  std::shared_ptr<Work> start(Batch&& batch, Stream callers, bool recorded);  // of which check() was asked
   void abort(std::string_view reason) noexcept override;
 
   // Breaks the communicator on all ranks.
@@ -83,6 +91,8 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   void board(const std::shared_ptr<DeviceWork>& work);
   bool enqueued(DeviceWork& work, const std::shared_ptr<void>& held);
   bool end(const Error& error, bool tell_peers) noexcept;
+  void stop(std::span<const Stream> busy) noexcept;
+  bool quiet() noexcept;
   Error cause_of(const Error& error);
 
   // The following want the mutex held.
@@ -97,8 +107,9 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   std::unique_ptr<Device> device_;
   std::unique_ptr<Collectives> collectives_;
   const std::shared_ptr<HostTransport> host_;
-  std::mutex order_;  // held while an operation is enqueued
-  std::mutex mutex_;  // guards what follows
+  std::atomic<bool> ended_{false};  // broken_ is set
+  std::mutex order_;                // held while an operation is enqueued
+  std::mutex mutex_;                // guards what follows
   std::deque<std::shared_ptr<DeviceWork>> flights_;
   std::vector<Event> free_events_;
   Stream own_stream_;

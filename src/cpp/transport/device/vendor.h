@@ -27,11 +27,14 @@ class Collectives {
   // library's calls it makes depends only on what all ranks have in common: the operation and the dtype.
   virtual std::shared_ptr<void> enqueue(const Batch& batch, Stream stream) = 0;
 
+  // The next batches are recorded into graphs, which may live for longer than this, and be launched at any time.
+  virtual void capturing() {}
+
   // What went wrong since, in the library's words. Cheap.
   virtual std::optional<std::string> failure() = 0;
 
-  // Ends the operations in flight, which are on these streams, and makes later ones fail. Returns when the device does
-  // not touch their memory any more, if the library can see to that. May be called from any thread and again.
+  // Ends the operations in flight, which are on these streams, and makes later ones fail. Wants the device to be
+  // current, if it still can be. May be called from any thread and again.
   virtual void abort(std::span<const Stream> busy) noexcept = 0;
 
   // Collective: when every rank's operations are done.

@@ -70,9 +70,22 @@ void CudaDevice::order(Stream stream, Event event) {
 }
 
 bool CudaDevice::capturing(Stream stream) {
+  constexpr int kActive = 1, kInvalidated = 2;
+  constexpr int kInvalidHandle = 400;
   int status = 0;
-  cuda_.check(cuda_.stream_is_capturing(stream.handle, &status), "cuStreamIsCapturing");
-  return status != 0;
+  const int asked = cuda_.stream_is_capturing(stream.handle, &status);
+  if (asked == kInvalidHandle) throw Error(Code::invalid_argument, "the stream does not exist; was it destroyed?");
+  cuda_.check(asked, "cuStreamIsCapturing");
+  if (status == kInvalidated) {
+    throw Error(Code::invalid_argument, "the stream's capture was invalidated by an earlier call; end it");
+  }
+  // The driver takes another device's stream until something is launched there, when peers are waiting already. It does
+  // not say where a green context's stream belongs.
+  CuContext context = nullptr;
+  if (cuda_.stream_get_ctx(stream.handle, &context) == 0 && context != context_) {
+    throw Error(Code::invalid_argument, "the stream is none of " + name() + "'s primary context; pass one that is");
+  }
+  return status == kActive;
 }
 
 void* CudaDevice::enter() const {

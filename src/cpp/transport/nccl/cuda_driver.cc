@@ -16,12 +16,14 @@ CudaDriver load() {
   library.require("cuDevicePrimaryCtxRetain", &cuda.primary_ctx_retain);
   library.require("cuCtxPushCurrent_v2", &cuda.ctx_push_current);
   library.require("cuCtxPopCurrent_v2", &cuda.ctx_pop_current);
+  library.require("cuCtxGetCurrent", &cuda.ctx_get_current);
   library.require("cuPointerGetAttribute", &cuda.pointer_get_attribute);
   library.require("cuMemcpyAsync", &cuda.memcpy_async);
   library.require("cuStreamCreate", &cuda.stream_create);
   library.require("cuStreamDestroy_v2", &cuda.stream_destroy);
   library.require("cuStreamWaitEvent", &cuda.stream_wait_event);
   library.require("cuStreamIsCapturing", &cuda.stream_is_capturing);
+  library.require("cuStreamGetCtx", &cuda.stream_get_ctx);
   library.require("cuEventCreate", &cuda.event_create);
   library.require("cuEventDestroy_v2", &cuda.event_destroy);
   library.require("cuEventRecord", &cuda.event_record);

@@ -23,12 +23,14 @@ struct CudaDriver {
   int (*primary_ctx_retain)(CuContext*, int device) = nullptr;
   int (*ctx_push_current)(CuContext) = nullptr;
   int (*ctx_pop_current)(CuContext*) = nullptr;
+  int (*ctx_get_current)(CuContext*) = nullptr;
   int (*pointer_get_attribute)(void* value, int attribute, CuPointer) = nullptr;
   int (*memcpy_async)(CuPointer to, CuPointer from, size_t bytes, CuStream) = nullptr;
   int (*stream_create)(CuStream*, unsigned flags) = nullptr;
   int (*stream_destroy)(CuStream) = nullptr;
   int (*stream_wait_event)(CuStream, CuEvent, unsigned flags) = nullptr;
   int (*stream_is_capturing)(CuStream, int* status) = nullptr;
+  int (*stream_get_ctx)(CuStream, CuContext*) = nullptr;
   int (*event_create)(CuEvent*, unsigned flags) = nullptr;
   int (*event_destroy)(CuEvent) = nullptr;
   int (*event_record)(CuEvent, CuStream) = nullptr;

@@ -12,8 +12,8 @@ Api load() {
   nccl.require("ncclGetErrorString", &api.get_error_string);
   api.check(api.get_version(&api.version), nullptr, "ncclGetVersion");
   if (api.version < kOldest) {
-    throw Error(Code::unsupported, nccl.where() + " has version " + std::to_string(api.version) +
-                                       ", and 2.18 is the oldest that this build works with");
+    throw Error(Code::unsupported,
+                nccl.where() + " is version " + api.version_text() + ", and 2.18 is the oldest that a2a works with");
   }
   nccl.require("ncclGetLastError", &api.get_last_error);
   nccl.require("ncclGetUniqueId", &api.get_unique_id);
@@ -36,6 +36,11 @@ Api load() {
 }
 
 }  // namespace
+
+std::string Api::version_text() const {
+  const int major = version / 10000, minor = version / 100 % 100, patch = version % 100;
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
 
 std::string Api::describe(Result result, Comm comm) const {
   std::string text = get_error_string(result);

@@ -43,6 +43,7 @@ static_assert(sizeof(Config) == 120);
 struct Api {
   DynamicLibrary library;
   int version = 0;  // 23203 is 2.32.3
+  std::string version_text() const;
 
   Result (*get_version)(int*) = nullptr;
   const char* (*get_error_string)(Result) = nullptr;

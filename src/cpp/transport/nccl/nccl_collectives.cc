@@ -1,11 +1,12 @@
 #include "transport/nccl/nccl_collectives.h"
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
-#include <utility>
 
 #include "a2a/work.h"
 #include "transport/nccl/cuda_driver.h"
@@ -22,7 +23,9 @@ enum class Means { group, alltoall, allgather };
 class NcclCollectives final : public device::Collectives {
  public:
   NcclCollectives(Comm comm, Rank rank, int size, bool ours)
-      : api_(api()), comm_(comm), rank_(rank), size_(size), ours_(ours) {}
+      : api_(api()), comm_(comm), rank_(rank), size_(size), ours_(ours) {
+    cuda().check(cuda().ctx_get_current(&context_), "cuCtxGetCurrent");
+  }
 
   ~NcclCollectives() override { abort({}); }
 
@@ -31,7 +34,9 @@ class NcclCollectives final : public device::Collectives {
     Config config;
     config.version = static_cast<uint32_t>(api_.version);
     std::unique_lock lock(mutex_);
-    const Result result = api_.comm_init_rank_config(&comm_, size_, id, rank_, &config);
+    Comm made = nullptr;
+    const Result result = api_.comm_init_rank_config(&made, size_, id, rank_, &config);
+    comm_ = made;
     settle(result, look, "ncclCommInitRankConfig", lock);
   }
 
@@ -62,6 +67,8 @@ class NcclCollectives final : public device::Collectives {
     return nullptr;
   }
 
+  void capturing() override { captured_ = true; }
+
   std::optional<std::string> failure() override {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || comm_ == nullptr) return std::nullopt;
@@ -72,22 +79,27 @@ class NcclCollectives final : public device::Collectives {
     return "NCCL reports " + api_.describe(state, comm_);
   }
 
-  // Nobody sits in a call of NCCL for long with the mutex, because our communicators do not block.
+  // A thread that is in a call of NCCL with the mutex soon leaves it: our communicators do not block. Others may, and
+  // are ended under the call, which NCCL allows.
   void abort(std::span<const Stream>) noexcept override {
-    const std::lock_guard lock(mutex_);
-    Comm comm = std::exchange(comm_, nullptr);
+    const std::unique_lock lock(mutex_, std::chrono::milliseconds(500));
+    Comm comm = comm_.exchange(nullptr);
     if (comm == nullptr) return;
-    if (ours_) {
+    if (!ours_) {
+      if (api_.comm_revoke != nullptr) api_.comm_revoke(comm, 0);
+    } else if (captured_) {
+      in_background([&api = api_, comm] { api.comm_abort(comm); });
+    } else {
       api_.comm_abort(comm);
-    } else if (api_.comm_revoke != nullptr) {
-      api_.comm_revoke(comm, 0);
     }
   }
 
   void close() override {
     std::unique_lock lock(mutex_);
     if (comm_ == nullptr) return;
-    if (ours_) {
+    if (ours_ && captured_) {
+      in_background([&api = api_, comm = comm_.exchange(nullptr)] { finalize(api, comm); });
+    } else if (ours_) {
       settle(api_.comm_finalize(comm_), looking(Deadline::after_seconds(30)), "ncclCommFinalize", lock);
       api_.check(api_.comm_destroy(comm_), nullptr, "ncclCommDestroy");
     }
@@ -95,6 +107,28 @@ class NcclCollectives final : public device::Collectives {
   }
 
  private:
+  // NCCL gives up a communicator, and returns, when the last graph with one of its operations is destroyed. The program
+  // may keep one for ever, so nobody waits for that. Without a thread the communicator stays.
+  template <class Call>
+  void in_background(Call call) noexcept {
+    try {
+      std::thread([call, context = context_] {
+        cuda().ctx_push_current(context);  // NCCL would come to the first device, and have the driver set that up
+        call();
+      }).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+
+  static void finalize(const Api& api, Comm comm) {
+    Result state = api.comm_finalize(comm);
+    while (state == Result::in_progress) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      if (api.comm_get_async_error(comm, &state) != Result::success) return;
+    }
+    state == Result::success ? api.comm_destroy(comm) : api.comm_abort(comm);
+  }
+
   Means means_of(Op op) const {
     if (op == Op::allgather) return Means::allgather;
     return op == Op::alltoall && api_.alltoall != nullptr ? Means::alltoall : Means::group;
@@ -125,7 +159,7 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  void group(const Batch& batch, Stream stream, std::unique_lock<std::mutex>& lock) {
+  void group(const Batch& batch, Stream stream, std::unique_lock<std::timed_mutex>& lock) {
     api_.check(api_.group_start(), comm_, "ncclGroupStart");
     Result first = Result::success;  // an error must not leave the group open
     const char* call = "ncclGroupEnd";
@@ -157,7 +191,8 @@ class NcclCollectives final : public device::Collectives {
   }
 
   // A call that does not block may go on after it has returned, and nothing may be enqueued behind it before its end.
-  void settle(Result result, const std::function<void()>& look, const char* call, std::unique_lock<std::mutex>& lock) {
+  void settle(Result result, const std::function<void()>& look, const char* call,
+              std::unique_lock<std::timed_mutex>& lock) {
     using Clock = Deadline::Clock;
     api_.check(result, comm_, call);
     if (result != Result::in_progress) return;
@@ -180,11 +215,13 @@ class NcclCollectives final : public device::Collectives {
   }
 
   const Api& api_;
-  std::mutex mutex_;  // held while NCCL is called
-  Comm comm_;         // nullptr once let go
+  std::timed_mutex mutex_;  // held while NCCL is called
+  std::atomic<Comm> comm_;  // nullptr once let go
+  CuContext context_ = nullptr;
   const Rank rank_;
   const int size_;
   const bool ours_;
+  std::atomic<bool> captured_{false};  // a graph may have its operations
 };
 
 }  // namespace

@@ -17,10 +17,7 @@ class NcclVendor final : public device::Vendor {
  public:
   explicit NcclVendor(const Api& loaded) : api_(loaded) { cuda(); }
 
-  std::string version() const override {
-    const int major = api_.version / 10000, minor = api_.version / 100 % 100, patch = api_.version % 100;
-    return "NCCL " + std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
-  }
+  std::string version() const override { return "NCCL " + api_.version_text(); }
 
   std::unique_ptr<Device> device(int index) override { return std::make_unique<CudaDevice>(index); }
 
