@@ -63,7 +63,7 @@ def killed_joining(chance: random.Random) -> Report:
         return Report("right")  # they had all that they need of it
     in_time = [end for end in survivors if not late(end)]
     reports = [judge([end], ("PeerLostError", "TimeoutError"), [f"rank {victim}"], since=when[0]) for end in in_time]
-    return worse(Report("clear"), *reports)
+    return worse(*reports, Report("clear"))
 
 
 @row("over TCP: ends by an exception, exits, or drops it", "raise by name, p99 <= 1 s", 4, 150, within=1.0)
