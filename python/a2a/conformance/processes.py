@@ -200,7 +200,9 @@ def _fork(body: Callable[[], None]) -> int:
         if os.getppid() != parent:
             os._exit(1)
         os.setpgid(0, 0)  # Ctrl-C is the runner's, who ends the ranks
-        faulthandler.disable()  # a crash is a result
+        faulthandler.disable()  # a crash is a result, which handlers of a framework would put off
+        for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+            signal.signal(number, signal.SIG_DFL)
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)
