@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,15 +16,18 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 def assert_none_after(
     number: signal.Signals, command: Sequence[str], processes: int, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Interrupts the command once it has so many processes, its own among them, and sees all of them end."""
+    """Interrupts the command once it has so many processes, its own among them, and sees all of them end, and none of
+    their files."""
     mark = f"A2A_CONFORMANCE_TEST={os.getpid()}-{time.monotonic_ns()}"
-    marked = {**environment, **dict([mark.split("=")])}
-    with subprocess.Popen(command, stdout=-3, stderr=-3, env=marked, start_new_session=True) as process:
-        wait_for(lambda: len(with_mark(mark)) >= processes, 60)
-        time.sleep(0.2)  # amid the exchanges
-        process.send_signal(number)
-        assert process.wait(20) == CODES[number]
-    wait_for(lambda: not with_mark(mark), 5)
+    with tempfile.TemporaryDirectory() as folder:
+        marked = {**environment, **dict([mark.split("=")]), "TMPDIR": folder}
+        with subprocess.Popen(command, stdout=-3, stderr=-3, env=marked, start_new_session=True) as process:
+            wait_for(lambda: len(with_mark(mark)) >= processes, 60)
+            time.sleep(0.2)  # amid the exchanges
+            process.send_signal(number)
+            assert process.wait(20) == CODES[number]
+        wait_for(lambda: not with_mark(mark), 5)
+        assert list(Path(folder).iterdir()) == []
 
 
 def with_mark(mark: str) -> list[str]:

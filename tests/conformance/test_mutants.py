@@ -254,8 +254,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 
 def library(build: Path, folder: Path, file: str, text: str) -> bytes:
-    """liba2a with another text in one of its files: the objects of the build, and one that is compiled anew. Without
-    optimisation, which would take most of the time."""
+    """liba2a with another text in one of its files: the objects of the build, and one that is compiled anew, in the
+    same way, so that the precompiled headers fit."""
     entries = json.loads((build / "compile_commands.json").read_text())
     command = next(
         one["command"] for one in entries if one["file"] == str(ROOT / file) and "a2a_objects" in one["command"]
@@ -263,7 +263,7 @@ def library(build: Path, folder: Path, file: str, text: str) -> bytes:
     source, output = folder / Path(file).name, str(folder / "mutant.o")
     source.write_text(text)
     *options, _, built, _, _ = shlex.split(command)  # ... -o built -c file
-    cmake_tools.run(*options, "-O0", "-iquote", str((ROOT / file).parent), "-o", output, "-c", str(source))
+    cmake_tools.run(*options, "-iquote", str((ROOT / file).parent), "-o", output, "-c", str(source))
     commands = cmake_tools.run("ninja", "-C", str(build), "-t", "commands", "a2a").splitlines()
     words = shlex.split(
         next(line for line in commands if " -shared " in line).removeprefix(": && ").removesuffix(" && :")

@@ -12,6 +12,7 @@ import pickle
 import secrets
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,12 +91,33 @@ def attempt(call: Callable[..., Any], *args: Any, right: Callable[[], bool] = la
     return Answer("right" if right() else "wrong", now, seconds=now - begin)
 
 
-def connect(rank: int, size: int, job: str, timeout: float = 30.0) -> a2a.Communicator:
-    return a2a.init(rank=rank, size=size, job=job, timeout=timeout)
+def connect(rank: int, size: int, job: str, timeout: float = 30.0, secret: str = "") -> a2a.Communicator:
+    """Of ranks on one host, or, where the job is a network_job(), of ranks that TCP connects: they take turns to be on
+    one of two hosts."""
+    if not between_hosts(job):
+        return a2a.init(rank=rank, size=size, job=job, timeout=timeout)
+    os.environ["A2A_HOSTS"] = ",".join("ab"[r % 2] for r in range(size))
+    address, _, name = job.removeprefix(_NETWORK).partition("/")
+    meeting = a2a.TcpBootstrap(rank, size, address, job=name, secret=secret or name, timeout=timeout)
+    return a2a.init(rank=rank, size=size, bootstrap=meeting, timeout=timeout)
 
 
 def job_name() -> str:
     return f"fault-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+_NETWORK = "tcp://"
+
+
+def between_hosts(job: str) -> bool:
+    return job.startswith(_NETWORK)
+
+
+def network_job() -> str:
+    """A job whose ranks meet and exchange over TCP, at a free port of this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"{_NETWORK}127.0.0.1:{probe.getsockname()[1]}/{job_name()}"
 
 
 def exchange(comm: a2a.Communicator, count: int, round_: int = 0) -> bool:

@@ -22,6 +22,8 @@ FAMILIES = (
     "lifetime",
     "joining",
     "threads",
+    "network",
+    "views",
     "soak",
 )
 _MOST_FAILURES = 5  # shown of a row

@@ -13,7 +13,14 @@ import pytest
 _SOURCE = Path(__file__).parents[2]
 # test_scorecard.py takes liba2a from there, with the points at which it strikes ranks.
 # Optimised a little: most of the time goes into compiling, and what is installed is optimised fully.
-_OPTIONS = ("-G", "Ninja", "-DA2A_BUILD_TESTS=ON", "-DA2A_FAULTS=ON", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
+_OPTIONS = (
+    "-G",
+    "Ninja",
+    "-DA2A_BUILD_TESTS=ON",
+    "-DA2A_FAULTS=ON",
+    "-DA2A_PRECOMPILE=ON",
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
+)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 QUICK_TASKS = 800
 """Of each framework and number of ranks."""
 _MOST_RANKS = 8
-_TRANSPORTS = ("shm", "threads", "mpi", "nccl", "hccl")
+_TRANSPORTS = ("shm", "threads", "tcp", "mpi", "nccl", "hccl")
 _PEERS = ("gloo", "paddle-gloo", "mpi4py")
 
 _DESCRIPTION = """\

@@ -32,8 +32,8 @@ class Place:
     ranks: int
     job: str
     """A name that no other session has."""
-    folder: Path
-    """For files that are gone after the session."""
+    folder: Path | None
+    """For files that are gone after the session, where the way has one."""
     ports: tuple[int, ...]
     """Free ones on this host, one more than ranks."""
 
@@ -57,6 +57,8 @@ class Way:
     ranks learn their number from the group that they join."""
     frameworks: tuple[str, ...] = ()
     """The only ones that it takes; () for all."""
+    folder: bool = False
+    """Whether its ranks need one to meet in."""
     refusal: str = "(?!)"
     """A pattern of errors that mean "not supported", beside NotImplementedError."""
 
@@ -87,6 +89,18 @@ def _over_mpi(rank: int, place: Place) -> Iterator[Any]:
         yield comm
 
 
+@contextlib.contextmanager
+def _over_tcp(rank: int, place: Place) -> Iterator[Any]:
+    """The same over a2a's own TCP."""
+    os.environ["A2A_HOSTS"] = ",".join("ab"[rank % 2] for rank in range(place.ranks))
+    secret = place.job.encode()  # which nobody else has heard of
+    meeting = a2a.TcpBootstrap(
+        rank, place.ranks, f"127.0.0.1:{place.ports[0]}", job=place.job, secret=secret, timeout=OPERATION_SECONDS
+    )
+    with a2a.init(rank, place.ranks, timeout=OPERATION_SECONDS, bootstrap=meeting) as comm:
+        yield comm
+
+
 def _on_devices(memory: str) -> Way:
     """Rank r has device r."""
 
@@ -106,6 +120,7 @@ def _on_devices(memory: str) -> Way:
 def _gloo(rank: int, place: Place) -> Iterator[Any]:
     dist = importlib.import_module("torch.distributed")
     limit = datetime.timedelta(seconds=OPERATION_SECONDS)
+    assert place.folder is not None
     store = f"file://{place.folder / 'store'}"
     dist.init_process_group("gloo", store, rank=rank, world_size=place.ranks, timeout=limit)
     yield None
@@ -144,6 +159,7 @@ def _lacks(module: str, program: str = "") -> Callable[[], str]:
 TRANSPORTS = {
     "shm": Way(_shared_memory, OWN),
     "threads": Way(None, OWN, launcher="threads"),
+    "tcp": Way(_over_tcp, OWN),
     "mpi": Way(_over_mpi, OWN, mpiexec.missing, launcher="mpiexec"),
     "nccl": _on_devices("cuda"),
     "hccl": _on_devices("npu"),
@@ -154,6 +170,7 @@ PEERS = {
         {"torch": "torch.distributed"},
         _lacks("torch"),
         frameworks=("torch",),
+        folder=True,
         refusal="Invalid scalar type|has no attribute",
     ),
     "paddle-gloo": Way(

@@ -18,7 +18,7 @@ def main(path: Path, rank: int = -1) -> None:
     die_with_parent()
     given = json.loads(path.read_text(encoding="utf-8"))
     os.kill(given["runner"], 0)  # an error when it, and with it our parent, is gone already
-    place = Place(given["ranks"], given["job"], path.parent, ())
+    place = Place(given["ranks"], given["job"], None, ())
     cases = [Case(facts) for facts in given["cases"]]
     tasks = [Task(cases[at], dtype, tuple(names), tuple(frameworks)) for at, dtype, names, frameworks in given["tasks"]]
     preload(tasks, WAYS[given["how"]])

@@ -80,16 +80,20 @@ class Processes:
         self.children: list[Child] = []
 
     def __enter__(self) -> Processes:
-        self._folder = tempfile.TemporaryDirectory(prefix="a2a-conformance-")
         job = f"conformance-{secrets.token_hex(8)}"
-        try:
-            self._start(Place(self._ranks, job, Path(self._folder.name), _free_ports(self._ranks + 1)))
-        except BaseException:
-            self.__exit__()
-            raise
+        with contextlib.ExitStack() as stack:
+            folder = None
+            if WAYS[self._how].folder:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="a2a-conformance-")))
+            stack.callback(self._end)
+            self._start(Place(self._ranks, job, folder, _free_ports(self._ranks + 1)), stack)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
         if WAYS[self._how].launcher == "mpiexec":  # it is told first, because it alone knows all of its descendants
             for number in (0, signal.SIGTERM):
                 for child in self.children:
@@ -97,18 +101,18 @@ class Processes:
                 _wait_for(self.children, 1.0)
         for child in self.children:
             child.close()
-        self._folder.cleanup()
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: Place, stack: contextlib.ExitStack) -> None:
         everyone = range(self._ranks)
         launcher = WAYS[self._how].launcher
         if launcher in ("fork", "threads"):
             preload(self._tasks, WAYS[self._how])
         if launcher == "mpiexec":
-            command = self._mpiexec(place)
+            file = stack.enter_context(self._session(place))
+            command = mpiexec.command(self._ranks, "-m", LAUNCHED, file)
             self.children.append(Child(_fork(lambda: os.execvp(command[0], command)), everyone, launcher=True))
         elif launcher == "exec":
-            file = self._write_session(place)
+            file = stack.enter_context(self._session(place))
             for rank in everyone:
                 program = [sys.executable, "-m", LAUNCHED, file, str(rank)]
                 self.children.append(Child(_fork(partial(os.execv, sys.executable, program)), [rank]))
@@ -138,12 +142,10 @@ class Processes:
         for thread in threads:
             thread.join()
 
-    def _mpiexec(self, place: Place) -> list[str]:
-        return mpiexec.command(self._ranks, "-m", LAUNCHED, self._write_session(place))
-
-    def _write_session(self, place: Place) -> str:
-        """For ranks that are other programs: a2a.conformance.launched reads it."""
-        file = place.folder / "session.json"
+    @contextlib.contextmanager
+    def _session(self, place: Place) -> Iterator[str]:
+        """For ranks that are other programs: the path of a file that a2a.conformance.launched reads. It is in no
+        folder, so that it cannot outlive this process, however that ends."""
         cases = list({id(task.case): task.case for task in self._tasks}.values())
         number = {id(case): at for at, case in enumerate(cases)}
         given = {
@@ -155,8 +157,10 @@ class Processes:
             "cases": [case.facts for case in cases],
             "tasks": [[number[id(task.case)], task.dtype, task.signatures, task.frameworks] for task in self._tasks],
         }
-        file.write_text(json.dumps(given), encoding="utf-8")
-        return str(file)
+        with os.fdopen(os.memfd_create("a2a-conformance"), "w", encoding="utf-8") as file:
+            json.dump(given, file)
+            file.flush()
+            yield f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
 def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: str) -> None:
@@ -196,7 +200,9 @@ def _fork(body: Callable[[], None]) -> int:
         if os.getppid() != parent:
             os._exit(1)
         os.setpgid(0, 0)  # Ctrl-C is the runner's, who ends the ranks
-        faulthandler.disable()  # a crash is a result
+        faulthandler.disable()  # a crash is a result, which handlers of a framework would put off
+        for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+            signal.signal(number, signal.SIG_DFL)
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)

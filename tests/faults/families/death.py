@@ -9,14 +9,29 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import a2a
 
-from ..harness import KILLED, Answer, Board, NotRun, Report, arm, attempt, connect, job_name, judge, run, works, worse
+from ..harness import (
+    KILLED,
+    Answer,
+    Board,
+    NotRun,
+    Report,
+    arm,
+    attempt,
+    between_hosts,
+    connect,
+    job_name,
+    judge,
+    run,
+    works,
+    worse,
+)
 from ..rows import row
 
 LOST = ("PeerLostError",)
@@ -63,11 +78,20 @@ def kill_at_random(victim: int, board: Board, chance: random.Random, when: list[
 
 @row("killed at a random moment of an exchange", "raise by name, p99 <= 50 ms", 12, 1000, within=0.05)
 def killed(chance: random.Random) -> Report:
-    n, way, when = chance.choice([2, 3, 4, 8]), chance.choice(WAYS), list[float]()
+    return killed_in(job_name(), WAYS, chance)
+
+
+def killed_in(job: str, ways: Sequence[Way], chance: random.Random) -> Report:
+    n, way, when = chance.choice([2, 3, 4, 8]), chance.choice(ways), list[float]()
     victim, board = chance.randrange(n), Board(n)
     during = kill_at_random(victim, board, chance, when)
-    ends = run(n, exchange_for_ever, n, job_name(), board, way, during=during)
-    return judge(ends, LOST, [f"rank {victim} (pid"], since=when[0], but=[victim])
+    ends = run(n, exchange_for_ever, n, job, board, way, during=during)
+    return judge(ends, LOST, [named(victim, job)], since=when[0], but=[victim])
+
+
+def named(rank: int, job: str) -> str:
+    """How an error names a rank that is missed."""
+    return f"rank {rank} (" if between_hosts(job) else f"rank {rank} (pid"
 
 
 # ---- in each phase ---------------------------------------------------------------------------------------------------
@@ -232,10 +256,14 @@ def leave(rank: int, n: int, job: str, leaver: int, how: str, left: Board) -> An
 
 @row("ends by an exception, exits, or drops it", "raise by name, p99 <= 1 s", 6, 600, within=1.0)
 def leaves(chance: random.Random) -> Report:
+    return leaves_in(job_name(), chance)
+
+
+def leaves_in(job: str, chance: random.Random) -> Report:
     n, how, left = chance.choice([2, 3, 4]), chance.choice(["exit", "exception", "dropped"]), Board(1)
     leaver = chance.randrange(n)
-    ends = run(n, leave, n, job_name(), leaver, how, left)
-    report = judge(ends, LOST, [f"rank {leaver} (pid"], since=left.words[0] / 1e9, but=[leaver])
+    ends = run(n, leave, n, job, leaver, how, left)
+    report = judge(ends, LOST, [named(leaver, job)], since=left.words[0] / 1e9, but=[leaver])
     return worse(report, Report("clear" if ends[leaver].status in (0, 3) else "crash"))
 
 
@@ -249,16 +277,20 @@ def close_early(rank: int, n: int, job: str, leaver: int) -> list[Answer]:
 
 @row("closes while the others go on", "raise by name, p99 <= 1 s", 4, 500, within=1.0)
 def closes(chance: random.Random) -> Report:
+    return closes_in(job_name(), chance)
+
+
+def closes_in(job: str, chance: random.Random) -> Report:
     n = chance.choice([2, 3, 4])
     leaver = chance.randrange(n)
     begin = time.monotonic()
-    ends = run(n, close_early, n, job_name(), leaver)
+    ends = run(n, close_early, n, job, leaver)
     # Whoever is late finds that another rank has broken the communicator already.
     late = [end for end in ends if end.rank != leaver and end.answers[0].error == "PeerLostError"]
     words = [f"rank {leaver} calls close", "calls barrier"]
     first = judge(ends, ["MismatchError"], words, since=begin, but=[end.rank for end in late])
-    second = judge(ends, LOST, [f"rank {leaver} (pid"], but=[leaver], at=1)
-    return worse(first, second, *(judge([end], LOST, [f"rank {leaver} (pid"]) for end in late))
+    second = judge(ends, LOST, [named(leaver, job)], but=[leaver], at=1)
+    return worse(first, second, *(judge([end], LOST, [named(leaver, job)]) for end in late))
 
 
 # ---- leftovers -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import random
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,20 @@ import numpy as np
 
 import a2a
 
-from ..harness import Answer, End, NotRun, Report, attempt, connect, exchange, job_name, judge, run, worse
+from ..harness import (
+    Answer,
+    End,
+    NotRun,
+    Report,
+    attempt,
+    between_hosts,
+    connect,
+    exchange,
+    job_name,
+    judge,
+    run,
+    worse,
+)
 from ..rows import row
 from .death import WAYS, Way
 
@@ -78,8 +91,12 @@ def disagree_in_counts(rank: int, n: int, job: str, seed: str, way: Way) -> list
 
 @row("counts differ", "MismatchError naming both, nothing silent", 100, 2500)
 def counts(chance: random.Random) -> list[Report]:
-    n, way, seed = chance.choice([2, 3, 4]), chance.choice(WAYS), str(chance.random())
-    ends = run(n, disagree_in_counts, n, job_name(), seed, way)
+    return counts_in(job_name(), WAYS, chance)
+
+
+def counts_in(job: str, ways: Sequence[Way], chance: random.Random) -> list[Report]:
+    n, way, seed = chance.choice([2, 3, 4]), chance.choice(ways), str(chance.random())
+    ends = run(n, disagree_in_counts, n, job, seed, way)
     again, most = random.Random(seed), max(way[1] // 64, 5)
 
     def judge_round(i: int) -> Report:
@@ -112,6 +129,7 @@ def call_of(operation: str, dtype: str) -> Call:
         "exchange": lambda c: c.exchange(zeros(c), equal(c)),
         "global_scatter": lambda c: c.global_scatter(zeros(c), equal(c), equal(c)),
         "global_gather": lambda c: c.global_gather(zeros(c), equal(c), equal(c)),
+        "allgather_views": lambda c: c.allgather_views(c.empty(c.size * 40, dtype)).release(),
         "barrier": lambda c: c.barrier(),
         "split": lambda c: c.split(0),
         "group": lambda c: c.group([0]),
@@ -120,20 +138,25 @@ def call_of(operation: str, dtype: str) -> Call:
 
 
 TENSOR_CALLS = ["alltoall", "allgather", "alltoall_list", "exchange", "global_scatter", "global_gather"]
-ALL_CALLS = [*TENSOR_CALLS, "barrier", "split", "group"]
+ON_ONE_HOST = "allgather_views"
 DTYPES = ["float32", "int32", "uint32", "float64", "int64", "complex64", "float16", "int16", "uint8", "bool"]
 
 
-def odd_rounds(aspect: str, n: int, seed: str) -> list[tuple[int, tuple[str, str], tuple[str, str]]]:
+def calls(job: str, *more: str) -> list[str]:
+    """Those with a tensor that ranks of this job have, and ``more``."""
+    return [*TENSOR_CALLS, *([] if between_hosts(job) else [ON_ONE_HOST]), *more]
+
+
+def odd_rounds(aspect: str, n: int, job: str, seed: str) -> list[tuple[int, tuple[str, str], tuple[str, str]]]:
     """For each round who is odd, what it calls, what the others call: (operation, dtype)."""
     chance, rounds = random.Random(seed), []
     for _ in range(ROUNDS):
         if aspect == "dtype":
-            operation = chance.choice(TENSOR_CALLS)
+            operation = chance.choice(calls(job))
             mine, theirs = chance.sample(DTYPES, 2)
             rounds.append((chance.randrange(n), (operation, mine), (operation, theirs)))
         else:
-            one, other = chance.sample(ALL_CALLS, 2)
+            one, other = chance.sample(calls(job, "barrier", "split", "group"), 2)
             rounds.append((chance.randrange(n), (one, "float32"), (other, "float32")))
     return rounds
 
@@ -141,7 +164,7 @@ def odd_rounds(aspect: str, n: int, seed: str) -> list[tuple[int, tuple[str, str
 def call_differently(rank: int, n: int, job: str, aspect: str, seed: str) -> list[Answer]:
     comm = connect(rank, n, job)
     answers = []
-    for odd, mine, theirs in odd_rounds(aspect, n, seed):
+    for odd, mine, theirs in odd_rounds(aspect, n, job, seed):
         answers.append(attempt(call_of(*(mine if rank == odd else theirs)), comm))
         if not exchange(comm, 10):
             answers[-1].kind = "wrong"
@@ -149,10 +172,10 @@ def call_differently(rank: int, n: int, job: str, aspect: str, seed: str) -> lis
     return answers
 
 
-def whole_calls(aspect: str, chance: random.Random) -> list[Report]:
+def whole_calls(aspect: str, chance: random.Random, job: str) -> list[Report]:
     n, seed = chance.choice([2, 3, 4]), str(chance.random())
-    ends = run(n, call_differently, n, job_name(), aspect, seed)
-    rounds = odd_rounds(aspect, n, seed)
+    ends = run(n, call_differently, n, job, aspect, seed)
+    rounds = odd_rounds(aspect, n, job, seed)
 
     def judge_round(i: int) -> Report:
         odd, mine, theirs = rounds[i]
@@ -164,28 +187,28 @@ def whole_calls(aspect: str, chance: random.Random) -> list[Report]:
 
 @row("dtype differs", "MismatchError naming both, nothing silent", 100, 2500)
 def dtypes(chance: random.Random) -> list[Report]:
-    return whole_calls("dtype", chance)
+    return whole_calls("dtype", chance, job_name())
 
 
 @row("operation differs", "MismatchError naming both, nothing silent", 100, 2500)
 def operations(chance: random.Random) -> list[Report]:
-    return whole_calls("operation", chance)
+    return whole_calls("operation", chance, job_name())
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
 
 
-def orders_of(seed: str) -> tuple[list[str], list[str]]:
+def orders_of(job: str, seed: str) -> tuple[list[str], list[str]]:
     """What rank 0 calls, in this order, and what all others call; different at every place."""
     chance = random.Random(seed)
-    usual = chance.sample(ALL_CALLS[:7], chance.randint(2, 7))
+    usual = chance.sample(calls(job, "barrier"), chance.randint(2, 7))
     shift = chance.randrange(1, len(usual))
     return [*usual[shift:], *usual[:shift]], usual
 
 
 def call_in_order(rank: int, n: int, job: str, seed: str) -> list[Answer]:
     comm = connect(rank, n, job)
-    odd, usual = orders_of(seed)
+    odd, usual = orders_of(job, seed)
     answers = [attempt(call_of(name, "float32"), comm) for name in (odd if rank == 0 else usual)]
     if not exchange(comm, 10):
         answers[-1].kind = "wrong"
@@ -195,9 +218,13 @@ def call_in_order(rank: int, n: int, job: str, seed: str) -> list[Answer]:
 
 @row("order of calls differs", "MismatchError naming both, p99 <= 100 ms", 20, 2000, within=0.1)
 def orders(chance: random.Random) -> list[Report]:
+    return orders_in(job_name(), chance)
+
+
+def orders_in(job: str, chance: random.Random) -> list[Report]:
     n, seed = chance.choice([2, 3, 4]), str(chance.random())
-    ends = run(n, call_in_order, n, job_name(), seed)
-    odd, usual = orders_of(seed)
+    ends = run(n, call_in_order, n, job, seed)
+    odd, usual = orders_of(job, seed)
 
     def judge_round(i: int) -> Report:
         report = judge(ends, MISMATCH, [f"rank 0 calls {odd[i]}", f"calls {usual[i]}"], at=i)
@@ -266,27 +293,27 @@ def miss_a_call(rank: int, n: int, job: str, odd: int, other_group: bool) -> Ans
     return answer
 
 
-def missing(chance: random.Random, other_group: bool) -> Report:
+def missing(chance: random.Random, other_group: bool, job: str) -> Report:
     n = chance.choice([2, 3, 4])
     odd = chance.randrange(n)
-    ends = run(n, miss_a_call, n, job_name(), odd, other_group)
-    report = judge(ends, ["TimeoutError"], [f"rank {odd} (pid", "last operation barrier #"], but=[odd])
+    ends = run(n, miss_a_call, n, job, odd, other_group)
+    report = judge(ends, ["TimeoutError"], [f"rank {odd} (", "last operation barrier #"], but=[odd])
     report.seconds = max(end.value.seconds for end in ends if isinstance(end.value, Answer))
     if not other_group:
         return report
-    others = [f"rank {rank} (pid" for rank in range(n) if rank != odd]
+    others = [f"rank {rank} (" for rank in range(n) if rank != odd]
     alone = judge(ends, ["TimeoutError"], [*others, "last operation none"], but=[r for r in range(n) if r != odd])
     return worse(report, alone)
 
 
 @row("a call is missing", "TimeoutError naming each last operation", 3, 150, exactly=0.3)
 def never_called(chance: random.Random) -> Report:
-    return missing(chance, other_group=False)
+    return missing(chance, other_group=False, job=job_name())
 
 
 @row("a call went to another group", "TimeoutError naming each last operation", 3, 150, exactly=0.3)
 def called_elsewhere(chance: random.Random) -> Report:
-    return missing(chance, other_group=True)
+    return missing(chance, other_group=True, job=job_name())
 
 
 # ---- refused ---------------------------------------------------------------------------------------------------------
@@ -296,7 +323,7 @@ def refuse(rank: int, n: int, job: str, seed: str) -> list[Answer]:
     comm = connect(rank, n, job)
     chance, answers = random.Random(seed), []
     for _ in range(ROUNDS):
-        odd, operation = chance.randrange(n), chance.choice(TENSOR_CALLS)
+        odd, operation = chance.randrange(n), chance.choice(calls(job))
         if rank != odd:
             answers.append(attempt(call_of(operation, "float32"), comm))
         elif chance.random() < 0.5:
@@ -312,8 +339,12 @@ def refuse(rank: int, n: int, job: str, seed: str) -> list[Answer]:
 
 @row("arguments refused on one rank", "every peer raises, naming it", 50, 2500)
 def refused(chance: random.Random) -> list[Report]:
+    return refused_in(job_name(), chance)
+
+
+def refused_in(job: str, chance: random.Random) -> list[Report]:
     n, seed = chance.choice([2, 3, 4]), str(chance.random())
-    ends = run(n, refuse, n, job_name(), seed)
+    ends = run(n, refuse, n, job, seed)
     again = random.Random(seed)
 
     def judge_round(i: int) -> Report:

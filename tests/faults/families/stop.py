@@ -6,12 +6,13 @@ import os
 import random
 import signal
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
 from ..harness import Answer, Board, End, Report, attempt, connect, job_name, judge, run
 from ..rows import row
-from .death import WAYS, meet, meeting_point, pick, take_part
+from .death import WAYS, Way, meet, meeting_point, named, pick, take_part
 
 DEADLINE, JOINING = 0.5, 1.5
 LATE = ("TimeoutError",)
@@ -27,10 +28,10 @@ def _stopped(pid: int, limit: float = 20.0) -> bool:
     return False
 
 
-def wait_in_vain(rank: int, n: int, job: str, victim: int, board: Board, path: int) -> Answer:
-    os.environ.update(WAYS[path][0])
+def wait_in_vain(rank: int, n: int, job: str, victim: int, board: Board, way: Way) -> Answer:
+    os.environ.update(way[0])
     comm = connect(rank, n, job)
-    size = n * WAYS[path][1]
+    size = n * way[1]
     send, recv = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
     comm.alltoall(send, recv)
     board.words[rank] = 1
@@ -46,6 +47,10 @@ def _slowest(ends: list[End], victim: int) -> float:
 
 @row("stopped before an exchange", "raise by name at the deadline +-10 %", 2, 100, exactly=DEADLINE)
 def stopped(chance: random.Random) -> Report:
+    return stopped_in(job_name(), WAYS, ["alive but stopped"], chance)
+
+
+def stopped_in(job: str, ways: Sequence[Way], words: list[str], chance: random.Random) -> Report:
     n = chance.choice([2, 3, 4])
     victim, board = chance.randrange(n), Board(n)
 
@@ -58,8 +63,8 @@ def stopped(chance: random.Random) -> Report:
         time.sleep(DEADLINE + 0.3)
         os.kill(pids[victim], signal.SIGKILL)
 
-    ends = run(n, wait_in_vain, n, job_name(), victim, board, chance.randrange(len(WAYS)), during=during)
-    report = judge(ends, LATE, [f"rank {victim} (pid", "alive but stopped"], but=[victim])
+    ends = run(n, wait_in_vain, n, job, victim, board, chance.choice(ways), during=during)
+    report = judge(ends, LATE, [named(victim, job), *words], but=[victim])
     report.seconds = _slowest(ends, victim)
     return report
 

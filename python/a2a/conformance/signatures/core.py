@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import _core, quantized_all_reduce
+from ... import _core, quantized_all_reduce, testing
 from ._signature import DEVICES, HOST, Call, Signature, equal, packed, register, rows
 
 SIGNATURES: list[Signature] = []
 signature = register(SIGNATURES)
+_FRAMEWORKS = ("numpy", "torch", "paddle", "jax")
+"""Those that views may be tensors of."""
 
 
 def _alltoallv(c: Call) -> tuple[Any, ...]:
@@ -112,6 +114,15 @@ def _(c: Call) -> None:
     part = np.split(c.recv, c.case.ranks)[c.rank]
     part[...] = c.send
     c.group.allgather(part, c.recv)
+
+
+@signature("core.allgather_views", "allgather", out=False, parts=True, memory=HOST)
+def _(c: Call) -> list[Any]:
+    seen = _core.describe_tensor(c.send)
+    mine = c.group.empty(seen["shape"], seen["dtype"], like="a2a")
+    testing.as_bytes(mine)[...] = testing.as_bytes(c.send)
+    looks = seen["framework"] if seen["framework"] in _FRAMEWORKS else "a2a"
+    return list(c.group.allgather_views(mine, looks))
 
 
 @signature("core.plan_allgather", "allgather")
