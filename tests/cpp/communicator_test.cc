@@ -153,6 +153,42 @@ TEST("every path: ring only, direct from the first byte, process_vm_readv from t
   unsetenv("A2A_SHM_STREAM_MIN");
 }
 
+TEST("what all ranks get alike: parts of any size, several operations in flight") {
+  setenv("A2A_SHM_CMA", "0", 1);
+  setenv("A2A_SHM_DIRECT_MIN", "81", 1);
+  everywhere(7, [](Communicator& comm) {
+    const auto n = static_cast<size_t>(comm.size());
+    constexpr size_t kInFlight = 3;
+    struct Operation {
+      std::vector<std::byte> send, recv;
+      std::shared_ptr<a2a::Work> work;
+    };
+    std::vector<Operation> operations;
+    // Up and down, so that what serves one operation must not serve the next, and has to grow.
+    for (const size_t bytes : {100, 40'000, 50'000, 300'000, 0, 299'999, 7, 60'000, 1'048'576, 1'048'577, 20'000}) {
+      auto& [send, recv, work] = operations.emplace_back();
+      for (size_t b = 0; b < bytes; ++b) send.push_back(pattern(comm.rank(), 0, bytes, b));
+      recv.resize(n * bytes);
+      const void* from = send.data();
+      void* to = recv.data();
+      work = comm.start(a2a::Plan::allgather(comm.rank(), comm.size(), bytes), {&from, 1}, {&to, 1}, {});
+      if (operations.size() % kInFlight == 0) work->wait();
+    }
+    for (auto& [send, recv, work] : operations) {
+      work->wait();
+      const check::Note note("bytes", send.size());
+      std::vector<std::byte> expected;
+      for (Rank p = 0; p < comm.size(); ++p) {
+        for (size_t b = 0; b < send.size(); ++b) expected.push_back(pattern(p, 0, send.size(), b));
+      }
+      CHECK(recv == expected);
+    }
+    comm.close();
+  });
+  unsetenv("A2A_SHM_CMA");
+  unsetenv("A2A_SHM_DIRECT_MIN");
+}
+
 TEST("many operations in flight finish in order") {
   everywhere(3, [](Communicator& comm) {
     const auto n = static_cast<size_t>(comm.size());

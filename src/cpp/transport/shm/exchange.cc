@@ -18,6 +18,7 @@ void Exchange::begin(Batch&& batch) {
   error_.reset();
   received_bytes_ = 0;
   stores_ = Stores::cached;
+  for_all_ = {};
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
   std::span<const Run> all_sends = batch_.sends, all_recvs = batch_.recvs;
@@ -81,6 +82,7 @@ bool Exchange::post(Membership& m) {
   if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
   const Head& own = pair(m.rank()).mine;
   publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
+  copy_for_all(m);
   awaited_.reserve(pairs_.size());
   for (int step = 1; step < m.size(); ++step) {
     offer(m, send_peer(m.rank(), m.size(), step));

@@ -93,6 +93,8 @@ class Exchange final : public Work {
   bool only_unfinished(Rank peer) const;
   void copy_own();
   bool own_copied() const { return pair(rank_).in_left == 0; }
+  bool copy_pays(Kind kind) const;
+  void copy_for_all(Membership& m);
   void offer(Membership& m, Rank peer);
   Kind choose_kind(Membership& m, Rank peer) const;
   void describe_source(Membership& m, Rank peer, Kind kind, Head& head);
@@ -121,6 +123,7 @@ class Exchange final : public Work {
   std::vector<Rank> awaited_;          // peers whose bytes are not all here
   std::vector<Rank> unsettled_;        // peers that still stage or have not acknowledged
   std::vector<std::byte*> lists_;      // run lists in the segment
+  Run for_all_;                        // a copy in the segment of what goes to all peers alike, if there is one
   std::vector<std::string> quarrels_;  // disagreements with single peers
   std::optional<Error> error_;         // written before finished_
   size_t received_bytes_ = 0;          // in all

@@ -19,6 +19,16 @@ bool disjoint(std::span<const Run> a, std::span<const Run> b) {
   return a.empty() || b.empty() || last(a) <= first(b) || last(b) <= first(a);
 }
 
+// Whether every rank gets the same, as in an allgather.
+bool all_alike(std::span<const Run> sends, size_t ranks) {
+  if (sends.size() != ranks) return false;
+  for (size_t i = 0; i < ranks; ++i) {
+    const Run& run = sends[i];
+    if (run.peer != static_cast<Rank>(i) || run.data != sends[0].data || run.bytes != sends[0].bytes) return false;
+  }
+  return true;
+}
+
 void fill(StagingStores& stores, Cursor& source, std::byte* chunk, size_t bytes) {
   constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
   if (bytes < kMeasurable) return gather(source, chunk, bytes);
@@ -45,6 +55,32 @@ void Exchange::copy_own() {
     own.in_left = 0;
   } else {
     own.in_left -= copy(own.source, own.target, std::min(own.in_left, kCopyStep), stores_);
+  }
+}
+
+// Whether a copy in the segment for all peers takes less time than what this kind does for each of them. Writing it is
+// dear, because its lines have to come back from the caches of those who read them last time. With four ranks on two
+// CPUs it was worth it from 64 KiB on, with eight from 16, against chunks and against the kernel's copies; those win
+// again when all the copies do not fit into the caches.
+bool Exchange::copy_pays(Kind kind) const {
+  constexpr size_t kLeastSaved = size_t{80} << 10, kMost = size_t{1} << 20, kMostOfAll = size_t{4} << 20;
+  const size_t bytes = batch_.sends[0].bytes, ranks = pairs_.size();
+  if (ranks < 4 || bytes * (ranks - 2) < kLeastSaved || bytes > kMost) return false;
+  return kind == Kind::staged || (kind == Kind::remote && bytes * ranks <= kMostOfAll);
+}
+
+// What all peers get alike is copied once. Nobody waits for them to have read it: it stays as it is until the slots of
+// this operation are used again.
+void Exchange::copy_for_all(Membership& m) {
+  if (!all_alike(batch_.sends, pairs_.size())) return;
+  const Run& run = batch_.sends[0];
+  for (Rank peer = 0; peer < m.size() && run.bytes >= m.thresholds().direct(); ++peer) {
+    if (peer == rank_ || !copy_pays(choose_kind(m, peer))) continue;
+    if (for_all_.data == nullptr) {
+      for_all_ = {rank_, m.room_for_all(number(), run.bytes), run.bytes};
+      copy_bytes(for_all_.data, run.data, run.bytes);
+    }
+    pair(peer).source = {{&for_all_, 1}};
   }
 }
 
@@ -92,7 +128,7 @@ void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) 
     head.count = chunk ? 1 + *chunk : 0;
     return;
   }
-  p.out = Pair::Out::unacknowledged;
+  if (p.source.runs.data() != &for_all_) p.out = Pair::Out::unacknowledged;
   const auto where = [&](const Run& run) {
     return kind == Kind::shared ? m.arena().offset(run.data) : reinterpret_cast<uint64_t>(run.data);
   };

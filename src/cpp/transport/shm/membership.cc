@@ -25,8 +25,7 @@ class Graveyard {
  public:
   struct Grave {
     Host* host;
-    std::byte* block;
-    std::vector<std::byte*> chunks;
+    std::vector<std::byte*> in_segment, in_common;
     struct Mourner {
       std::shared_ptr<Neighbour> host;
       Block block;
@@ -56,8 +55,8 @@ class Graveyard {
     graves_.remove_if([this](Grave& grave) {
       if (grave.host->inherited()) return true;
       if (!std::ranges::all_of(grave.mourners, [this](auto& mourner) { return has_left(mourner); })) return false;
-      for (std::byte* chunks : grave.chunks) grave.host->common().release(chunks);
-      grave.host->arena().release(grave.block);
+      for (std::byte* memory : grave.in_common) grave.host->common().release(memory);
+      for (std::byte* memory : grave.in_segment) grave.host->arena().release(memory);
       return true;
     });
   }
@@ -123,11 +122,14 @@ Membership::~Membership() {
   Host& host = progress_->host();
   if (host.inherited()) return;
   leave(Left::dropped);
-  Graveyard::Grave grave{&host, reinterpret_cast<std::byte*>(&block_.words()), {}, {}};
+  Graveyard::Grave grave{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
+  for (const Room& room : rooms_) {
+    if (room.data != nullptr) grave.in_segment.push_back(room.data);
+  }
   for (Rank r = 0; r < size(); ++r) {
     if (r == rank_) continue;
     Peer& p = peer(r);
-    if (p.chunks.share() != nullptr) grave.chunks.push_back(p.chunks.share());
+    if (p.chunks.share() != nullptr) grave.in_common.push_back(p.chunks.share());
     grave.mourners.push_back({p.host, p.block, p.uid});
   }
   graveyard().add(std::move(grave), block_.words().uid);
@@ -138,6 +140,18 @@ Chunks& Membership::chunks_to_fill(Rank rank) {
   Chunks& chunks = peer(rank).chunks;
   if (chunks.share() == nullptr) chunks.bring(progress_->host().common().allocate(chunks.shape().share_bytes()));
   return chunks;
+}
+
+std::byte* Membership::room_for_all(uint64_t n, size_t bytes) {
+  constexpr size_t kSmallest = 4096;
+  Room& room = rooms_[n % kSlots];
+  if (room.bytes < bytes) {
+    if (room.data != nullptr) arena().release(room.data);
+    room = {};
+    const size_t rounded = std::bit_ceil(std::max(bytes, kSmallest));
+    room = {arena().allocate(rounded), rounded};
+  }
+  return room.data;
 }
 
 bool Membership::slot_free(Rank rank, uint64_t n) { return n <= kSlots || finished(rank, n - kSlots); }

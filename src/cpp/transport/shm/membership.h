@@ -1,6 +1,7 @@
 // A rank's place in one group: its own words, its peers' words, and the chunks between them. No operation lives here.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -57,6 +58,10 @@ class Membership {
   // The chunks shared with a peer; brings this rank's share the first time.
   Chunks& chunks_to_fill(Rank peer);
 
+  // Room in this rank's segment for what all peers get alike in operation n, whose slots are free. Peers may read there
+  // until they have finished it; it is used again by the operation that takes the same slots.
+  std::byte* room_for_all(uint64_t n, size_t bytes);
+
   // Whether the slot of operation n is free at this peer.
   bool slot_free(Rank peer, uint64_t n);
   // Whether this peer has finished operation n.
@@ -100,6 +105,11 @@ class Membership {
   Thresholds thresholds_;
   std::vector<Peer> peers_;
   std::vector<Rank> names_;
+  struct Room {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+  std::array<Room, kSlots> rooms_;
   bool threads_ = false;
   bool left_ = false;
 };

@@ -128,11 +128,15 @@ bool Progress::beside_peer() {
   return std::ranges::any_of(active_, [](Active* active) { return active->beside_peer(); });
 }
 
+void Progress::spread() {
+  for (Active* active : active_) active->spread();
+}
+
 void Progress::keep_apart() {
-  constexpr unsigned kWaitsPerSurvey = 64;  // a millisecond or so, when operations are short
+  constexpr unsigned kWaitsPerSurvey = 16;  // a fraction of a millisecond
   if (++waits_ % kWaitsPerSurvey != 0) return;
   std::lock_guard lock(mutex_);
-  for (Active* active : active_) active->spread();
+  spread();
 }
 
 bool Progress::look(Deadline deadline) {
@@ -145,6 +149,7 @@ bool Progress::look(Deadline deadline) {
   const bool ask_kernel = now - last_asked_ >= kSlice;
   if (ask_kernel) last_asked_ = now;
   for (size_t i = 0; i < active_.size(); ++i) active_[i]->check(now, ask_kernel);
+  if (crowded_) spread();
   return true;
 }
 

@@ -138,7 +138,9 @@ class Progress {
   };
   static void relax();
   bool beside_peer();  // with the mutex held
-  // From time to time has the communicators look at how the ranks are spread over the CPUs.
+  // Has the communicators look at how the ranks are spread over the CPUs, from time to time: in short waits here, in
+  // longer ones in look().
+  void spread();  // with the mutex held
   void keep_apart();
   // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths.
   bool look(Deadline deadline);
