@@ -11,11 +11,11 @@ inline constexpr size_t kLeastCalibrated = size_t{256} << 10;
 // From how many bytes on one copy by process_vm_readv takes less time of the CPU than two copies through chunks
 // that stay in the caches: the kernel looks up every page and copies in its own way, which is good on some processors
 // and slow on others. SIZE_MAX where it does not up to 1 MiB, or where it cannot be measured. A process measures once,
-// for about two milliseconds: the time of the CPU, so that others who use it do not count.
+// for some milliseconds: the time of the CPU, so that others who use it do not count.
 size_t kernel_copy_pays_from();
 
 // Whether that call is much slower when the target stands a few bytes further in its page than the source, as with the
-// `rep movsb` of AMD's processors (docs/performance.md). A process measures once, for less than a millisecond.
+// `rep movsb` of AMD's processors (docs/performance.md). A process measures once, for some milliseconds.
 bool kernel_copy_stumbles();
 
 }  // namespace a2a::shm

@@ -112,7 +112,7 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
     const auto in_segment = [&m](const Run& run) { return m.arena().contains(run.data, run.bytes); };
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
-  return host.reads_us && m.thresholds().remote(bytes) ? Kind::remote : Kind::staged;
+  return host.reads_us && m.remote_pays(bytes) ? Kind::remote : Kind::staged;
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.

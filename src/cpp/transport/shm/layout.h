@@ -114,6 +114,8 @@ struct alignas(2 * kCacheLine) RankBlock {
   // reader looks again after it copied from the owner's memory: 0 still means that the bytes were good.
   alignas(kCacheLine) typename A::template atomic<uint32_t> aborted;
   typename A::template atomic<uint32_t> left;  // Left; stored when the owner lets go of the communicator
+  // From how many bytes on the owner has found the kernel's copy the faster one; 0 before it has measured.
+  typename A::template atomic<uint64_t> kernel_copy_from;
   // By slot, for operations that are only compared: the number of one in which the owner has found a disagreement.
   // Stored after the text and before `done`.
   typename A::template atomic<uint64_t> quarrel[kSlots];

@@ -136,6 +136,18 @@ Membership::~Membership() {
   graveyard().sweep();
 }
 
+bool Membership::remote_pays(size_t bytes) {
+  return thresholds_.remote(bytes, [this] {
+    for (Rank r = 0; r < rank_; ++r) {
+      const uint64_t measured = peer(r).block.words().kernel_copy_from.load(std::memory_order_relaxed);
+      if (measured != 0) return static_cast<size_t>(measured);
+    }
+    const size_t measured = kernel_copy_pays_from();
+    block_.words().kernel_copy_from.store(measured, std::memory_order_relaxed);
+    return measured;
+  });
+}
+
 Chunks& Membership::chunks_to_fill(Rank rank) {
   Chunks& chunks = peer(rank).chunks;
   if (chunks.share() == nullptr) chunks.bring(progress_->host().common().allocate(chunks.shape().share_bytes()));

@@ -5,8 +5,6 @@
 #include <fstream>
 #include <string>
 
-#include "transport/shm/calibration.h"
-
 namespace a2a::shm {
 namespace {
 
@@ -42,7 +40,6 @@ Thresholds::Thresholds(const Surroundings& surroundings) {
   // time they are: that is why there is a size from which on the system call wins in any case.
   direct_ = bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus ? 16 : 8) * kKiB);
   remote_given_ = bytes_of("A2A_SHM_CMA_MIN");
-  least_remote_ = remote_given_.value_or(kLeastCalibrated);
   remote_otherwise_ = shared_cpus ? 2 * kMiB : SIZE_MAX;
   const int at_once = std::max(1, std::min(surroundings.ranks, surroundings.cpus));
   stream_ = bytes_of("A2A_SHM_STREAM_MIN").value_or(last_level_cache() / static_cast<size_t>(at_once));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "transport/shm/calibration.h"
 #include "transport/shm/neighbour.h"
 
 namespace a2a::shm {
@@ -15,10 +16,15 @@ class Thresholds {
 
   // The receiver copies straight from the sender's memory, which saves one of two copies and costs the sender a wait:
   // bytes of a pair from shared memory or within one process (A2A_SHM_DIRECT_MIN), and bytes of a pair from private
-  // memory with process_vm_readv (A2A_SHM_CMA_MIN). The first remote() that has to measure takes a few milliseconds.
+  // memory with process_vm_readv (A2A_SHM_CMA_MIN). The latter is asked for only when it matters from where the
+  // kernel's copy pays: `pays_from` returns that.
   size_t direct() const { return direct_; }
-  size_t remote() const;
-  bool remote(size_t bytes) const { return bytes >= least_remote_ && bytes >= remote(); }
+  template <class PaysFrom>
+  bool remote(size_t bytes, PaysFrom&& pays_from) const {
+    if (remote_given_) return bytes >= *remote_given_;
+    return bytes >= kLeastCalibrated && (bytes >= remote_otherwise_ || bytes >= pays_from());
+  }
+  size_t remote() const;  // with what this process measures, which takes a few milliseconds the first time
 
   // Bytes received by one rank in all: written past the caches (A2A_SHM_STREAM_MIN).
   size_t stream() const { return stream_; }
@@ -26,7 +32,7 @@ class Thresholds {
  private:
   size_t direct_, stream_;
   std::optional<size_t> remote_given_;
-  size_t least_remote_, remote_otherwise_;
+  size_t remote_otherwise_;
 };
 
 }  // namespace a2a::shm
