@@ -150,12 +150,12 @@ struct Launch {
 
 ncclResult_t prepare(const std::shared_ptr<NcclComm>& comm, std::vector<Enqueued>& calls, Launch& launch) {
   launch.comm = comm;
-  Operation messages{"ncclSend/ncclRecv", {}, {}, false, {}};
+  Operation messages{"ncclSend/ncclRecv", {}, {}, false, {}, {}};
   std::vector<Operation> operations;
   for (Enqueued& one : calls) {
     if (std::ranges::find(launch.streams, one.stream) == launch.streams.end()) launch.streams.push_back(one.stream);
     if (one.collective) {
-      operations.push_back({one.name, std::move(one.sends), std::move(one.recvs), true, {}});
+      operations.push_back({one.name, std::move(one.sends), std::move(one.recvs), true, {}, {}});
     } else {
       std::ranges::move(one.sends, std::back_inserter(messages.sends));
       std::ranges::move(one.recvs, std::back_inserter(messages.recvs));
