@@ -82,7 +82,9 @@ class NcclCollectives final : public device::Collectives {
   // A thread that is in a call of NCCL with the mutex soon leaves it: our communicators do not block. Others may, and
   // are ended under the call, which NCCL allows.
   void abort(std::span<const Stream>) noexcept override {
-    const std::unique_lock lock(mutex_, std::chrono::milliseconds(500));
+    constexpr std::chrono::milliseconds kLook(1);
+    std::unique_lock lock(mutex_, std::defer_lock);
+    for (int looks = 0; looks < 500 && !lock.try_lock(); ++looks) std::this_thread::sleep_for(kLook);
     Comm comm = comm_.exchange(nullptr);
     if (comm == nullptr) return;
     if (!ours_) {
@@ -159,7 +161,7 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  void group(const Batch& batch, Stream stream, std::unique_lock<std::timed_mutex>& lock) {
+  void group(const Batch& batch, Stream stream, std::unique_lock<std::mutex>& lock) {
     api_.check(api_.group_start(), comm_, "ncclGroupStart");
     Result first = Result::success;  // an error must not leave the group open
     const char* call = "ncclGroupEnd";
@@ -191,8 +193,7 @@ class NcclCollectives final : public device::Collectives {
   }
 
   // A call that does not block may go on after it has returned, and nothing may be enqueued behind it before its end.
-  void settle(Result result, const std::function<void()>& look, const char* call,
-              std::unique_lock<std::timed_mutex>& lock) {
+  void settle(Result result, const std::function<void()>& look, const char* call, std::unique_lock<std::mutex>& lock) {
     using Clock = Deadline::Clock;
     api_.check(result, comm_, call);
     if (result != Result::in_progress) return;
@@ -215,7 +216,7 @@ class NcclCollectives final : public device::Collectives {
   }
 
   const Api& api_;
-  std::timed_mutex mutex_;  // held while NCCL is called
+  std::mutex mutex_;        // held while NCCL is called
   std::atomic<Comm> comm_;  // nullptr once let go
   CuContext context_ = nullptr;
   const Rank rank_;
