@@ -23,6 +23,7 @@ from ._core import (
     MismatchError,
     dequantize_blocks_sum,
     dequantize_sum,
+    describe_tensor,
     flat_array,
     from_float32,
     new_like,
@@ -105,7 +106,7 @@ def quantized_all_reduce(
         arithmetic = _arithmetic_for(x)
         flat, _ = arithmetic.flat(x, "x", "int8")
         elems = len(flat)
-        channels = _channels(x, elems)
+        channels = _channels(x)
         scales, offsets = _parameter(scale, "scale", channels), _parameter(offset, "offset", channels)
         ours = _Parts(comm.size, elems, block)
         header = _header(elems, block, gather, scales, offsets)
@@ -326,11 +327,9 @@ def _require_choice(gather: Any, *choices: str) -> None:
         raise InvalidArgumentError(f"gather is {gather!r}; pass {' or '.join(map(repr, choices))}")
 
 
-def _channels(x: Any, elems: int) -> int:
-    """The last dimension of a tensor; a plain buffer has one."""
-    shape = getattr(x, "shape", None)
-    if shape is None:
-        return elems
+def _channels(x: Any) -> int:
+    """The last dimension of a tensor."""
+    shape = x.shape if hasattr(x, "shape") else describe_tensor(x)["shape"]  # a buffer has dimensions, too
     return int(shape[-1]) if len(shape) else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,6 +146,18 @@ def test_int8_in_every_framework(four: Pool, framework: str, gather: str) -> Non
         assert (name, dtype, got_shape) == (framework, "float16", shape)
         values = np.frombuffer(got, np.float16).reshape(shape).astype(np.float64)
         assert np.abs(values - right).max() <= (0 if gather == "float16" else np.abs(right).max() / 254 * 1.01)
+
+
+def run_buffer(comm: a2a.Communicator, seed: int, shape: tuple[int, int], scale: Any) -> bytes:
+    x = int8(seed, comm.rank, shape)
+    buffer = ((ctypes.c_int8 * shape[1]) * shape[0]).from_buffer(x)
+    return testing.as_bytes(a2a.quantized_all_reduce(comm, buffer, scale, 0)).tobytes()
+
+
+def test_the_channels_of_a_buffer_are_its_last_dimension(pool: Pool) -> None:
+    shape, scale = (40, 13), [0.5 + channel for channel in range(13)]
+    expected = static_result(5, shape, pool.n, scale, 0).astype(np.float16).tobytes()
+    assert pool.run(run_buffer, 5, shape, scale) == [expected] * pool.n
 
 
 def test_float16_overflows_to_infinity(four: Pool) -> None:
