@@ -189,6 +189,28 @@ TEST("what all ranks get alike: parts of any size, several operations in flight"
   unsetenv("A2A_SHM_DIRECT_MIN");
 }
 
+TEST("what all ranks get alike, when tensors have taken the whole segment") {
+  setenv("A2A_SHM_CMA", "0", 1);
+  setenv("A2A_SHM_SEGMENT", "16777216", 1);
+  ranks::as_processes(4, [](Communicator& comm) {
+    std::vector<std::shared_ptr<std::byte>> tensors;
+    for (size_t bytes = size_t{8} << 20; bytes >= 4096;) {
+      try {
+        tensors.push_back(Communicator::allocate_shared(bytes));
+      } catch (const a2a::Error&) {
+        bytes /= 2;
+      }
+    }
+    const std::vector<int> send(50'000, comm.rank());
+    std::vector<int> recv(4 * send.size());
+    a2a::allgather<int>(comm, send, recv);
+    for (size_t i = 0; i < recv.size(); ++i) CHECK_EQ(recv[i], static_cast<int>(i / send.size()));
+    comm.close();
+  });
+  unsetenv("A2A_SHM_CMA");
+  unsetenv("A2A_SHM_SEGMENT");
+}
+
 TEST("many operations in flight finish in order") {
   everywhere(3, [](Communicator& comm) {
     const auto n = static_cast<size_t>(comm.size());

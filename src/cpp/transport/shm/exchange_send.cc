@@ -77,8 +77,10 @@ void Exchange::copy_for_all(Membership& m) {
   for (Rank peer = 0; peer < m.size() && run.bytes >= m.thresholds().direct(); ++peer) {
     if (peer == rank_ || !copy_pays(choose_kind(m, peer))) continue;
     if (for_all_.data == nullptr) {
-      for_all_ = {rank_, m.room_for_all(number(), run.bytes), run.bytes};
-      copy_bytes(for_all_.data, run.data, run.bytes);
+      std::byte* room = m.room_for_all(number(), run.bytes);
+      if (room == nullptr) return;
+      copy_bytes(room, run.data, run.bytes);
+      for_all_ = {rank_, room, run.bytes};
     }
     pair(peer).source = {{&for_all_, 1}};
   }

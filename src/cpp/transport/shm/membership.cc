@@ -161,7 +161,11 @@ std::byte* Membership::room_for_all(uint64_t n, size_t bytes) {
     if (room.data != nullptr) arena().release(room.data);
     room = {};
     const size_t rounded = std::bit_ceil(std::max(bytes, kSmallest));
-    room = {arena().allocate(rounded), rounded};
+    try {
+      room = {arena().allocate(rounded), rounded};
+    } catch (const Error&) {
+      return nullptr;
+    }
   }
   return room.data;
 }

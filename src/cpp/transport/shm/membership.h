@@ -63,7 +63,8 @@ class Membership {
   Chunks& chunks_to_fill(Rank peer);
 
   // Room in this rank's segment for what all peers get alike in operation n, whose slots are free. Peers may read there
-  // until they have finished it; it is used again by the operation that takes the same slots.
+  // until they have finished it; it is used again by the operation that takes the same slots. nullptr where the
+  // program's tensors have left none.
   std::byte* room_for_all(uint64_t n, size_t bytes);
 
   // Whether the slot of operation n is free at this peer.
