@@ -17,14 +17,6 @@ void connect(Communicator& comm, double timeout = 30) {
   comm.connect(Memory::npu, comm.rank(), Deadline::after_seconds(timeout));
 }
 
-// Says what a rank says before it joins, and does not join.
-void pretend(Communicator& comm, const std::string& text = "HCCL, check=first") {
-  std::string word(1, '\0');
-  const uint64_t length = text.size();
-  word.append(reinterpret_cast<const char*>(&length), sizeof(length));
-  comm.allgather_bytes(word + text, Op::connect);
-}
-
 std::string in_directory(const char* variable, const std::string& directory) {
   const std::filesystem::path path = std::getenv(variable);
   return (path.parent_path() / directory / path.filename()).string();
@@ -236,7 +228,7 @@ TEST("a rank that does not come to HCCL's meeting: the deadline ends it for all"
   everywhere(3, [](Communicator& comm) {
     const auto begin = std::chrono::steady_clock::now();
     if (comm.rank() == 1) {
-      pretend(comm);
+      pretend_to_connect(comm, "HCCL, check=first");
       CHECK_THROWS(Code::timeout, "timed out", comm.barrier(Deadline::after_seconds(30)));
     } else {
       const auto error = failure_of([&] { connect(comm, 1); });
@@ -252,7 +244,7 @@ TEST("a rank that is killed before or while the ranks connect is a lost peer at 
     const check::Note note("joining", joining);
     with_a_victim(3, 1, [joining](Communicator& comm) {
       if (comm.rank() == 1) {
-        if (joining) pretend(comm);
+        if (joining) pretend_to_connect(comm, "HCCL, check=first");
         std::this_thread::sleep_for(milliseconds(200));  // the others wait for it by now
         raise(SIGKILL);
       }
@@ -274,7 +266,7 @@ TEST("a rank that is killed before or while the ranks connect is a lost peer at 
 TEST("a signal ends the wait in HCCL's meeting") {
   everywhere(2, [](Communicator& comm) {
     if (comm.rank() == 1) {
-      pretend(comm);
+      pretend_to_connect(comm, "HCCL, check=first");
       CHECK_THROWS(Code::aborted, "rank 0: interrupted by a signal", comm.barrier());
       return;
     }

@@ -91,6 +91,23 @@ void equal_exchange(Communicator& comm, size_t elems) {
   }
 }
 
+// Ranks whose bit is set send 16 KiB to everybody, the others 8 bytes. When `wrong`, rank 5 expects something else of
+// rank 0.
+void uneven_exchange(Communicator& comm, unsigned large, bool wrong) {
+  const auto n = static_cast<size_t>(comm.size());
+  const auto elems = [&](size_t rank) { return large >> rank & 1 ? int64_t{2048} : int64_t{1}; };
+  const auto from = [&](Rank rank) { return int64_t{1000} * rank + static_cast<int64_t>(large); };
+  std::vector<int64_t> sent(n, elems(static_cast<size_t>(comm.rank()))), received, expected;
+  for (size_t p = 0; p < n; ++p) {
+    received.push_back(wrong && comm.rank() == 5 && p == 0 ? 7 : elems(p));
+    expected.insert(expected.end(), static_cast<size_t>(received.back()), from(static_cast<Rank>(p)));
+  }
+  const std::vector<int64_t> send(n * static_cast<size_t>(sent[0]), from(comm.rank()));
+  std::vector<int64_t> recv(expected.size(), -1);
+  alltoallv<int64_t>(comm, send, sent, recv, received);
+  CHECK(recv == expected);
+}
+
 // The sum over all ranks of the messages that `body` costs.
 template <class Body>
 uint64_t messages(Communicator& comm, Body&& body) {
@@ -169,13 +186,33 @@ TEST("few bytes between two hosts cost one message each way, whatever the number
     comm.barrier();
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{2});
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 512); }), uint64_t{2});
-    // Over the limit each pair of ranks has a message of its own.
-    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 513); }), uint64_t{2 + 32});
+    // Over the limit each pair of ranks has a message of its own; and two where the bytes do not fit into it.
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 513); }), uint64_t{32});
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 4096); }), uint64_t{32});
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 4097); }), uint64_t{2 + 32});
     comm.close();
   });
   const Setting never("A2A_MPI_AGGREGATE_MAX", "0");
   on_hosts(halves, 8, [](Communicator& comm) {
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{32});
+    comm.close();
+  });
+}
+
+TEST("ranks that tell the others themselves, beside ranks of their host that relay") {
+  on_hosts("a,a,a,a,b,b,b,b", 8, [](Communicator& comm) {
+    for (unsigned large : {0x02u, 0x42u, 0x01u, 0x80u, 0x0fu, 0xf0u, 0x7fu, 0xfeu, 0x5au, 0xffu, 0x00u, 0x10u}) {
+      uneven_exchange(comm, large, false);
+    }
+    // What is wrong with one pair is no matter of the others.
+    for (unsigned large : {0x01u, 0x20u, 0xdeu, 0xffu, 0x00u}) {
+      const auto wrong = [&] { uneven_exchange(comm, large, true); };
+      if (comm.rank() == 0 || comm.rank() == 5) CHECK_THROWS(Code::mismatch, "to rank 5, which expects 7", wrong());
+      if (comm.rank() != 0 && comm.rank() != 5) wrong();
+      uneven_exchange(comm, ~large & 0xff, false);
+    }
+    comm.barrier();
+    CHECK_EQ(messages(comm, [&] { uneven_exchange(comm, 0x02, false); }), uint64_t{4 + 2});
     comm.close();
   });
 }
@@ -278,6 +315,34 @@ TEST("who passes an operation learns that others compare it, and they that it ag
       while (!until.passed()) CHECK(!transport.contradiction(on_device(1)));
     }
   });
+}
+
+TEST("who passes an operation is found out by ranks that tell and by ranks that relay") {
+  for (const bool both : {true, false}) {
+    transports(4, [both](Rank rank, HostTransport& transport) {
+      const auto until = Deadline::after_seconds(20);
+      std::optional<Error> error;
+      if (rank % 2 == 1) {
+        error = transport.pass(on_device(1));
+        while (!error && !until.passed()) error = transport.contradiction(on_device(1));
+        CHECK(error && error->code() == Code::mismatch);
+        const auto longer = Deadline::after_seconds(1);  // others may still ask
+        while (!longer.passed()) transport.contradiction(on_device(1));
+        return;
+      }
+      std::vector<std::byte> memory(32'768);
+      const size_t bytes = both || rank == 0 ? 8192 : 8;
+      Batch batch;
+      batch.signature = {Op::alltoallv, Memory::host, DType{}, 1, 0};
+      batch.deadline = until;
+      for (const Rank p : {1, 3}) {
+        batch.sends.push_back({p, memory.data(), bytes});
+        batch.recvs.push_back({p, memory.data() + 16'384, bytes});
+      }
+      const auto work = transport.start(std::move(batch), {});
+      CHECK_THROWS(Code::mismatch, "runs it on a device without comparing", work->wait());
+    });
+  }
 }
 
 TEST("a refusal on another host is seen before an operation on a device, and after it") {

@@ -299,6 +299,37 @@ TEST("NCCL's errors break the communicator on every rank, without a hang") {
   }
 }
 
+TEST("a rank that does not come to NCCL's meeting: the deadline ends it for all, even if NCCL was told to block") {
+  for (const char* const blocking : {"0", "1"}) {
+    everywhere(
+        3,
+        [](Communicator& comm) {
+          const auto begin = std::chrono::steady_clock::now();
+          if (comm.rank() == 1) {
+            pretend_to_connect(comm, "NCCL 2.32.3, check=first");
+            CHECK_THROWS(Code::timeout, "timed out", comm.barrier(Deadline::after_seconds(30)));
+          } else {
+            const auto error = failure_of([&] { comm.connect(kMemory, comm.rank(), Deadline::after_seconds(1)); });
+            CHECK(says(error, Code::timeout, {"connecting the ranks for cuda memory: ", "timed out; peers: rank "}));
+          }
+          CHECK(seconds_since(begin) < 3);
+          CHECK(comm.broken());
+        },
+        {{"NCCL_COMM_BLOCKING", blocking}, {"A2A_FAKE_CONNECT_TIMEOUT", "5"}});
+  }
+}
+
+TEST("a communicator that NCCL was told to let block") {
+  everywhere(3,
+             [](Communicator& comm) {
+               for (int i = 0; i < 20; ++i) exchange(comm, 4, i);
+               const auto half = comm.split(comm.rank() == 2 ? -1 : 0, 0);
+               if (half != nullptr) exchange(*half, 8, 0), half->close();
+               comm.close();
+             },
+             {{"NCCL_COMM_BLOCKING", "1"}});
+}
+
 TEST("ranks without the library say so on every rank") {
 #if !defined(__SANITIZE_THREAD__)
   ranks::as_processes(2, [](Communicator& comm) {

@@ -64,13 +64,14 @@ def _add(name: str, address: str, bridge: str, cable: str, gateway: str) -> None
 
 
 def remote_shell(path: Path, addresses: list[str]) -> Path:
-    """A program that runs a command on one of the hosts, called as ssh is."""
+    """A program that runs a command on one of the hosts, called as ssh is. Each call sees a /dev/shm of its own: Open
+    MPI names its files there after the host's name, which is the same in all namespaces, and the rank's place on it."""
     cases = "\n".join(f"  {address}) name={namespace(number)} ;;" for number, address in enumerate(addresses))
     path.write_text(
         "#!/bin/sh\n"
         'while [ "${1#-}" != "$1" ]; do shift; done\n'
         f'case "$1" in\n{cases}\nesac\nshift\n'
-        'exec ip netns exec "$name" sh -c "$*"\n'
+        'exec ip netns exec "$name" sh -c "mount -t tmpfs none /dev/shm && $*"\n'
     )
     path.chmod(0o755)
     return path

@@ -20,20 +20,13 @@ struct Card {
   uint64_t blocks[3] = {};  // of local, gather, scatter
 };
 
-// Where each rank tells each other one itself, so many bytes of the pair go in that message.
-constexpr uint32_t kMostBesideFacts = uint32_t{32} << 10;
-
-bool want_relay(const Places& places) {
-  return entry_limit(places) > 0 && std::ranges::any_of(places.ranks, [](const auto& r) { return r.size() > 1; });
-}
-
 }  // namespace
 
 std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, std::shared_ptr<Network> network,
                                                      Bootstrap& bootstrap, shm::ShmTransport& base,
                                                      std::span<const Rank> seats, Deadline deadline) {
-  const bool relayed = want_relay(places);
-  places.limits.aggregate = relayed ? entry_limit(places) : kMostBesideFacts;
+  places.relayed = relay_limit(places);
+  const bool relayed = places.relayed > 0;
   const auto& mates = places.ranks_of(places.host_of(rank));
   auto& host = base.progress()->host();
   shm::Membership::NewBlock blocks[3];

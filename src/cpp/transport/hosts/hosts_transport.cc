@@ -81,7 +81,8 @@ bool HostsTransport::advance() {
 bool HostsTransport::must_look() {
   if (queue_.empty()) return false;
   const Operation& oldest = *queue_.front();
-  return relay_ == nullptr || relay_->waits_for_network() || oldest.remote.waits_for_network() ||
+  const bool listens = oldest.remote.listens() && (oldest.remote.tells_itself() || relay_->finished(oldest.number()));
+  return relay_ == nullptr || relay_->waits_for_network() || listens || oldest.remote.waits_for_network() ||
          oldest.batch().way == Way::compare || !network_->flushed();
 }
 
@@ -111,11 +112,11 @@ bool HostsTransport::step() {
 
 void HostsTransport::post(Operation& operation) {
   const auto entries = operation.remote.entries();
-  if (relay_ != nullptr) {
-    relay_->post(operation.batch().signature, entries);
-  } else {
+  const bool relayed = !operation.remote.tells_itself();
+  if (!relayed) {
     for (const Entry& entry : entries) tell(operation.number(), entry);
   }
+  if (relay_ != nullptr) relay_->post(operation.batch().signature, relayed ? entries : std::vector<Entry>());
   operation.posted = true;
   const auto early = early_.extract(operation.number());
   if (early.empty()) return;
@@ -128,7 +129,11 @@ bool HostsTransport::complete(Operation& operation) {
   if (!operation.posted || !operation.local->finished()) return false;
   operation.settle_local();
   if (!operation.remote.finished() || !network_->flushed()) return false;
-  if (relay_ != nullptr && !relay_->finished(operation.number())) return false;
+  if (relay_ != nullptr) {
+    // Who tells the others itself has handed over no memory that it would have to wait for.
+    const bool apart = operation.remote.tells_itself();
+    if (apart ? !relay_->served(operation.number()) : !relay_->finished(operation.number())) return false;
+  }
   const std::string quarrels = operation.quarrels();
   if (operation.batch().way == Way::compare) {
     if (!operation.judged) tell_verdict(operation);
@@ -197,14 +202,17 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
         if (!places_->has(entry.source) || !places_->has(entry.target)) throw no_sense();
         if (entry.target == rank_) {
           hear_entry(prefix.number, entry);
+          if (entry.source == prefix.source) note_told(prefix.number, entry.source);
         } else {
           tell(prefix.number, entry);
         }
       }
       return;
     }
-    case Kind::verdict:
     case Kind::passed:
+      note_told(prefix.number, prefix.source);
+      [[fallthrough]];
+    case Kind::verdict:
       if (Operation* operation = find(prefix.number)) {
         give(*operation, {prefix.kind, prefix.source, {}, std::string(text)});
       } else if (prefix.number > finished_) {
@@ -225,6 +233,10 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
     default:
       throw no_sense();
   }
+}
+
+void HostsTransport::note_told(uint64_t number, Rank source) {
+  if (relay_ != nullptr && !passed(number)) relay_->note_told(number, source);
 }
 
 void HostsTransport::hear_entry(uint64_t number, const Entry& entry) {

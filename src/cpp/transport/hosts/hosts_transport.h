@@ -83,6 +83,7 @@ class HostsTransport final : public HostTransport, private shm::Active {
   void listen();
   void hear(const Prefix& prefix, std::string message);
   void hear_entry(uint64_t number, const Entry& entry);
+  void note_told(uint64_t number, Rank source);
   void give(Operation& operation, const Early& early);
   Operation* find(uint64_t number);
   bool passed(uint64_t number) const { return std::ranges::binary_search(passed_, number); }

@@ -12,8 +12,8 @@ namespace a2a::hosts {
 
 // From how many bytes of a pair on which way is taken between hosts. The same on all ranks.
 struct Limits {
-  // Up to here the bytes travel with what the ranks compare: where hosts have several ranks, in one message for each
-  // pair of hosts. 0: a message for each pair of ranks (A2A_MPI_AGGREGATE_MAX).
+  // Where hosts have several ranks, up to here the bytes travel in one message for each pair of hosts, and what the
+  // ranks compare with them. 0: a message for each pair of ranks (A2A_MPI_AGGREGATE_MAX).
   uint32_t aggregate = 4096;
 };
 
@@ -23,6 +23,7 @@ struct Places {
   std::vector<Endpoint> endpoint;        // by rank
   std::vector<std::vector<Rank>> ranks;  // by host
   Limits limits;
+  uint32_t relayed = 0;  // bytes of a pair that are relayed at most (hosts/relay.h); 0: nothing is
 
   int size() const { return static_cast<int>(host.size()); }
   bool has(Rank rank) const { return rank >= 0 && rank < size(); }

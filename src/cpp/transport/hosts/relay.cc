@@ -15,7 +15,8 @@ bool finished(const std::shared_ptr<shm::Exchange>& exchange) {
 
 }  // namespace
 
-uint32_t entry_limit(const Places& places) {
+uint32_t relay_limit(const Places& places) {
+  if (std::ranges::all_of(places.ranks, [](const auto& ranks) { return ranks.size() == 1; })) return 0;
   constexpr size_t kRoom = size_t{64} << 10;  // of one rank, for all others
   const size_t fair = kRoom / static_cast<size_t>(places.size());
   const size_t left = fair > room_for(0) ? fair - room_for(0) : 0;
@@ -55,7 +56,7 @@ Relay::Leaders Relay::leaders(Rank (Relay::*of)(int host, int other) const) cons
   for (int host = 0; host < places_->hosts(); ++host) {
     if (host != home_) by_seat[static_cast<Rank>(places_->seat_of((this->*of)(home_, host)))].push_back(host);
   }
-  const size_t entry = room_for(std::max<size_t>(places_->limits.aggregate, kLongestRefusal));
+  const size_t entry = room_for(std::max<size_t>(places_->relayed, kLongestRefusal));
   Leaders leaders;
   leaders.with.resize(static_cast<size_t>(places_->hosts()));
   for (const auto& [seat, hosts] : by_seat) {
@@ -116,11 +117,29 @@ void Relay::pass(const Signature& signature) {
   }
 }
 
-void Relay::take(uint64_t number, Rank source, std::string message) { bundles_[number][source] = std::move(message); }
+void Relay::take(uint64_t number, Rank source, std::string message) {
+  if (number > scattered_) come_[number].bundles[source] = std::move(message);
+}
+
+void Relay::note_told(uint64_t number, Rank source) {
+  if (!receivers_.mine.hosts.empty() && number > scattered_) come_[number].told.insert(source);
+}
 
 std::map<Rank, std::string> Relay::give_back(uint64_t number) {
-  auto found = bundles_.extract(number);
-  return found.empty() ? std::map<Rank, std::string>() : std::move(found.mapped());
+  auto found = come_.extract(number);
+  return found.empty() ? std::map<Rank, std::string>() : std::move(found.mapped().bundles);
+}
+
+// Whether there is a bundle from each host that this rank receives from, or none to come.
+bool Relay::complete(uint64_t number) const {
+  const auto found = come_.find(number);
+  const auto from = [&](int host) {
+    const auto& ranks = places_->ranks_of(host);
+    const auto here = [host, this](const auto& bundle) { return places_->host_of(bundle.first) == host; };
+    return std::ranges::any_of(found->second.bundles, here) ||
+           std::ranges::all_of(ranks, [&](Rank rank) { return found->second.told.contains(rank); });
+  };
+  return receivers_.mine.hosts.empty() || (found != come_.end() && std::ranges::all_of(receivers_.mine.hosts, from));
 }
 
 bool Relay::advance(const Deliver& deliver) {
@@ -145,9 +164,7 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
     round.bundled = true;
   }
   if (round.scatter == nullptr) {
-    const auto here = bundles_.find(round.signature.number);
-    const size_t arrived = here == bundles_.end() ? 0 : here->second.size();
-    if (arrived < receivers_.mine.hosts.size()) return false;
+    if (!complete(round.signature.number)) return false;
     start_scatter(round);
     return true;
   }
@@ -181,7 +198,7 @@ void Relay::send_bundles(Round& round) {
         if (places_->has(entry.target) && places_->host_of(entry.target) == host) append(bundle, entry);
       }
     }
-    network_->post(places_->endpoint_of(receiver_on(host)), std::move(bundle));
+    if (!rest_of(bundle).empty()) network_->post(places_->endpoint_of(receiver_on(host)), std::move(bundle));
   }
 }
 
@@ -190,6 +207,7 @@ void Relay::start_scatter(Round& round) {
   const auto& hosts = receivers_.mine.hosts;
   for (EntryList& list : round.to_mates) list.clear();
   round.bundles = give_back(round.signature.number);
+  scattered_ = round.signature.number;
   for (const auto& [sender, message] : round.bundles) {
     const auto entries = entries_of(rest_of(message));
     const bool expected = std::ranges::find(hosts, places_->host_of(sender)) != hosts.end();
@@ -229,6 +247,11 @@ void Relay::deliver(Round& round, const Deliver& deliver) {
 }
 
 bool Relay::finished(uint64_t number) const { return rounds_.empty() || rounds_.front().signature.number > number; }
+
+bool Relay::served(uint64_t number) const {
+  const auto round = std::ranges::find_if(rounds_, [&](const Round& r) { return r.signature.number == number; });
+  return round == rounds_.end() || (round->scatter != nullptr && round->scatter->posted() && round->bundles.empty());
+}
 
 bool Relay::waits_for_network() const {
   if (receivers_.mine.hosts.empty()) return false;

@@ -12,6 +12,10 @@ namespace {
 // Runs shorter than this on average travel in one piece: a message costs more than copying them twice.
 constexpr size_t kLongRun = size_t{16} << 10;
 
+// So many bytes of a pair go in the message that this rank tells the peer itself: a copy at each end costs less than
+// another message.
+constexpr size_t kMostBesideFacts = size_t{32} << 10;
+
 std::string gathered(std::span<const Run> runs, size_t bytes) {
   std::string text;
   text.reserve(bytes);
@@ -52,18 +56,32 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
     p.sends = sends;
     p.recvs = recvs;
     p.mine = shm::facts(batch.signature, p.sends, p.recvs);
-    p.mine.kind = static_cast<uint8_t>(choose(p));
-    if (moves_memory(p.mine)) {
-      p.mine.where = network.next_tag(places.endpoint_of(peer));
-    }
   }
+  tells_itself_ = prefers_to_tell();
+  for (Rank peer = 0; peer < places.size(); ++peer) {
+    Pair& p = pair(peer);
+    if (!p.remote) continue;
+    p.mine.kind = static_cast<uint8_t>(choose(p));
+    if (moves_memory(p.mine)) p.mine.where = network.next_tag(places.endpoint_of(peer));
+  }
+}
+
+// By the average of what this rank sends and receives: peers may come to another conclusion.
+bool RemoteExchange::prefers_to_tell() const {
+  if (places_.relayed == 0) return true;
+  if (batch_.way != Way::exchange || !batch_.refusal.empty()) return false;
+  uint64_t bytes = 0, messages = 0;
+  for (const Pair& pair : pairs_) {
+    if (pair.remote) bytes += pair.mine.sent + pair.mine.expected, messages += 2;
+  }
+  return bytes > messages * places_.relayed && bytes <= messages * kMostBesideFacts;
 }
 
 Carriage RemoteExchange::choose(const Pair& pair) const {
   const size_t bytes = pair.mine.sent;
   if (!batch_.refusal.empty()) return Carriage::refused;
   if (bytes == 0 || batch_.way == Way::compare) return Carriage::nothing;
-  if (bytes <= places_.limits.aggregate) return Carriage::entry;
+  if (bytes <= (tells_itself_ ? kMostBesideFacts : places_.relayed)) return Carriage::entry;
   const bool short_runs = pair.sends.size() > 1 && bytes / pair.sends.size() < kLongRun;
   return short_runs ? Carriage::packed : Carriage::memory;
 }

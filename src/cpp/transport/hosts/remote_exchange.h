@@ -23,6 +23,9 @@ class RemoteExchange {
 
   // What to tell the other ranks: an entry for each. Points into this and the batch.
   std::vector<Entry> entries();
+  // Whether this rank tells each of them itself, not through a relay, which would be a detour for messages of this
+  // size: they go along.
+  bool tells_itself() const { return tells_itself_; }
 
   // What another rank tells. Called once for each, in any order.
   void hear(const Entry& entry);
@@ -36,6 +39,8 @@ class RemoteExchange {
   bool waits_for_network() const;
   // Whether bytes came straight from a peer's memory.
   bool read_memory() const { return read_memory_; }
+  // Whether it is still to hear from somebody.
+  bool listens() const { return unsettled_ > 0; }
   bool arrived(Rank peer) const;
   bool waits_for(Rank peer) const;
 
@@ -61,6 +66,7 @@ class RemoteExchange {
   };
 
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
+  bool prefers_to_tell() const;
   Carriage choose(const Pair& pair) const;
   void settle(Pair& pair);
   void agree(const Entry& entry);
@@ -76,8 +82,9 @@ class RemoteExchange {
   std::vector<Pair> pairs_;  // by rank
   std::deque<Rank> moving_;  // agreed, and the network has or will have their memory
   std::deque<Rank> unsent_;  // of them those whose memory waits for its turn
-  int sending_ = 0;          // pairs
-  int unsettled_ = 0;        // pairs
+  bool tells_itself_ = false;
+  int sending_ = 0;    // pairs
+  int unsettled_ = 0;  // pairs
   bool read_memory_ = false;
   std::vector<std::string> quarrels_;
 };

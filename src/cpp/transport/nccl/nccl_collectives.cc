@@ -7,8 +7,10 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "a2a/work.h"
+#include "transport/device/background.h"
 #include "transport/nccl/cuda_driver.h"
 
 namespace a2a::nccl {
@@ -29,13 +31,23 @@ class NcclCollectives final : public device::Collectives {
 
   ~NcclCollectives() override { abort({}); }
 
-  // Until the peers are there. NCCL is told not to block, so that `look` can end the wait.
+  // Until the peers are there. NCCL is told not to block, so that `look` can end the wait. The environment may tell it
+  // otherwise (NCCL_COMM_BLOCKING=1), hence the thread.
   void connect(const UniqueId& id, const std::function<void()>& look) {
-    Config config;
-    config.version = static_cast<uint32_t>(api_.version);
+    using Joined = std::pair<Comm, Result>;
+    const auto join = [&api = api_, context = context_, id, size = size_, rank = rank_] {
+      cuda().check(cuda().ctx_push_current(context), "cuCtxPushCurrent");
+      Config config;
+      config.version = static_cast<uint32_t>(api.version);
+      Comm made = nullptr;
+      const Result result = api.comm_init_rank_config(&made, size, id, rank, &config);
+      return Joined(made, result);
+    };
+    const auto discard = [&api = api_](Joined joined) {
+      if (joined.first != nullptr) api.comm_abort(joined.first);
+    };
+    const auto [made, result] = device::in_background<Joined>(join, discard, look);
     std::unique_lock lock(mutex_);
-    Comm made = nullptr;
-    const Result result = api_.comm_init_rank_config(&made, size_, id, rank_, &config);
     comm_ = made;
     settle(result, look, "ncclCommInitRankConfig", lock);
   }
