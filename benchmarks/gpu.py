@@ -4,8 +4,7 @@
     python benchmarks/gpu.py --ranks 1 4 --save    # also writes text and JSON to benchmarks/results
 
 Every call is enqueued behind something that holds its stream up. So the host's time is that of the call alone, the
-device's time is that of the exchange alone, and a call that waits for the device is seen: #sync counts those. The last
-group is measured once more with NCCL_COMM_BLOCKING=1, which saves a thread for each call (docs/transports.md). Inputs
+device's time is that of the exchange alone, and a call that waits for the device is seen: #sync counts those. Inputs
 are rewritten before and outputs are checked after each iteration. Columns as in nccl-tests; both times are the slowest
 rank's medians, and algbw and busbw come from the device's. Several ranks on one GPU show that the results are right,
 and what a call costs the host; how long it takes there says nothing about several GPUs.
@@ -99,19 +98,17 @@ def table(ranks: int, points: list[dict[str, Any]]) -> Iterator[str]:
             yield line
 
 
-def exchanges(ranks: int, block: bool, options: argparse.Namespace, framework: str) -> dict[str, Any]:
+def exchanges(ranks: int, options: argparse.Namespace, framework: str) -> dict[str, Any]:
     """The points of the table, or why there is none."""
     for name, value in (gpu_ranks.sharing() if ranks > options.gpus else {}).items():
         os.environ[name] = value
-    if block:
-        os.environ["NCCL_COMM_BLOCKING"] = "1"
-    seconds = options.seconds / len(options.groups)
+    seconds = options.seconds / len(options.ranks)
     arguments = (framework, sizes(options), options.rounds, seconds)
     try:
         told = a2a.spawn(gpu_rank.measure, ranks, *arguments, timeout=seconds + GRACE_SECONDS)
     except a2a.Error as error:
-        return {"ranks": ranks, "block": block, "failed": str(error)}
-    return {"ranks": ranks, "block": block, **told[0]}
+        return {"ranks": ranks, "failed": str(error)}
+    return {"ranks": ranks, **told[0]}
 
 
 def torch_devices() -> int:
@@ -154,12 +151,11 @@ class Report:
             stem.with_suffix(".json").write_text(json.dumps(self.results, indent=1) + "\n")
 
 
-def one_group(report: Report, ranks: int, block: bool, options: argparse.Namespace, framework: str) -> bool:
+def one_group(report: Report, ranks: int, options: argparse.Namespace, framework: str) -> bool:
     """Measures and reports so many ranks; whether everything was right."""
-    found = exchanges(ranks, block, options, framework)
+    found = exchanges(ranks, options, framework)
     report.results["exchanges"].append(found)
-    how = "NCCL_COMM_BLOCKING=1" if block else "communicators as a2a makes them"
-    report.say([f"\n# {ranks} ranks on {options.gpus} GPUs; tensors of {framework}; {how}"])
+    report.say([f"\n# {ranks} ranks on {options.gpus} GPUs; tensors of {framework}"])
     if "failed" in found:
         report.say([f"# failed: {found['failed']}"])
         return False
@@ -198,10 +194,9 @@ def main() -> int:
     good, framework = True, choose(options)
     report.save()
     if framework:
-        options.groups = [(ranks, False) for ranks in options.ranks or [1, max(2, options.gpus)]]
-        options.groups.append((options.groups[-1][0], True))  # last: the setting stays
-        for ranks, block in options.groups:
-            good = one_group(report, ranks, block, options, framework) and good
+        options.ranks = options.ranks or [1, max(2, options.gpus)]
+        for ranks in options.ranks:
+            good = one_group(report, ranks, options, framework) and good
             report.save()
     return 0 if good else 1
 

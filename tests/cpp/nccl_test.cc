@@ -218,25 +218,29 @@ TEST("a communicator of the program's own: used, told from another rank's, and l
   everywhere(2, body);
 }
 
-TEST("a deadline ends a call of NCCL that blocks, over a communicator that the program made so") {
-  everywhere(2,
-             [](Communicator& comm) {
-               const nvidia::Nccl& nccl = nvidia::Nccl::get();
-               void* const own = nccl.join(comm);
-               comm.adopt(kMemory, own);
-               comm.connect(kMemory, comm.rank());
-               const Swap swap(comm);
-               const auto before = std::chrono::steady_clock::now();
-               // Rank 1 does not come, and NCCL connects two ranks with their first message.
-               if (comm.rank() == 0) {
-                 CHECK_THROWS(Code::timeout, "timed out", swap.start(0, 0.5)->wait());
-                 CHECK(seconds_since(before) < 3);
-               } else {
-                 std::this_thread::sleep_for(std::chrono::seconds(4));
-               }
-               nccl.comm_abort(own);
-             },
-             {{"A2A_CHECK", "off"}});
+TEST("a deadline ends a call of NCCL that waits for a peer, also over a communicator of the program's") {
+  for (const char* const version : {"22203", "23203"}) {  // without ncclCommRevoke, and with it
+    for (const bool adopted : {false, true}) {
+      everywhere(2,
+                 [adopted](Communicator& comm) {
+                   const nvidia::Nccl& nccl = nvidia::Nccl::get();
+                   void* const own = adopted ? nccl.join(comm) : nullptr;
+                   if (adopted) comm.adopt(kMemory, own);
+                   comm.connect(kMemory, comm.rank());
+                   const Swap swap(comm);
+                   const auto before = std::chrono::steady_clock::now();
+                   // Rank 1 does not come, and NCCL connects two ranks with their first message.
+                   if (comm.rank() == 0) {
+                     CHECK_THROWS(Code::timeout, "timed out", swap.start(0, 0.5)->wait());
+                     CHECK(seconds_since(before) < 1.9);
+                   } else {
+                     std::this_thread::sleep_for(std::chrono::seconds(2));
+                   }
+                   if (adopted) nccl.comm_abort(own);
+                 },
+                 {{"A2A_CHECK", "off"}, {"A2A_FAKE_NCCL_VERSION", version}});
+    }
+  }
 }
 
 TEST("a disagreement is an error on both ranks before anything is enqueued, and the next exchange is right") {
@@ -299,7 +303,7 @@ TEST("NCCL's errors break the communicator on every rank, without a hang") {
   }
 }
 
-TEST("a rank that does not come to NCCL's meeting: the deadline ends it for all, even if NCCL was told to block") {
+TEST("a rank that does not come to NCCL's meeting: the deadline ends it for all") {
   for (const char* const blocking : {"0", "1"}) {
     everywhere(
         3,
@@ -319,7 +323,7 @@ TEST("a rank that does not come to NCCL's meeting: the deadline ends it for all,
   }
 }
 
-TEST("a communicator that NCCL was told to let block") {
+TEST("communicators that NCCL was told not to let block") {
   everywhere(3,
              [](Communicator& comm) {
                for (int i = 0; i < 20; ++i) exchange(comm, 4, i);
@@ -327,7 +331,7 @@ TEST("a communicator that NCCL was told to let block") {
                if (half != nullptr) exchange(*half, 8, 0), half->close();
                comm.close();
              },
-             {{"NCCL_COMM_BLOCKING", "1"}});
+             {{"NCCL_COMM_BLOCKING", "0"}});
 }
 
 TEST("ranks without the library say so on every rank") {

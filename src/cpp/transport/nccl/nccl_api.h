@@ -27,7 +27,7 @@ struct Config {
   size_t size = sizeof(Config);
   uint32_t magic = 0xcafebeef;
   uint32_t version = 0;
-  int blocking = 0;
+  int blocking = 1;
   int cga_cluster_size = kUndefined, min_ctas = kUndefined, max_ctas = kUndefined;
   const char* net_name = nullptr;
   int split_share = kUndefined, traffic_class = kUndefined;

@@ -31,8 +31,10 @@ class NcclCollectives final : public device::Collectives {
 
   ~NcclCollectives() override { abort({}); }
 
-  // Until the peers are there. NCCL is told not to block, so that `look` can end the wait. The environment may tell it
-  // otherwise (NCCL_COMM_BLOCKING=1), hence the thread.
+  // Until the peers are there, in a thread, so that `look` can end the wait.
+  //
+  // The communicator blocks: one that does not hands every group to a new thread of NCCL's (since 2.23), which takes
+  // longer than all the rest of a call.
   void connect(const UniqueId& id, const std::function<void()>& look) {
     using Joined = std::pair<Comm, Result>;
     const auto join = [&api = api_, context = context_, id, size = size_, rank = rank_] {
@@ -91,17 +93,23 @@ class NcclCollectives final : public device::Collectives {
     return "NCCL reports " + api_.describe(state, comm_);
   }
 
-  // A thread that is in a call of NCCL with the mutex soon leaves it: our communicators do not block. Others may, and
-  // are ended under the call, which NCCL allows.
+  // A thread that is in a call of NCCL soon leaves it, unless that waits for a peer. Then it is told to leave, by a
+  // call that frees nothing, where there is one; and else the communicator is ended under it.
   void abort(std::span<const Stream>) noexcept override {
-    constexpr std::chrono::milliseconds kLook(1);
     std::unique_lock lock(mutex_, std::defer_lock);
-    for (int looks = 0; looks < 500 && !lock.try_lock(); ++looks) std::this_thread::sleep_for(kLook);
+    const auto wait = [&lock](int milliseconds) {
+      for (; milliseconds > 0 && !lock.try_lock(); --milliseconds) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    };
+    wait(100);
     Comm comm = comm_.exchange(nullptr);
     if (comm == nullptr) return;
-    if (!ours_) {
-      if (api_.comm_revoke != nullptr) api_.comm_revoke(comm, 0);
-    } else if (captured_) {
+    const bool revoke = api_.comm_revoke != nullptr && (!ours_ || !lock.owns_lock());
+    if (revoke) api_.comm_revoke(comm, 0);
+    if (!ours_) return;
+    if (!lock.owns_lock()) wait(400);
+    if (captured_) {
       in_background([&api = api_, comm] { api.comm_abort(comm); });
     } else {
       api_.comm_abort(comm);
@@ -109,12 +117,19 @@ class NcclCollectives final : public device::Collectives {
   }
 
   void close() override {
-    std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return;
     if (ours_ && captured_) {
-      in_background([&api = api_, comm = comm_.exchange(nullptr)] { finalize(api, comm); });
+      in_background([&api = api_, comm = comm_.exchange(nullptr)] {
+        finalize(api, comm) == Result::success ? api.comm_destroy(comm) : api.comm_abort(comm);
+      });
     } else if (ours_) {
-      settle(api_.comm_finalize(comm_), looking(Deadline::after_seconds(30)), "ncclCommFinalize", lock);
+      const auto call = [&api = api_, comm = comm_.load(), context = context_] {
+        cuda().ctx_push_current(context);
+        return finalize(api, comm);
+      };
+      const auto look = looking(Deadline::after_seconds(30));
+      api_.check(device::in_background<Result>(call, [](Result) {}, look), comm_, "ncclCommFinalize");
       api_.check(api_.comm_destroy(comm_), nullptr, "ncclCommDestroy");
     }
     comm_ = nullptr;
@@ -134,13 +149,14 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  static void finalize(const Api& api, Comm comm) {
+  static Result finalize(const Api& api, Comm comm) {
     Result state = api.comm_finalize(comm);
     while (state == Result::in_progress) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      if (api.comm_get_async_error(comm, &state) != Result::success) return;
+      const Result asked = api.comm_get_async_error(comm, &state);
+      if (asked != Result::success) return asked;
     }
-    state == Result::success ? api.comm_destroy(comm) : api.comm_abort(comm);
+    return state;
   }
 
   Means means_of(Op op) const {
@@ -204,13 +220,13 @@ class NcclCollectives final : public device::Collectives {
     };
   }
 
-  // A call that does not block may go on after it has returned, and nothing may be enqueued behind it before its end.
+  // Where a communicator does not block (one of the program's, or NCCL_COMM_BLOCKING=0), a call may go on after it has
+  // returned, and nothing may be enqueued behind it before its end.
   void settle(Result result, const std::function<void()>& look, const char* call, std::unique_lock<std::mutex>& lock) {
     using Clock = Deadline::Clock;
     api_.check(result, comm_, call);
     if (result != Result::in_progress) return;
-    // Every group of a communicator that does not block ends like this, because NCCL hands it to a thread, which takes
-    // less time than it takes to fall asleep and wake up.
+    // NCCL's thread usually takes less time than it takes to fall asleep and wake up.
     const auto patience = Clock::now() + std::chrono::microseconds(200);
     while (result == Result::in_progress) {
       lock.unlock();
