@@ -55,6 +55,12 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
       return operation;
     }
     started_ = operation->number();
+    // The other hosts first: what goes there takes longest.
+    if (queue_.size() < kAhead) guarded([&] { return post(*operation), true; });
+    if (broken_) {
+      operation->fail(broken_for(operation->batch().signature));
+      return operation;
+    }
     operation->local = local_->enqueue(operation->local_batch());
     queue_.push_back(operation);
     advance();
