@@ -205,6 +205,7 @@ TEST("where the kernel's copy pays is measured once") {
 TEST("where the kernel's copy pays is asked for when it decides") {
   const Variable none("A2A_SHM_CMA_MIN", nullptr);
   const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2});
+  constexpr size_t kRoom = 128 << 10;  // of a pair's chunks
   int asked = 0;
   const auto answer = [&asked](size_t bytes) {
     return [&asked, bytes] {
@@ -212,14 +213,21 @@ TEST("where the kernel's copy pays is asked for when it decides") {
       return bytes;
     };
   };
-  CHECK(!alone.remote(kLeastCalibrated - 1, answer(0)));
-  CHECK(crowded.remote(2 << 20, answer(SIZE_MAX)));  // there it wins in any case
+  CHECK(!alone.remote(kLeastCalibrated - 1, kRoom, answer(0)));
+  CHECK(crowded.remote(2 << 20, kRoom, answer(SIZE_MAX)));  // there it wins in any case
   CHECK_EQ(asked, 0);
-  CHECK(alone.remote(kLeastCalibrated, answer(kLeastCalibrated)));
-  CHECK(!alone.remote((1 << 20) - 1, answer(1 << 20)));
-  CHECK(!alone.remote(size_t{1} << 30, answer(SIZE_MAX)));
-  CHECK(!crowded.remote((2 << 20) - 1, answer(SIZE_MAX)));
+  CHECK(alone.remote(kLeastCalibrated, kRoom, answer(kLeastCalibrated)));
+  CHECK(!alone.remote((1 << 20) - 1, kRoom, answer(1 << 20)));
+  CHECK(!alone.remote(size_t{1} << 30, kRoom, answer(SIZE_MAX)));
+  CHECK(!crowded.remote((2 << 20) - 1, kRoom, answer(SIZE_MAX)));
   CHECK_EQ(asked, 4);
+  // Where ranks share CPUs, from the size on that fills the chunks, if the kernel's copy is fast at all.
+  CHECK(!crowded.remote(kRoom - 1, kRoom, answer(0)));
+  CHECK_EQ(asked, 4);
+  CHECK(crowded.remote(kRoom, kRoom, answer(kLeastCalibrated)));
+  CHECK(!crowded.remote(kRoom, kRoom, answer(1 << 20)));
+  CHECK(crowded.remote(kLeastCalibrated, 4 * kLeastCalibrated, answer(kLeastCalibrated)));
+  CHECK_EQ(asked, 7);
 }
 
 TEST("a threshold of the environment is the one that holds, and must be a number") {
@@ -229,7 +237,7 @@ TEST("a threshold of the environment is the one that holds, and must be a number
     const Thresholds given(around);
     CHECK_EQ(given.remote(), 5);
     const auto never_asked = []() -> size_t { throw Error(Code::backend, "measured though given"); };
-    CHECK(given.remote(5, never_asked) && !given.remote(4, never_asked));
+    CHECK(given.remote(5, 1, never_asked) && !given.remote(4, 1, never_asked));
     CHECK_EQ(given.direct(), 7);
     CHECK_EQ(given.stream(), 9);
   }

@@ -35,12 +35,13 @@ size_t last_level_cache() {
 }  // namespace
 
 Thresholds::Thresholds(const Surroundings& surroundings) {
-  const bool shared_cpus = surroundings.oversubscribed();
+  shared_cpus_ = surroundings.oversubscribed();
   // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs. So do chunks that are all full, each
-  // time they are: that is why there is a size from which on the system call wins in any case.
-  direct_ = bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus ? 16 : 8) * kKiB);
+  // time they are: that is why the system call wins there from the size on that fills them, if it is fast here, and
+  // from another one on in any case.
+  direct_ = bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus_ ? 16 : 8) * kKiB);
   remote_given_ = bytes_of("A2A_SHM_CMA_MIN");
-  remote_otherwise_ = shared_cpus ? 2 * kMiB : SIZE_MAX;
+  remote_otherwise_ = shared_cpus_ ? 2 * kMiB : SIZE_MAX;
   const int at_once = std::max(1, std::min(surroundings.ranks, surroundings.cpus));
   stream_ = bytes_of("A2A_SHM_STREAM_MIN").value_or(last_level_cache() / static_cast<size_t>(at_once));
 }

@@ -1,6 +1,7 @@
 // From how many bytes on which way is taken.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 
@@ -16,13 +17,14 @@ class Thresholds {
 
   // The receiver copies straight from the sender's memory, which saves one of two copies and costs the sender a wait:
   // bytes of a pair from shared memory or within one process (A2A_SHM_DIRECT_MIN), and bytes of a pair from private
-  // memory with process_vm_readv (A2A_SHM_CMA_MIN). The latter is asked for only when it matters from where the
-  // kernel's copy pays: `pays_from` returns that.
+  // memory with process_vm_readv (A2A_SHM_CMA_MIN). `room` is that of the pair's chunks. Only when it matters from
+  // where the kernel's copy pays, `pays_from` is asked for that.
   size_t direct() const { return direct_; }
   template <class PaysFrom>
-  bool remote(size_t bytes, PaysFrom&& pays_from) const {
+  bool remote(size_t bytes, size_t room, PaysFrom&& pays_from) const {
     if (remote_given_) return bytes >= *remote_given_;
-    return bytes >= kLeastCalibrated && (bytes >= remote_otherwise_ || bytes >= pays_from());
+    const size_t least = shared_cpus_ ? std::min(room, kLeastCalibrated) : kLeastCalibrated;
+    return bytes >= least && (bytes >= remote_otherwise_ || std::max(bytes, kLeastCalibrated) >= pays_from());
   }
   size_t remote() const;  // with what this process measures, which takes a few milliseconds the first time
 
@@ -30,6 +32,7 @@ class Thresholds {
   size_t stream() const { return stream_; }
 
  private:
+  bool shared_cpus_;
   size_t direct_, stream_;
   std::optional<size_t> remote_given_;
   size_t remote_otherwise_;
