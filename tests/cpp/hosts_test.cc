@@ -2,6 +2,7 @@
 // operations on devices. communicator_test.cc has all that does not depend on where ranks live.
 #include "hosts.h"
 
+#include <deque>
 #include <numeric>
 
 #include "transport/hosts/connect.h"
@@ -228,6 +229,35 @@ TEST("a wrong count of long segments: both say so, neither is written, the next 
     if (comm.rank() != 0) CHECK_THROWS(Code::mismatch, text, call());
     if (comm.rank() == 2) CHECK(std::count(recv.begin() + kLong, recv.begin() + 2 * kLong + 1, -1) == kLong + 1);
     equal_exchange(comm, 20'000);
+  });
+}
+
+TEST("operations that begin while earlier ones wait for their turn") {
+  on_hosts("a,a,b,b", 4, [](Communicator& comm) {
+    struct Exchange {
+      std::vector<int64_t> send, recv;
+      std::shared_ptr<Work> work;
+    };
+    std::deque<Exchange> flying;
+    const auto finish_first = [&] {
+      flying.front().work->wait();
+      CHECK(flying.front().recv == flying.front().send);  // all ranks send the same
+      flying.pop_front();
+    };
+    for (int64_t i = 0; i < 300; ++i) {
+      const size_t elems = i % 7 == 0 ? 700 : i % 11 == 0 ? 5000 : 1;
+      auto& [send, recv, work] = flying.emplace_back(
+          Exchange{std::vector<int64_t>(4 * elems, i), std::vector<int64_t>(4 * elems, -1), nullptr});
+      const std::vector<int64_t> counts(4, static_cast<int64_t>(elems));
+      Call call;
+      call.op = Op::alltoallv;
+      const void* from = send.data();
+      void* to = recv.data();
+      const Plan plan = Plan::alltoallv(comm.rank(), 4, 8, {counts, {}}, send.size(), {counts, {}}, recv.size());
+      work = comm.start(plan, {&from, 1}, {&to, 1}, call);
+      while (flying.size() > static_cast<size_t>(i / 3 % 5)) finish_first();
+    }
+    while (!flying.empty()) finish_first();
   });
 }
 

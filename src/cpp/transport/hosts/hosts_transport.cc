@@ -56,13 +56,11 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
     }
     started_ = operation->number();
     // The other hosts first: what goes there takes longest.
-    if (queue_.size() < kAhead) guarded([&] { return post(*operation), true; });
-    if (broken_) {
-      operation->fail(broken_for(operation->batch().signature));
-      return operation;
-    }
-    operation->local = local_->enqueue(operation->local_batch());
+    const bool now = queue_.size() < kAhead && std::ranges::all_of(queue_, [](const auto& o) { return o->posted; });
     queue_.push_back(operation);
+    if (now) guarded([&] { return post(*operation), true; });
+    if (broken_) return operation;
+    operation->local = local_->enqueue(operation->local_batch());
     advance();
   }
   if (!operation->batch().refusal.empty()) {
