@@ -361,10 +361,13 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
     if (!operation->remote.let_go()) keep(operation);
   }
   queue_.clear();
-  if (!tell_others) return;
-  const auto code = static_cast<uint32_t>(error.code());
+  if (tell_others) tell_why();
+}
+
+void HostsTransport::tell_why() {
+  const auto code = static_cast<uint32_t>(broken_->code());
   std::string text(reinterpret_cast<const char*>(&code), sizeof(code));
-  text += error.what();
+  text += broken_->what();
   try {
     tell_remote({channel_, Kind::aborted, rank_, 0}, text);
   } catch (const Error&) {  // the network is what broke
@@ -388,7 +391,8 @@ void HostsTransport::leave(Left how) noexcept {
     std::lock_guard lock(progress_->mutex());
     if (!queue_.empty()) break_with(Error(Code::aborted, "the communicator was let go"), true);
     try {
-      if (how == Left::dropped) tell_remote({channel_, Kind::left, rank_, started_}, {});
+      // Who was told what broke it may leave before all others have been.
+      if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, Kind::left, rank_, started_}, {});
     } catch (const Error&) {  // they find out otherwise
     }
   }

@@ -96,6 +96,7 @@ class HostsTransport final : public HostTransport, private shm::Active {
   void tell(uint64_t number, const Entry& entry);
   void expire(const Operation& operation);
   void break_with(const Error& error, bool tell_others);
+  void tell_why();  // what broke it, to the other hosts
   // What has come for an operation that this rank does not compare; the mutex is held.
   std::span<const Early> heard_of(uint64_t number);
   Error broken_for(const Signature& signature) const;
