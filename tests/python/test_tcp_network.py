@@ -297,6 +297,35 @@ def test_a_stopped_rank(hosts: str) -> None:
     assert any(f"rank {size - 1} (" in end.value[1] for end in ends[:-1]), ends
 
 
+def abort_beside(rank: int, hosts: str, address: str) -> tuple[str, float]:
+    """Rank 1 has all it needs of its own host when rank 0 aborts, and waits for rank 2, which sends no more."""
+    comm = meet(rank, hosts, address)
+    sends = [5000, 256_000_000 if rank == 2 else 5000, 5000, 5000]
+    recvs = [5000, 5000, 256_000_000 if rank == 1 else 5000, 5000]
+    begin = time.monotonic()
+    try:
+        work = comm.alltoallv(np.zeros(sum(sends), np.int8), sends, np.empty(sum(recvs), np.int8), recvs, async_op=True)
+        while time.monotonic() < begin + (0.02 if rank == 2 else 0.3):
+            work.done()
+        if rank == 0:
+            comm.abort("enough")
+        if rank == 2:
+            time.sleep(2)
+        work.wait()
+        outcome = "no error"
+    except a2a.Error as error:
+        outcome = str(error)
+    seconds = time.monotonic() - begin
+    time.sleep(max(0.0, 3 - seconds))  # nobody leaves before
+    return outcome, seconds
+
+
+@apart
+def test_a_rank_that_aborts_beside_one_that_waits_for_another_host() -> None:
+    said, seconds = values(run(4, abort_beside, "a,a,b,b", free_address()))[1]
+    assert said == "rank 0 aborted: enough" and seconds < 1, (said, seconds)
+
+
 def shrink(rank: int, hosts: str, address: str) -> str:
     comm = meet(rank, hosts, address)
     comm.barrier()

@@ -323,6 +323,8 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
     return true;
   });
   if (queue_.empty()) return;
+  // A rank of this host may have given up after its part of the exchange here.
+  if (const auto error = local_->given_up()) return break_with(*error, true);
   const Operation& oldest = *queue_.front();
   for (Rank r = 0; r < places_->size(); ++r) {
     if (!needs(oldest, r)) continue;

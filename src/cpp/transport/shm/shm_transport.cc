@@ -194,6 +194,17 @@ void ShmTransport::break_with(const Error& error) {
   queue_.clear();
 }
 
+std::optional<Error> ShmTransport::given_up() {
+  try {
+    for (Rank peer = 0; peer < size(); ++peer) {
+      if (peer != membership_.rank()) membership_.throw_if_aborted(peer);
+    }
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
 void ShmTransport::abort(std::string_view reason) noexcept {
   if (membership_.progress().host().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());

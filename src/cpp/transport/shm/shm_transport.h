@@ -51,9 +51,11 @@ class ShmTransport final : public HostTransport, private Active {
                                        std::vector<Rank> names);
   const Surroundings& surroundings() const { return membership_.surroundings(); }
   const std::shared_ptr<Progress>& progress() const { return membership_.shared_progress(); }
-  // These want the progress mutex held: start() without a wait for its refusal to be seen, and fail().
+  // These want the progress mutex held: start() without a wait for its refusal to be seen, fail(), and why another rank
+  // has given up, also when this one waits for nobody here.
   std::shared_ptr<Exchange> enqueue(Batch&& batch);
   void break_with(const Error& error);
+  std::optional<Error> given_up();
   bool is_broken() const { return broken_.has_value(); }
 
  private:
