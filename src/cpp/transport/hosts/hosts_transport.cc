@@ -55,10 +55,8 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
       return operation;
     }
     started_ = operation->number();
-    // The other hosts first: what goes there takes longest.
-    const bool now = queue_.size() < kAhead && std::ranges::all_of(queue_, [](const auto& o) { return o->posted; });
     queue_.push_back(operation);
-    if (now) guarded([&] { return post(*operation), true; });
+    guarded([this] { return post_next(); });  // the other hosts first: what goes there takes longest
     if (broken_) return operation;
     operation->local = local_->enqueue(operation->local_batch());
     advance();
@@ -95,12 +93,7 @@ bool HostsTransport::step() {
   // Asking the network costs more than all the rest. Who gives up is heard from time to time, in check().
   if (must_look()) listen();
   if (queue_.empty()) return true;  // a peer has given up
-  bool moved = false;
-  for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
-    if (queue_[i]->posted) continue;
-    post(*queue_[i]);
-    moved = true;
-  }
+  bool moved = post_next();
   if (relay_ != nullptr) {
     moved |= relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(number, entry); });
   }
@@ -112,6 +105,16 @@ bool HostsTransport::step() {
     queue_.pop_front();
   }
   return moved || network_->moved() != before;
+}
+
+bool HostsTransport::post_next() {
+  bool posted = false;
+  for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
+    if (queue_[i]->posted) continue;
+    post(*queue_[i]);
+    posted = true;
+  }
+  return posted;
 }
 
 void HostsTransport::post(Operation& operation) {

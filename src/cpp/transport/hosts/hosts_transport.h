@@ -88,6 +88,7 @@ class HostsTransport final : public HostTransport, private shm::Active {
   Operation* find(uint64_t number);
   bool passed(uint64_t number) const { return std::ranges::binary_search(passed_, number); }
   bool step();
+  bool post_next();  // those whose turn it is, in order; whether there were any
   void post(Operation& operation);
   void tell_verdict(Operation& operation);
   bool complete(Operation& operation);

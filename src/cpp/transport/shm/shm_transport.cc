@@ -158,13 +158,7 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
   // A rank that has left may have done so because it lost another one: what it said of that is handed on, otherwise
   // whoever is gone is named.
-  try {
-    for (Rank other = 0; other < size(); ++other) {
-      if (other != membership_.rank()) membership_.throw_if_aborted(other);
-    }
-  } catch (const Error& error) {
-    return break_with(error);
-  }
+  if (const auto error = given_up()) return break_with(*error);
   std::string how = " lost ", whom;
   for (Rank other = 0; other < size(); ++other) {
     if (other == membership_.rank() || !membership_.peer(other).host->gone()) continue;
