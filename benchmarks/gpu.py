@@ -1,13 +1,17 @@
-"""On GPUs: a2a beside torch.distributed's all_to_all_single over NCCL, in the same ranks, taking turns.
+"""On GPUs: a2a beside torch.distributed over NCCL, in the same ranks, taking turns.
 
     python benchmarks/gpu.py                       # one rank, and as many as there are GPUs, or two that share one
     python benchmarks/gpu.py --ranks 1 4 --save    # also writes text and JSON to benchmarks/results
+    python benchmarks/gpu.py --own-time            # without a GPU: the first part alone
 
 Every call is enqueued behind something that holds its stream up. So the host's time is that of the call alone, the
 device's time is that of the exchange alone, and a call that waits for the device is seen: #sync counts those. Inputs
 are rewritten before and outputs are checked after each iteration. Columns as in nccl-tests; both times are the slowest
 rank's medians, and algbw and busbw come from the device's. Several ranks on one GPU show that the results are right,
 and what a call costs the host; how long it takes there says nothing about several GPUs.
+
+Equal parts and all-gathers are measured beside the same work as a group of sends and receives, `a2a-group`: whether
+NCCL's own calls, which a2a makes for them, are the faster ones.
 
 Before that: what an exchange costs a2a itself, outside the calls of CUDA and NCCL, in eight ranks of which one measures
 at a time, with libraries in their place that return at once; and how often it calls which function.
@@ -19,6 +23,7 @@ import argparse
 import datetime
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -32,6 +37,7 @@ import gpu_own_time  # noqa: E402
 import gpu_rank  # noqa: E402
 import gpu_ranks  # noqa: E402
 import nvidia  # noqa: E402
+from results import host_facts  # noqa: E402
 
 import a2a  # noqa: E402
 from a2a._core import library_of  # noqa: E402
@@ -50,7 +56,12 @@ def facts() -> dict[str, str]:
         smi = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=60).stdout.strip()
     except OSError:
         smi = ""
-    found = {"a2a": a2a.__version__, "GPU, driver, memory": smi.replace("\n", "; ") or "no nvidia-smi"}
+    found = {
+        "command": shlex.join(["python", *sys.argv]),
+        **{name: str(value) for name, value in host_facts().items()},
+        "a2a": a2a.__version__,
+        "GPU, driver, memory": smi.replace("\n", "; ") or "no nvidia-smi",
+    }
     try:
         found["NCCL"] = library_of("nccl")
     except a2a.Error as error:
@@ -63,7 +74,6 @@ def facts() -> dict[str, str]:
             found["torch's NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
     else:
         found["torch"] = "not installed"
-    found["CPUs"] = f"{len(os.sched_getaffinity(0))}, load {os.getloadavg()[0]:.1f}"
     if devices.look("cuda").double:
         found["NOT A GPU"] = "test doubles of CUDA and NCCL: times on the device mean nothing"
     return found
@@ -78,14 +88,15 @@ def sizes(options: argparse.Namespace) -> list[int]:
 
 
 def table(ranks: int, points: list[dict[str, Any]]) -> Iterator[str]:
-    """A line for each size and contender."""
-    head = f"{'size(B)':>11} {'count':>11} {'type':>6}  {'call':<9}"
+    """A line for each operation, size and contender."""
+    head = f"{'size(B)':>11} {'count':>11} {'type':>6}  {'operation':<9} {'call':<9}"
     head += f" {'host(us)':>9} {'device(us)':>10} {'algbw':>8} {'busbw':>8} {'#wrong':>6} {'#sync':>5}"
     yield f"#{head} {'host/torch':>10} {'dev/torch':>9}"
-    for point in points:
+    for point in sorted(points, key=lambda point: gpu_rank.OPERATIONS.index(point["operation"])):
         peer = point["calls"].get("torch")
         for name, call in point["calls"].items():
-            line = f" {point['size']:>11} {point['count']:>11} {'int64':>6}  {name:<9} {call['host_us']:>9.2f}"
+            line = f" {point['size']:>11} {point['count']:>11} {'int64':>6}  {point['operation']:<9} {name:<9}"
+            line += f" {call['host_us']:>9.2f}"
             device = call["device_us"]
             if device:
                 algbw = point["size"] / device / 1e3
@@ -163,7 +174,7 @@ def one_group(report: Report, ranks: int, options: argparse.Namespace, framework
     if found.get("torch refused"):
         report.say([f"# without torch.distributed: {found['torch refused']}"])
     if found["left"]:
-        report.say([f"# not measured for want of time: {found['left']} bytes"])
+        report.say([f"# not measured for want of time: {', '.join(found['left'])}"])
     report.save()
     try:
         found["split"] = gpu_own_time.split(ranks)
@@ -183,6 +194,7 @@ def main() -> int:
     parser.add_argument("-f", type=int, default=8, help="factor between sizes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=120, help="for the exchanges in all")
+    parser.add_argument("--own-time", action="store_true", help="only what needs no GPU: a2a's own time")
     parser.add_argument("--save", type=Path, nargs="?", const=RESULTS, metavar="FOLDER", help="default: %(const)s")
     options = parser.parse_args()
 
@@ -191,7 +203,7 @@ def main() -> int:
     report.say(f"# {name}: {value}" for name, value in report.results["facts"].items())
     report.say([f"# aims: {TARGETS}"])
     report.say(gpu_own_time.report_idle(report.results["own time"]))
-    good, framework = True, choose(options)
+    good, framework = True, "" if options.own_time else choose(options)
     report.save()
     if framework:
         options.ranks = options.ranks or [1, max(2, options.gpus)]

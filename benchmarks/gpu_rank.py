@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 import time
@@ -17,23 +18,29 @@ import nvidia
 import a2a
 
 Words = npt.NDArray[np.int64]
+OPERATIONS = ["alltoallv", "alltoall", "allgather"]
 MOST_ITERATIONS = 10
 BYTES_PER_ROUND = 64 << 20
 
 
 class Exchange:
-    """So many words from each rank to each, between one and three times as many from pair to pair. Each word depends on
-    source, destination, position and round."""
+    """So many words from each rank to each: equally many, but for "alltoallv", where they are between one and three
+    times as many from pair to pair. Each word depends on source, position and round, and on the destination, but for
+    "allgather", where all get the same."""
 
-    def __init__(self, comm: a2a.Communicator, size: int) -> None:
+    def __init__(self, comm: a2a.Communicator, size: int, operation: str = "alltoallv") -> None:
         n, rank = comm.size, comm.rank
-        self.comm, self.round = comm, 0
-        weights = 1 + np.add.outer(np.arange(n), np.arange(n)) % min(n, 3)
+        self.comm, self.operation, self.round = comm, operation, 0
+        weights = np.ones((n, n), np.int64)
+        if operation == "alltoallv":
+            weights += np.add.outer(np.arange(n), np.arange(n)) % min(n, 3)
         counts = weights * max(1, size // 8 // int(weights.sum(1).max()))
         self.give, self.take = counts[rank].tolist(), counts[:, rank].tolist()
         self.count = int(max(counts.sum(0).max(), counts.sum(1).max()))
-        self.sent = np.concatenate([self._words(rank, peer, self.give[peer]) for peer in range(n)])
-        self.wanted = np.concatenate([self._words(peer, rank, self.take[peer]) for peer in range(n)])
+        targets = [0] * n if operation == "allgather" else list(range(n))
+        parts = [self._words(rank, target, self.give[target]) for target in targets]
+        self.sent = parts[0] if operation == "allgather" else np.concatenate(parts)
+        self.wanted = np.concatenate([self._words(peer, targets[rank], self.take[peer]) for peer in range(n)])
 
     def _words(self, source: int, target: int, count: int) -> Words:
         return (source << 48) + (target << 40) + np.arange(count, dtype=np.int64) * 8
@@ -104,6 +111,8 @@ Call = Callable[[], object]
 
 def contenders(comm: a2a.Communicator, exchange: Exchange, buffers: Buffers, with_torch: bool) -> dict[str, Call]:
     send, recv, give, take = buffers.send, buffers.recv, exchange.give, exchange.take
+    if exchange.operation != "alltoallv":
+        return equal(comm, exchange, buffers, with_torch)
     plan = comm.plan_alltoallv(send, give, recv, take)
     calls: dict[str, Call] = {
         "a2a": lambda: comm.alltoallv(send, give, recv, take),
@@ -117,6 +126,22 @@ def contenders(comm: a2a.Communicator, exchange: Exchange, buffers: Buffers, wit
         import torch.distributed as dist
 
         calls["torch"] = lambda: dist.all_to_all_single(recv, send, take, give)
+    return calls
+
+
+def equal(comm: a2a.Communicator, exchange: Exchange, buffers: Buffers, with_torch: bool) -> dict[str, Call]:
+    """NCCL's own call for equal parts, where it has one, against the same work as a group of sends and receives."""
+    send, recv, counts, gather = buffers.send, buffers.recv, exchange.give, exchange.operation == "allgather"
+    everywhere = [0] * comm.size if gather else None  # displacements: the same words for each peer
+    calls: dict[str, Call] = {
+        "a2a": (lambda: comm.allgather(send, recv)) if gather else (lambda: comm.alltoall(send, recv)),
+        "a2a-group": lambda: comm.alltoallv(send, counts, recv, counts, everywhere),
+    }
+    if with_torch:
+        import torch.distributed as dist
+
+        theirs = dist.all_gather_into_tensor if gather else dist.all_to_all_single
+        calls["torch"] = lambda: theirs(recv, send)
     return calls
 
 
@@ -138,10 +163,8 @@ def one(buffers: Buffers, call: Call) -> dict[str, float]:
     return {"host_us": host / 1e3, "device_us": device_us, "wrong": buffers.wrong(), "sync": int(waited)}
 
 
-def point(
-    comm: a2a.Communicator, framework: str, size: int, rounds: int, until: float, with_torch: bool
-) -> dict[str, Any]:
-    exchange = Exchange(comm, size)
+def point(exchange: Exchange, framework: str, rounds: int, until: float, with_torch: bool) -> dict[str, Any]:
+    comm, size = exchange.comm, exchange.count * 8
     buffers = TorchBuffers(exchange) if framework == "torch" else DriverBuffers(exchange)
     calls = contenders(comm, exchange, buffers, with_torch)
     iterations = max(2, min(MOST_ITERATIONS, BYTES_PER_ROUND // size))
@@ -161,7 +184,7 @@ def point(
     for name, keys in mine.items():
         values = {key: [rank[name][key] for rank in everyone] for key in keys}
         whole[name] = {key: max(each) if key.endswith("_us") else sum(each) for key, each in values.items()}
-    return {"size": exchange.count * 8, "count": exchange.count, "calls": whole}
+    return {"operation": exchange.operation, "size": size, "count": exchange.count, "calls": whole}
 
 
 def _summary(each: list[dict[str, float]]) -> dict[str, float]:
@@ -201,15 +224,16 @@ def measure(comm: a2a.Communicator, framework: str, sizes: list[int], rounds: in
     found: dict[str, Any] = {"points": [], "left": []}
     if without:
         found["torch refused"] = without
-    counts: set[int] = set()
-    for size in sizes:
-        if (count := Exchange(comm, size).count) in counts:
+    seen: set[tuple[str, int]] = set()
+    for size, operation in itertools.product(sizes, OPERATIONS):
+        exchange = Exchange(comm, size, operation)
+        if (operation, exchange.count) in seen:
             continue  # so few bytes for so many ranks
-        counts.add(count)
+        seen.add((operation, exchange.count))
         if late(comm, until):
-            found["left"].append(size)
+            found["left"].append(f"{operation} of {size} bytes")
             continue
-        found["points"].append(point(comm, framework, size, rounds, until, framework == "torch" and not without))
+        found["points"].append(point(exchange, framework, rounds, until, framework == "torch" and not without))
     comm.barrier()
     if framework == "torch" and not without:
         import torch.distributed as dist

@@ -1,5 +1,5 @@
-"""Tensors in device memory: Paddle's own process groups carry them, with NCCL and on the streams that the caller chose,
-until a2a has a transport for that memory."""
+"""Tensors in device memory: Paddle's own process groups carry them, with NCCL and on the streams that the caller chose.
+On an a2a communicator a2a's own NCCL does, on Paddle's current stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import a2a
 
 def is_paddles(tensors: Any, group: Any) -> bool:
     """Whether a call is Paddle's own business: it is about a tensor, or a list of them, in device memory, on a group
-    that Paddle has. On an a2a communicator such a call raises a2a.UnsupportedError."""
+    that Paddle has."""
     if isinstance(group, a2a.Communicator):
         return False
     if isinstance(tensors, (list, tuple)):

@@ -45,7 +45,7 @@ class Task:
         return True
 
     def synchronize(self) -> None:
-        """Blocks this thread until done; for host tensors the same as wait()."""
+        """Blocks this thread until done: the same as wait()."""
         self.wait()
 
     def is_sync(self) -> bool:

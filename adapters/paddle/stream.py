@@ -1,5 +1,5 @@
-"""``paddle.distributed.stream``: the same exchanges with a choice of stream. ``use_calc_stream`` needs ``sync_op``; for
-host tensors it changes nothing else. Names that are not here are Paddle's."""
+"""``paddle.distributed.stream``: the same exchanges with a choice of stream. ``use_calc_stream`` needs ``sync_op``, and
+means something where Paddle itself carries device tensors. Names that are not here are Paddle's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def alltoall_single(
         out_split_sizes, in_split_sizes: rows for each rank; None or [] for equal parts. In this order, which
             ``alltoall_single`` outside of ``stream`` has the other way round.
         group: a Paddle group, an a2a communicator, or None for all ranks.
-        sync_op: whether to wait. Otherwise ``out_tensor`` is valid, and ``in_tensor`` may change, after ``wait()``.
+        sync_op: whether to wait; on devices, whether what follows on Paddle's current stream does. Otherwise
+            ``out_tensor`` is valid, and ``in_tensor`` may change, after ``wait()``.
         use_calc_stream: only with ``sync_op``.
 
     Returns a Task; None, with a warning, on a rank that is not in the group. If ``in_tensor`` has a gradient,

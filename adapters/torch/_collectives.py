@@ -1,7 +1,8 @@
 """The calls of torch.distributed that a2a carries, with the same signatures and return values.
 
 Each takes an a2a communicator, a torch process group or None as ``group``. What is not ours goes to torch: a process
-that is not a member (it warns and returns None), CUDA tensors, and groups whose ranks live on several hosts.
+that is not a member (it warns and returns None), and of torch's process groups CUDA tensors, and those whose ranks live
+on several hosts.
 
 Errors are raised before anything moves. A rank whose own arguments are wrong gets a child of a2a.InvalidArgumentError
 that is also the class torch raises there; its peers get a2a.MismatchError. Afterwards the group is usable.
@@ -20,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from a2a._core import Dialect
 
 from ._errors import ArgumentTypeError, SplitError, TensorError
-from ._groups import communicator, name_of
+from ._groups import communicator, is_own, name_of
 from ._work import Work
 
 __all__ = ["all_gather", "all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_single", "barrier"]
@@ -60,7 +61,7 @@ def all_to_all_single(
         _traced(async_op, torch.ops.a2a.all_to_all_single_, output, input, *splits, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (getattr(input, "is_cuda", False) and comm is not group):
+    if comm is None or (getattr(input, "is_cuda", False) and _is_torchs(comm, group)):
         result: Work | None = dist.all_to_all_single(
             output, input, output_split_sizes, input_split_sizes, group, async_op
         )
@@ -79,7 +80,7 @@ def all_to_all(
         _traced(async_op, torch.ops.a2a.all_to_all_, output_tensor_list, input_tensor_list, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (_any_cuda(input_tensor_list) and comm is not group):
+    if comm is None or (_any_cuda(input_tensor_list) and _is_torchs(comm, group)):
         result: Work | None = dist.all_to_all(output_tensor_list, input_tensor_list, group, async_op)
         return result
     work = LIST.alltoall_list(comm, output_tensor_list, input_tensor_list, async_op)
@@ -94,7 +95,7 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, 
         _traced(async_op, torch.ops.a2a.all_gather_, output_tensor, input_tensor, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (getattr(input_tensor, "is_cuda", False) and comm is not group):
+    if comm is None or (getattr(input_tensor, "is_cuda", False) and _is_torchs(comm, group)):
         result: Work | None = _torch_gather_single(output_tensor, input_tensor, group, async_op)
         return result
     work = GATHER.allgather(comm, output_tensor, input_tensor, async_op)
@@ -111,7 +112,7 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op:
         _traced(async_op, torch.ops.a2a.all_gather_list_, tensor_list, tensor, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (getattr(tensor, "is_cuda", False) and comm is not group):
+    if comm is None or (getattr(tensor, "is_cuda", False) and _is_torchs(comm, group)):
         result: Work | None = dist.all_gather(tensor_list, tensor, group, async_op)
         return result
     work = GATHER_LIST.allgather_list(comm, tensor_list, tensor, async_op)
@@ -138,6 +139,11 @@ def _traced(async_op: bool, op: Any, *arguments: Any) -> None:
     if async_op:
         raise NotImplementedError("async_op=True inside torch.compile: a graph holds no Work; leave it out")
     op(*arguments)
+
+
+def _is_torchs(comm: Any, group: Any) -> bool:
+    """Whether the group that the communicator serves is one of torch, which has NCCL of its own."""
+    return comm is not group and not is_own(comm)
 
 
 def _any_cuda(tensors: Any) -> bool:

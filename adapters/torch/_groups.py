@@ -14,7 +14,7 @@ from a2a import Communicator
 from ._errors import ArgumentTypeError
 from ._store import meet
 
-__all__ = ["adopt", "by_name", "communicator", "forget", "let_go", "name_of", "own", "timeout_of"]
+__all__ = ["adopt", "by_name", "communicator", "forget", "is_own", "let_go", "name_of", "own", "timeout_of"]
 
 _world = c10d._world
 # id of a process group -> its communicator, None where its ranks live on several hosts. Not a WeakKeyDictionary, whose
@@ -47,6 +47,11 @@ def own() -> Communicator:
     if _own is None or _own.closed:
         _own = a2a.init()
     return _own
+
+
+def is_own(comm: Any) -> bool:
+    """Whether the communicator is that of a program that has not called init_process_group()."""
+    return comm is _own
 
 
 def has_own() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import warnings
 from collections import Counter
@@ -74,10 +75,16 @@ def meet(store: Any, name: str, rank: int, size: int, timeout: float) -> a2a.Com
         raise
     _meetings[name] += 1
     if comm is None and rank == 0:
-        warnings.warn(
-            f"the {size} ranks of process group {name!r} live on {hosts} hosts, which a2a does not connect through a "
-            "store of torch's, that knows no secret; torch's own backend carries host tensors",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        _warn_of_several_hosts()
     return comm
+
+
+@functools.cache
+def _warn_of_several_hosts() -> None:
+    """Once in a process: programs make many groups, and all of them say the same."""
+    warnings.warn(
+        "the ranks of a process group live on several hosts, which a2a does not connect through a store of torch's, "
+        "that knows no secret; torch's own backend carries host tensors, in this group and others like it",
+        RuntimeWarning,
+        stacklevel=4,
+    )

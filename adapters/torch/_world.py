@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,7 +17,7 @@ import a2a
 from a2a import Communicator
 from a2a.launch import Launch
 
-from . import _groups
+from . import _groups, _places
 
 __all__ = [
     "destroy_process_group",
@@ -42,22 +43,42 @@ def init_process_group(
     paddle.distributed.launch start, as ``init_method="a2a://"`` does by name. With any backend the calls of this module
     run on a2a, whose communicator is made at their first use; with "a2a" those of torch.distributed do, too."""
     given = init_method is not None or store is not None or rank != -1 or world_size != -1
-    if not given and Launch.from_environ().launcher not in ("none", "torchrun"):
+    if not given and not _speaks_env(Launch.from_environ()):
         init_method = "a2a://"
     dist.init_process_group(backend, init_method, timeout, world_size, rank, store, *arguments, **options)
 
 
+def _speaks_env(launch: Launch) -> bool:
+    """Whether torch's own env:// finds these ranks: torchrun's, and those that a program under mpiexec named for it."""
+    if launch.launcher in ("none", "torchrun"):
+        return True
+    by_mpiexec = launch.launcher in ("Open MPI", "MPICH", "Intel MPI")
+    return by_mpiexec and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
 def _rendezvous(_: str, **__: Any) -> Iterator[tuple[Any, int, int]]:
-    """The store of a job whose launcher speaks no env://: on rank 0, at a port that the ranks tell each other."""
-    with a2a.init() as comm:  # one host, or an error that says so
-        rank, size, connect = comm.rank, comm.size, functools.partial(dist.TCPStore, "127.0.0.1")
-        if rank == 0:
-            store = connect(0, size, is_master=True, wait_for_workers=False)
-            comm.allgather_bytes(str(store.port).encode())
-        else:
-            store = connect(int(comm.allgather_bytes(b"")[0]), size, is_master=False, wait_for_workers=False)
+    """The store of a job whose launcher speaks no env://: on rank 0, at a place that the ranks tell each other."""
+    with a2a.init() as comm:
+        store = _store_on_rank_0(comm)
+        rank, size = comm.rank, comm.size
     yield store, rank, size
     raise RuntimeError("a2a:// cannot meet again; make the process group anew")
+
+
+def _store_on_rank_0(comm: Communicator) -> Any:
+    connect = functools.partial(dist.TCPStore, world_size=comm.size, wait_for_workers=False)
+    store = connect("127.0.0.1", 0, is_master=True) if comm.rank == 0 else None
+    told = comm.allgather_bytes(_places.told(store.port) if store else b"")[0]
+    place = ("127.0.0.1", 0) if store else _places.reached(told)
+    # Nobody goes on without the others: they would wait for them in torch, until their deadline.
+    reached = comm.allgather_bytes(b"yes" if place else b"no")
+    if place is None or b"no" in reached:
+        lost = [rank for rank, said in enumerate(reached) if said == b"no"]
+        raise a2a.UnsupportedError(
+            f"init_process_group: ranks {lost} do not reach rank 0 at any of its addresses, "
+            f"{', '.join(_places.addresses_of(told)) or 'of which it has none'}; set MASTER_ADDR to one that they reach"
+        )
+    return store or connect(*place, is_master=False)
 
 
 def is_initialized() -> bool:

@@ -143,7 +143,8 @@ class Communicator:
         """Whether close() was called, or a ``with`` block was left by an exception."""
     @property
     def broken(self) -> bool:
-        """Whether a rank was lost, a deadline passed or abort() was called; see shrink()."""
+        """Whether a rank was lost, a deadline passed or abort() was called, here or at a peer; see shrink(). Once the
+        stream of a device operation without a Work is synchronised: whether something ended the operation."""
     def alltoallv(
         self,
         send: Tensor,
@@ -448,6 +449,11 @@ def connect(
 class CoreBootstrap:
     """A meeting point that the core provides; satisfies SupportsAllgather."""
 
+    @property
+    def rank(self) -> int:
+        """Of whoever calls, and how many ranks meet."""
+    @property
+    def size(self) -> int: ...
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     def allgather(self, mine: bytes, /) -> list[bytes]:
         """Every rank's bytes in rank order. Blocks until every rank has called it."""
@@ -484,11 +490,13 @@ class TcpBootstrap:
 def thread_bootstraps(size: int) -> list[CoreBootstrap]:
     """One bootstrap for each of ``size`` ranks that are threads of this process."""
 
-def mpi_bootstrap(fortran_handle: int | None = None, *, name: bytes = b"") -> CoreBootstrap:
+def mpi_bootstrap(fortran_handle: int | None = None, *, name: bytes = b"", timeout: float = 600.0) -> CoreBootstrap:
     """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle (mpi4py: ``comm.py2f()``), which
     may live on several hosts. MPI is loaded, and initialised unless it is already; then it is finalised when the
-    process ends. Collective. Raises UnsupportedError when there is no usable MPI, naming every place where it was
-    looked for."""
+    process ends. Collective: after ``timeout`` seconds of waiting for the others TimeoutError is raised, and the next
+    call for the same processes goes on. The communicator is duplicated, once for each group of processes, and may be
+    freed at any time. Raises UnsupportedError when there is no usable MPI, naming every place where it was looked for,
+    InvalidArgumentError when the handle is not that of an intracommunicator, as far as MPI can tell."""
 
 def describe_tensor(obj: Tensor) -> dict[str, Any]:
     """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.

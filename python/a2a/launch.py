@@ -5,7 +5,9 @@ launchers are nested (``a2a run`` inside torchrun inside srun):
 
 1. ``a2a run``, or the same variables set by hand: A2A_RANK, A2A_SIZE, A2A_JOB, A2A_LOCAL_RANK
 2. torchrun, and ``env://`` by hand: RANK, WORLD_SIZE; the job is named by TORCHELASTIC_RUN_ID,
-   TORCHELASTIC_RESTART_COUNT, MASTER_ADDR and MASTER_PORT
+   TORCHELASTIC_RESTART_COUNT, MASTER_ADDR and MASTER_PORT. Without TORCHELASTIC_RUN_ID, and under an mpiexec (5, 6)
+   that gives the same rank and size, mpiexec wins: a program that sets the variables for torch does not say where
+   its ranks live, and mpiexec does.
 3. paddle.distributed.launch: PADDLE_TRAINER_ID, PADDLE_TRAINERS_NUM; PADDLE_TRAINER_ENDPOINTS
 4. Ascend's scripts: RANK_ID, RANK_TABLE_FILE; what the rank table says. The table without RANK_ID says nothing about
    this process, so that the launchers below decide.
@@ -33,7 +35,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ._core import (
     Communicator,
@@ -54,8 +56,6 @@ class Intracomm(Protocol):
     """What is used of ``mpi4py.MPI.Intracomm``."""
 
     def py2f(self) -> int: ...
-    def Get_rank(self) -> int: ...
-    def Get_size(self) -> int: ...
 
 
 __all__ = ["Launch", "init"]
@@ -94,33 +94,36 @@ def init(
     size: int | None = None,
     job: str | None = None,
     timeout: float = 600.0,
-    bootstrap: SupportsAllgather | Intracomm | None = None,
+    bootstrap: SupportsAllgather | Intracomm | int | None = None,
     check: str | None = None,
 ) -> Communicator:
     """The communicator of all ranks of this job.
 
     ``rank`` and ``size`` are given together or found in the environment, which also says where ranks meet by the name
     ``job`` (see ``a2a.launch``). Or they meet through ``bootstrap``: a TcpBootstrap, any object whose
-    ``allgather(bytes)`` returns the list of all ranks' strings, or a communicator of mpi4py. Ranks of a TcpBootstrap or
-    of mpi4py may live on several hosts; so may those that torchrun or an ``mpiexec`` started. ``timeout`` in seconds
-    bounds this call and is the default deadline of every operation. Every rank calls init() equally often; each call
-    makes an independent communicator. ``check``, "off", "first" or "always", says when ranks compare what they are
-    about to do on devices (docs/transports.md); None is A2A_CHECK, or "first".
+    ``allgather(bytes)`` returns the list of all ranks' strings, or a communicator of MPI: mpi4py's, or a Fortran
+    handle, which every other binding can make of its own (``MPI_Comm_c2f``, in MPI's standard ABI ``MPI_Comm_toint``).
+    Ranks of a TcpBootstrap or of MPI may live on several hosts; so may those that torchrun or an ``mpiexec`` started.
+    ``timeout`` in seconds bounds this call, unless it has to initialise MPI, and is the default deadline of every
+    operation. Every rank calls init() equally often; each call makes an independent communicator. ``check``, "off",
+    "first" or "always", says when ranks compare what they are about to do on devices (docs/transports.md); None is
+    A2A_CHECK, or "first".
 
     Raises InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the ranks live on
     several hosts and neither MPI nor TCP connects them, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
-    if _is_mpi(bootstrap):
-        rank, size = rank if rank is not None else bootstrap.Get_rank(), size or bootstrap.Get_size()
-        bootstrap = mpi_bootstrap(bootstrap.py2f())
+    if (handle := _mpi_handle(bootstrap)) is not None:
+        bootstrap = mpi_bootstrap(handle, timeout=timeout)
+        if rank is None:
+            rank, size = bootstrap.rank, bootstrap.size
     place = None
     if rank is None or size is None:
         launch = Launch.from_environ()
         rank, size = launch.rank, launch.size
         if bootstrap is None and size > 1:
             place = _tcp_place(launch)
-            bootstrap = _between_hosts(launch) if place is None else None
+            bootstrap = _between_hosts(launch, timeout) if place is None else None
         if bootstrap is None and size > 1:
             job = job or _job_of(launch)
     elif bootstrap is None and job is None and size > 1:
@@ -130,7 +133,7 @@ def init(
         if place is None:
             return connect(rank, size, job=job, timeout=timeout, check=check)
         bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
-    # Not mpi4py's any more, which a TypeGuard cannot say.
+    # Not MPI's any more, which the type does not say.
     return connect(rank, size, bootstrap=cast("SupportsAllgather | None", bootstrap), timeout=timeout, check=check)
 
 
@@ -146,8 +149,13 @@ def _next_meeting(job: str, rank: int) -> str:
     return f"{job}#{number}"
 
 
-def _is_mpi(bootstrap: object) -> TypeGuard[Intracomm]:
-    return all(hasattr(bootstrap, name) for name in ("py2f", "Get_rank", "Get_size"))
+def _mpi_handle(bootstrap: SupportsAllgather | Intracomm | int | None) -> int | None:
+    """The Fortran handle, where the ranks are those of a communicator of MPI."""
+    if isinstance(bootstrap, bool):
+        raise InvalidArgumentError(f"init: bootstrap={bootstrap} is no way to meet")
+    if isinstance(bootstrap, int):
+        return bootstrap
+    return cast("Intracomm", bootstrap).py2f() if hasattr(bootstrap, "py2f") else None
 
 
 _MPI_LAUNCHERS = ("Open MPI", "MPICH", "Intel MPI", "srun")
@@ -173,13 +181,13 @@ def _named_place() -> str | None:
     return name.removeprefix("tcp://")
 
 
-def _between_hosts(launch: Launch) -> CoreBootstrap | None:
+def _between_hosts(launch: Launch, timeout: float) -> CoreBootstrap | None:
     """How ranks on several hosts meet if not over TCP; None when they all live on one."""
     several = _several_hosts(launch)
     if not several:
         return None
     if launch.launcher in _MPI_LAUNCHERS:
-        return mpi_bootstrap()
+        return mpi_bootstrap(timeout=timeout)
     raise UnsupportedError(
         f"{launch.launcher} placed the ranks on several hosts ({several}); set A2A_BOOTSTRAP=tcp://host:port, an "
         "address of rank 0's host, and A2A_SECRET_FILE, or start them with mpiexec: TCP or MPI then carries what goes "
@@ -257,6 +265,9 @@ def _torchrun(env: Mapping[str, str]) -> Launch | None:
     found = _rank_and_size(env, "RANK", "WORLD_SIZE")
     if found is None:
         return None
+    if "TORCHELASTIC_RUN_ID" not in env and (launch := _open_mpi(env) or _pmi(env)):
+        if (launch.rank, launch.size) == found:
+            return launch
     rank, size = found
     # A restarted group must not meet what the first attempt left, hence the restart count. The run id is "none" under
     # a static rendezvous, hence the port.

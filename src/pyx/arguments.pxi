@@ -55,6 +55,10 @@ cdef int append_tensor(object tensor, str name, CountList& counts) except -1:
     if memory_of(&view, name) != Memory.host:
         raise InvalidArgumentError(f"{name} is on a device, but counts are needed on the host; pass {name}.tolist()")
     counts.resize(view.rows)
+    if view.contiguous and view.dtype.code == kDLInt and view.dtype.bits == 64:  # as in most programs
+        if view.rows > 0:
+            memcpy(counts.data(), view.data, view.rows * sizeof(int64_t))
+        return 0
     for i in range(view.rows):
         counts[i] = load_integer(view.data + i * view.stride, view.dtype)
         if counts[i] < 0 and view.dtype.code == kDLUInt:
@@ -132,7 +136,7 @@ cdef void* parse_stream(object stream) except NULL:
     else:
         for attribute in ("cuda_stream", "npu_stream", "ptr"):  # of Torch, torch_npu, CuPy
             handle = getattr(handle, attribute, handle)
-    if not isinstance(handle, int) or not 0 <= handle < 2**64:
+    if not isinstance(handle, int) or isinstance(handle, bool) or not 0 <= handle < 2**64:
         raise InvalidArgumentError(f"stream is {shown(stream)}; pass a handle, an object with __cuda_stream__, or None")
     return <void*> <uintptr_t> (handle or 1)
 
@@ -193,6 +197,11 @@ cdef int find_wheels() except -1:
     return 0
 
 
+cdef inline void* stream_of(const Call* call, const View* first) noexcept:
+    """What an operation comes after: the caller's stream, otherwise the first tensor's."""
+    return call.stream.handle if call.stream.handle != NULL else first.stream
+
+
 cdef int set_call_memory(Call* call, const View* view, str name) except -1:
     """Enters where the tensor lives, and the stream that its framework works on unless the caller gave one."""
     call.memory = memory_of(view, name)
@@ -202,8 +211,7 @@ cdef int set_call_memory(Call* call, const View* view, str name) except -1:
     if call.memory == Memory.cuda:
         find_wheels()
     call.device = view.device.device_id
-    if call.stream.handle == NULL:
-        call.stream.handle = view.stream
+    call.stream.handle = stream_of(call, view)
     return 0
 
 

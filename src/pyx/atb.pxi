@@ -215,7 +215,7 @@ cdef class AtbOperation:
             return 0
         try:
             if meeting.over_mpi:
-                bootstrap = mpi_bootstrap(name=meeting.job)
+                bootstrap = mpi_bootstrap(name=meeting.job, timeout=self.timeout)
                 made = connect(meeting.rank, meeting.size, bootstrap=bootstrap, timeout=self.timeout)
             else:
                 made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)

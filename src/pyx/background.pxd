@@ -18,6 +18,7 @@ cdef extern from *:
     #include <utility>
 
     #include "a2a/recorder.h"
+    #include "transport/hosts/network.h"
 
     namespace a2a_py {
 
@@ -157,9 +158,15 @@ cdef extern from *:
     };
 
     // In the calling thread, which is to MPI the main one.
-    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle, const std::string& name) {
-      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt, name);
+    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle, const std::string& name, double timeout) {
+      const a2a::SignalWatch signals(&interrupted);
+      const auto deadline = a2a::Deadline::after_seconds(timeout);
+      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt, name, deadline);
     }
+
+    // Of a bootstrap with a network, which knows them.
+    inline int rank_in(a2a::Bootstrap& bootstrap) { return bootstrap.network(a2a::Deadline::never())->self(); }
+    inline int size_of(a2a::Bootstrap& bootstrap) { return bootstrap.network(a2a::Deadline::never())->size(); }
 
     // In the calling thread, because communicators that one thread makes wait together.
     inline CommPtr create(int rank, int size, double timeout, a2a::Check check, CallbackBootstrap::Callback callback,
@@ -200,4 +207,7 @@ cdef extern from *:
         int, int, double, Check, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
         cbool (*)(PyObject*) noexcept nogil, PyObject*, BootstrapPtr
     ) except +raise_interrupted nogil
-    BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(cbool, int, const string&) except +raise_current nogil
+    BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(
+        cbool, int, const string&, double) except +raise_interrupted nogil
+    int rank_in "a2a_py::rank_in"(Bootstrap&) except +raise_current
+    int size_of "a2a_py::size_of"(Bootstrap&) except +raise_current

@@ -32,6 +32,8 @@ cdef class CoreBootstrap:
     """A meeting point that the core provides; satisfies SupportsAllgather."""
 
     cdef BootstrapPtr bootstrap
+    cdef readonly int rank
+    cdef readonly int size
 
     def __init__(self):
         raise TypeError("use thread_bootstraps(size) or mpi_bootstrap()")
@@ -41,9 +43,9 @@ cdef class CoreBootstrap:
         return finish_task(task_bootstrap_allgather(self.bootstrap, mine, -1)).strings
 
 
-cdef CoreBootstrap make_bootstrap(const BootstrapPtr& bootstrap):
+cdef CoreBootstrap make_bootstrap(const BootstrapPtr& bootstrap, int rank, int size):
     cdef CoreBootstrap made = CoreBootstrap.__new__(CoreBootstrap)
-    made.bootstrap = bootstrap
+    made.bootstrap, made.rank, made.size = bootstrap, rank, size
     return made
 
 
@@ -53,7 +55,7 @@ def thread_bootstraps(int size):
     if size < 1:
         raise InvalidArgumentError(f"size is {size}; a group has at least one rank")
     made = cpp_thread_bootstraps(size)
-    return [make_bootstrap(made[i]) for i in range(size)]
+    return [make_bootstrap(made[i], i, size) for i in range(size)]
 
 
 @cython.final
@@ -81,17 +83,24 @@ cdef class TcpBootstrap:
         return strings
 
 
-def mpi_bootstrap(fortran_handle=None, *, bytes name=b""):
+cdef int fortran_integer(value) except? -1:
+    if not -2**31 <= value < 2**31:
+        raise InvalidArgumentError(f"{value} is not a Fortran handle: it does not fit into 32 bits")
+    return value
+
+
+def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
     """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle. MPI is loaded, and initialised
     unless it is already. Ranks that give the same name meet."""
+    cdef double seconds = parse_timeout(timeout)
     cdef cbool given = fortran_handle is not None
-    cdef int handle = fortran_handle if given else 0
+    cdef int handle = fortran_integer(fortran_handle) if given else 0
     cdef string meeting = name
     cdef BootstrapPtr made
     find_wheels()
     with nogil:
-        made = cpp_mpi_bootstrap(given, handle, meeting)
-    return make_bootstrap(made)
+        made = cpp_mpi_bootstrap(given, handle, meeting, seconds)
+    return make_bootstrap(made, rank_in(dereference(made)), size_of(dereference(made)))
 
 
 # What connect() and the calls back from the core share.
@@ -156,13 +165,17 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
     if job is not None and bootstrap is not None:
         raise InvalidArgumentError("job and bootstrap are two ways to meet; pass one of them")
     if job is not None:
-        bootstrap = make_bootstrap(finish_task(task_join_job(rank, size, os.fsencode(str(job)), seconds)).bootstrap)
+        bootstrap = make_bootstrap(
+            finish_task(task_join_job(rank, size, os.fsencode(str(job)), seconds)).bootstrap, rank, size)
     elif bootstrap is None:
         if size > 1:
             raise InvalidArgumentError(f"rank {rank} of {size} has no way to meet the others; pass job or bootstrap")
         bootstrap = thread_bootstraps(1)[0]
     meeting.bootstrap, meeting.size, meeting.timeout = bootstrap, size, seconds
     if isinstance(bootstrap, CoreBootstrap):
+        if (rank, size) != (bootstrap.rank, bootstrap.size):
+            raise InvalidArgumentError(f"rank = {rank} and size = {size}, but the bootstrap is that of rank "
+                                       f"{bootstrap.rank} of {bootstrap.size}")
         inner = (<CoreBootstrap> bootstrap).bootstrap
     elif isinstance(bootstrap, TcpBootstrap):
         inner = (<TcpBootstrap> bootstrap).bootstrap

@@ -31,7 +31,8 @@ cdef class Communicator(_Endpoint):
 
     @property
     def broken(self):
-        """Whether a rank was lost, a deadline passed or abort() was called; see shrink()."""
+        """Whether a rank was lost, a deadline passed or abort() was called, here or at a peer; see shrink(). Once the
+        stream of a device operation without a Work is synchronised: whether something ended the operation."""
         return self.comm.get() != NULL and dereference(self.comm).broken()
 
     def __repr__(self):
@@ -304,7 +305,7 @@ cdef class Communicator(_Endpoint):
         """Run operations on "cuda" or "npu" memory over ``communicator``, the address of an ncclComm_t or HcclComm of
         the same ranks. It stays the caller's, and must outlive this one. Every rank calls this, before the first such
         operation."""
-        if not isinstance(communicator, int) or not 0 < communicator < 2**64:
+        if not isinstance(communicator, int) or isinstance(communicator, bool) or not 0 < communicator < 2**64:
             raise InvalidArgumentError(f"communicator is {shown(communicator)}; pass the address of a communicator")
         dereference(self.live()).adopt(parse_memory(memory), <void*> <uintptr_t> communicator)
 

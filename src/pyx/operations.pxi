@@ -6,9 +6,9 @@ cdef object view_pair(Exchange& x, object send, str send_name, object recv, str 
                       View* sent, View* received):
     """Two buffers of one operation. ``keep``: see view_of."""
     cdef object sender, receiver
-    sender = view_of(send, send_name, False, keep, sent)
+    sender = view_of(send, send_name, False, keep, sent, x.call.stream.handle)
     require_contiguous(sent, send_name)
-    receiver = view_of(recv, recv_name, True, keep, received)
+    receiver = view_of(recv, recv_name, True, keep, received, stream_of(&x.call, sent))
     require_output(received, recv_name, recv)
     require_pair(&x.call, sent, send_name, received, recv_name)
     x.send, x.recv = sent.data, received.data
@@ -62,9 +62,9 @@ cdef int finish_allgather(Exchange& x, int rank, int size, const View* sent, str
 
 cdef object prepare_allgather(Exchange& x, int rank, int size, object send, object recv, bint keep):
     cdef View sent, received
-    sender = view_of(send, "send", False, keep, &sent)
+    sender = view_of(send, "send", False, keep, &sent, x.call.stream.handle)
     require_contiguous(&sent, "send")
-    receiver = view_of(recv, "recv", True, keep, &received)
+    receiver = view_of(recv, "recv", True, keep, &received, stream_of(&x.call, &sent))
     require_output(&received, "recv", recv)
     finish_allgather(x, rank, size, &sent, "send", &received, "recv")
     return sender, receiver
@@ -115,9 +115,9 @@ cdef object prepare_list(Exchange& x, int rank, int size, object send_list, obje
     received.resize(size)
     tensors = []
     for i in range(size):
-        tensors.append(view_of(sends[i], send_names[i], False, keep, &sent[i]))
+        tensors.append(view_of(sends[i], send_names[i], False, keep, &sent[i], stream_of(&x.call, &sent[0])))
         require_contiguous(&sent[i], send_names[i])
-        tensors.append(view_of(recvs[i], recv_names[i], True, keep, &received[i]))
+        tensors.append(view_of(recvs[i], recv_names[i], True, keep, &received[i], stream_of(&x.call, &sent[0])))
         require_output(&received[i], recv_names[i], recvs[i])
     for i in range(size):
         require_pair(&x.call, &sent[i], send_names[i], &received[i], recv_names[i])
@@ -162,7 +162,7 @@ cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object 
     """Returns (output, tensors). Without ``out`` the output is allocated."""
     cdef View sent, received
     cdef CountList local, global_
-    holder = view_of(tensor, "x", False, keep, &sent)
+    holder = view_of(tensor, "x", False, keep, &sent, x.call.stream.handle)
     require_contiguous(&sent, "x")
     parse_counts(local_count, "local_count", local)
     parse_counts(global_count, "global_count", global_)
@@ -173,7 +173,7 @@ cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object 
     require_enough(&sent, "x", send_extent(x.plan), names[0])
     if out is None:
         out = allocate_like(tensor, &sent, total_of(local if gather else global_, names[1]))
-    receiver = view_of(out, "out", True, keep, &received)
+    receiver = view_of(out, "out", True, keep, &received, stream_of(&x.call, &sent))
     require_output(&received, "out", out)
     require_pair(&x.call, &sent, "x", &received, "out")
     require_rows(&sent, "x", &received, "out")
@@ -206,14 +206,14 @@ cdef object prepare_exchange(Exchange& x, int rank, int size, object send, objec
     """The second half of exchange(). Returns (output, tensors)."""
     cdef View sent, received
     cdef CountList to, packed, from_
-    holder = view_of(send, "send", False, False, &sent)
+    holder = view_of(send, "send", False, False, &sent, x.call.stream.handle)
     require_contiguous(&sent, "send")
     append_tensor(given, "send_counts", to)
     append_tensor(wanted, "recv_counts", from_)
     total = total_of(from_, "recv_counts")
     x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, to, packed, sent.rows, from_, packed, total)
     recv = allocate_like(send, &sent, total)
-    receiver = view_of(recv, "recv", True, False, &received)
+    receiver = view_of(recv, "recv", True, False, &received, stream_of(&x.call, &sent))
     require_pair(&x.call, &sent, "send", &received, "recv")
     x.send, x.recv = sent.data, received.data
     return recv, (holder, receiver)

@@ -21,7 +21,7 @@ cdef struct View:
     int64_t[MAX_NDIM] shape
     DLDataType dtype
     DLDevice device
-    void* stream            # device memory: what its framework works on now
+    void* stream            # device memory: what its framework works on now, or was told to wait for it
     bint contiguous
     Access access
 
@@ -78,6 +78,7 @@ cdef int set_layout(View* view, str name, const int64_t* shape, const int64_t* s
     NULL means packed in C order."""
     cdef int i
     cdef int64_t total = view.dtype.bits * view.dtype.lanes // 8
+    view.stream = NULL
     if total == 0 or (view.dtype.bits * view.dtype.lanes) % 8 != 0:
         raise InvalidArgumentError(f"{name} has dtype {dtype_name(view.dtype)}, whose elements are not whole bytes; "
                                    f"pass a uint8 view of its memory")
@@ -105,7 +106,6 @@ cdef int set_dltensor(View* view, str name, const DLTensor* tensor) except -1:
     view.ndim = tensor.ndim
     view.dtype = tensor.dtype
     view.device = tensor.device
-    view.stream = NULL
     return set_layout(view, name, tensor.shape, tensor.strides,
                       tensor.dtype.bits * tensor.dtype.lanes // 8)
 
@@ -184,11 +184,11 @@ cdef object view_capsule(object capsule, str name, bint own, bint known_producer
     return capsule
 
 
-cdef object call_dlpack(object obj, bint on_device):
-    """obj.__dlpack__(), asking for no copy, a versioned capsule and no synchronisation as far as it understands."""
+cdef object call_dlpack(object obj, object stream):
+    """obj.__dlpack__(), asking for no copy and a versioned capsule as far as it understands."""
     options = {"max_version": (1, 3), "copy": False}
-    if on_device:
-        options["stream"] = -1  # ordering is the transport's business; host producers refuse any stream
+    if stream is not None:  # host producers refuse any
+        options["stream"] = stream
     for dropped in ("copy", "max_version", None):
         try:
             return obj.__dlpack__(**options)
@@ -198,7 +198,7 @@ cdef object call_dlpack(object obj, bint on_device):
             del options[dropped]
 
 
-# What a producer does not have to be told about streams for.
+# Memory that a producer does not have to be told about streams for.
 cdef frozenset host_devices = frozenset((kDLCPU, kDLCUDAHost, kDLROCMHost))
 
 # Their tensors are mutable although they export capsules that cannot say so.
@@ -211,22 +211,49 @@ cdef str framework_of(object obj):
     return {"builtins": "python", "jaxlib": "jax"}.get(root, root)
 
 
-cdef object view_protocol(object obj, str name, View* view):
+cdef object current_stream_of(str framework, int device):
+    """The handle of the CUDA stream that a framework without the exchange API works on; None where nobody says."""
+    if framework == "cupy":
+        return importlib.import_module("cupy").cuda.get_current_stream().ptr
+    if framework == "torch":  # of a version that had no exchange API
+        return importlib.import_module("torch").cuda.current_stream(device).cuda_stream
+    return None
+
+
+cdef tuple settle_stream(str framework, object device, void* stream):
+    """What the producer of a tensor on ``device`` is told, and the stream that the tensor may be used on then.
+
+    Who has a current stream is told -1, not to order anything, since the operation runs there. All others see to it
+    that ``stream`` waits for what they have enqueued; not even where nothing is moved are they told -1, which JAX takes
+    for the address of a stream. Only CUDA's numbers of streams are known, so producers for other devices are told -1,
+    too."""
+    cdef int kind = int(device[0])
+    if kind in host_devices:
+        return None, 0
+    if kind != kDLCUDA and kind != kDLCUDAManaged:
+        return -1, 0
+    current = current_stream_of(framework, device[1])
+    if current is not None:
+        return -1, current
+    told = <uintptr_t> stream or 1  # 0 is not a stream in DLPack, but 1 the default one
+    return told, told
+
+
+cdef object view_protocol(object obj, str name, View* view, void* stream):
     """A tensor with __dlpack__ but no C exchange API."""
+    framework = framework_of(obj)
     try:
-        device = obj.__dlpack_device__()
-        capsule = call_dlpack(obj, int(device[0]) not in host_devices)
+        told, usable = settle_stream(framework, obj.__dlpack_device__(), stream)
+        capsule = call_dlpack(obj, told)
     except MemoryError:
         raise
     except Exception as error:
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be exported: {first_line(error)}") from error
     kind = type(obj)
-    framework = framework_of(obj)
     view_capsule(capsule, name, False, framework in mutable_frameworks, view)
+    view.stream = <void*> <uintptr_t> usable
     if framework == "jax":
         view.access = READ_ONLY
-    if framework == "cupy":
-        view.stream = <void*> <uintptr_t> importlib.import_module("cupy").cuda.get_current_stream().ptr
     refuse_lazy_sign(obj, name, view.dtype, getattr(kind, "is_neg", None), getattr(kind, "is_conj", None))
     return capsule
 
@@ -237,7 +264,7 @@ cdef bint is_tensor(object obj):
             or PyCapsule_CheckExact(obj) or PyObject_CheckBuffer(obj))
 
 
-cdef object view_of(object obj, str name, bint output, bint keep, View* view):
+cdef object view_of(object obj, str name, bint output, bint keep, View* view, void* stream=NULL):
     """Fill in the view of a tensor and return the object that keeps its memory.
 
     Args:
@@ -245,6 +272,8 @@ cdef object view_of(object obj, str name, bint output, bint keep, View* view):
         name: what messages call it.
         output: whether it will be written; only then ``view.access`` is sure to be known.
         keep: whether the memory must outlive the call. Otherwise the caller's reference to ``obj`` may be the result.
+        stream: what a tensor on a device will be used on, as far as that is settled; NULL is the default stream. For
+            producers that have no current stream of their own.
     """
     cdef _ExchangeType kind
     if type(obj) is ndarray:
@@ -255,7 +284,7 @@ cdef object view_of(object obj, str name, bint output, bint keep, View* view):
     if isinstance(obj, ndarray):
         return view_numpy(obj, name, view)
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
-        return view_protocol(obj, name, view)
+        return view_protocol(obj, name, view, stream)
     if PyCapsule_CheckExact(obj):
         return view_capsule(obj, name, keep, False, view)
     if PyObject_CheckBuffer(obj):

@@ -96,9 +96,8 @@ def test_between_hosts_over_tcp(tmp_path: Path) -> None:
     between_hosts("tcp", tmp_path / "results.json")
 
 
-@pytest.mark.skipif(not mpi.LIBRARIES, reason="there is no MPI")
-def test_between_hosts_over_mpi(tmp_path: Path) -> None:
-    library = mpi.LIBRARIES[0]
+@pytest.mark.parametrize("library", mpi.INSTALLED, ids=lambda library: library.name)
+def test_between_hosts_over_mpi(library: mpi.Mpi, tmp_path: Path) -> None:
     between_hosts("mpi", tmp_path / "results.json", with_mpi(library))
     done = command("--transport", "mpi", env=with_mpi(library, A2A_MPI_LIBRARY="/nowhere/libmpi.so"))
     assert done.returncode == 2 and "--transport mpi: " in done.stderr and "/nowhere/libmpi.so" in done.stderr, done

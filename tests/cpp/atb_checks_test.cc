@@ -341,12 +341,14 @@ TEST("backends that this build cannot serve say so in Setup, and at once") {
     CHECK(failed(setup(param), atb::ERROR_COMM_EMPTY, words));
     CHECK(atb::LastFailure().code == a2a::Code::unsupported);
   };
+  // Whatever this machine has.
+  const std::vector<const char*> variables = {"A2A_HCCL_LIBRARY", "A2A_NCCL_LIBRARY", "A2A_MPI_LIBRARY"};
+  for (const char* variable : variables) setenv(variable, "/nowhere/lib.so", 1);
   refused(with([](auto& p) { p.backend = "hccl"; }), "backend hccl: cannot find HCCL");
   refused(with([](auto& p) { p.backend = "nccl"; }), "backend nccl: cannot find NCCL");
-  setenv("A2A_MPI_LIBRARY", "/nowhere/libmpi.so", 1);
   refused(with([](auto& p) { p.backend = "mpi"; }), "backend mpi: cannot find MPI");
-  unsetenv("A2A_MPI_LIBRARY");
   refused(with([&](auto& p) { p.backend = "auto", p.hcclComm = &workspace; }), "backend auto: cannot find HCCL");
+  for (const char* variable : variables) unsetenv(variable);
   const TableFile file(2, 2);
   refused(with([&](auto& p) { p.rankTableFile = file.path; }), "places the ranks on 2 servers");
 }

@@ -493,6 +493,31 @@ TEST("abort reaches everybody; leaving without a word is a lost peer") {
   });
 }
 
+TEST("what has come before a peer gives up is taken") {
+  ranks::everywhere(2, [](Communicator& comm) {
+    const std::vector<int64_t> counts(2, 1);
+    const auto plan = a2a::Plan::alltoallv(comm.rank(), 2, 4, {counts, {}}, 2, {counts, {}}, 2);
+    const int32_t send[2] = {comm.rank(), comm.rank()};
+    int32_t recv[2][2] = {{-1, -1}, {-1, -1}};
+    const auto sleep = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+    std::vector<std::shared_ptr<a2a::Work>> works;
+    if (comm.rank() == 0) sleep(100);
+    for (auto& received : recv) {
+      const void* from = send;
+      void* to = received;
+      works.push_back(comm.start(plan, {&from, 1}, {&to, 1}, {}));
+    }
+    if (comm.rank() == 1) sleep(300);  // rank 0 has given up by then
+    CHECK_EQ(comm.broken(), comm.rank() == 1);
+    for (size_t i = 0; i < 2; ++i) {
+      works[i]->wait();
+      CHECK_EQ(recv[i], (std::vector<int32_t>{0, 1}));
+    }
+    if (comm.rank() == 0) comm.abort("enough");
+    CHECK_THROWS(Code::aborted, "rank 0 aborted: enough", comm.barrier());
+  });
+}
+
 TEST("a wait that times out leaves the operation going") {
   everywhere(2, [](Communicator& comm) {
     const std::vector<int64_t> counts(2, 1);

@@ -197,9 +197,12 @@ struct Swap {
 // Says what a rank says before it joins the others in the vendor's library, and does not join.
 inline void pretend_to_connect(Communicator& comm, const std::string& text) {
   std::string word(1, '\0');
-  const uint64_t length = text.size();
-  word.append(reinterpret_cast<const char*>(&length), sizeof(length));
-  comm.allgather_bytes(word + text, Op::connect);
+  for (const std::string& part : {text, std::string(), std::string(), std::string()}) {
+    const uint64_t length = part.size();
+    word.append(reinterpret_cast<const char*>(&length), sizeof(length));
+    word += part;
+  }
+  comm.allgather_bytes(word, Op::connect);
 }
 
 // What the body throws.

@@ -138,6 +138,8 @@ class TestHost final : public HostTransport {
   std::optional<Error> refusal(const Signature&) override { return std::nullopt; }
   std::optional<Error> broken() override { return look(w_.told); }
   std::optional<Error> lost_peer() override { return look(w_.lost); }
+  bool failed() override { return broken().has_value(); }
+  bool peer_died() override { return false; }
   void fail(const Error& error) noexcept override {
     w_.set([&] {
       if (!w_.told) w_.told = error;

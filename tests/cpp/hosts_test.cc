@@ -2,6 +2,7 @@
 // operations on devices. communicator_test.cc has all that does not depend on where ranks live.
 #include "hosts.h"
 
+#include <barrier>
 #include <deque>
 #include <numeric>
 
@@ -372,6 +373,30 @@ TEST("who passes an operation is found out by ranks that tell and by ranks that 
       const auto work = transport.start(std::move(batch), {});
       CHECK_THROWS(Code::mismatch, "runs it on a device without comparing", work->wait());
     });
+  }
+}
+
+TEST("who passes an operation hears of a rank that has given up or left, on this host or another") {
+  for (const Rank gone : {1, 2}) {  // rank 3 shares its host with the first of them
+    for (const bool aborts : {true, false}) {
+      std::barrier agreed(4);
+      transports(4, [&](Rank rank, HostTransport& transport) {
+        compare(transport, rank, 4, 1)->wait();
+        agreed.arrive_and_wait();
+        if (rank == gone) return aborts ? transport.abort("enough") : transport.leave(Left::dropped);
+        if (rank != 3) return std::this_thread::sleep_for(std::chrono::milliseconds(500));
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        const auto error = transport.pass(on_device(2));
+        const std::string name = "rank " + std::to_string(gone);
+        CHECK(error && error->code() == (aborts ? Code::aborted : Code::peer_lost));
+        if (error) {
+          const std::string text = error->what();
+          CHECK(text.find(aborts ? name + " aborted: enough" : "misses, because it has left") != std::string::npos);
+          CHECK(text.find(name) != std::string::npos);
+        }
+        CHECK_EQ(transport.broken().has_value(), aborts);
+      });
+    }
   }
 }
 

@@ -334,7 +334,10 @@ class Belongings:
 def _children() -> set[int]:
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        for pid in map(int, (task / "children").read_text().split()):
+        pids: list[str] = []
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
+            pids = (task / "children").read_text().split()
+        for pid in map(int, pids):
             # One that has ended and is an orphan of a rank waits for nobody but this guard.
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == pid:

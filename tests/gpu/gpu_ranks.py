@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import device_tensors
 import numpy as np
 import numpy.typing as npt
 import nvidia
@@ -90,6 +92,13 @@ class Exchange:
     def arguments(self) -> tuple[Any, ...]:
         return self.send, self.give, self.recv, self.take, self.from_, self.to
 
+    def run(self, how: str) -> None:
+        """``how`` is "call" or "async"."""
+        work = self.comm.alltoallv(*self.arguments(), async_op=how == "async")
+        assert (work is None) == (how == "call")
+        if work is not None:
+            work.wait()
+
     def poison(self) -> None:
         """Makes the output what it was before any exchange."""
         nvidia.fill(address(self.recv), POISON % 2 if self.dtype == "bool" else POISON, self.wanted.size)
@@ -135,12 +144,8 @@ def exchange(comm: Comm, name: str, shape: str, how: str, only: str = "") -> Non
                 x.poison()
                 plan.run(x.send, x.recv)
                 x.check()
-        elif how == "async":
-            work = comm.alltoallv(*x.arguments(), async_op=True)
-            assert work is not None
-            work.wait()
         else:
-            comm.alltoallv(*x.arguments())
+            x.run(how)
         x.check()
 
 
@@ -207,6 +212,21 @@ def current(name: str) -> int:
     return 0
 
 
+def side_of(name: str, own: nvidia.Stream) -> tuple[int, Any]:
+    """(handle of a stream, context in which the framework works on it)."""
+    if name == "torch":
+        import torch
+
+        stream = torch.cuda.Stream()
+        return int(stream.cuda_stream), torch.cuda.stream(stream)
+    if name == "cupy":
+        import cupy
+
+        stream = cupy.cuda.Stream(non_blocking=True)
+        return int(stream.ptr), stream
+    return own.cuda_stream, device_tensors.working_on(nvidia.CUDA, own.cuda_stream)
+
+
 def does_not_wait(comm: Comm, name: str, how: str) -> float:
     """A call returns while the stream it is enqueued on is held up; the seconds it takes."""
     x = Exchange(comm, name, seed=1)
@@ -244,15 +264,13 @@ def streams(comm: Comm, name: str) -> None:
         comm.alltoallv(*x.arguments(), stream=given)
         nvidia.synchronize(current(name) if given is None else getattr(given, "cuda_stream", given))
         x.check()
-    if name == "torch":
-        import torch
-
-        side = torch.cuda.Stream()
-        x.poison()
-        with torch.cuda.stream(side):
-            comm.alltoallv(*x.arguments())
-        side.synchronize()
-        x.check()
+    device, (side, current_in_here) = comm.rank % x.framework.devices(), side_of(name, own)
+    stale = nvidia.Array(np.full(x.wanted.size, POISON, np.uint8), device)
+    with nvidia.held_up(device, side), current_in_here:
+        nvidia.copy(stale.address, address(x.recv), stale.nbytes, side)
+        comm.alltoallv(*x.arguments())
+        time.sleep(0.1)  # in which an exchange on another stream is over, and the copy comes after it
+    x.check()
 
 
 def sync_debug_mode(comm: Comm) -> None:
@@ -399,7 +417,7 @@ def dies(comm: Comm, name: str) -> tuple[str, float]:
 
 
 def refused(comm: Comm, name: str) -> list[str]:
-    """What the last rank gets for tensors that cannot take part, and the others for good ones."""
+    """What the last rank gets for tensors, and for a stream, that cannot take part, and the others for good ones."""
     framework, n, told = place(comm, name), comm.size, []
     made = again(comm, "always")  # a refusal that peers do not hear of in time would break it
     mine = comm.rank % framework.devices()
@@ -409,19 +427,68 @@ def refused(comm: Comm, name: str) -> list[str]:
         return framework.tensor(framework.make(np.zeros(4 * int(np.prod(shape)), np.uint8)), 0, "float32", shape)
 
     send, recv = tensor((n, 2)), tensor((n, 2))
-    bad = [(np.zeros((n, 2), np.float32), recv), (send, np.zeros((n, 2), np.float32)), (send, tensor((n, 3)))]
+    bad: list[tuple[Any, Any, Any]] = [
+        (np.zeros((n, 2), np.float32), recv, None),
+        (send, np.zeros((n, 2), np.float32), None),
+        (send, tensor((n, 3)), None),
+    ]
     if name in ("torch", "cupy"):
-        bad.append((tensor((n, 4))[:, ::2], recv))
+        bad.append((tensor((n, 4))[:, ::2], recv, None))
     if framework.devices() > 1:
         framework.prepare((mine + 1) % framework.devices())
-        bad.append((tensor((n, 2)), tensor((n, 2))))
+        bad += [(tensor((n, 2)), tensor((n, 2)), None), (send, recv, nvidia.Stream())]
         framework.prepare(mine)
-    for pair in bad:
+    for case in bad:
+        give, take, stream = case if comm.rank == n - 1 else (send, recv, None)
         try:
-            made.alltoall(*(pair if comm.rank == n - 1 else (send, recv)))
+            made.alltoall(give, take, stream=stream)
         except a2a.Error as error:
             told.append(f"{type(error).__name__}: {error}")
     x = Exchange(comm, name)
+    made.alltoallv(*x.arguments())
+    x.check()
+    made.close()
+    return told
+
+
+def another_device_is_current(comm: Comm, name: str) -> None:
+    """It stays that, and the exchange takes place on the device of its tensors."""
+    x = Exchange(comm, name, seed=4)
+    plan = comm.plan_alltoallv(*x.arguments())
+    device = comm.rank % x.framework.devices()
+    other = (device + 1) % x.framework.devices()
+    for how in ("call", "plan", "async"):
+        x.poison()
+        nvidia.use(other)
+        if how == "plan":
+            plan.run(x.send, x.recv, stream=0)
+        else:
+            x.run(how)
+        assert nvidia.current() == other
+        x.framework.prepare(device)
+        x.check()
+
+
+def destroyed_stream(comm: Comm, name: str) -> list[str]:
+    """What the last rank gets for a stream that it has destroyed, and the others for a good one: when it shall come
+    after an exchange in flight, and when an exchange shall come after it."""
+    made, x, told = again(comm, "always"), Exchange(comm, name), []
+    made.alltoallv(*x.arguments())
+
+    def attempt(step: Callable[[], object]) -> None:
+        try:
+            step()
+        except a2a.Error as error:
+            told.append(f"{type(error).__name__}: {error}")
+
+    busy, named = nvidia.Stream(), nvidia.Stream()
+    if comm.rank == comm.size - 1:
+        named.destroy()
+    with nvidia.held_up(comm.rank % x.framework.devices(), busy.cuda_stream):
+        work = made.alltoallv(*x.arguments(), async_op=True, stream=busy)
+        attempt(lambda: work.order_before(named.cuda_stream))
+    attempt(lambda: made.alltoallv(*x.arguments(), stream=named.cuda_stream))
+    x.poison()
     made.alltoallv(*x.arguments())
     x.check()
     made.close()

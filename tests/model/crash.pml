@@ -59,12 +59,19 @@ bool told[N * N];        /* told[a * N + b]: a has heard from the kernel that b 
 
 #define TAKE(r) d_step { bad = bad || (!EAGER && rewritten[r]); arrived = arrived | (1 << (r)) }
 
+/* Exchange::pull: who has given up may have used the memory again that was copied from. */
+#define LOOK_AGAIN(r)                                \
+  if                                                 \
+  ::!EAGER && aborted[r] && MUTANT != 3->goto fails  \
+  ::EAGER || !aborted[r] || MUTANT == 3->skip        \
+  fi
+
 /* The line is there; the peer has given up; or it is gone, and then the line may be there after all. */
 #define RECEIVE(r)                                                                 \
-  ::is_peer(r) && !has(arrived, r) && line(n, r, me) == n->TAKE(r)                 \
+  ::is_peer(r) && !has(arrived, r) && line(n, r, me) == n->TAKE(r); LOOK_AGAIN(r)  \
   ::is_peer(r) && aborted[r]->goto fails                                           \
   ::is_peer(r) && !has(arrived, r) && is_out(r)->if                                \
-    ::MUTANT != 2 && line(n, r, me) == n->TAKE(r)                                  \
+    ::MUTANT != 2 && line(n, r, me) == n->TAKE(r); LOOK_AGAIN(r)                   \
     ::else->assert(line(n, r, me) != n); goto fails                                \
     fi
 
@@ -145,12 +152,12 @@ operation: /* Exchange::post */
     LOSE_PATIENCE
     od;
 
-    /* Exchange::finish */
+    /* Exchange::finish: who gave up in this operation */
     r = 0;
     do
     ::r == N->break
-    ::r < N && r != me && aborted[r] && MUTANT != 3->goto fails
-    ::r < N && (r == me || !aborted[r] || MUTANT == 3)->r++
+    ::r < N && r != me && aborted[r] && done[r] < n->goto fails
+    ::r < N && (r == me || !aborted[r] || done[r] >= n)->r++
     od;
     assert(!bad);
     if

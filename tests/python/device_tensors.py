@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,19 @@ import numpy as np
 ALLOCATORS: dict[int, Callable[[int, int], Any]] = {}
 """By DLPack's type of the device: (bytes, device) -> memory, which has ``address``, ``kind``, ``device`` and, for
 bytes_of(), ``read()``."""
+
+_streams: dict[int, int] = {}  # by DLPack's type of the device: what this framework works on, if not the default stream
+
+
+@contextlib.contextmanager
+def working_on(kind: int, stream: int) -> Iterator[None]:
+    """In here the framework works on the stream with that handle."""
+    before = _streams.get(kind, 0)
+    _streams[kind] = stream
+    try:
+        yield
+    finally:
+        _streams[kind] = before
 
 
 class DLDevice(ctypes.Structure):
@@ -123,8 +137,8 @@ def _borrow(obj: Any, out: Any) -> int:
 
 
 @CurrentStream
-def _stream(_kind: int, _index: int, out: Any) -> int:
-    out[0] = None
+def _stream(kind: int, _index: int, out: Any) -> int:
+    out[0] = _streams.get(kind, 0) or None
     return 0
 
 
@@ -132,4 +146,6 @@ _api = ExchangeAPI(1, 3, None, _allocate, _from_object, _to_object, _borrow, _st
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _name = b"dlpack_exchange_api"  # which the capsule only points to
-Tensor.__dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_api), _name, None)  # type: ignore[attr-defined]
+EXCHANGE_API = _new_capsule(ctypes.addressof(_api), _name, None)
+"""For classes whose objects have ``describe``."""
+Tensor.__dlpack_c_exchange_api__ = EXCHANGE_API  # type: ignore[attr-defined]

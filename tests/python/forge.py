@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any
 
-CPU, CUDA, CUDA_HOST, METAL = 1, 2, 3, 8
+CPU, CUDA, CUDA_HOST, METAL, EXT_DEV = 1, 2, 3, 8, 12
 READ_ONLY, IS_COPIED = 1, 2
 
 

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from commands import environment
 
+# What has Open MPI's launcher not end the job when a rank is killed.
+LEAVES_OTHERS_ALONE = ("--runtime-options", "continuous")
+
 
 @dataclass(frozen=True)
 class Mpi:
@@ -53,6 +56,13 @@ def placement(mpi: Mpi, shell: Path, chosen: list[str], each: int) -> list[str]:
     return ["-localhost", f"{gateway}.1", *launcher, "-hosts", ",".join(f"{address}:{each}" for address in chosen)]
 
 
+def command_on_hosts(mpi: Mpi, shell: Path, chosen: list[str], each: int, *program: str) -> list[str]:
+    """Runs the program with so many ranks on each of the hosts."""
+    command = mpi.command(len(chosen) * each, *program)
+    command[1:1] = placement(mpi, shell, chosen, each)
+    return command
+
+
 def _found_in(prefix: Path) -> Mpi | None:
     if not (prefix / "bin" / "mpiexec").exists():
         return None
@@ -77,3 +87,5 @@ def _libraries() -> list[Mpi]:
 
 
 LIBRARIES: Sequence[Mpi] = _libraries()
+# Each MPI once, though MPICH has two ABIs.
+INSTALLED: Sequence[Mpi] = [mpi for mpi in LIBRARIES if mpi.name != "mpich-abi"]

@@ -7,6 +7,8 @@ import signal
 import sys
 import threading
 import time
+import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,12 +48,44 @@ def works(hosts: str) -> None:
     say("rank", comm.rank, "of", comm.size, "is fine")
 
 
-def huge() -> None:
-    """More bytes for a pair than one call of MPI counts."""
+def plans() -> None:
+    """Three sizes, and two runs of each at once."""
+    comm = a2a.init(timeout=30)
+    for elems in SIZES.values():
+        counts = [elems] * comm.size
+        sends = [np.repeat(np.arange(comm.size) + 100 * comm.rank + add, elems) for add in (0, 50)]
+        recvs = [np.zeros_like(send) for send in sends]
+        plan = comm.plan_alltoallv(sends[0], counts, recvs[0], counts)
+        for work in [plan.start(send, recv) for send, recv in zip(sends, recvs, strict=True)]:
+            work.wait()
+        for add, recv in zip((0, 50), recvs, strict=True):
+            assert np.array_equal(recv, np.repeat(100 * np.arange(comm.size) + comm.rank + add, elems))
+    comm.close()
+    say("rank", comm.rank, "of", comm.size, "is fine")
+
+
+def names_mpi() -> None:
+    comm = a2a.init(timeout=30)
+    exchange(comm, 1000)
+    say(_core.library_of("mpi"))
+    comm.close()
+
+
+def named_for_torch(hosts: str) -> None:
+    """With the variables that programs set for torch."""
+    launch = a2a.launch.Launch.from_environ()
+    os.environ |= {"RANK": str(launch.rank), "WORLD_SIZE": str(launch.size)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+    works(hosts)
+
+
+def huge(size: str) -> None:
+    """So many bytes for a pair."""
     comm = a2a.init(timeout=100)
-    n = (1 << 30) + 12345
+    n = int(size)
     buffer = np.zeros(n, np.uint8)
     buffer[:: 1 << 20] = np.arange(len(buffer[:: 1 << 20])) % 251
+    buffer[-1] = 7
     other = 1 - comm.rank
     counts = [n if peer == other else 0 for peer in range(2)]
     recv = np.zeros(n, np.uint8)
@@ -74,39 +108,37 @@ def outcome(call: Any) -> str:
     return "no error"
 
 
+# Elements for a pair: with the facts, through relays or by the rank itself; from memory to memory.
+SIZES = {"few": 1, "some": 2000, "many": 100_000}
+
+
 def disagreements() -> None:
     comm = a2a.init(timeout=30)
     n, last = comm.size, comm.size - 1
-    ones = [1] * n
 
     def count(elems: int) -> None:
         send, recv = np.zeros(n * elems, np.int32), np.zeros(n * elems + 1, np.int32)
         expected = [elems + int(comm.rank == 0 and peer == last) for peer in range(n)]
         comm.alltoallv(send, [elems] * n, recv, expected)
 
-    def dtype() -> None:
+    def dtype(elems: int) -> None:
         kind = np.int32 if comm.rank else np.float32
-        comm.alltoallv(np.zeros(n, kind), ones, np.zeros(n, kind), ones)
+        comm.alltoallv(np.zeros(n * elems, kind), [elems] * n, np.zeros(n * elems, kind), [elems] * n)
 
-    def refused() -> None:
-        comm.alltoallv(np.zeros(n), ones if comm.rank else [-1] * n, np.zeros(n), ones)
+    def refused(elems: int) -> None:
+        counts = [elems if comm.rank else -1] * n
+        comm.alltoallv(np.zeros(n * elems), counts, np.zeros(n * elems), [elems] * n)
 
-    def operation() -> None:
+    def operation(elems: int) -> None:
         if comm.rank == 0:
-            comm.allgather(np.zeros(1), np.zeros(n))
+            comm.allgather(np.zeros(elems), np.zeros(n * elems))
         else:
-            comm.alltoall(np.zeros(n), np.zeros(n))
+            comm.alltoall(np.zeros(n * elems), np.zeros(n * elems))
 
-    for name, call in (
-        ("few", lambda: count(1)),
-        ("some", lambda: count(2000)),
-        ("many", lambda: count(100_000)),
-        ("dtype", dtype),
-        ("refused", refused),
-        ("operation", operation),
-    ):
-        say(name, comm.rank, outcome(call))
-        exchange(comm, 100)
+    for call in (count, dtype, refused, operation):
+        for size, elems in SIZES.items():
+            say(call.__name__, size, comm.rank, outcome(lambda call=call, elems=elems: call(elems)))
+            exchange(comm, 100)
     comm.close()
 
 
@@ -126,9 +158,9 @@ def missing() -> None:
     leave_together()
 
 
-def killed() -> None:
-    """The last rank is killed while the others wait for it; it has a companion on its host."""
-    comm = a2a.init(timeout=30)
+def killed(timeout: str = "30") -> None:
+    """The last rank is killed while the others wait for it."""
+    comm = a2a.init(timeout=float(timeout))
     exchange(comm, 10)
     begin = time.monotonic()
     if comm.rank == comm.size - 1:
@@ -137,6 +169,17 @@ def killed() -> None:
     text = outcome(lambda: exchange(comm, 50_000))
     say(comm.rank, f"{time.monotonic() - begin:.2f}", text)
     leave_together()
+
+
+def killed_with_the_job() -> None:
+    """The last rank is killed, and the others would live on for a minute."""
+    comm = a2a.init(timeout=30)
+    exchange(comm, 10)
+    say("ready")
+    if comm.rank == comm.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+    say("still there")
 
 
 def unplugged() -> None:
@@ -183,24 +226,51 @@ def interrupted() -> None:
 
 
 def abandoned() -> None:
-    """Rank 0 gives up while MPI has its memory, drops everything, and writes where it was."""
+    """Rank 0 gives up while the network has its memory and rank 1, which expects it, is stopped. Then that one goes
+    on."""
     comm = a2a.init(timeout=30)
-    n = comm.size
-    big = 4_000_000
-    if comm.rank == 0:
-        send, recv = np.ones(n * big, np.int32), np.zeros(n * big, np.int32)
-        comm.alltoallv(send, [big] * n, recv, [big] * n, async_op=True)
-        time.sleep(0.2)
-        comm.abort("enough")
-        del send, recv, comm
-        for _ in range(20):
-            np.ones(n * big, np.int32)  # what was given back too early would be used again
-        say("rank 0 gave up")
+    rank = comm.rank
+    other = [int(pid) for pid in comm.allgather_bytes(str(os.getpid()).encode())][1 - rank]
+    send, recv = np.ones(4_000_000 * (1 - rank)), np.zeros(4_000_000 * rank)
+    tensors = [weakref.ref(send), weakref.ref(recv)]
+    before = _core.host_facts(comm)["messages"]
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    work = comm.alltoallv(send, [0, len(send)], recv, [len(recv), 0], async_op=True)
+    if rank == 1:
+        deadline = time.monotonic() + 0.3
+        while time.monotonic() < deadline:
+            work.done()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        say("the other one:", outcome(work.wait))
+        del work, send, recv, comm
     else:
-        time.sleep(0.1)
-        send, recv = np.ones(n * big, np.int32), np.zeros(n * big, np.int32)
-        say(comm.rank, outcome(lambda: comm.alltoallv(send, [big] * n, recv, [big] * n)))
-    leave_together()
+        wait_until_stopped(other)
+        os.kill(other, signal.SIGCONT)  # for the facts, which are there, and to tell its own
+        wait_until_stopped(other)
+        while _core.host_facts(comm)["messages"] < before + 2 and not work.done():
+            pass
+        say("handed over", _core.host_facts(comm)["messages"] - before - 1)
+        comm.abort("enough")
+        del work, send, recv
+        say("after abort()", held(tensors))
+        del comm
+        say("without the communicator", held(tensors))
+        os.kill(other, signal.SIGCONT)
+    deadline = time.monotonic() + 10
+    while held(tensors) and time.monotonic() < deadline:
+        a2a.init(0, 1)  # when any communicator ends, what is held is looked after
+    say("in the end", held(tensors))
+
+
+def wait_until_stopped(pid: int) -> None:
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.01)
+
+
+def held(tensors: list[weakref.ref[np.ndarray]]) -> int:
+    """How many are."""
+    return sum(tensor() is not None for tensor in tensors)
 
 
 def adopted() -> None:
@@ -289,6 +359,133 @@ def atb() -> None:
     expected = np.concatenate([np.full(c, 100 * p + launch.rank, np.float32) for p, c in enumerate(counts)])
     assert np.array_equal(np.asarray(y), expected[None])
     say("rank", launch.rank, "is fine")
+
+
+def groups() -> None:
+    """Communicators of some ranks only, the second of which may get the handle that the first one had."""
+    from mpi4py import MPI
+
+    os.environ["A2A_HOSTS"] = "a,b"
+    world = MPI.COMM_WORLD
+    me = world.Get_rank()
+    pair = world.Split(me // 2, me)
+    for _ in range(1 + me // 2):  # not equally often
+        comm = a2a.init(bootstrap=pair, timeout=10)
+        exchange(comm, 10)
+        comm.close()
+    pair.Free()
+    world.Barrier()
+    pair = world.Split(int(me in (1, 2)), -me)
+    comm = a2a.init(bootstrap=pair, timeout=10)
+    heard = np.zeros(2, np.int32)
+    comm.alltoall(np.full(2, me, np.int32), heard)
+    assert heard.tolist() == pair.allgather(me), (heard, pair.allgather(me))
+    os.environ["A2A_HOSTS"] = "a,a,b,b"
+    exchange(a2a.init(bootstrap=world, timeout=10), 10)
+    say("rank", me, "is fine")
+
+
+def comes_late() -> None:
+    """The last rank comes when the others have given up twice, and finds them at their third attempt."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if world.Get_rank() == world.Get_size() - 1:
+        time.sleep(3)
+    else:
+        begin = time.monotonic()
+        text = outcome(lambda: a2a.init(bootstrap=world, timeout=0.5))
+        say("gave up after", f"{time.monotonic() - begin:.1f}", text)
+        due = time.monotonic() + 0.5
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        try:
+            a2a.init(bootstrap=world, timeout=30)
+        except KeyboardInterrupt:
+            say("interrupted after", f"{time.monotonic() - due:.1f}")
+    exchange(a2a.init(bootstrap=world, timeout=30), 1000)
+    say("rank", world.Get_rank(), "is fine")
+
+
+def bad_handles() -> None:
+    """The program's error handlers, which would end it, are what they were afterwards."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    me, size = world.Get_rank(), world.Get_size()
+    half = world.Split(me % 2, me)
+    inter = half.Create_intercomm(0, world, 1 - me % 2)
+    for comm in (world, MPI.COMM_SELF):
+        comm.Set_errhandler(MPI.ERRORS_ARE_FATAL)
+    handles = {"inter": inter.py2f(), "null": MPI.COMM_NULL.py2f(), "nonsense": 999_999}
+    for name, handle in handles.items():
+        say(name, outcome(lambda handle=handle: _core.mpi_bootstrap(handle)).replace("\n", " "))
+    say("comm", outcome(lambda: a2a.init(me, size, bootstrap=inter)).replace("\n", " "))
+    for comm in (world, MPI.COMM_SELF):
+        assert comm.Get_errhandler() == MPI.ERRORS_ARE_FATAL
+    exchange(a2a.init(bootstrap=world, timeout=30), 10)
+    say("rank", me, "is fine")
+
+
+def finalised() -> None:
+    """The program finalises MPI before it lets go of its communicators."""
+    from mpi4py import MPI
+
+    comm, closed, dropped = (a2a.init(bootstrap=MPI.COMM_WORLD, timeout=20) for _ in range(3))
+    for each in (comm, closed, dropped):
+        exchange(each, 1000)
+    MPI.Finalize()
+    say("operation", outcome(lambda: exchange(comm, 10)))
+    say("init", outcome(a2a.init))
+    closed.close()
+    del dropped
+    say("rank", comm.rank, "is fine")
+
+
+def finalised_early() -> None:
+    """The last rank finalises MPI while the others wait for it."""
+    from mpi4py import MPI
+
+    comm = a2a.init(bootstrap=MPI.COMM_WORLD, timeout=20)
+    exchange(comm, 10)
+    if comm.rank == comm.size - 1:
+        time.sleep(0.3)  # what breaks the communicator ends what others have not finished, too
+    else:
+        begin = time.monotonic()
+        text = outcome(lambda: exchange(comm, 10))
+        say(comm.rank, f"{time.monotonic() - begin:.1f}", text)
+    MPI.Finalize()
+
+
+def fortran_handle() -> None:
+    """A communicator that mpi4py has no part in, in the ABI of the library that A2A_MPI_LIBRARY names."""
+    import ctypes
+
+    mpi = ctypes.CDLL(os.environ["A2A_MPI_LIBRARY"])
+    standard, mpich = "mpi_abi" in mpi._name, "libmpi.so.12" in mpi._name
+    handle_type = ctypes.c_int if mpich else ctypes.c_void_p
+    if standard or mpich:
+        world = handle_type(0x101 if standard else 0x44000000)
+    else:
+        world = handle_type(ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
+    level = ctypes.c_int(4096 if standard else 3)
+    assert mpi.MPI_Init_thread(None, None, level, ctypes.byref(ctypes.c_int())) == 0
+    rank, new = ctypes.c_int(), handle_type()
+    assert mpi.MPI_Comm_rank(world, ctypes.byref(rank)) == 0
+    assert mpi.MPI_Comm_split(world, 0, -rank.value, ctypes.byref(new)) == 0
+    handle = (mpi.MPI_Comm_toint if standard else mpi.MPI_Comm_c2f)(new)
+    for nonsense in (0, 256, 999_999):
+        text = outcome(lambda nonsense=nonsense: a2a.init(bootstrap=nonsense))
+        assert (nonsense == 0 and not standard and not mpich) or text.startswith("InvalidArgumentError: "), text
+    text = "fine"
+    try:
+        comm = a2a.init(bootstrap=handle, timeout=30)
+        assert comm.rank == comm.size - 1 - rank.value
+        exchange(comm, 1000)
+        comm.close()
+    except a2a.UnsupportedError as error:
+        text = f"refused: {error}"
+    assert mpi.MPI_Finalize() == 0
+    say("rank", rank.value, "is", text)
 
 
 assert testing  # the oracle's module has to be importable where only NumPy is

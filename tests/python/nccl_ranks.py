@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nvidia import Array, Stream, use
+import pytest
+from nvidia import Array, Produced, Stream, copy, framework, held_up, nccl, new_communicator, require, use
 
 import a2a
 from a2a import testing
@@ -68,6 +76,37 @@ def other_calls(comm: Comm) -> None:
     assert np.array_equal(out.read(), testing.global_scatter(xs, [counts] * n)[rank])
 
 
+def calls(comm: Comm, log: Path) -> dict[str, list[str]]:
+    """What the double's log has of this rank for an uneven exchange, in the order of the calls."""
+    n, rank = comm.size, comm.rank
+    give = [(3 * rank + peer) % 7 + 1 for peer in range(n)]
+    take = [(3 * peer + rank) % 7 + 1 for peer in range(n)]
+    send, recv = (Array(np.zeros((sum(part), 4), np.float32), rank) for part in (give, take))
+    arguments = (send.tensor, give, recv.tensor, take)
+    plan = comm.plan_alltoallv(*arguments)
+    steps: dict[str, Callable[[], object]] = {
+        "call": lambda: comm.alltoallv(*arguments),
+        "plan": lambda: plan.run(send.tensor, recv.tensor),
+        "async": lambda: comm.alltoallv(*arguments, async_op=True, stream=0),
+    }
+
+    def logged() -> list[str]:
+        mine = (line for line in log.read_text().splitlines() if line.startswith(f"pid={os.getpid()} "))
+        return [line.partition("call=")[2].split()[0] for line in mine]
+
+    found = {}
+    for name, step in steps.items():
+        for _ in range(20):  # past what ranks compare, and what is made once
+            step()
+        recv.read()
+        before = len(logged())
+        work = step()
+        found[name] = logged()[before:]
+        recv.read()
+        del work
+    return found
+
+
 def refusals(comm: Comm) -> list[str]:
     """What rank 1 gets for tensors in the wrong place, and the others for a good call."""
     made: Any = comm.split(0)
@@ -86,6 +125,30 @@ def refusals(comm: Comm) -> list[str]:
     return told
 
 
+def adopted(comm: Comm) -> None:
+    """Over a communicator of the program's own, which is there before and after."""
+    n, rank = comm.size, comm.rank
+    use(rank)
+    own, size = new_communicator(comm), ctypes.c_int()
+    made: Any = comm.split(0)
+    wrong: Any
+    for wrong in (True, False, None, "", 0, -1, 2**64, 1.5):
+        with pytest.raises(a2a.InvalidArgumentError, match="pass the address of a communicator"):
+            made.adopt(wrong)
+    made.adopt(own)
+    made.adopt(own)  # again is fine
+    send, recv = Array(np.full(n, rank), rank), Array(np.zeros(n, np.int64), rank)
+    for _ in range(3):
+        made.alltoall(send.tensor, recv.tensor)
+        assert recv.read().tolist() == list(range(n))
+    with pytest.raises(a2a.InvalidArgumentError, match="before the first operation on it"):
+        made.adopt(own + 1)
+    made.close()
+    require(nccl().ncclCommCount(ctypes.c_void_p(own), ctypes.byref(size)))
+    assert size.value == n
+    require(nccl().ncclCommDestroy(ctypes.c_void_p(own)))
+
+
 def streams(comm: Comm) -> None:
     use(comm.rank)
     stream = Stream()
@@ -93,3 +156,111 @@ def streams(comm: Comm) -> None:
     for given in (None, 0, 1, stream, stream.cuda_stream):
         comm.alltoall(send.tensor, recv.tensor, stream=given)
         assert recv.read().tolist() == list(range(comm.size))
+
+
+def pending_work(comm: Comm, name: str, how: str) -> None:
+    """What a framework has enqueued on its stream comes before an exchange of its tensors, on both sides."""
+    n, rank = comm.size, comm.rank
+    use(rank)
+    stream = Stream()
+    made, stale = Array(np.full(n, rank + 1, np.uint8), rank), Array(np.full(n, 99, np.uint8), rank)
+    send, recv = Array(np.zeros(n, np.uint8), rank), Array(np.zeros(n, np.uint8), rank)
+    comm.connect(f"cuda:{rank}")
+    with framework(name, stream) as tensor:
+        sent, received = tensor(send), tensor(recv)
+        plan = comm.plan_alltoall(sent, received)
+        with held_up(rank, stream.cuda_stream):
+            copy(made.address, send.address, n, stream.cuda_stream)
+            copy(stale.address, recv.address, n, stream.cuda_stream)
+            if how == "plan":
+                work = plan.start(sent, received)
+            else:
+                given = Stream() if how == "stream" else None
+                work = comm.alltoall(sent, received, stream=given, async_op=how == "async")
+            time.sleep(0.1)  # in which an exchange that waits for nothing is over
+            assert work is None or not work.done()
+    if work is not None:
+        work.wait()
+    assert recv.read().tolist() == [peer + 1 for peer in range(n)]
+
+
+def told(comm: Comm) -> None:
+    """The stream that a framework with ``__dlpack__`` alone is told: where the exchange runs, or what it waits for."""
+    n, rank = comm.size, comm.rank
+    use(rank)
+    own, theirs = Stream(), Stream()
+    send, recv = (Array(np.zeros(n, np.uint8), rank) for _ in range(2))
+
+    def told_by(call: Any) -> list[Any]:
+        sent, received = Produced(send, theirs), Produced(recv, theirs)
+        call(sent, received)
+        return sent.told + received.told
+
+    assert told_by(comm.alltoall) == [1, 1]
+    for given, handle in ((0, 1), (1, 1), (2, 2), (own, own.cuda_stream), (own.cuda_stream, own.cuda_stream)):
+        assert told_by(lambda x, y, given=given: comm.alltoall(x, y, stream=given)) == [handle] * 2
+    assert told_by(lambda x, y: comm.alltoall(x, y, async_op=True).wait()) == [1, 1]
+    with framework("exchange API", own) as tensor:  # the sent tensor's stream is the exchange's
+        assert told_by(lambda x, y: comm.alltoall(tensor(send), y)) == [own.cuda_stream]
+    assert recv.read().tolist() == [0] * n
+
+
+# ---- what ends while nobody waits ------------------------------------------------------------------------------------
+
+
+def past_comparison(comm: Comm, how: str) -> tuple[Array, Callable[..., object]]:
+    """A call that compares nothing any more, and so returns once it is enqueued; and what it receives."""
+    n, rank = comm.size, comm.rank
+    send, recv = Array(np.full((n, 2), rank), rank), Array(np.full((n, 2), -1), rank)
+    call: Callable[..., object]
+    if how == "plan":
+        plan = comm.plan_alltoallv(send.tensor, [1] * n, recv.tensor, [1] * n)
+        call = partial(plan.run, send.tensor, recv.tensor)
+    else:
+        call = partial(comm.alltoallv, send.tensor, [1] * n, recv.tensor, [1] * n)
+    for _ in range(20):
+        call()
+    assert recv.read()[:, 0].tolist() == list(range(n))
+    return recv, call
+
+
+def failure(call: Callable[..., object]) -> str:
+    try:
+        call()
+    except a2a.Error as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def aborted(comm: Comm, how: str, asks: bool) -> list[object]:
+    """Rank 0 aborts. What the others' `broken` says, if they ask, and their next call."""
+    made: Any = comm.split(0)
+    _, call = past_comparison(made, how)
+    comm.barrier()
+    if comm.rank == 0:
+        made.abort("enough")
+    comm.barrier()
+    time.sleep(0.2)  # it has come to other hosts, too
+    return [not asks or made.broken, failure(call), made.broken]
+
+
+def killed(comm: Comm, how: str, asks: bool) -> list[object]:
+    _, call = past_comparison(comm, how)
+    comm.barrier()
+    if comm.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)
+    return [not asks or comm.broken, failure(call), comm.broken]
+
+
+def late(comm: Comm, how: str) -> list[object]:
+    """The others' deadline passes before rank 0 comes: nobody waits for it but their streams."""
+    made: Any = comm.split(0)
+    recv, call = past_comparison(made, how)
+    comm.barrier()
+    if comm.rank > 0:
+        call(timeout=0.5)
+        recv.read()
+        assert made.broken
+    comm.barrier()
+    return [True, failure(call), made.broken]

@@ -7,10 +7,14 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
+import device_tensors
 import numpy as np
 
 import a2a
@@ -25,8 +29,13 @@ def driver() -> ctypes.CDLL:
     return library
 
 
+@functools.cache
+def nccl() -> ctypes.CDLL:
+    return ctypes.CDLL(os.environ.get("A2A_NCCL_LIBRARY", "libnccl.so.2"))
+
+
 def require(status: int) -> None:
-    assert status == 0, f"CUDA: error {status}"
+    assert status == 0, f"CUDA or NCCL: error {status}"
 
 
 def devices() -> int:
@@ -37,10 +46,14 @@ def devices() -> int:
 
 def use(device: int) -> None:
     """This thread works on that device from now on."""
+    require(driver().cuCtxSetCurrent(_context(device)))
+
+
+def _context(device: int) -> ctypes.c_void_p:
     handle, context = ctypes.c_int(), ctypes.c_void_p()
     require(driver().cuDeviceGet(ctypes.byref(handle), device))
     require(driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), handle))
-    require(driver().cuCtxSetCurrent(context))
+    return context
 
 
 def current() -> int:
@@ -97,8 +110,9 @@ class Array:
 
 
 def _free(address: int, device: int) -> None:
-    use(device)
+    require(driver().cuCtxPushCurrent_v2(_context(device)))  # whoever collects garbage keeps the device it works on
     require(driver().cuMemFree_v2(ctypes.c_uint64(address)))
+    require(driver().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
 
 
 _handles = [0]  # of all streams, the default one first
@@ -132,6 +146,21 @@ def synchronize(stream: int) -> None:
 def fill(address: int, value: int, size: int) -> None:
     require(driver().cuMemsetD8_v2(ctypes.c_uint64(address), ctypes.c_ubyte(value), ctypes.c_size_t(size)))
     synchronize(0)
+
+
+def copy(source: int, target: int, size: int, stream: int) -> None:
+    """So many bytes from one address on a device to another, enqueued on that stream."""
+    addresses = ctypes.c_uint64(target), ctypes.c_uint64(source)
+    require(driver().cuMemcpyAsync(*addresses, ctypes.c_size_t(size), ctypes.c_void_p(stream)))
+
+
+def order(before: int, after: int) -> None:
+    """What is enqueued on the stream ``after`` from now on comes after what is on the stream ``before``."""
+    event, without_timing = ctypes.c_void_p(), 2
+    require(driver().cuEventCreate(ctypes.byref(event), without_timing))
+    require(driver().cuEventRecord(event, ctypes.c_void_p(before)))
+    require(driver().cuStreamWaitEvent(ctypes.c_void_p(after), event, 0))
+    require(driver().cuEventDestroy_v2(event))
 
 
 def busy(stream: int) -> bool:
@@ -182,3 +211,72 @@ class Graph:
 def _destroy(executable: ctypes.c_void_p, graph: ctypes.c_void_p) -> None:
     require(driver().cuGraphExecDestroy(executable))
     require(driver().cuGraphDestroy(graph))
+
+
+class _UniqueId(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_ubyte * 128),)
+
+
+def new_communicator(comm: a2a.Communicator) -> int:
+    """The address of an ncclComm_t of all ranks of the communicator, made by hand for the devices that they use."""
+    unique, made = _UniqueId(), ctypes.c_void_p()
+    if comm.rank == 0:
+        require(nccl().ncclGetUniqueId(ctypes.byref(unique)))
+    unique = _UniqueId.from_buffer_copy(comm.allgather_bytes(bytes(unique))[0])
+    require(nccl().ncclCommInitRank(ctypes.byref(made), comm.size, unique, comm.rank))
+    return made.value or 0
+
+
+# ---- frameworks ------------------------------------------------------------------------------------------------------
+
+
+class Produced:
+    """A tensor of a framework with no more than ``__dlpack__``: it makes the stream that it is told wait for its
+    own, and takes -1 for the address of one, as JAX does."""
+
+    def __init__(self, array: Array, stream: Stream) -> None:
+        self._array, self._stream = array, stream
+        self.told: list[int | None] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self._array.device
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        self.told.append(stream)
+        assert stream is not None and stream > 0
+        order(self._stream.cuda_stream, stream)
+        return self._array.tensor.__dlpack__(**options)
+
+
+class _CuPyArray:
+    """As much of cupy.ndarray as a2a uses."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self._array.device
+
+    def __dlpack__(self, *, stream: int | None = None, **options: Any) -> Any:
+        assert stream == -1, "whoever takes it uses the current stream"
+        return self._array.tensor.__dlpack__(**options)
+
+
+_CuPyArray.__module__ = "cupy"
+
+
+@contextlib.contextmanager
+def framework(name: str, stream: Stream) -> Iterator[Callable[[Array], Any]]:
+    """What makes tensors of bytes of a framework that works on that stream: one with the C exchange API, "CuPy", or one
+    with the "protocol" alone."""
+    if name == "exchange API":
+        with device_tensors.working_on(CUDA, stream.cuda_stream):
+            yield lambda array: device_tensors.Tensor(array, array.shape, (1, 8, 1))
+    elif name == "CuPy":
+        module: Any = types.ModuleType("cupy")
+        current = types.SimpleNamespace(ptr=stream.cuda_stream)
+        module.cuda = types.SimpleNamespace(get_current_stream=lambda: current)
+        with mock.patch.dict(sys.modules, cupy=module):
+            yield _CuPyArray
+    else:
+        yield lambda array: Produced(array, stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 # A process makes these once and keeps them for all its communicators.
@@ -12,7 +13,8 @@ def children() -> set[int]:
     """Processes that this one has started and not reaped, zombies included."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found.update(map(int, (task / "children").read_text().split()))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
+            found.update(map(int, (task / "children").read_text().split()))
     return found
 
 

@@ -16,7 +16,7 @@ from multiprocessing import connection
 from typing import Any
 
 from commands import command
-from mpi import LIBRARIES
+from mpi import Mpi
 from tcp_peer import free_address
 
 import a2a
@@ -36,15 +36,16 @@ class RankFailure(AssertionError):
 
 class Pool:
     """``n`` ranks, as processes, as threads of this one, or as processes on the hosts of a list as in A2A_HOSTS, which
-    ``network``, "MPI" or "TCP", connects. Use as a context manager."""
+    ``mpi`` connects, or TCP without one. Use as a context manager."""
 
-    def __init__(self, n: int, threads: bool = False, hosts: str = "", network: str = "MPI") -> None:
-        self.n, self.threads, self.hosts, self.network = n, threads, hosts, network
+    def __init__(self, n: int, threads: bool = False, hosts: str = "", mpi: Mpi | None = None) -> None:
+        self.n, self.threads, self.hosts, self.mpi = n, threads, hosts, mpi
         self._ranks: list[connection.Connection] = []
         self._spawner: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        place = f"on {self.hosts} over {self.network}" if self.hosts else "threads" if self.threads else "processes"
+        network = self.mpi.name if self.mpi else "TCP"
+        place = f"on {self.hosts} over {network}" if self.hosts else "threads" if self.threads else "processes"
         return f"<{self.n} {place}>"
 
     def __enter__(self) -> Pool:
@@ -132,12 +133,12 @@ class Pool:
 
     def _run_on_hosts(self, address: str) -> None:
         env = {**os.environ, "A2A_HOSTS": self.hosts}
-        if self.network == "TCP":
+        if self.mpi is None:
             started = command("run", "-n", str(self.n), __file__, address)
             env["A2A_BOOTSTRAP"] = f"tcp://{free_address()}"
         else:
-            started = LIBRARIES[0].command(self.n, __file__, address)
-            env |= LIBRARIES[0].variables()
+            started = self.mpi.command(self.n, __file__, address)
+            env |= self.mpi.variables()
         subprocess.run(started, env=env, check=True)
 
 

@@ -166,9 +166,13 @@ def test_info() -> None:
     thresholds = facts["thresholds of 2 ranks, bytes"]
     assert thresholds["A2A_SHM_CMA_MIN"] == "never" or thresholds["A2A_SHM_CMA_MIN"] >= 64 << 10
     assert thresholds["A2A_SHM_DIRECT_MIN"] >= 4096 and thresholds["A2A_SHM_STREAM_MIN"] >= 1 << 20
+    assert thresholds["set from outside"] == "none"
     text = call("info", A2A_RANK="1", A2A_SIZE="2", A2A_JOB="x", A2A_SHM_CMA_MIN="99", A2A_SHM_DIRECT_MIN="77").stdout
     assert re.search(r"seen +a2a run\n +rank +1\n +size +2\n", text)
     assert re.search(r"A2A_SHM_DIRECT_MIN +77\n +A2A_SHM_CMA_MIN +(99|never)\n", text)
+    assert "set from outside     A2A_SHM_DIRECT_MIN, A2A_SHM_CMA_MIN\n" in text
+    assert "thresholds of 3 ranks, bytes\n" in call("info", "-r", "3").stdout
+    assert call("info", "-r", "0").returncode == 2
 
 
 @pytest.mark.parametrize("operation", _bench_rank.OPERATIONS)

@@ -222,7 +222,7 @@ def test_streams(comm: _core.Communicator) -> None:
     send, recv = pair()
     for good in (None, 0, 2, Stream()):
         comm.alltoall(send, recv, stream=good)
-    for bad in (-1, "s", 1.0):
+    for bad in (-1, "s", 1.0, True):
         with pytest.raises(InvalidArgumentError, match="stream"):
             comm.alltoall(send, recv, stream=bad)
 
@@ -339,6 +339,8 @@ def test_connect_arguments() -> None:
         ({"rank": 0, "size": 0}, "0 <= rank < size"),
         ({"rank": 0, "size": 2}, "no way to meet"),
         ({"rank": 0, "size": 1, "job": "x", "bootstrap": Meeting()}, "pass one"),
+        ({"rank": 0, "size": 2, "bootstrap": _core.thread_bootstraps(2)[1]}, "is that of rank 1 of 2"),
+        ({"rank": 0, "size": 3, "bootstrap": _core.thread_bootstraps(2)[0]}, "is that of rank 0 of 2"),
     ):
         with pytest.raises(InvalidArgumentError, match=match):
             _core.connect(**arguments)

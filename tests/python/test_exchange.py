@@ -15,7 +15,7 @@ import pytest
 from exchange_ranks import Recipe
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from mpi import LIBRARIES
+from mpi import INSTALLED
 from rank_pool import Pool
 
 from a2a import testing
@@ -31,8 +31,8 @@ HOWS = ("call", "async", "plan")
 POOLS = [
     *(Pool(n) for n in (1, 2, 3, 5, 7, 8, 16, 64)),
     *(Pool(n, threads=True) for n in (1, 2, 3, 5, 8)),
-    *(Pool(5, hosts="a,b,a,c,b") for _ in LIBRARIES[:1]),
-    Pool(5, hosts="a,b,a,c,b", network="TCP"),
+    *(Pool(5, hosts="a,b,a,c,b", mpi=mpi) for mpi in INSTALLED),
+    Pool(5, hosts="a,b,a,c,b"),
 ]
 
 

@@ -42,8 +42,8 @@ def doubles(build_dir: Path) -> Iterator[None]:
         yield
 
 
-POOLS = [*map(Pool, [2, 3, 8]), *(Pool(4, hosts="a,b,a,b") for _ in LIBRARIES[:1])]
-POOLS.append(Pool(4, hosts="a,b,a,b", network="TCP"))
+POOLS = [*map(Pool, [2, 3, 8]), *(Pool(4, hosts="a,b,a,b", mpi=mpi) for mpi in LIBRARIES[:1])]
+POOLS.append(Pool(4, hosts="a,b,a,b"))
 
 
 @pytest.fixture(scope="module", params=POOLS, ids=repr)

@@ -54,6 +54,8 @@ INTEL = {
     "MPI_LOCALNRANKS": "2",
     "I_MPI_HYDRA_UUID": "bb290000-8033",
 }
+# What programs set for torch by hand, in MPI's numbers.
+BY_HAND = {"MASTER_ADDR": "a", "MASTER_PORT": "80"}
 SRUN = {
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "5",
@@ -106,6 +108,26 @@ def test_environment_of_each_launcher(env: dict[str, str], expected: Launch) -> 
 @pytest.mark.parametrize(("inner", "outer"), list(itertools.combinations(range(len(ENVIRONMENTS)), 2)))
 def test_the_nearer_launcher_wins(inner: int, outer: int) -> None:
     assert Launch.from_environ(ENVIRONMENTS[outer] | ENVIRONMENTS[inner]).launcher == NAMES[inner]
+
+
+@pytest.mark.parametrize(
+    ("mpi", "same", "apart"),
+    [
+        (OPEN_MPI, {"RANK": "3", "WORLD_SIZE": "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}),
+        (INTEL, {"RANK": "1", "WORLD_SIZE": "2"}, {"MPI_LOCALNRANKS": "1"}),
+    ],
+    ids=["Open MPI", "Intel MPI"],
+)
+def test_mpiexec_wins_where_a_program_names_its_ranks_for_torch(
+    mpi: dict[str, str], same: dict[str, str], apart: dict[str, str]
+) -> None:
+    """Torch's variables do not say where the ranks live."""
+    env = mpi | BY_HAND | same
+    assert Launch.from_environ(env) == Launch.from_environ(mpi)
+    assert Launch.from_environ(env | apart).several_hosts
+    assert Launch.from_environ(env | A2A).launcher == "a2a run"
+    for other in ({"RANK": "0"}, {"WORLD_SIZE": "9"}, {"TORCHELASTIC_RUN_ID": "none"}):
+        assert Launch.from_environ(env | apart | other).launcher == "torchrun"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_crashes(tmp_path: Path, parameters: dict[str, int]) -> None:
 MUTANTS = {
     "a line is written again too early": {"MUTANT": 1, "N": 2, "OPS": 3, "EAGER": 1},
     "no second look for the line of a rank that is gone": {"MUTANT": 2, "N": 2},
-    "no look for aborts before success": {"MUTANT": 3, "N": 2, "IMPATIENT": 1},
+    "no look for aborts after copying": {"MUTANT": 3, "N": 2, "IMPATIENT": 1},
     "buffers are given back before the abort": {"MUTANT": 4, "N": 2, "IMPATIENT": 1},
     "no abort": {"MUTANT": 5, "N": 2, "IMPATIENT": 1},
     "the dead are waited for": {"MUTANT": 6, "N": 2},

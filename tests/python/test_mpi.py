@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 from commands import needs
-from mpi import LIBRARIES, Mpi
+from mpi import LEAVES_OTHERS_ALONE, LIBRARIES, Mpi
+from networks import HUGE, assert_disagreements
+
+import a2a
 
 pytestmark = [
     pytest.mark.timeout(100),
@@ -43,27 +46,17 @@ def test_exchanges(mpi: Mpi, hosts: str) -> None:
     assert (status, lines) == (0, [f"rank {rank} of {ranks} is fine" for rank in range(ranks)])
 
 
-def test_more_bytes_than_one_call_takes(mpi: Mpi) -> None:
+@pytest.mark.parametrize("size", HUGE)
+def test_more_bytes_than_one_call_takes(mpi: Mpi, size: int) -> None:
     if mpi.name == "mpich-abi":
         pytest.skip("the same library as mpich")
-    assert run(mpi, "a,b", "huge") == (0, ["rank 0 is fine", "rank 1 is fine"])
+    assert run(mpi, "a,b", "huge", str(size)) == (0, ["rank 0 is fine", "rank 1 is fine"])
 
 
 def test_disagreements(mpi: Mpi) -> None:
     status, lines = run(mpi, "a,a,b,b", "disagreements")
     assert status == 0
-    said = {tuple(line.split(" ", 2)[:2]): line.split(" ", 2)[2] for line in lines}
-    for name, elems in (("few", 1), ("some", 2000), ("many", 100_000)):
-        text = f"rank 3 sends {elems} elements to rank 0, which expects {elems + 1}"
-        for rank in ("0", "3"):
-            assert said[name, rank].startswith("MismatchError: alltoallv #") and text in said[name, rank]
-        assert said[name, "1"] == said[name, "2"] == "no error"
-    for rank in ("1", "2", "3"):
-        assert "rank 0 has float32, rank" in said["dtype", rank] or "float32" in said["dtype", rank]
-        assert said["refused", rank].startswith("MismatchError: ")
-        assert "rank 0 does not take part" in said["refused", rank] and "-1 is negative" in said["refused", rank]
-        assert "allgather" in said["operation", rank] and "MismatchError" in said["operation", rank]
-    assert said["refused", "0"].startswith("InvalidArgumentError: ")
+    assert_disagreements(lines)
 
 
 @pytest.mark.parametrize("hosts", ["a,a,b,b", "a,b,c"])
@@ -78,22 +71,38 @@ def test_a_rank_that_does_not_come(mpi: Mpi, hosts: str) -> None:
     assert any(line.startswith("afterwards TimeoutError: ") for line in lines), lines
 
 
-def test_a_killed_rank_with_a_launcher_that_leaves_the_others_alone() -> None:
+@pytest.fixture
+def open_mpi() -> Mpi:
     mpi = next((mpi for mpi in LIBRARIES if mpi.name == "openmpi"), None)
     if mpi is None:
         pytest.skip("Open MPI's launcher has the option")
-    _, lines = run(mpi, "a,a,b,b", "killed", options=("--runtime-options", "continuous"))
+    return mpi
+
+
+def test_a_killed_rank_with_a_launcher_that_leaves_the_others_alone(open_mpi: Mpi) -> None:
+    _, lines = run(open_mpi, "a,a,b,b", "killed", options=LEAVES_OTHERS_ALONE)
     told = [line.split(" ", 2) for line in lines if line[:2] in ("0 ", "1 ", "2 ")]
     assert len(told) == 3, lines
     for _, seconds, text in told:
         assert float(seconds) < 1.5 and text.startswith("PeerLostError: ") and "rank 3 (" in text, lines
 
 
+def test_a_host_whose_ranks_are_gone_is_told_of_by_the_deadline(open_mpi: Mpi) -> None:
+    """MPI does not, and nobody else sees it."""
+    _, lines = run(open_mpi, "a,b,c", "killed", "2", options=LEAVES_OTHERS_ALONE)
+    told = [line.split(" ", 2) for line in lines if line[:2] in ("0 ", "1 ")]
+    assert len(told) == 2, lines
+    for _, seconds, text in told:
+        assert 1.5 < float(seconds) < 4 and text.startswith("TimeoutError: "), lines
+    assert any("rank 2 (" in text for _, _, text in told), lines
+
+
 def test_a_killed_rank_with_a_launcher_that_ends_the_job(mpi: Mpi) -> None:
     begin = time.monotonic()
-    status, _ = run(mpi, "a,a,b,b", "killed")
+    status, lines = run(mpi, "a,a,b,b", "killed_with_the_job")
     assert time.monotonic() - begin < 20
     assert status != 0
+    assert "ready" in lines and "still there" not in lines
 
 
 def test_a_rank_that_leaves(mpi: Mpi) -> None:
@@ -112,9 +121,15 @@ def test_ctrl_c(mpi: Mpi) -> None:
 
 
 def test_memory_that_mpi_still_has(mpi: Mpi) -> None:
-    _, lines = run(mpi, "a,b", "abandoned")
-    assert "rank 0 gave up" in lines
-    assert any(line.startswith("1 AbortedError: rank 0 aborted: enough") for line in lines), lines
+    """Both tensors are held, whatever becomes of the communicator, until the other rank has taken what was sent."""
+    status, lines = run(mpi, "a,b", "abandoned")
+    assert status == 0
+    (other,) = (line for line in lines if line.startswith("the other one: "))
+    # It may take all before it hears that it is too late.
+    assert other in ("the other one: no error", "the other one: AbortedError: rank 0 aborted: enough")
+    assert [line for line in lines if line != other] == [
+        *("after abort() 2", "handed over 1", "in the end 0", "in the end 0", "without the communicator 2")
+    ]
 
 
 def test_messages_are_counted(mpi: Mpi) -> None:
@@ -170,6 +185,15 @@ def test_a_communicator_of_another_library() -> None:
     assert len(lines) == 2 and all("is not the library that made the communicator" in line for line in lines), lines
 
 
+def test_the_mpi_of_the_launcher_is_found(mpi: Mpi) -> None:
+    """Without a variable and without mpi4py, also where this environment has another MPI."""
+    if mpi.name == "mpich-abi":
+        pytest.skip("the launcher's MPI is the same as mpich's")
+    status, lines = run(mpi, "a,b", "names_mpi", A2A_MPI_LIBRARY="")
+    known = {"mpich": "MPICH", "openmpi": "Open MPI", "impi": "Intel(R) MPI"}[mpi.name]
+    assert status == 0 and len(lines) == 2 and all(f": {known}" in line for line in lines), lines
+
+
 def test_no_mpi() -> None:
     mpi = LIBRARIES[0]
     env = mpi.environment(A2A_HOSTS="a,b") | {"A2A_MPI_LIBRARY": "/nowhere/libmpi.so"}
@@ -177,3 +201,64 @@ def test_no_mpi() -> None:
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert "UnsupportedError: cannot find MPI; looked for" in done.stderr
     assert "/nowhere/libmpi.so" in done.stderr
+
+
+def test_communicators_of_some_ranks(mpi: Mpi) -> None:
+    needs("mpi4py")
+    status, lines = run(mpi, "a,a,b,b", "groups", **mpi.for_mpi4py())
+    assert (status, lines) == (0, [f"rank {rank} is fine" for rank in range(4)])
+
+
+def test_a_rank_that_comes_late(mpi: Mpi) -> None:
+    needs("mpi4py")
+    status, lines = run(mpi, "a,a,b", "comes_late", **mpi.for_mpi4py())
+    assert (status, lines[4:]) == (0, [f"rank {rank} is fine" for rank in range(3)])
+    for line in lines[:2]:
+        assert re.match(r"gave up after 0\.[567] TimeoutError: rank [01] of 3 timed out in MPI_Comm_idup", line), line
+    for line in lines[2:4]:
+        assert float(line.removeprefix("interrupted after ")) < 0.2
+
+
+def test_handles_that_are_no_use(mpi: Mpi) -> None:
+    needs("mpi4py")
+    status, lines = run(mpi, "a,b", "bad_handles", **mpi.for_mpi4py())
+    assert status == 0, lines
+    said = {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+    for name in ("inter", "comm"):
+        assert said[name].startswith("InvalidArgumentError: ") and "an intercommunicator" in said[name], lines
+    for name in ("null", "nonsense"):
+        assert said[name].startswith("InvalidArgumentError: ") and "is not that of a communicator" in said[name], lines
+    assert lines[-2:] == ["rank 0 is fine", "rank 1 is fine"]
+
+
+def test_finalised_by_the_program(mpi: Mpi) -> None:
+    needs("mpi4py")
+    status, lines = run(mpi, "a,a,b", "finalised", **mpi.for_mpi4py())
+    assert (status, lines[6:]) == (0, [f"rank {rank} is fine" for rank in range(3)])
+    for line in lines[:3]:
+        assert line.startswith("init UnsupportedError: MPI (") and "was finalised in this process already" in line, line
+    for line in lines[3:6]:
+        assert re.match(r"operation AbortedError: alltoallv #2: .* was finalised while the communicator", line), line
+
+
+def test_a_rank_that_finalises_while_others_wait(mpi: Mpi) -> None:
+    needs("mpi4py")
+    status, lines = run(mpi, "a,a,b", "finalised_early", **mpi.for_mpi4py())
+    assert (status, len(lines)) == (0, 2)
+    for line in lines:
+        assert re.match(r"[01] [01]\.\d PeerLostError: alltoallv #2: .*has left this communicator", line), line
+
+
+def test_a_fortran_handle(mpi: Mpi) -> None:
+    status, lines = run(mpi, "a,b,b", "fortran_handle")
+    if mpi.name == "impi":  # 2021.18.1 cannot make a communicator of it in the standard's ABI
+        assert (status, len(lines)) == (0, 3)
+        assert all("MPI_Comm_fromint does not know the Fortran handle" in line for line in lines), lines
+        return
+    assert (status, lines) == (0, [f"rank {rank} is fine" for rank in range(3)])
+
+
+def test_what_is_no_handle() -> None:
+    for bootstrap in (True, 1 << 40):
+        with pytest.raises(a2a.InvalidArgumentError):
+            a2a.init(bootstrap=bootstrap)

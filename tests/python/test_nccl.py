@@ -3,8 +3,9 @@ in nccl_ranks.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cmake_tools
 import nccl_ranks as ranks
@@ -28,8 +29,8 @@ def version(request: pytest.FixtureRequest, build_dir: Path) -> Iterator[str]:
         yield request.param
 
 
-POOLS = [*map(Pool, [1, 2, 5]), *(Pool(4, hosts="a,b,a,b") for _ in LIBRARIES[:1])]
-POOLS.append(Pool(4, hosts="a,b,a,b", network="TCP"))
+POOLS = [*map(Pool, [1, 2, 5]), *(Pool(4, hosts="a,b,a,b", mpi=mpi) for mpi in LIBRARIES[:1])]
+POOLS.append(Pool(4, hosts="a,b,a,b"))
 
 
 @pytest.fixture(scope="module", params=POOLS, ids=repr)
@@ -52,6 +53,32 @@ def test_streams_in_every_form(pool: Pool) -> None:
     pool.run(ranks.streams)
 
 
+@pytest.mark.parametrize("how", ["call", "async", "plan"])
+@pytest.mark.parametrize("framework", ["exchange API", "CuPy", "protocol"])
+def test_what_is_enqueued_already_comes_first(pool: Pool, framework: str, how: str) -> None:
+    pool.run(ranks.pending_work, framework, how)
+
+
+def test_a_framework_that_has_to_be_told_the_stream(pool: Pool) -> None:
+    pool.run(ranks.pending_work, "protocol", "stream")
+    pool.run(ranks.told)
+
+
+def test_a_communicator_of_the_programs_own(pool: Pool) -> None:
+    pool.run(ranks.adopted)
+
+
+def test_what_an_exchange_calls(
+    version: str, run_ranks: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One copy, one group and one event: nothing that allocates, and nothing that waits for the device."""
+    monkeypatch.setenv("A2A_FAKE_LOG", str(tmp_path / "log"))
+    exchange = ["cuMemcpyAsync", "ncclGroupStart", *["Send", "Recv"] * 2, "ncclGroupEnd", "cuEventRecord"]
+    after_the_stream = ["cuEventRecord", "cuStreamWaitEvent"]
+    for told in run_ranks(3, ranks.calls, tmp_path / "log"):
+        assert told == {"call": exchange, "plan": exchange, "async": after_the_stream + exchange}
+
+
 def test_tensors_in_the_wrong_place(pool: Pool) -> None:
     if pool.n < 2:
         pytest.skip("needs a peer")
@@ -65,3 +92,26 @@ def test_tensors_in_the_wrong_place(pool: Pool) -> None:
         assert len(texts) == len(wanted)
         for text, reason in zip(texts, wanted, strict=True):
             assert text.startswith("InvalidArgumentError: " if rank == 1 else "MismatchError: ") and reason in text
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("how", ["plan", "call"])
+def test_an_abort_between_calls(pool: Pool, how: str, asks: bool) -> None:
+    for before, told, after in pool.run(ranks.aborted, how, asks):
+        assert before and after and told.startswith("AbortedError: ") and "rank 0 aborted: enough" in told
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("how", ["plan", "call"])
+def test_a_death_between_calls(version: str, rank_outcomes: Callable[..., Any], how: str, asks: bool) -> None:
+    for outcome in rank_outcomes(3, ranks.killed, how, asks)[1:]:
+        before, told, after = outcome.value
+        assert before and after and told.startswith("PeerLostError: ") and "lost rank 0 (" in told
+
+
+@pytest.mark.parametrize("how", ["plan", "call"])
+def test_a_deadline_that_nobody_waits_for(pool: Pool, how: str) -> None:
+    if pool.n < 2:
+        pytest.skip("needs a peer")
+    for _, told, after in pool.run(ranks.late, how):
+        assert after and told.startswith("TimeoutError: ") and "timed out on rank " in told

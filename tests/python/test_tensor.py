@@ -338,18 +338,25 @@ def test_old_producers_and_devices_without_a_number(comm: _core.Communicator) ->
 
 
 def test_device_memory_without_its_library(comm: _core.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("A2A_NCCL_LIBRARY", "/nowhere/libnccl.so.2")
+    for library in ("NCCL", "CUDA"):  # NCCL stays loaded, where another test has found it
+        monkeypatch.setenv(f"A2A_{library}_LIBRARY", "/nowhere/library.so")
     cuda, other = Forged(device=(forge.CUDA, 1)), Forged(device=(forge.CUDA, 1))
     with pytest.raises(UnsupportedError, match="gives no way to make another one on a device"):
         comm.exchange(cuda, [4])
-    assert cuda.calls == 2 * [{"max_version": (1, 3), "copy": False, "stream": -1}]
+    assert cuda.calls == 2 * [{"max_version": (1, 3), "copy": False, "stream": 1}]
     other.managed.tensor.data = ctypes.addressof(cuda.memory) + 32
-    with pytest.raises(UnsupportedError, match=r"cannot find NCCL; looked for\n  /nowhere/libnccl.so.2: "):
+    with pytest.raises(UnsupportedError, match=r"cannot find (NCCL|the CUDA driver); looked for\n  /nowhere/"):
         comm.alltoall(cuda, other)
     with pytest.raises(UnsupportedError, match="device type 8"):
         comm.exchange(Forged(device=(forge.METAL, 0)), [4])
     refused(Forged(device=(forge.CUDA, 0)), "cuda:0 memory, but recv is in host memory")
     comm.barrier()
+
+
+def test_streams_of_other_devices_are_not_guessed() -> None:
+    ascend = Forged(device=(forge.EXT_DEV, 0))
+    describe_tensor(ascend)
+    assert ascend.calls == [{"max_version": (1, 3), "copy": False, "stream": -1}]
 
 
 def test_an_error_of_the_producer_is_the_cause() -> None:

@@ -250,6 +250,6 @@ def refuse_several_hosts(comm: a2a.Communicator) -> str:
 
 @pytest.mark.skipif(not LIBRARIES, reason="no MPI")
 def test_several_hosts() -> None:
-    with Pool(3, hosts="a,b,a") as pool:
+    with Pool(3, hosts="a,b,a", mpi=LIBRARIES[0]) as pool:
         for told in pool.run(refuse_several_hosts):
             assert "several hosts" in told and "use allgather()" in told

@@ -126,7 +126,7 @@ void Exchange::use(std::shared_ptr<Communicator> communicator) {
 }
 
 bool Exchange::has_communicator() const {
-  return communicator_ != nullptr && !communicator_->closed() && !communicator_->broken();
+  return communicator_ != nullptr && !communicator_->closed() && !communicator_->failed();
 }
 
 void Exchange::reset(Group group) {

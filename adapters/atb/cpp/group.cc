@@ -156,8 +156,9 @@ std::shared_ptr<Entry> entry_of(const Group& group) {
   return entry;
 }
 
+// One that only a peer has broken so far still has to tell that here, before the ranks meet again.
 bool usable(const std::shared_ptr<Communicator>& communicator) {
-  return communicator != nullptr && !communicator->closed() && !communicator->broken();
+  return communicator != nullptr && !communicator->closed() && !communicator->failed();
 }
 
 }  // namespace
@@ -257,7 +258,7 @@ std::shared_ptr<Communicator> communicator_of(const Group& group, double timeout
   const std::lock_guard lock(entry->meeting);
   if (!usable(entry->communicator)) {
     const auto deadline = Deadline::after_seconds(timeout_seconds);
-    const auto bootstrap = group.between_hosts() ? mpi_bootstrap({}, group.meeting())
+    const auto bootstrap = group.between_hosts() ? mpi_bootstrap({}, group.meeting(), deadline)
                                                  : unix_bootstrap(group.rank, group.size, group.meeting(), deadline);
     entry->communicator = Communicator::create(group.rank, group.size, *bootstrap, {timeout_seconds});
   }

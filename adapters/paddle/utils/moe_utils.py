@@ -26,7 +26,7 @@ def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = Non
         local_count: int64, 1-D, W * E: ``local_count[r * E + e]`` rows go to expert e of rank r. Sums to N.
         global_count: the same shape: ``global_count[r * E + e]`` rows come from rank r for this rank's expert e.
         group: a Paddle group, an a2a communicator, or None for all ranks.
-        use_calc_stream: which stream device tensors would use; without effect for host tensors.
+        use_calc_stream: which stream Paddle's own groups use for device tensors; otherwise without effect.
 
     Returns a new tensor [sum(global_count), features], packed by (expert, source rank), once it is filled; None on a
     rank that is not in the group. Its gradient is global_gather's. Raises a2a.InvalidArgumentError before anything

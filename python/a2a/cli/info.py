@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,19 +19,23 @@ from ..launch import Launch, meeting_of
 from ._frameworks import FRAMEWORKS
 from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
 
-# Longest time of the probe with two ranks.
+# Longest time of the probe between ranks.
 _TIMEOUT_SECONDS = 60.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "Show versions, what this machine allows, and the launcher. Exits with 1 when shared memory does not work."
     parser = commands.add_parser("info", help="versions and what this machine allows", description=text)
+    parser.add_argument("-r", "--ranks", type=int, default=2, help="whose thresholds to show (default: 2)")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     parser.set_defaults(function=_info)
 
 
 def _info(options: argparse.Namespace) -> int:
-    facts = gather()
+    if options.ranks < 1:
+        print(f"a2a info: --ranks {options.ranks} is not a number of ranks", file=sys.stderr)
+        return 2
+    facts = gather(options.ranks)
     if options.json:
         print(json.dumps(facts, indent=2))
     else:
@@ -41,9 +46,9 @@ def _info(options: argparse.Namespace) -> int:
     return 0 if facts["transports"]["shared memory"] == "works" else 1
 
 
-def gather() -> dict[str, dict[str, Any]]:
-    """All facts, by group. Starts two ranks to see what works between processes."""
-    probe = _probe()
+def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
+    """All facts, by group. Starts ranks to see what works between processes."""
+    probe = _probe(ranks)
     quota = cgroup_cpus()
     return {
         "versions": {
@@ -68,7 +73,7 @@ def gather() -> dict[str, dict[str, Any]]:
             "mpi": _library("mpi"),
             "tcp": _secret(),
         },
-        "thresholds of 2 ranks, bytes": probe["thresholds"],
+        f"thresholds of {ranks} ranks, bytes": probe["thresholds"],
         "launcher": _launcher(),
     }
 
@@ -95,9 +100,9 @@ def _secret() -> str:
     return "needs A2A_SECRET_FILE or A2A_SECRET"
 
 
-def _probe() -> dict[str, Any]:
+def _probe(ranks: int) -> dict[str, Any]:
     try:
-        facts = _spawn.spawn(_probe_rank, 2, timeout=_TIMEOUT_SECONDS)[0]
+        facts = _spawn.spawn(_probe_rank, ranks, timeout=_TIMEOUT_SECONDS)[0]
     except Error as error:
         return {"shared memory": f"fails: {error}", "process_vm_readv": "unknown", "thresholds": {}}
     allowed = "allowed" if facts["vm_readv"] else f"not allowed ({_ptrace_scope()})"
@@ -105,14 +110,16 @@ def _probe() -> dict[str, Any]:
         f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
         for name in ("DIRECT", "CMA", "STREAM")
     }
+    thresholds["set from outside"] = ", ".join(name for name in thresholds if name in os.environ) or "none"
     return {"shared memory": "works", "process_vm_readv": allowed, "thresholds": thresholds}
 
 
 def _probe_rank(comm: Communicator) -> dict[str, Any]:
-    received = np.full(2, -1, np.int64)
-    comm.alltoall(np.array([comm.rank, comm.rank + 2]), received)
-    if received.tolist() != [2 * comm.rank, 2 * comm.rank + 1]:
-        raise Error(f"rank {comm.rank} received {received.tolist()} from an exchange of four numbers")
+    mine, expected = np.arange(comm.size) + comm.size * comm.rank, np.arange(comm.size) * comm.size + comm.rank
+    received = np.full(comm.size, -1, np.int64)
+    comm.alltoall(mine, received)
+    if received.tolist() != expected.tolist():
+        raise Error(f"rank {comm.rank} received {received.tolist()} from an exchange of {mine.tolist()}")
     return host_facts(comm)
 
 

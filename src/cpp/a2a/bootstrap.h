@@ -57,10 +57,16 @@ A2A_API std::string secret_from_environment();
 
 // The ranks of MPI_COMM_WORLD, or of the communicator with this Fortran handle (MPI_Comm_c2f; mpi4py: comm.py2f()). MPI
 // is loaded while the program runs, and initialised if nobody did before; then it is finalised when the process ends.
-// Collective over that communicator, which is duplicated. Its processes are the ranks, in its order. Ranks that give
-// the same name meet; those of one name are made in the same order everywhere. Throws Error(unsupported) when there is
-// no usable MPI, with every place where it was looked for.
-A2A_API std::shared_ptr<Bootstrap> mpi_bootstrap(std::optional<int> fortran_handle = {}, const std::string& name = "");
+// Collective over that communicator, whose processes are the ranks, in its order. For each group of processes the first
+// communicator is duplicated, and the duplicate kept until the process ends; the communicator may be freed at any time.
+// Ranks that give the same name meet; those of one name are made in the same order everywhere.
+//
+// Throws Error(unsupported) when there is no usable MPI, with every place where it was looked for, or it was finalised;
+// Error(invalid_argument) when the handle is not that of an intracommunicator, as far as MPI can tell; Error(timeout)
+// when not all processes come, and then the next call for the same processes goes on. Only MPI_Init_thread cannot be
+// bounded. Waits look at signals (a2a::SignalWatch).
+A2A_API std::shared_ptr<Bootstrap> mpi_bootstrap(std::optional<int> fortran_handle = {}, const std::string& name = "",
+                                                 Deadline deadline = Deadline::never());
 
 // Ranks as threads of this process: element r belongs to the thread that is rank r.
 A2A_API std::vector<std::shared_ptr<Bootstrap>> thread_bootstraps(int size);

@@ -318,7 +318,7 @@ void Communicator::close(std::optional<Deadline> deadline) {
     call.op = Op::close;
     call.deadline = state_->deadline(deadline);
     drain_devices(*call.deadline);
-    if (!broken()) {
+    if (!state_->open(Op::close)->broken()) {
       state_->submit(call)->wait();
       close_devices();
     }
@@ -338,8 +338,18 @@ bool Communicator::closed() const {
 
 bool Communicator::broken() const {
   if (state_->home.inherited()) return true;
+  std::shared_ptr<HostTransport> host;
+  {
+    std::lock_guard lock(state_->mutex);
+    host = state_->host;
+  }
+  return host != nullptr && (host->broken() || host->peer_died());
+}
+
+bool Communicator::failed() const {
+  if (state_->home.inherited()) return true;
   std::lock_guard lock(state_->mutex);
-  return state_->host != nullptr && state_->host->broken().has_value();
+  return state_->host != nullptr && state_->host->failed();
 }
 
 HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->facts(); }

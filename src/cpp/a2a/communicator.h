@@ -135,7 +135,12 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // broken communicator is let go without waiting.
   void close(std::optional<Deadline> deadline = {});
   bool closed() const;
+  // Whether an operation or abort() has broken it, here or at a peer, or a peer has died. After the stream of a device
+  // operation is synchronised: false means that nothing ended the operation.
   bool broken() const;
+  // Whether an operation or abort() of this rank has met what broke it. False where broken() only would find that a
+  // peer has given up: the next operation here still has to tell.
+  bool failed() const;
 
   HostFacts host_facts() const;
 

@@ -56,7 +56,8 @@ struct HostFacts {
 class A2A_API HostTransport : public Transport {
  public:
   // The operation runs on a device without being compared first. Numbers go on as if it had run here. Returns what
-  // stands against it already (see contradiction()), or why the transport is broken.
+  // stands against it already: see contradiction(), a peer that is gone without having come to it, or why the transport
+  // is broken. Nobody waits for a peer then, so this is the place to hear of it.
   virtual std::optional<Error> pass(const Signature& signature) = 0;
   // For a caller that holds a lock others want, and must not be kept waiting: the lock that start_claimed() wants held
   // instead of taking it. Owns nothing when another thread has it, or when starting asks more than memory.
@@ -69,11 +70,15 @@ class A2A_API HostTransport : public Transport {
   // What a peer says about the next operation, which this rank has not started yet: that it refuses to take part.
   virtual std::optional<Error> refusal(const Signature& next) = 0;
 
-  // The error that broke it, if any.
+  // The error that broke it, if any. A peer that has given up has broken it, too.
   virtual std::optional<Error> broken() = 0;
+  // Whether it is broken and an operation here, or fail(), has met that: nobody is asked.
+  virtual bool failed() = 0;
   // Looks after the peers, also while nothing is in flight here: an abort breaks the transport. Returns the error for
   // one that died or left, which only breaks what still needs it.
   virtual std::optional<Error> lost_peer() = 0;
+  // Whether a peer's process is known to have ended without leaving.
+  virtual bool peer_died() = 0;
   // Breaks the transport: this rank's and the peers' operations fail with that error.
   virtual void fail(const Error& error) noexcept = 0;
   // What every peer did last, for messages.

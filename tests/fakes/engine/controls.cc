@@ -20,6 +20,7 @@ namespace {
 struct Process {
   std::mutex mutex;
   std::set<int> descriptors;
+  std::string latest_error;
   std::atomic<pid_t> owner{0};  // the process that used the doubles first
 };
 
@@ -80,8 +81,16 @@ uint64_t control_operation(const char* name, int rank) {
   return std::stoull(value.substr(0, at));
 }
 
-void set_error(std::string text) { error_text = std::move(text); }
+void set_error(std::string text) {
+  error_text = std::move(text);
+  const std::lock_guard lock(process().mutex);
+  process().latest_error = error_text;
+}
 const std::string& error() { return error_text; }
+std::string latest_error() {
+  const std::lock_guard lock(process().mutex);
+  return process().latest_error;
+}
 
 void log_line(const std::string& text) {
   const std::string path = control("A2A_FAKE_LOG", "");

@@ -30,9 +30,10 @@ double control_number(const char* name, double otherwise);
 // "3" (or "3@1": on rank 1 alone) says which operation of a communicator a fault is for; 0 if none.
 uint64_t control_operation(const char* name, int rank);
 
-// The text of this thread's latest error.
+// The text of this thread's latest error, and of the latest one in any thread.
 void set_error(std::string text);
 const std::string& error();
+std::string latest_error();
 
 // One line in the file A2A_FAKE_LOG for a call.
 void log(const char* function, int rank = -1, const void* stream = nullptr, uint64_t bytes = 0, int dtype = -1,

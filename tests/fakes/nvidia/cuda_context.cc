@@ -113,6 +113,16 @@ CUresult cuDeviceGetName(char* name, int len, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
+// The same in all processes of this machine.
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
+  A2A_FAKE_READY(false);
+  A2A_FAKE_VALUE(uuid);
+  if (!is_device(dev)) return cuda_refuse(CUDA_ERROR_INVALID_DEVICE, "no such device");
+  *uuid = {"a2a test double"};
+  uuid->bytes[15] = static_cast<char>(dev);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   A2A_FAKE_READY(false);
   A2A_FAKE_VALUE(pctx);

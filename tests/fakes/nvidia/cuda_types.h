@@ -9,6 +9,9 @@ typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
+typedef struct CUuuid_st {
+  char bytes[16];
+} CUuuid;
 typedef struct CUctx_st* CUcontext;
 typedef struct CUstream_st* CUstream;
 typedef struct CUevent_st* CUevent;

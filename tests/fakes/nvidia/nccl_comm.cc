@@ -206,9 +206,10 @@ const char* ncclGetErrorString(ncclResult_t result) {
   return result >= 0 && result <= ncclTimeout ? texts[result] : "unknown result code";
 }
 
+// That of the process, whatever the communicator and the thread.
 const char* ncclGetLastError(ncclComm_t) {
   thread_local std::string text;
-  text = error();
+  text = latest_error();
   return text.c_str();
 }
 

@@ -13,7 +13,7 @@ namespace {
 // Bytes of ncclConfig_t in each version.
 size_t config_bytes(unsigned version) {
   const std::pair<unsigned, size_t> sizes[] = {{21700, 24}, {21800, 40}, {22700, 48}, {22800, 72},
-                                               {22900, 80}, {23000, 88}, {23200, 96}};
+                                               {22900, 80}, {23000, 88}, {23100, 96}, {23200, 112}};
   for (const auto& [before, bytes] : sizes) {
     if (version < before) return bytes;
   }

@@ -32,7 +32,7 @@ A2A_FAKE_API ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t 
 A2A_FAKE_API ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                                         ncclComm_t comm, cudaStream_t stream);
 
-// Newer than 2.18.
+// Newer than 2.18, with the first version.
 A2A_FAKE_API ncclResult_t ncclMemAlloc(void** ptr, size_t size);                                            // 2.19
 A2A_FAKE_API ncclResult_t ncclMemFree(void* ptr);                                                           // 2.19
 A2A_FAKE_API ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);  // 2.19
@@ -45,5 +45,5 @@ A2A_FAKE_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, si
                                                  int winFlags);                         // 2.27
 A2A_FAKE_API ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);  // 2.27
 A2A_FAKE_API ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
-                                       ncclComm_t comm, cudaStream_t stream);  // 2.28
-A2A_FAKE_API ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);    // 2.28
+                                       ncclComm_t comm, cudaStream_t stream);  // 2.28.3
+A2A_FAKE_API ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);    // 2.28.7

@@ -1,5 +1,6 @@
 // NCCL as its users see it. Written from the documentation of the interface; tests/python/test_fake_abi.py compares it
-// with the vendor's header where that is installed.
+// with the vendor's header where that is installed, as far as that is new enough: what is newer than 2.18 has its first
+// version behind it.
 #pragma once
 
 #include <limits.h>
@@ -23,7 +24,7 @@ typedef enum {
   ncclInvalidUsage = 5,
   ncclRemoteError = 6,
   ncclInProgress = 7,
-  ncclTimeout = 8,
+  ncclTimeout = 8,  // 2.30.3
 } ncclResult_t;
 
 typedef enum {
@@ -37,19 +38,19 @@ typedef enum {
   ncclFloat32 = 7,
   ncclFloat64 = 8,
   ncclBfloat16 = 9,
-  ncclFloat8e4m3 = 10,
-  ncclFloat8e5m2 = 11,
-  ncclNumTypes = 12,
+  ncclFloat8e4m3 = 10,  // 2.24
+  ncclFloat8e5m2 = 11,  // 2.24
+  ncclNumTypes = 12,    // 2.24
 } ncclDataType_t;
 
 enum {
   NCCL_CONFIG_UNDEF_INT = INT_MIN,
   NCCL_SPLIT_NOCOLOR = -1,
-  NCCL_WIN_REQUIRED_ALIGNMENT = 4096,
-  NCCL_SHRINK_DEFAULT = 0,
-  NCCL_SHRINK_ABORT = 1,
+  NCCL_WIN_REQUIRED_ALIGNMENT = 4096,  // 2.28
+  NCCL_SHRINK_DEFAULT = 0,             // 2.27
+  NCCL_SHRINK_ABORT = 1,               // 2.27
 };
-const uint32_t NCCL_API_MAGIC = 0xcafebeef;
+const uint32_t NCCL_API_MAGIC = 0xcafebeef;  // 2.29
 
 // Grows at its end: a program's size and version say which fields it knows.
 typedef struct ncclConfig_fake {
@@ -62,21 +63,21 @@ typedef struct ncclConfig_fake {
   int maxCTAs;
   const char* netName;
   int splitShare;
-  int trafficClass;
-  const char* commName;
-  int collnetEnable;
-  int CTAPolicy;
-  int shrinkShare;
-  int nvlsCTAs;
-  int nChannelsPerNetPeer;
-  int nvlinkCentricSched;
-  int graphUsageMode;
-  int numRmaCtx;
-  int maxP2pPeers;
-  int graphStreamOrdering;
-  int launchOrderImplicit;
-  int numRmaSig;
-  int rmaEagerInit;
-  int hostCftMode;
-  int nvlsHostMode;
+  int trafficClass;         // 2.26
+  const char* commName;     // 2.27
+  int collnetEnable;        // 2.27
+  int CTAPolicy;            // 2.27
+  int shrinkShare;          // 2.27
+  int nvlsCTAs;             // 2.27
+  int nChannelsPerNetPeer;  // 2.28
+  int nvlinkCentricSched;   // 2.28
+  int graphUsageMode;       // 2.29
+  int numRmaCtx;            // 2.29
+  int maxP2pPeers;          // 2.30
+  int graphStreamOrdering;  // 2.30.7
+  int launchOrderImplicit;  // 2.31
+  int numRmaSig;            // 2.31
+  int rmaEagerInit;         // 2.31
+  int hostCftMode;          // 2.31
+  int nvlsHostMode;         // 2.32
 } ncclConfig_t;

@@ -163,13 +163,14 @@ def test_the_first_exchange_keeps_the_groups_timeout(ranks: Pool) -> None:
 
 
 def live_apart(comm: a2a.Communicator) -> list[str]:
-    """Every second rank says that it lives elsewhere."""
+    """Every second rank says that it lives elsewhere. Two groups, and what was warned of."""
     import a2a.torch as ours
     import torch.distributed as theirs
     from a2a.torch import _store
 
     start(comm)
     true = _store.host_id
+    _store._warn_of_several_hosts.cache_clear()
     words: list[str] = []
     try:
         _store.host_id = lambda: true() + bytes([comm.rank % 2])
@@ -200,8 +201,26 @@ def live_apart(comm: a2a.Communicator) -> list[str]:
 
 def test_ranks_of_several_hosts_go_to_gloo_with_one_warning(ranks: Pool) -> None:
     words = ranks.run(live_apart)
-    assert [len(one) for one in words] == [2] + [0] * (RANKS - 1)
-    assert all("live on 2 hosts" in one and "torch's own backend" in one for one in words[0])
+    assert [len(one) for one in words] == [1] + [0] * (RANKS - 1)
+    assert "live on several hosts" in words[0][0] and "torch's own backend" in words[0][0]
+
+
+def out_of_reach(comm: a2a.Communicator) -> str:
+    from a2a.torch import _places, _world
+
+    reached, _places.reached = _places.reached, lambda told: None
+    try:
+        _world._store_on_rank_0(comm)
+    except a2a.UnsupportedError as error:
+        return str(error)
+    finally:
+        _places.reached = reached
+    return ""
+
+
+def test_where_no_address_of_rank_0_is_reached(ranks: Pool) -> None:
+    for said in ranks.run(out_of_reach):
+        assert said.startswith("init_process_group: ranks [1, 2, 3, 4, 5, 6, 7] do not reach rank 0 at any of "), said
 
 
 # ---- mixed frameworks ------------------------------------------------------------------------------------------------

@@ -3,32 +3,43 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <string_view>
 
 namespace a2a::device {
 namespace {
 
-// What a rank tells the others: what must be alike, and what rank 0 alone knows. Or why it cannot take part.
+// What a rank tells the others. Or why it cannot take part.
 struct Word {
   uint8_t failure = 0;  // 0, or a Code
   std::string text;     // why; otherwise what must be alike
-  std::string root;
+  std::string device;   // "cuda:0"
+  std::string uuid;     // of the device, if known
+  std::string root;     // rank 0 alone knows
 
   std::string pack() const {
-    const uint64_t length = text.size();
     std::string all(1, static_cast<char>(failure));
-    all.append(reinterpret_cast<const char*>(&length), sizeof(length));
-    return all + text + root;
+    for (const std::string* part : {&text, &device, &uuid, &root}) {
+      const uint64_t length = part->size();
+      all.append(reinterpret_cast<const char*>(&length), sizeof(length));
+      all += *part;
+    }
+    return all;
   }
 
-  static Word unpack(const std::string& all) {
+  static Word unpack(std::string_view all) {
+    const auto take = [&](size_t bytes) {
+      if (all.size() < bytes) throw Error(Code::backend, "connect: unexpected length");
+      const auto part = all.substr(0, bytes);
+      all.remove_prefix(bytes);
+      return part;
+    };
     Word word;
-    uint64_t length = 0;
-    constexpr size_t kHead = 1 + sizeof(length);
-    if (all.size() >= kHead) std::memcpy(&length, all.data() + 1, sizeof(length));
-    if (all.size() < kHead || length > all.size() - kHead) throw Error(Code::backend, "connect: unexpected length");
-    word.failure = static_cast<uint8_t>(all[0]);
-    word.text = all.substr(kHead, length);
-    word.root = all.substr(kHead + length);
+    word.failure = static_cast<uint8_t>(take(1)[0]);
+    for (std::string* part : {&word.text, &word.device, &word.uuid, &word.root}) {
+      uint64_t length = 0;
+      std::memcpy(&length, take(sizeof(length)).data(), sizeof(length));
+      *part = take(length);
+    }
     return word;
   }
 };
@@ -38,10 +49,11 @@ Error as_error(const std::exception& error) {
   return own != nullptr ? *own : Error(Code::backend, error.what());
 }
 
-// Every rank says its word or why it has none; returns rank 0's.
-Word settle(const Meeting& meeting, const std::string& what, const Word& mine, const std::optional<Error>& failure) {
+// Every rank says its word or why it has none; returns all of them.
+std::vector<Word> settle(const Meeting& meeting, const std::string& what, const Word& mine,
+                         const std::optional<Error>& failure) {
   Word said = mine;
-  if (failure) said = {static_cast<uint8_t>(failure->code()), failure->what(), {}};
+  if (failure) said = {static_cast<uint8_t>(failure->code()), failure->what(), {}, {}, {}};
   const auto all = meeting.tell_all(said.pack());
   if (failure) throw Error(failure->code(), what + failure->what());
   std::vector<Word> words;
@@ -58,7 +70,19 @@ Word settle(const Meeting& meeting, const std::string& what, const Word& mine, c
     throw Error(Code::mismatch,
                 what + "rank 0 has " + words[0].text + ", rank " + std::to_string(rank) + " has " + words[rank].text);
   }
-  return words[0];
+  return words;
+}
+
+// Two ranks on one device, which most libraries refuse, not saying whose it is.
+std::string shared_device(const std::vector<Word>& words) {
+  for (size_t b = 1; b < words.size(); ++b) {
+    for (size_t a = 0; a < b && !words[b].uuid.empty(); ++a) {
+      if (words[a].uuid != words[b].uuid) continue;
+      return "; rank " + std::to_string(a) + " (" + words[a].device + ") and rank " + std::to_string(b) + " (" +
+             words[b].device + ") are on the same device";
+    }
+  }
+  return {};
 }
 
 // What a rank looks at while it waits for the others inside the vendor's library.
@@ -107,21 +131,24 @@ std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const Meeting
                 (meeting.adopted != nullptr    ? ", an adopted communicator"
                  : !meeting.rank_table.empty() ? ", a rank table"
                                                : "");
+    mine.device = device->name(), mine.uuid = device->uuid();
     const Device::Current current(*device);
     if (rooted && meeting.rank == 0) mine.root = vendor->new_root(*device);
   } catch (const std::exception& error) {
     failure = as_error(error);
   }
-  const Word first = settle(meeting, what, mine, failure);
+  const auto words = settle(meeting, what, mine, failure);
 
   std::unique_ptr<Collectives> collectives;
   try {
-    collectives = join(*vendor, *device, meeting, first.root);
+    collectives = join(*vendor, *device, meeting, words[0].root);
   } catch (const Interrupted& error) {
     meeting.host->fail(Error(Code::aborted, what + "rank " + std::to_string(meeting.rank) + ": " + error.what()));
     throw;
   } catch (const std::exception& error) {
-    give_up(meeting, what, as_error(error));
+    const Error cause = as_error(error);
+    give_up(meeting, what,
+            cause.code() == Code::backend ? Error(cause.code(), cause.what() + shared_device(words)) : cause);
   }
   settle(meeting, what, {}, {});
   return std::make_shared<DeviceTransport>(meeting.rank, std::move(device), std::move(collectives), meeting.host);

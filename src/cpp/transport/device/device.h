@@ -19,6 +19,9 @@ class Device {
   virtual int index() const = 0;
   std::string name() const { return std::string(to_string(memory())) + ":" + std::to_string(index()); }
 
+  // What no other device anywhere has; empty where the driver does not say.
+  virtual std::string uuid() const { return {}; }
+
   virtual Stream new_stream() = 0;  // that does not wait for the default stream
   virtual void delete_stream(Stream stream) noexcept = 0;
   virtual Event new_event() = 0;

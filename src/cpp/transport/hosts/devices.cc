@@ -39,11 +39,15 @@ std::optional<Error> HostsTransport::pass(const Signature& signature) {
     });
     while (!early_.empty() && early_.begin()->first < passed_.front()) early_.erase(early_.begin());
   }
-  return contradiction(signature);
+  if (auto error = contradiction(signature)) return error;
+  std::lock_guard lock(progress_->mutex());
+  if (broken_) return broken_for(signature);
+  const auto lost = find_lost(signature.number);
+  return lost ? std::optional(Error(lost->code(), name_of(signature) + ": " + lost->what())) : std::nullopt;
 }
 
 std::span<const HostsTransport::Early> HostsTransport::heard_of(uint64_t number) {
-  if (!broken_) guarded([this] { return listen(), true; });
+  hear_aborts();
   const auto found = early_.find(number);
   return found == early_.end() ? std::span<const Early>() : found->second;
 }

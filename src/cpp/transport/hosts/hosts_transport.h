@@ -20,7 +20,7 @@ namespace a2a::hosts {
 
 inline std::string name_of_rank(Rank rank) { return "rank " + std::to_string(rank); }
 
-class HostsTransport final : public HostTransport, private shm::Active {
+class HostsTransport final : public HostTransport, private shm::Active, private Network::User {
  public:
   // Of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange. Rank seats[i] of
   // `base` is the i-th of the group's ranks on this host.
@@ -35,7 +35,9 @@ class HostsTransport final : public HostTransport, private shm::Active {
   std::optional<Error> contradiction(const Signature& signature) override;
   std::optional<Error> refusal(const Signature& next) override;
   std::optional<Error> broken() override;
+  bool failed() override;
   std::optional<Error> lost_peer() override;
+  bool peer_died() override;
   void fail(const Error& error) noexcept override;
   std::string whereabouts() override;
   std::unique_ptr<HostTransport> derive(std::span<const Rank> members, Bootstrap& bootstrap,
@@ -68,6 +70,8 @@ class HostsTransport final : public HostTransport, private shm::Active {
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   bool must_look() override;
 
+  void network_ends(const Error& why) noexcept override;
+
   // Whatever it throws breaks the communicator.
   template <class Body>
   bool guarded(Body&& body) {
@@ -98,6 +102,8 @@ class HostsTransport final : public HostTransport, private shm::Active {
   void expire(const Operation& operation);
   void break_with(const Error& error, bool tell_others);
   void tell_why();  // what broke it, to the other hosts
+  void hear_aborts();
+  std::optional<Error> find_lost(uint64_t needed);  // that died or left without having come to that operation
   // What has come for an operation that this rank does not compare; the mutex is held.
   std::span<const Early> heard_of(uint64_t number);
   Error broken_for(const Signature& signature) const;

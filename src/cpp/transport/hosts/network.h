@@ -40,7 +40,20 @@ struct Loss {
 // words when it fails.
 class Network {
  public:
+  // Who has to know when the network ends before the process does, as MPI does when the program finalises it.
+  class User {
+   public:
+    virtual ~User() = default;
+    // The network can still be used for a last word; afterwards it carries nothing, and says why.
+    virtual void network_ends(const Error& why) noexcept = 0;
+  };
+
   virtual ~Network() = default;
+
+  // A user enters once, and leaves before it is destroyed. leave() waits for a call of network_ends() that is under
+  // way.
+  virtual void enter(User*) {}
+  virtual void leave(User*) noexcept {}
 
   virtual Endpoint self() const = 0;
   virtual int size() const = 0;

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include "a2a/work.h"
@@ -13,12 +12,9 @@ namespace {
 
 // Communicators have channels of their own, see HostsTransport. The hash is FNV-1a, because every process has to come
 // to the same.
-uint64_t next_channel(const std::string& name) {
-  static auto& mutex = *new std::mutex;
-  static auto& made = *new std::map<std::string, uint64_t>;
-  const std::lock_guard lock(mutex);
+uint64_t channel_of(const std::string& meeting) {
   uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : name + "#" + std::to_string(++made[name])) {
+  for (const char c : meeting) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   }
   return uint64_t{1} << 63 | hash;
@@ -34,8 +30,8 @@ std::string absent(const std::map<Endpoint, std::string>& here, int size) {
 
 }  // namespace
 
-NetworkBootstrap::NetworkBootstrap(std::shared_ptr<Network> network, const std::string& name)
-    : network_(std::move(network)), channel_(next_channel(name)) {}
+NetworkBootstrap::NetworkBootstrap(std::shared_ptr<Network> network, const std::string& meeting)
+    : network_(std::move(network)), channel_(channel_of(meeting)) {}
 
 NetworkBootstrap::~NetworkBootstrap() { network_->close(channel_); }
 

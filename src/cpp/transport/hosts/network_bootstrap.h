@@ -11,10 +11,10 @@
 
 namespace a2a::hosts {
 
-// Rank r is process r of the network. Every process makes its bootstraps of one name in the same order.
+// Rank r is process r of the network. All give the meeting the same name, which no other one of the network has.
 class NetworkBootstrap final : public Bootstrap {
  public:
-  NetworkBootstrap(std::shared_ptr<Network> network, const std::string& name);
+  NetworkBootstrap(std::shared_ptr<Network> network, const std::string& meeting);
   ~NetworkBootstrap() override;
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override;

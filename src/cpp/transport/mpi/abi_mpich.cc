@@ -8,15 +8,19 @@ struct MpichAbi {
   using Comm = int;
   using Request = int;
   using Message = int;
+  using Group = int;
   using Datatype = int;
   using Errhandler = int;
 
   static constexpr int kAnySource = -2;
   static constexpr int kThreadSerialized = 2, kThreadMultiple = 3;
   static constexpr int kTagUb = 0x64400001;
+  static constexpr int kIdent = 0;
   static constexpr size_t kSourceOffset = 8;
 
+  static Comm null(const DynamicLibrary&) { return 0x04000000; }
   static Comm world(const DynamicLibrary&) { return 0x44000000; }
+  static Comm self(const DynamicLibrary&) { return 0x44000001; }
   static Datatype byte(const DynamicLibrary&) { return 0x4c00010d; }
   static Errhandler errors_return(const DynamicLibrary&) { return 0x54000001; }
   static Comm from_fortran(const DynamicLibrary&, int handle) { return handle; }

@@ -8,6 +8,7 @@ struct OpenMpiAbi : PointerHandles {
   static constexpr int kAnySource = -1;
   static constexpr int kThreadSerialized = 2, kThreadMultiple = 3;
   static constexpr int kTagUb = 0;
+  static constexpr int kIdent = 0;
   static constexpr size_t kSourceOffset = 0;
 
   template <class T>
@@ -16,7 +17,9 @@ struct OpenMpiAbi : PointerHandles {
     if (found == nullptr) library.missing(symbol);
     return static_cast<T*>(found);
   }
+  static Comm null(const DynamicLibrary& library) { return object<OpaqueComm>(library, "ompi_mpi_comm_null"); }
   static Comm world(const DynamicLibrary& library) { return object<OpaqueComm>(library, "ompi_mpi_comm_world"); }
+  static Comm self(const DynamicLibrary& library) { return object<OpaqueComm>(library, "ompi_mpi_comm_self"); }
   static Datatype byte(const DynamicLibrary& library) { return object<OpaqueDatatype>(library, "ompi_mpi_byte"); }
   static Errhandler errors_return(const DynamicLibrary& library) {
     return object<OpaqueErrhandler>(library, "ompi_mpi_errors_return");

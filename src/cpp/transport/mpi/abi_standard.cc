@@ -9,15 +9,26 @@ struct StandardAbi : PointerHandles {
   static constexpr int kAnySource = -1;
   static constexpr int kThreadSerialized = 2048, kThreadMultiple = 4096;
   static constexpr int kTagUb = 501;
+  static constexpr int kIdent = 201;
   static constexpr size_t kSourceOffset = 0;
 
+  static Comm null(const DynamicLibrary&) { return reinterpret_cast<Comm>(uintptr_t{0x100}); }
   static Comm world(const DynamicLibrary&) { return reinterpret_cast<Comm>(uintptr_t{0x101}); }
+  static Comm self(const DynamicLibrary&) { return reinterpret_cast<Comm>(uintptr_t{0x102}); }
   static Datatype byte(const DynamicLibrary&) { return reinterpret_cast<Datatype>(uintptr_t{0x247}); }
   static Errhandler errors_return(const DynamicLibrary&) { return reinterpret_cast<Errhandler>(uintptr_t{0x143}); }
   static Comm from_fortran(const DynamicLibrary& library, int handle) {
     Comm (*from_int)(int) = nullptr;
     library.require("MPI_Comm_fromint", &from_int);
-    return from_int(handle);
+    const Comm comm = from_int(handle);
+    // Intel MPI 2021.18.1 gives the number back for all but constants, which its other calls die of.
+    constexpr int kLargestConstant = 0xfff;
+    const bool constant = handle >= 0 && handle <= kLargestConstant;
+    if (!constant && reinterpret_cast<intptr_t>(comm) == handle) {
+      throw Error(Code::unsupported, library.where() + ": MPI_Comm_fromint does not know the Fortran handle " +
+                                         std::to_string(handle) + ", which MPI_Comm_toint may have made");
+    }
+    return comm;
   }
 };
 

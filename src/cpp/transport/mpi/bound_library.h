@@ -13,6 +13,7 @@ struct PointerHandles {
   using Comm = struct OpaqueComm*;
   using Request = struct OpaqueRequest*;
   using Message = struct OpaqueMessage*;
+  using Group = struct OpaqueGroup*;
   using Datatype = struct OpaqueDatatype*;
   using Errhandler = struct OpaqueErrhandler*;
 };
@@ -25,32 +26,48 @@ class BoundLibrary final : public Library {
   using Arrived = typename Abi::Message;
   using Datatype = typename Abi::Datatype;
   using Errhandler = typename Abi::Errhandler;
+  using Group = typename Abi::Group;
 
   BoundLibrary(const DynamicLibrary& library, std::optional<int> fortran_handle) : library_(library) {
     resolve();
     name_ = describe(library);
     initialise(fortran_handle.has_value());
-    const Comm parent = fortran_handle ? Abi::from_fortran(library_, *fortran_handle) : Abi::world(library_);
-    check(comm_dup_(parent, &comm_), "MPI_Comm_dup");
-    check(comm_set_errhandler_(comm_, Abi::errors_return(library_)), "MPI_Comm_set_errhandler");
+    given_ = fortran_handle ? Abi::from_fortran(library_, *fortran_handle) : Abi::world(library_);
+    if (fortran_handle) refuse_unless_usable(*fortran_handle);
+    check(comm_rank_(given_, &rank_), "MPI_Comm_rank");
+    check(comm_size_(given_, &size_), "MPI_Comm_size");
+    check(comm_group_(given_, &group_), "MPI_Comm_group");
     byte_ = Abi::byte(library_);
   }
 
-  int rank() override {
-    int rank = 0;
-    check(comm_rank_(comm_, &rank), "MPI_Comm_rank");
-    return rank;
+  ~BoundLibrary() override { group_free_(&group_); }
+
+  bool same_processes(const Library& other) const override {
+    const auto* same_abi = dynamic_cast<const BoundLibrary*>(&other);
+    if (same_abi == nullptr || same_abi->name_ != name_) return false;
+    int result = 0;
+    check(group_compare_(group_, same_abi->group_, &result), "MPI_Group_compare");
+    return result == Abi::kIdent;
   }
 
-  int size() override {
-    int size = 0;
-    check(comm_size_(comm_, &size), "MPI_Comm_size");
-    return size;
+  void start_duplicate() override {
+    const ErrorsReturned returned(*this, given_);
+    check(comm_idup_(given_, &comm_, &duplicate_), "MPI_Comm_idup");
+  }
+
+  bool duplicated() override {
+    if (duplicated_) return true;
+    int done = 0;
+    Status status;
+    check(test_(&duplicate_, &done, status.words), "MPI_Comm_idup");
+    if (done == 0) return false;
+    check(comm_set_errhandler_(comm_, Abi::errors_return(library_)), "MPI_Comm_set_errhandler");
+    return duplicated_ = true;
   }
 
   int largest_tag() override {
     int *value = nullptr, known = 0;
-    check(comm_get_attr_(comm_, Abi::kTagUb, &value, &known), "MPI_Comm_get_attr");
+    check(comm_get_attr_(Abi::world(library_), Abi::kTagUb, &value, &known), "MPI_Comm_get_attr");
     constexpr int kGuaranteed = 32767;
     return known != 0 ? *value : kGuaranteed;
   }
@@ -102,12 +119,21 @@ class BoundLibrary final : public Library {
     check(cancel_(&handle), "MPI_Cancel");
   }
 
-  void finalise() override {
+  // MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
+  void call_at_finalise(void (*callback)()) override {
+    int key = 0;
+    check(comm_create_keyval_(&copy_nothing, &call, &key, reinterpret_cast<void*>(callback)), "MPI_Comm_create_keyval");
+    check(comm_set_attr_(Abi::self(library_), key, nullptr), "MPI_Comm_set_attr");
+  }
+
+  bool finalised() override {
     int finalised = 0;
     check(finalized_(&finalised), "MPI_Finalized");
-    if (finalised != 0) return;
-    check(comm_free_(&comm_), "MPI_Comm_free");
-    if (ours_) check(finalize_(), "MPI_Finalize");
+    return finalised != 0;
+  }
+
+  void finalise() override {
+    if (ours_ && !finalised()) check(finalize_(), "MPI_Finalize");
   }
 
  private:
@@ -115,6 +141,55 @@ class BoundLibrary final : public Library {
   struct Status {
     int64_t words[8];
   };
+
+  // While it lives, errors over a communicator come back as results: by default they end the job.
+  class ErrorsReturned {
+   public:
+    ErrorsReturned(const BoundLibrary& library, Comm comm) : library_(library), comm_(comm) {
+      library_.check(library_.comm_get_errhandler_(comm_, &before_), "MPI_Comm_get_errhandler");
+      library_.check(library_.comm_set_errhandler_(comm_, Abi::errors_return(library_.library_)),
+                     "MPI_Comm_set_errhandler");
+    }
+    ~ErrorsReturned() {
+      library_.comm_set_errhandler_(comm_, before_);
+      library_.errhandler_free_(&before_);
+    }
+    ErrorsReturned(const ErrorsReturned&) = delete;
+    ErrorsReturned& operator=(const ErrorsReturned&) = delete;
+
+   private:
+    const BoundLibrary& library_;
+    Comm comm_;
+    Errhandler before_{};
+  };
+
+  // An error over what is no communicator belongs to MPI_COMM_SELF, in MPI 3 to MPI_COMM_WORLD.
+  void refuse_unless_usable(int fortran_handle) const {
+    const ErrorsReturned of_self(*this, Abi::self(library_)), of_world(*this, Abi::world(library_));
+    const std::string which = name_ + ": the Fortran handle " + std::to_string(fortran_handle);
+    // Some end the job when they are asked about it.
+    const bool null = given_ == Comm{} || given_ == Abi::null(library_);
+    int inter = 0;
+    const int result = null ? 0 : comm_test_inter_(given_, &inter);
+    if (null || result != 0) {
+      throw Error(Code::invalid_argument,
+                  which + " is not that of a communicator" + (null ? "" : ": " + words_of(result)));
+    }
+    if (inter != 0) {
+      throw Error(Code::invalid_argument, which + " is that of an intercommunicator, whose ranks are two groups; " +
+                                              "MPI_Intercomm_merge makes one of them");
+    }
+  }
+
+  static int copy_nothing(Comm, int, void*, void*, void*, int* copied) {
+    *copied = 0;
+    return 0;
+  }
+
+  static int call(Comm, int, void*, void* callback) {
+    reinterpret_cast<void (*)()>(callback)();
+    return 0;
+  }
 
   template <class T>
   static Handle pack(T handle) {
@@ -132,11 +207,14 @@ class BoundLibrary final : public Library {
   }
 
   void check(int result, const char* call) const {
-    if (result == 0) return;
+    if (result != 0) throw Error(Code::backend, library_.where() + ": " + call + ": " + words_of(result));
+  }
+
+  std::string words_of(int result) const {
     char text[1024] = {};
     int length = 0;
     if (error_string_(result, text, &length) != 0) length = 0;
-    throw Error(Code::backend, library_.where() + ": " + call + ": " + std::string(text, static_cast<size_t>(length)));
+    return {text, static_cast<size_t>(length)};
   }
 
   void resolve() {
@@ -146,11 +224,18 @@ class BoundLibrary final : public Library {
     library_.require("MPI_Finalize", &finalize_);
     library_.require("MPI_Query_thread", &query_thread_);
     library_.require("MPI_Error_string", &error_string_);
-    library_.require("MPI_Comm_dup", &comm_dup_);
-    library_.require("MPI_Comm_free", &comm_free_);
+    library_.require("MPI_Comm_idup", &comm_idup_);
     library_.require("MPI_Comm_rank", &comm_rank_);
     library_.require("MPI_Comm_size", &comm_size_);
+    library_.require("MPI_Comm_test_inter", &comm_test_inter_);
+    library_.require("MPI_Comm_group", &comm_group_);
+    library_.require("MPI_Group_compare", &group_compare_);
+    library_.require("MPI_Group_free", &group_free_);
+    library_.require("MPI_Comm_create_keyval", &comm_create_keyval_);
+    library_.require("MPI_Comm_set_attr", &comm_set_attr_);
     library_.require("MPI_Comm_get_attr", &comm_get_attr_);
+    library_.require("MPI_Comm_get_errhandler", &comm_get_errhandler_);
+    library_.require("MPI_Errhandler_free", &errhandler_free_);
     library_.require("MPI_Comm_set_errhandler", &comm_set_errhandler_);
     library_.require("MPI_Isend", &isend_);
     library_.require("MPI_Irecv", &irecv_);
@@ -162,9 +247,8 @@ class BoundLibrary final : public Library {
   }
 
   void initialise(bool given) {
-    int initialised = 0, finalised = 0, level = 0;
-    check(finalized_(&finalised), "MPI_Finalized");
-    if (finalised != 0) throw Error(Code::unsupported, name_ + " was finalised in this process already");
+    int initialised = 0, level = 0;
+    if (finalised()) throw Error(Code::unsupported, name_ + " was finalised in this process already");
     check(initialized_(&initialised), "MPI_Initialized");
     if (initialised != 0) {
       check(query_thread_(&level), "MPI_Query_thread");
@@ -180,9 +264,12 @@ class BoundLibrary final : public Library {
   }
 
   DynamicLibrary library_;
-  Comm comm_{};
+  Comm given_{};  // the program's: only valid until the duplicate was started
+  Group group_{};
+  Comm comm_{};  // the duplicate
+  Request duplicate_{};
   Datatype byte_{};
-  bool ours_ = false;
+  bool ours_ = false, duplicated_ = false;
 
   int (*init_thread_)(int*, char***, int, int*) = nullptr;
   int (*initialized_)(int*) = nullptr;
@@ -190,11 +277,18 @@ class BoundLibrary final : public Library {
   int (*finalize_)() = nullptr;
   int (*query_thread_)(int*) = nullptr;
   int (*error_string_)(int, char*, int*) = nullptr;
-  int (*comm_dup_)(Comm, Comm*) = nullptr;
-  int (*comm_free_)(Comm*) = nullptr;
+  int (*comm_idup_)(Comm, Comm*, Request*) = nullptr;
   int (*comm_rank_)(Comm, int*) = nullptr;
   int (*comm_size_)(Comm, int*) = nullptr;
+  int (*comm_test_inter_)(Comm, int*) = nullptr;
+  int (*comm_group_)(Comm, Group*) = nullptr;
+  int (*group_compare_)(Group, Group, int*) = nullptr;
+  int (*group_free_)(Group*) = nullptr;
+  int (*comm_create_keyval_)(decltype(&copy_nothing), decltype(&call), int*, void*) = nullptr;
+  int (*comm_set_attr_)(Comm, int, void*) = nullptr;
   int (*comm_get_attr_)(Comm, int, void*, int*) = nullptr;
+  int (*comm_get_errhandler_)(Comm, Errhandler*) = nullptr;
+  int (*errhandler_free_)(Errhandler*) = nullptr;
   int (*comm_set_errhandler_)(Comm, Errhandler) = nullptr;
   int (*isend_)(const void*, int, Datatype, int, int, Comm, Request*) = nullptr;
   int (*irecv_)(void*, int, Datatype, int, int, Comm, Request*) = nullptr;

@@ -1,10 +1,13 @@
 #include "transport/mpi/library.h"
 
 #include <dlfcn.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "a2a/communicator.h"
 
@@ -18,6 +21,22 @@ std::vector<std::string> names() {
   // Debian calls MPICH's library by another name.
   if (std::getenv("PMI_SIZE") != nullptr) return {"libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12"};
   return {"libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40"};
+}
+
+// Where the MPI lies that the launcher of this process belongs to, if it says. Open MPI does where it was moved; with
+// the launchers of MPICH and Intel MPI, a process of theirs is at the other end of a socket.
+std::vector<std::string> directories() {
+  if (const char* const prefix = std::getenv("OPAL_PREFIX")) return {std::string(prefix) + "/lib"};
+  const char* const descriptor = std::getenv("PMI_FD");
+  ucred proxy{};
+  socklen_t length = sizeof proxy;
+  if (descriptor == nullptr || ::getsockopt(std::atoi(descriptor), SOL_SOCKET, SO_PEERCRED, &proxy, &length) != 0) {
+    return {};
+  }
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/" + std::to_string(proxy.pid) + "/exe", error);
+  if (error) return {};
+  return {program.parent_path().parent_path() / "lib"};
 }
 
 // Only a version of the ABI that the library itself claims counts: libraries with another ABI have the function, too.
@@ -36,7 +55,7 @@ void prepare_fabric(const std::string& directory) {
 }
 
 DynamicLibrary find() {
-  auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names(), {}, "mpi"});
+  auto library = DynamicLibrary::open({"MPI", "A2A_MPI_LIBRARY", names(), directories(), "mpi"});
   prepare_fabric(library.directory());
   return library;
 }

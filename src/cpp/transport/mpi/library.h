@@ -24,13 +24,22 @@ struct Arrival {
   Handle message = 0;
 };
 
-// One communicator of MPI. Calls come one at a time. All throw Error(backend) with MPI's own words when they fail.
+// One communicator of the program, and its duplicate. Calls come one at a time. All throw Error(backend) with MPI's own
+// words when they fail.
 class Library {
  public:
-  virtual ~Library() = default;
+  virtual ~Library() = default;  // not after MPI was finalised
 
-  virtual int rank() = 0;
-  virtual int size() = 0;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // Whether both have the same processes, in the same order.
+  virtual bool same_processes(const Library& other) const = 0;
+
+  // Begins to duplicate the communicator, which may be freed afterwards. Collective, and done when duplicated() says
+  // so: everything about requests and messages needs that.
+  virtual void start_duplicate() = 0;
+  virtual bool duplicated() = 0;
+
   virtual int largest_tag() = 0;
 
   virtual Handle start_send(const void* data, size_t bytes, int to, int tag) = 0;
@@ -42,7 +51,11 @@ class Library {
   virtual bool test(Handle* request) = 0;
   virtual void cancel(Handle request) = 0;
 
-  // Gives the communicator back, and finalises MPI when it was initialised here. Waits for all other processes.
+  // Has this called at the beginning of MPI_Finalize, whoever calls that. MPI can be used in it.
+  virtual void call_at_finalise(void (*callback)()) = 0;
+  // Whether MPI_Finalize is over.
+  virtual bool finalised() = 0;
+  // Finalises MPI if it was initialised here and nobody has. Waits for all other processes.
   virtual void finalise() = 0;
 
   // See describe().
@@ -50,13 +63,15 @@ class Library {
 
  protected:
   std::string name_;
+  int rank_ = 0, size_ = 0;
 };
 
 // "MPI (libmpi.so.12): MPICH Version: 5.0.2"
 std::string describe(const DynamicLibrary& library);
 
-// Finds and initialises the library, if nobody did, and duplicates a communicator: the one with this Fortran handle,
-// otherwise MPI_COMM_WORLD. Collective over it. Throws Error(unsupported) when there is no usable MPI.
+// Finds and initialises the library, if nobody did, for the communicator with this Fortran handle, otherwise
+// MPI_COMM_WORLD. Throws Error(unsupported) when there is no usable MPI, Error(invalid_argument) when the handle is not
+// that of an intracommunicator.
 std::unique_ptr<Library> open_library(std::optional<int> fortran_handle);
 
 // One for each ABI.

@@ -1,5 +1,3 @@
-#include "transport/mpi/mpi_network.h"
-
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -15,6 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "a2a/bootstrap.h"
+#include "a2a/work.h"
+#include "transport/hosts/network.h"
 #include "transport/hosts/network_bootstrap.h"
 #include "transport/mpi/library.h"
 
@@ -29,20 +30,43 @@ constexpr int kMessageTag = 0;  // all others pair transfers
 
 class MpiNetwork final : public hosts::Network, public std::enable_shared_from_this<MpiNetwork> {
  public:
-  explicit MpiNetwork(std::optional<int> fortran_handle)
-      : library_(open_library(fortran_handle)),
-        self_(library_->rank()),
-        size_(library_->size()),
+  explicit MpiNetwork(std::unique_ptr<Library> library)
+      : library_(std::move(library)),
         largest_tag_(static_cast<uint32_t>(library_->largest_tag())),
-        tags_(static_cast<size_t>(size_), kMessageTag) {}
+        tags_(static_cast<size_t>(library_->size()), kMessageTag) {}
 
-  Endpoint self() const override { return self_; }
-  int size() const override { return size_; }
+  // Whether all processes have come: nothing else may be called before.
+  bool connected() {
+    const std::lock_guard lock(mutex_);
+    refuse_if_ended();
+    return library_->duplicated();
+  }
+  bool connects_processes_of(const Library& library) const { return library_->same_processes(library); }
+
+  // A name for the next meeting that was given this one: all processes come to the same, and never again.
+  std::string next_meeting(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    return name + "#" + std::to_string(++meetings_[name]);
+  }
+
+  Endpoint self() const override { return library_->rank(); }
+  int size() const override { return library_->size(); }
   std::string name() const override { return library_->name(); }
+
+  void enter(User* user) override {
+    const std::lock_guard lock(users_mutex_);
+    users_.push_back(user);
+  }
+
+  void leave(User* user) noexcept override {
+    const std::lock_guard lock(users_mutex_);
+    std::erase(users_, user);
+  }
 
   void post(Endpoint to, std::string bytes) override {
     if (bytes.size() > kMostBytes) throw Error(Code::backend, "a message of more than 1 GiB");
     const std::lock_guard lock(mutex_);
+    refuse_if_ended();
     posted_.push_back({std::move(bytes), 0});
     auto& message = posted_.back();
     message.request = library_->start_send(message.bytes.data(), message.bytes.size(), to, kMessageTag);
@@ -52,8 +76,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   std::optional<Message> take(uint64_t channel) override {
     const std::lock_guard lock(mutex_);
-    receive_messages();
-    look_after_posted();
+    move_messages();
     const auto found = arrived_.find(channel);
     if (found == arrived_.end()) return std::nullopt;
     Message message = std::move(found->second.front());
@@ -64,8 +87,8 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   bool flushed() override {
     const std::lock_guard lock(mutex_);
-    look_after_posted();
-    return posted_.empty();
+    if (!ended_) look_after_posted();
+    return ended_ || posted_.empty();
   }
 
   void close(uint64_t channel) noexcept override {
@@ -88,8 +111,11 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
     return sent_;
   }
 
-  // At the end of the process.
-  void finalise();
+  // At the end of the process: whether nothing is left to be done, so that MPI can be finalised.
+  bool quiet();
+  // At the beginning of MPI_Finalize.
+  void end() noexcept;
+  void finalise() { library_->finalise(); }
 
  private:
   friend class Pieces;
@@ -100,6 +126,31 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
     Handle request = 0;
     Endpoint peer = 0;
   };
+
+  void refuse_if_ended() const {
+    if (ended_) throw finalised_by_program();
+  }
+
+  Error finalised_by_program() const {
+    return Error(Code::aborted, library_->name() + " was finalised while the communicator was in use");
+  }
+
+  void move_messages() {
+    if (ended_) return;
+    receive_messages();
+    look_after_posted();
+  }
+
+  // What was sent last may still be on its way: closing a communicator ends with a message. After a failure MPI could
+  // wait for ever for a process that is gone.
+  void drain() {
+    constexpr auto kPatience = std::chrono::seconds(5);
+    const auto deadline = Deadline::at(Deadline::Clock::now() + kPatience);
+    while (!posted_.empty() && !deadline.passed()) {
+      move_messages();
+      std::this_thread::yield();
+    }
+  }
 
   void receive_messages() {
     while (const auto arrival = library_->probe(kMessageTag)) {
@@ -130,15 +181,17 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
     }
   }
 
-  mutable std::mutex mutex_;
+  std::mutex users_mutex_;  // before mutex_
+  std::vector<User*> users_;
+  mutable std::mutex mutex_;  // guards what follows
   std::unique_ptr<Library> library_;
-  const Endpoint self_;
-  const int size_;
+  bool ended_ = false;  // nothing of MPI may be called any more
   const uint32_t largest_tag_;
   std::vector<uint32_t> tags_;  // the last one used towards each process
   std::list<Flight> posted_, arriving_;
   std::map<uint64_t, std::deque<Message>> arrived_;  // by channel
   std::set<uint64_t> closed_;
+  std::map<std::string, uint64_t> meetings_;
   uint64_t sent_ = 0;
   uint64_t unfinished_ = 0;  // transfers that MPI still has
 };
@@ -155,6 +208,7 @@ class Pieces final : public Transfer {
 
   bool done() override {
     const std::lock_guard lock(network_->mutex_);
+    if (network_->ended_) return network_->library_->finalised();  // until then MPI may use the memory
     while (!requests_.empty() && network_->library_->test(&requests_.back())) {
       requests_.pop_back();
       --network_->unfinished_;
@@ -164,7 +218,7 @@ class Pieces final : public Transfer {
 
   void abandon() noexcept override {
     const std::lock_guard lock(network_->mutex_);
-    if (!receives_ || cancelled_) return;
+    if (!receives_ || cancelled_ || network_->ended_) return;
     cancelled_ = true;
     try {
       for (const Handle request : requests_) network_->library_->cancel(request);
@@ -180,6 +234,7 @@ class Pieces final : public Transfer {
 
 std::unique_ptr<Transfer> MpiNetwork::send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) {
   const std::lock_guard lock(mutex_);
+  refuse_if_ended();
   std::vector<Handle> requests;
   for (size_t done = 0; done < bytes; done += kMostBytes) {
     requests.push_back(
@@ -191,6 +246,7 @@ std::unique_ptr<Transfer> MpiNetwork::send(Endpoint to, uint32_t tag, const std:
 
 std::unique_ptr<Transfer> MpiNetwork::receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) {
   const std::lock_guard lock(mutex_);
+  refuse_if_ended();
   std::vector<Handle> requests;
   for (size_t done = 0; done < bytes; done += kMostBytes) {
     requests.push_back(
@@ -199,24 +255,32 @@ std::unique_ptr<Transfer> MpiNetwork::receive(Endpoint from, uint32_t tag, std::
   return std::make_unique<Pieces>(shared_from_this(), std::move(requests), true);
 }
 
-// What was sent last may still be on its way: closing a communicator ends with a message. After a failure MPI could
-// wait for ever for a process that is gone, so it is left alone.
-void MpiNetwork::finalise() {
+bool MpiNetwork::quiet() {
   const std::lock_guard lock(mutex_);
-  constexpr auto kPatience = std::chrono::seconds(5);
-  const auto deadline = Deadline::at(Deadline::Clock::now() + kPatience);
-  while (!posted_.empty() && !deadline.passed()) {
-    receive_messages();
-    look_after_posted();
-    std::this_thread::yield();
-  }
-  if (posted_.empty() && arriving_.empty() && unfinished_ == 0) library_->finalise();
+  if (ended_ || !library_->duplicated()) return false;
+  drain();
+  return posted_.empty() && arriving_.empty() && unfinished_ == 0;
 }
 
-// Networks of this process, by the handle they were made with. Never destroyed: MPI may be used until the very end.
+void MpiNetwork::end() noexcept {
+  {
+    const std::lock_guard lock(users_mutex_);
+    for (User* user : users_) user->network_ends(finalised_by_program());
+  }
+  const std::lock_guard lock(mutex_);
+  try {
+    drain();
+  } catch (const Error&) {  // MPI_Finalize has its own words for it
+  }
+  ended_ = true;
+}
+
+// Networks of this process, one for each group of processes. A communicator is none: its handle may come to mean
+// another one. All processes of a group make its network together, so they all have it, or none does. Never destroyed:
+// MPI may be used until the very end, and processes let go of a network at different times.
 struct Networks {
   std::mutex mutex;
-  std::map<std::optional<int>, std::shared_ptr<MpiNetwork>> all;
+  std::vector<std::shared_ptr<MpiNetwork>> all;
   pid_t owner = 0;
 };
 
@@ -225,36 +289,75 @@ Networks& networks() {
   return one;
 }
 
+void end_all() {
+  Networks& here = networks();
+  if (here.owner != ::getpid()) return;  // a forked child
+  const std::lock_guard lock(here.mutex);
+  for (const auto& network : here.all) network->end();
+}
+
 void finalise_all() {
   Networks& here = networks();
   if (here.owner != ::getpid()) return;  // a forked child
-  for (auto& [_, network] : here.all) {
-    try {
-      network->finalise();
-    } catch (const Error&) {  // nobody is left to tell
-    }
+  try {
+    if (!std::ranges::all_of(here.all, [](const auto& network) { return network->quiet(); })) return;
+    for (const auto& network : here.all) network->finalise();
+  } catch (const Error&) {  // nobody is left to tell
   }
 }
 
-}  // namespace
-
-std::shared_ptr<hosts::Network> network(std::optional<int> fortran_handle) {
+// The network of the communicator's processes, which need not be connected yet.
+std::shared_ptr<MpiNetwork> begin(std::optional<int> fortran_handle) {
   Networks& here = networks();
   const std::lock_guard lock(here.mutex);
   if (here.owner != 0 && here.owner != ::getpid()) {
     throw Error(Code::aborted, "MPI was initialised before fork(): it belongs to the parent process");
   }
-  auto& network = here.all[fortran_handle];
-  if (network == nullptr) {
-    network = std::make_shared<MpiNetwork>(fortran_handle);
-    if (here.owner == 0) std::atexit(finalise_all);
-    here.owner = ::getpid();
+  auto library = open_library(fortran_handle);
+  for (const auto& network : here.all) {
+    if (network->connects_processes_of(*library)) return network;
+  }
+  library->start_duplicate();
+  if (here.owner == 0) {
+    library->call_at_finalise(end_all);
+    std::atexit(finalise_all);
+  }
+  here.owner = ::getpid();
+  return here.all.emplace_back(std::make_shared<MpiNetwork>(std::move(library)));
+}
+
+void forget(const std::shared_ptr<MpiNetwork>& network) {
+  Networks& here = networks();
+  const std::lock_guard lock(here.mutex);
+  std::erase(here.all, network);
+}
+
+// A wait that is given up changes nothing: whoever calls next for these processes goes on with it. That is what keeps
+// the processes together, since those that come late find the others' part done.
+std::shared_ptr<MpiNetwork> connect(std::optional<int> fortran_handle, Deadline deadline) {
+  auto network = begin(fortran_handle);
+  try {
+    while (!network->connected()) {
+      SignalWatch::look();
+      if (deadline.passed()) {
+        throw Error(Code::timeout, "rank " + std::to_string(network->self()) + " of " +
+                                       std::to_string(network->size()) + " timed out in MPI_Comm_idup, " +
+                                       "to which not all have come; the next call for these processes goes on with it");
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  } catch (const Error& error) {
+    if (error.code() == Code::backend) forget(network);
+    throw;
   }
   return network;
 }
 
+}  // namespace
 }  // namespace a2a::mpi
 
-std::shared_ptr<a2a::Bootstrap> a2a::mpi_bootstrap(std::optional<int> fortran_handle, const std::string& name) {
-  return std::make_shared<hosts::NetworkBootstrap>(mpi::network(fortran_handle), name);
+std::shared_ptr<a2a::Bootstrap> a2a::mpi_bootstrap(std::optional<int> fortran_handle, const std::string& name,
+                                                   Deadline deadline) {
+  const auto network = mpi::connect(fortran_handle, deadline);
+  return std::make_shared<hosts::NetworkBootstrap>(network, network->next_meeting(name));
 }

@@ -37,6 +37,13 @@ std::optional<int> CudaDevice::of(const void* pointer) {
   return ordinal;
 }
 
+std::string CudaDevice::uuid() const {
+  std::string bytes(16, '\0');
+  int device = 0;
+  if (cuda_.device_get_uuid == nullptr || cuda_.device_get(&device, index_) != 0) return {};
+  return cuda_.device_get_uuid(bytes.data(), device) == 0 ? bytes : std::string();
+}
+
 Stream CudaDevice::new_stream() {
   constexpr unsigned kNonBlocking = 1;
   CuStream stream = nullptr;
@@ -66,16 +73,13 @@ bool CudaDevice::reached(Event event) {
 }
 
 void CudaDevice::order(Stream stream, Event event) {
-  cuda_.check(cuda_.stream_wait_event(stream.handle, event, 0), "cuStreamWaitEvent");
+  check_stream(cuda_.stream_wait_event(stream.handle, event, 0), "cuStreamWaitEvent");
 }
 
 bool CudaDevice::capturing(Stream stream) {
   constexpr int kActive = 1, kInvalidated = 2;
-  constexpr int kInvalidHandle = 400;
   int status = 0;
-  const int asked = cuda_.stream_is_capturing(stream.handle, &status);
-  if (asked == kInvalidHandle) throw Error(Code::invalid_argument, "the stream does not exist; was it destroyed?");
-  cuda_.check(asked, "cuStreamIsCapturing");
+  check_stream(cuda_.stream_is_capturing(stream.handle, &status), "cuStreamIsCapturing");
   if (status == kInvalidated) {
     throw Error(Code::invalid_argument, "the stream's capture was invalidated by an earlier call; end it");
   }
@@ -86,6 +90,12 @@ bool CudaDevice::capturing(Stream stream) {
     throw Error(Code::invalid_argument, "the stream is none of " + name() + "'s primary context; pass one that is");
   }
   return status == kActive;
+}
+
+void CudaDevice::check_stream(int error, const char* call) const {
+  constexpr int kInvalidHandle = 400;
+  if (error == kInvalidHandle) throw Error(Code::invalid_argument, "the stream does not exist; was it destroyed?");
+  cuda_.check(error, call);
 }
 
 void* CudaDevice::enter() const {

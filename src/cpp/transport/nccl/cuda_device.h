@@ -17,6 +17,7 @@ class CudaDevice final : public device::Device {
 
   Memory memory() const override { return Memory::cuda; }
   int index() const override { return index_; }
+  std::string uuid() const override;
 
   Stream new_stream() override;
   void delete_stream(Stream stream) noexcept override;
@@ -31,6 +32,9 @@ class CudaDevice final : public device::Device {
  private:
   void* enter() const override;
   void leave(void* before) const noexcept override;
+
+  // As CudaDriver::check, of a call on a stream that the program named.
+  void check_stream(int error, const char* call) const;
 
   const CudaDriver& cuda_;
   int index_;

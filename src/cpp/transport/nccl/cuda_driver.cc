@@ -13,6 +13,7 @@ CudaDriver load() {
   library.require("cuGetErrorString", &cuda.get_error_string);
   library.require("cuDeviceGetCount", &cuda.device_get_count);
   library.require("cuDeviceGet", &cuda.device_get);
+  library.find("cuDeviceGetUuid_v2", &cuda.device_get_uuid);
   library.require("cuDevicePrimaryCtxRetain", &cuda.primary_ctx_retain);
   library.require("cuCtxPushCurrent_v2", &cuda.ctx_push_current);
   library.require("cuCtxPopCurrent_v2", &cuda.ctx_pop_current);

@@ -20,6 +20,7 @@ struct CudaDriver {
   int (*get_error_string)(int error, const char** text) = nullptr;
   int (*device_get_count)(int*) = nullptr;
   int (*device_get)(int* device, int ordinal) = nullptr;
+  int (*device_get_uuid)(void* uuid, int device) = nullptr;  // 16 bytes; nullptr before CUDA 11.4
   int (*primary_ctx_retain)(CuContext*, int device) = nullptr;
   int (*ctx_push_current)(CuContext) = nullptr;
   int (*ctx_pop_current)(CuContext*) = nullptr;

@@ -15,7 +15,13 @@ using device::Joining;
 
 class NcclVendor final : public device::Vendor {
  public:
-  explicit NcclVendor(const Api& loaded) : api_(loaded) { cuda(); }
+  explicit NcclVendor(const Api& loaded) : api_(loaded) {
+    try {
+      cuda();
+    } catch (const Error& error) {  // it is not NCCL that is missing
+      throw Error(error.code(), api_.library.where() + " is version " + api_.version_text() + ", but " + error.what());
+    }
+  }
 
   std::string version() const override { return "NCCL " + api_.version_text(); }
 

@@ -89,7 +89,7 @@ int64_t shortest(const Places& places, size_t bytes, Copy copy) {
 size_t measure() {
   const Places places;
   size_t pays_from = SIZE_MAX, position = 0;
-  for (size_t bytes = kMostCalibrated; bytes >= kLeastCalibrated; bytes /= 4) {
+  for (size_t bytes = kMostCalibrated; bytes >= kLeastCalibrated; bytes /= 2) {
     const int64_t one = shortest(places, bytes, [&](const Scratch& at) { return by_kernel(at, bytes); });
     const int64_t two = shortest(places, bytes, [&](const Scratch& at) { return by_chunks(at, bytes, &position); });
     if (one < 0 || one > two) break;

@@ -6,7 +6,7 @@
 namespace a2a::shm {
 
 // Less always goes through chunks.
-inline constexpr size_t kLeastCalibrated = size_t{256} << 10;
+inline constexpr size_t kLeastCalibrated = size_t{512} << 10;
 
 // From how many bytes on one copy by process_vm_readv takes less time of the CPU than two copies through chunks
 // that stay in the caches: the kernel looks up every page and copies in its own way, which is good on some processors

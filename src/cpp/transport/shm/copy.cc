@@ -39,7 +39,27 @@ void skip(Cursor& at, size_t bytes) {
 }
 
 #if defined(__x86_64__)
-// Both loops want a target aligned to 32 bytes and a multiple of 128 bytes.
+// All loops want a target aligned to 64 bytes and a multiple of kBlock bytes.
+constexpr size_t kBlock = 256;
+
+// 64 KiB between two ranks take an eighth less time than with AVX2, from and to arrays that stand 16 bytes past a line,
+// as NumPy's do.
+__attribute__((target("avx512f"))) void copy_blocks_avx512(std::byte* to, const std::byte* from, size_t bytes,
+                                                           bool stream) {
+  for (size_t i = 0; i < bytes; i += 256) {
+    const __m512i a = _mm512_loadu_si512(from + i), b = _mm512_loadu_si512(from + i + 64);
+    const __m512i c = _mm512_loadu_si512(from + i + 128), d = _mm512_loadu_si512(from + i + 192);
+    auto* out = reinterpret_cast<__m512i*>(to + i);
+    if (stream) {
+      _mm512_stream_si512(out, a), _mm512_stream_si512(out + 1, b);
+      _mm512_stream_si512(out + 2, c), _mm512_stream_si512(out + 3, d);
+    } else {
+      _mm512_store_si512(out, a), _mm512_store_si512(out + 1, b);
+      _mm512_store_si512(out + 2, c), _mm512_store_si512(out + 3, d);
+    }
+  }
+}
+
 __attribute__((target("avx2"))) void copy_blocks_avx2(std::byte* to, const std::byte* from, size_t bytes, bool stream) {
   for (size_t i = 0; i < bytes; i += 128) {
     const auto* in = reinterpret_cast<const __m256i*>(from + i);
@@ -71,29 +91,105 @@ void copy_blocks_sse2(std::byte* to, const std::byte* from, size_t bytes, bool s
   }
 }
 
-const auto copy_blocks = __builtin_cpu_supports("avx2") ? copy_blocks_avx2 : copy_blocks_sse2;
+// Processors before Ice Lake lower their clock for vectors of 512 bits; VBMI2 came with it, and with Zen 4.
+const auto copy_blocks = __builtin_cpu_supports("avx512vbmi2") ? copy_blocks_avx512
+                         : __builtin_cpu_supports("avx2")      ? copy_blocks_avx2
+                                                               : copy_blocks_sse2;
 #endif
+
+// A copy on its way.
+struct Copying {
+  std::byte* to;
+  const std::byte* from;
+  size_t left;
+
+  void plain(size_t bytes) {
+    std::memcpy(to, from, bytes);
+    pass(bytes);
+  }
+#if defined(__x86_64__)
+  void align() { plain(-reinterpret_cast<uintptr_t>(to) % 64); }
+  void blocks(size_t bytes, Stores stores) {
+    copy_blocks(to, from, bytes, stores == Stores::streaming);
+    pass(bytes);
+  }
+#endif
+  void pass(size_t bytes) {
+    to += bytes;
+    from += bytes;
+    left -= bytes;
+  }
+};
 
 }  // namespace
 
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
+  Copying copying{to, from, bytes};
 #if defined(__x86_64__)
   constexpr size_t kSmall = 1024;  // below, the C library does the same
   if (bytes >= kSmall) {
-    const size_t head = -reinterpret_cast<uintptr_t>(to) % 32;
-    std::memcpy(to, from, head);
-    const size_t blocks = (bytes - head) / 128 * 128;
-    const bool stream = stores == Stores::streaming;
-    copy_blocks(to + head, from + head, blocks, stream);
-    if (stream) _mm_sfence();
-    to += head + blocks;
-    from += head + blocks;
-    bytes -= head + blocks;
+    copying.align();
+    copying.blocks(copying.left / kBlock * kBlock, stores);
+    if (stores == Stores::streaming) _mm_sfence();
   }
 #else
   (void)stores;
 #endif
-  std::memcpy(to, from, bytes);
+  copying.plain(copying.left);
+}
+
+namespace {
+
+void copy_bytes_in_turns(Copying one, Copying other) {
+#if defined(__x86_64__)
+  constexpr size_t kTurn = 512;  // of 256 to 2048: 17.3, 17.3, 17.5 and 18.9 us for 256 KiB
+  static_assert(kTurn % kBlock == 0);
+  if (one.left >= 4 * kTurn) {
+    one.align();
+    other.align();
+    for (size_t turns = std::min(one.left, other.left) / kTurn; turns > 0; --turns) {
+      one.blocks(kTurn, Stores::cached);
+      other.blocks(kTurn, Stores::cached);
+    }
+  }
+#endif
+  one.plain(one.left);
+  other.plain(other.left);
+}
+
+void copy_bytes_fetching(Copying copying, const std::byte* next) {
+#if defined(__x86_64__)
+  if (copying.left >= 2 * kBlock) {
+    copying.align();
+    for (; copying.left >= kBlock; next += kBlock) {
+      const auto* ahead = reinterpret_cast<const char*>(next);
+      for (size_t line = 0; line < kBlock; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
+      copying.blocks(kBlock, Stores::cached);
+    }
+  }
+#endif
+  copying.plain(copying.left);
+}
+
+}  // namespace
+
+void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_to, size_t bytes) {
+  while (bytes > 0) {
+    const size_t step =
+        std::min({bytes, from.contiguous(), to.contiguous(), other_from.contiguous(), other_to.contiguous()});
+    copy_bytes_in_turns({to.data(), from.data(), step}, {other_to.data(), other_from.data(), step});
+    for (Cursor* cursor : {&from, &to, &other_from, &other_to}) cursor->advance(step);
+    bytes -= step;
+  }
+}
+
+void copy_fetching(Cursor& from, Cursor& to, size_t bytes, Cursor next) {
+  while (bytes > 0) {
+    const size_t step = std::min({bytes, from.contiguous(), to.contiguous(), next.contiguous()});
+    copy_bytes_fetching({to.data(), from.data(), step}, next.data());
+    for (Cursor* cursor : {&from, &to, &next}) cursor->advance(step);
+    bytes -= step;
+  }
 }
 
 void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores) {

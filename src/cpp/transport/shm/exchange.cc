@@ -90,7 +90,7 @@ bool Exchange::post(Membership& m) {
   }
   m.wake_sleepers();
   const bool later = batch_.asynchronous && m.progress().is_served();
-  while (!later && !own_copied()) copy_own();
+  while (!later && !own_copied() && !can_pull(m)) copy_own();
   posted_ = true;
   return true;
 }
@@ -171,11 +171,12 @@ bool Exchange::heard_all(Membership& m) {
   return true;
 }
 
-// A peer that has aborted meanwhile may have used its buffers again while this rank copied from them. A disagreement
-// stands whatever came after it.
+// A peer that gave up in this operation, not after it, has it fail here as well, although all its bytes may have come.
+// A disagreement stands whatever came after it.
 void Exchange::finish(Membership& m) {
   for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
-    if (peer != m.rank()) m.throw_if_aborted(peer);
+    if (peer == m.rank() || abort_of(m.peer(peer).block.words()) == 0) continue;
+    if (!m.finished(peer, number())) m.throw_if_aborted(peer);
   }
   if (!quarrels_.empty()) error_.emplace(Code::mismatch, quarrels());
   for (std::byte* list : lists_) m.arena().release(list);

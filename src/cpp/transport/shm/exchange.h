@@ -35,6 +35,9 @@ struct Pair {
   std::vector<Run> listed;  // the peer's runs, when the bytes are pulled
   Cursor remote;            // what is left of them
 
+  // The bytes of the next chunk to stage.
+  size_t next_out(size_t full) const { return out_left > 1 ? full : (mine.sent - 1) % full + 1; }
+
   void begin(const Head& facts, std::span<const Run> sends, std::span<const Run> recvs) {
     out = Out::settled;
     in = In::awaited;
@@ -92,6 +95,8 @@ class Exchange final : public Work {
 
   bool only_unfinished(Rank peer) const;
   void copy_own();
+  bool own_in_place() const;
+  bool can_pull(Membership& m) const;
   bool own_copied() const { return pair(rank_).in_left == 0; }
   bool copy_pays(Kind kind) const;
   void copy_for_all(Membership& m);
@@ -99,7 +104,10 @@ class Exchange final : public Work {
   Kind choose_kind(Membership& m, Rank peer) const;
   void describe_source(Membership& m, Rank peer, Kind kind, Head& head);
   bool stage(Membership& m, Rank peer);
+  bool has_free_chunk(Membership& m, Rank peer);
   std::optional<uint8_t> stage_chunk(Membership& m, Rank peer);
+  bool trade_chunks(Membership& m, Rank peer, uint8_t taken);
+  void hand_over(Membership& m, Rank peer);
   void share_out(Membership& m, Rank peer);
 
   bool receive(Membership& m, Rank peer);
@@ -107,6 +115,7 @@ class Exchange final : public Work {
   void begin_pull(Membership& m, Rank peer, Kind kind);
   void begin_taking(Membership& m, Rank peer);
   void take_chunks(Membership& m, Rank peer);
+  void copy_beside_own(Pair& from, size_t bytes);
   void pull(Membership& m, Rank peer);
   [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);
   void disagree(Membership& m, Rank peer);

@@ -45,17 +45,35 @@ Chunks::Reuse reuse_of_chunks(const Membership& m, size_t bytes) {
 
 }  // namespace
 
-// A step of this rank's own part. In place, or with parts of one buffer that overlap, all of it, the careful way, which
-// wants the segments cut alike. Between parts of the library nothing overlaps, and they may be cut differently.
+// Whether this rank's own part stays where it is, or parts of one buffer overlap: nothing of it was copied yet then,
+// and it takes care, and segments that are cut alike. Between parts of the library nothing overlaps, and they may be
+// cut differently.
+bool Exchange::own_in_place() const {
+  const Pair& own = pair(rank_);
+  const bool untouched = own.source.index == 0 && own.source.offset == 0;
+  return untouched && !batch_.at_most && !disjoint(own.source.runs, own.target.runs);
+}
+
+// A step of this rank's own part, or all of it in place.
 void Exchange::copy_own() {
+  constexpr size_t kStep = size_t{16} << 10;
   Pair& own = pair(rank_);
-  const bool first = own.source.index == 0 && own.source.offset == 0;
-  if (first && !batch_.at_most && !disjoint(own.source.runs, own.target.runs)) {
+  if (own_in_place()) {
     copy_self(batch_.sends, batch_.recvs, rank_);
     own.in_left = 0;
   } else {
-    own.in_left -= copy(own.source, own.target, std::min(own.in_left, kCopyStep), stores_);
+    own.in_left -= copy(own.source, own.target, std::min(own.in_left, kStep), stores_);
   }
+}
+
+// Whether the next peer's bytes lie where this rank can copy them itself: its own part goes on beside them then.
+bool Exchange::can_pull(Membership& m) const {
+  if (awaited_.empty()) return false;
+  const Line& line = m.peer(awaited_.front()).block.line(number(), m.rank());
+  Head head;
+  if (!observe(line, number(), &head)) return false;
+  const auto kind = static_cast<Kind>(head.kind);
+  return kind == Kind::shared || kind == Kind::pointer;
 }
 
 // Whether a copy in the segment for all peers takes less time than what this kind does for each of them. Writing it is
@@ -146,25 +164,52 @@ void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) 
   head.where = m.arena().offset(list);
 }
 
-// Fills a chunk and hands it over, if there is one. Returns which, to be published.
-std::optional<uint8_t> Exchange::stage_chunk(Membership& m, Rank peer) {
-  Pair& p = pair(peer);
+// Whether there is a chunk to fill.
+bool Exchange::has_free_chunk(Membership& m, Rank peer) {
   Chunks& chunks = m.peer(peer).chunks;
   // Looked at only when nothing else is left: the line with the counter changes hands with each chunk that comes back.
   if (chunks.none_free() && !chunks.collect(m.peer(peer).block.pipe(m.rank()).returned)) m.nonsense(peer, "chunk");
-  if (chunks.none_free()) return std::nullopt;
-  const auto reuse = reuse_of_chunks(m, p.mine.sent);
-  const uint8_t chunk = chunks.next(reuse);
-  const size_t most = chunks.shape().bytes;
-  fill(chunks.stores(), p.source, chunks.data(chunk), p.out_left > 1 ? most : (p.mine.sent - 1) % most + 1);
+  return !chunks.none_free();
+}
+
+// Fills a chunk and hands it over, if there is one. Returns which, to be published.
+std::optional<uint8_t> Exchange::stage_chunk(Membership& m, Rank peer) {
+  if (!has_free_chunk(m, peer)) return std::nullopt;
+  Pair& p = pair(peer);
+  Chunks& chunks = m.peer(peer).chunks;
+  const uint8_t chunk = chunks.next(reuse_of_chunks(m, p.mine.sent));
+  fill(chunks.stores(), p.source, chunks.data(chunk), p.next_out(chunks.shape().bytes));
+  hand_over(m, peer);
+  return chunk;
+}
+
+// Fills a chunk while it empties another one, both full, if that can be done. Returns whether it was.
+bool Exchange::trade_chunks(Membership& m, Rank peer, uint8_t taken) {
+  Pair& p = pair(peer);
+  Chunks& chunks = m.peer(peer).chunks;
+  const size_t bytes = chunks.shape().bytes;
+  if (p.out != Pair::Out::streaming || p.next_out(bytes) < bytes || p.in_left < bytes) return false;
+  if (stores_ != Stores::cached || chunks.stores().choose() != Stores::cached || !has_free_chunk(m, peer)) return false;
+  const Run full{peer, chunks.data(taken), bytes};
+  const Run empty{peer, chunks.data(chunks.next(reuse_of_chunks(m, p.mine.sent))), bytes};
+  Cursor from{{&full, 1}}, to{{&empty, 1}};
+  const auto before = StagingStores::Clock::now();
+  copy_in_turns(from, p.target, p.source, to, bytes);
+  chunks.stores().took(2 * bytes, StagingStores::Clock::now() - before);
+  hand_over(m, peer);
+  return true;
+}
+
+// The next chunk is full.
+void Exchange::hand_over(Membership& m, Rank peer) {
   faultpoint("stage");
-  chunks.hand_over(m.block().pipe(peer).handed, reuse);
+  Pair& p = pair(peer);
+  m.peer(peer).chunks.hand_over(m.block().pipe(peer).handed, reuse_of_chunks(m, p.mine.sent));
   ++p.out_handed;
   if (--p.out_left == 0) {
     p.out = Pair::Out::settled;
     share_out(m, peer);
   }
-  return chunk;
 }
 
 // Gives the peer back what this rank has too many of, unless it still has something to send that goes into them.

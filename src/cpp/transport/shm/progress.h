@@ -57,6 +57,9 @@ class Progress {
   bool advance();
   const SeatWords* seat() const { return seat_; }
 
+  // How often somebody has rung. A peer that gives up or leaves always does.
+  uint32_t rings() const { return bell_->rings.load(std::memory_order_relaxed); }
+
   // How to wait depends on how crowded the host is; the most crowded communicator decides.
   void note(const Surroundings& surroundings, bool threads);
   // A look takes microseconds, because it asks a network: spinning would take the CPU from whoever is to answer, and

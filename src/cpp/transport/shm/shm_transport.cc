@@ -1,9 +1,18 @@
 #include "transport/shm/shm_transport.h"
 
+#include <chrono>
+#include <limits>
+
 #include "a2a/bootstrap_cards.h"
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
+namespace {
+
+// What the kernel said about the peers holds for this long: it takes a microsecond for each of them.
+constexpr auto kFresh = std::chrono::milliseconds(5);
+
+}  // namespace
 
 std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
                                                     std::vector<Rank> names) {
@@ -89,6 +98,15 @@ Error ShmTransport::broken_for(const Signature& signature) const {
   return Error(broken_->code(), name_of(signature) + ": the communicator is broken: " + broken_->what());
 }
 
+// One look at each operation that can end now.
+void ShmTransport::take_what_came() {
+  size_t before = 0;
+  do {
+    before = queue_.size();
+    advance();
+  } while (queue_.size() < before);
+}
+
 bool ShmTransport::advance() {
   return !queue_.empty() && guarded([this] { return step(); });
 }
@@ -143,7 +161,7 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   const auto& words = p.block.words();
   // What a rank wrote before it gave up, or left, is all there, and so is what others wrote before that. Take that
   // first; only what is still wanting then is lost.
-  if (abort_of(words) != 0) advance();
+  if (abort_of(words) != 0) take_what_came();
   if (broken_ || queue_.empty()) return;
   try {
     membership_.throw_if_aborted(peer);
@@ -154,7 +172,7 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   const Left left = left_of(words);
   const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
   if (left == Left::no && !gone) return;
-  advance();
+  take_what_came();
   if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
   // A rank that has left may have done so because it lost another one: what it said of that is handed on, otherwise
   // whoever is gone is named.
@@ -199,6 +217,15 @@ std::optional<Error> ShmTransport::given_up() {
   return std::nullopt;
 }
 
+// What a rank did before it gave up counts, so that is taken first.
+void ShmTransport::hear_aborts() {
+  if (broken_) return;
+  const auto error = given_up();
+  if (!error) return;
+  take_what_came();
+  break_with(*error);
+}
+
 void ShmTransport::abort(std::string_view reason) noexcept {
   if (membership_.progress().host().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
@@ -226,7 +253,7 @@ void ShmTransport::see_off(std::chrono::milliseconds patience) {
 std::optional<Error> ShmTransport::pass(const Signature& signature) {
   membership_.progress().host().refuse_if_inherited();
   std::lock_guard lock(membership_.progress().mutex());
-  if (broken_) return broken_for(signature);
+  if (auto error = find_end(signature)) return error;
   if (queue_.empty()) {
     membership_.pass(signature);
   } else {  // not before what is still in flight here
@@ -237,6 +264,18 @@ std::optional<Error> ShmTransport::pass(const Signature& signature) {
     advance();
   }
   return find_contradiction(signature);
+}
+
+// Whether it is all over already. Who gives up or leaves rings, so as long as nobody has there is nothing to look for;
+// who dies does not, and is looked for from time to time.
+std::optional<Error> ShmTransport::find_end(const Signature& signature) {
+  const uint32_t rings = membership_.progress().rings();
+  if (!broken_ && heard_ == rings && Deadline::Clock::now() - asked_ < kFresh) return std::nullopt;
+  heard_ = rings;
+  hear_aborts();
+  if (broken_) return broken_for(signature);
+  const auto lost = find_lost(signature.number);
+  return lost ? std::optional(Error(lost->code(), name_of(signature) + ": " + lost->what())) : std::nullopt;
 }
 
 std::optional<Error> ShmTransport::contradiction(const Signature& signature) {
@@ -281,21 +320,35 @@ std::optional<Error> ShmTransport::find_contradiction(const Signature& signature
 
 std::optional<Error> ShmTransport::lost_peer() {
   std::lock_guard lock(membership_.progress().mutex());
-  for (Rank peer = 0; peer < size() && !broken_; ++peer) {
+  hear_aborts();
+  return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max());
+}
+
+// Who has come to the operation may be gone: what it sent is perhaps on its way still.
+std::optional<Error> ShmTransport::find_lost(uint64_t needed) {
+  const auto now = Deadline::Clock::now();
+  const bool ask_kernel = now - asked_ >= kFresh;
+  if (ask_kernel) asked_ = now;
+  for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == membership_.rank()) continue;
-    try {
-      membership_.throw_if_aborted(peer);
-    } catch (const Error& error) {
-      break_with(error);
-      break;
-    }
-    const Left left = left_of(membership_.peer(peer).block.words());
-    if (left == Left::no && !membership_.peer(peer).host->gone()) continue;
+    const Peer& p = membership_.peer(peer);
+    const Left left = left_of(p.block.words());
+    const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
+    if ((left == Left::no && !gone) || membership_.finished(peer, needed)) continue;
     return Error(Code::peer_lost, "rank " + std::to_string(membership_.name(membership_.rank())) +
                                       (left == Left::no ? " lost " : " misses, because it has left, ") +
                                       membership_.describe(peer));
   }
   return std::nullopt;
+}
+
+bool ShmTransport::peer_died() {
+  std::lock_guard lock(membership_.progress().mutex());
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == membership_.rank() || left_of(membership_.peer(peer).block.words()) != Left::no) continue;
+    if (membership_.peer(peer).host->gone()) return true;
+  }
+  return false;
 }
 
 void ShmTransport::fail(const Error& error) noexcept {
@@ -315,7 +368,13 @@ std::string ShmTransport::whereabouts() {
 
 std::optional<Error> ShmTransport::broken() {
   std::lock_guard lock(membership_.progress().mutex());
+  hear_aborts();
   return broken_;
+}
+
+bool ShmTransport::failed() {
+  std::lock_guard lock(membership_.progress().mutex());
+  return broken_.has_value();
 }
 
 bool ShmTransport::vm_readv() {
@@ -337,7 +396,7 @@ HostFacts ShmTransport::facts() {
           .hosts = 1,
           .messages = 0,
           .direct_min = thresholds.direct(),
-          .cma_min = vm_readv() ? thresholds.remote() : SIZE_MAX,
+          .cma_min = vm_readv() ? thresholds.remote(ChunkShape::of(around.ranks).share_bytes()) : SIZE_MAX,
           .stream_min = thresholds.stream()};
 }
 

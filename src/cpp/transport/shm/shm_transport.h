@@ -28,7 +28,9 @@ class ShmTransport final : public HostTransport, private Active {
   std::optional<Error> contradiction(const Signature& signature) override;
   std::optional<Error> refusal(const Signature& next) override;
   std::optional<Error> broken() override;
+  bool failed() override;
   std::optional<Error> lost_peer() override;
+  bool peer_died() override;
   void fail(const Error& error) noexcept override;
   std::string whereabouts() override;
 
@@ -51,11 +53,13 @@ class ShmTransport final : public HostTransport, private Active {
                                        std::vector<Rank> names);
   const Surroundings& surroundings() const { return membership_.surroundings(); }
   const std::shared_ptr<Progress>& progress() const { return membership_.shared_progress(); }
-  // These want the progress mutex held: start() without a wait for its refusal to be seen, fail(), and why another rank
-  // has given up, also when this one waits for nobody here.
+  // These want the progress mutex held: start() without a wait for its refusal to be seen, and fail().
   std::shared_ptr<Exchange> enqueue(Batch&& batch);
   void break_with(const Error& error);
+  // Also when this rank waits for nobody here, with the mutex held: why another rank has given up, and the error for
+  // one that died or left without having come to operation `needed`.
   std::optional<Error> given_up();
+  std::optional<Error> find_lost(uint64_t needed);
   bool is_broken() const { return broken_.has_value(); }
 
  private:
@@ -77,6 +81,9 @@ class ShmTransport final : public HostTransport, private Active {
   bool step();
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
+  void take_what_came();
+  void hear_aborts();
+  std::optional<Error> find_end(const Signature& signature);
   std::optional<Error> find_contradiction(const Signature& signature);
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
@@ -87,6 +94,8 @@ class ShmTransport final : public HostTransport, private Active {
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their numbers; the first kSlots may be posted
   std::shared_ptr<Exchange> latest_;             // that was made, which may be over
   std::optional<Error> broken_;
+  std::optional<uint32_t> heard_;        // how often the bell had rung when find_end() looked last
+  Deadline::Clock::time_point asked_{};  // when find_lost() asked the kernel last
 };
 
 }  // namespace a2a::shm

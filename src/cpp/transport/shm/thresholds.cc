@@ -46,8 +46,4 @@ Thresholds::Thresholds(const Surroundings& surroundings) {
   stream_ = bytes_of("A2A_SHM_STREAM_MIN").value_or(last_level_cache() / static_cast<size_t>(at_once));
 }
 
-size_t Thresholds::remote() const {
-  return remote_given_ ? *remote_given_ : std::min(kernel_copy_pays_from(), remote_otherwise_);
-}
-
 }  // namespace a2a::shm

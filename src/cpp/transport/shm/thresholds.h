@@ -22,16 +22,22 @@ class Thresholds {
   size_t direct() const { return direct_; }
   template <class PaysFrom>
   bool remote(size_t bytes, size_t room, PaysFrom&& pays_from) const {
-    if (remote_given_) return bytes >= *remote_given_;
-    const size_t least = shared_cpus_ ? std::min(room, kLeastCalibrated) : kLeastCalibrated;
-    return bytes >= least && (bytes >= remote_otherwise_ || std::max(bytes, kLeastCalibrated) >= pays_from());
+    const bool decided = remote_given_ || bytes < remote_least(room) || bytes >= remote_otherwise_;
+    return bytes >= remote_from(room, decided ? 0 : pays_from());
   }
-  size_t remote() const;  // with what this process measures, which takes a few milliseconds the first time
+  // The same as a number of bytes, with what this process measures, which takes a few milliseconds the first time.
+  size_t remote(size_t room) const { return remote_from(room, remote_given_ ? 0 : kernel_copy_pays_from()); }
 
   // Bytes received by one rank in all: written past the caches (A2A_SHM_STREAM_MIN).
   size_t stream() const { return stream_; }
 
  private:
+  size_t remote_least(size_t room) const { return shared_cpus_ ? std::min(room, kLeastCalibrated) : kLeastCalibrated; }
+  size_t remote_from(size_t room, size_t pays_from) const {
+    if (remote_given_) return *remote_given_;
+    return std::min(remote_otherwise_, pays_from <= kLeastCalibrated ? remote_least(room) : pays_from);
+  }
+
   bool shared_cpus_;
   size_t direct_, stream_;
   std::optional<size_t> remote_given_;

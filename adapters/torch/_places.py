@@ -1,0 +1,64 @@
+"""Where ranks on other hosts find what rank 0 listens on, when their launcher does not say it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+from typing import Any
+
+from ._store import host_id
+
+__all__ = ["addresses_of", "reached", "told"]
+
+_SIOCGIFADDR = 0x8915
+_SECONDS = 3.0  # for an address that does not answer, such as one of a network that only rank 0's host has
+
+
+def told(port: int) -> bytes:
+    """What rank 0 tells the others: which host is its own, where that may be found, and the port."""
+    named = os.environ.get("MASTER_ADDR")
+    return json.dumps([host_id().decode(), [named] * bool(named) + _own_addresses(), port]).encode()
+
+
+def addresses_of(told: bytes) -> list[str]:
+    addresses: list[str] = json.loads(told)[1]
+    return addresses
+
+
+def reached(told: bytes) -> tuple[str, int] | None:
+    """The first of rank 0's addresses at which this process reaches it, with the port; None if there is none."""
+    host, addresses, port = json.loads(told)
+    if host == host_id().decode():
+        return "127.0.0.1", port
+    # What this host has, too, is somewhere else: many have a bridge of the same address for their containers.
+    own = _own_addresses()
+    for address in addresses:
+        if address not in own and _answers(address, port):
+            return address, port
+    return None
+
+
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _own_addresses() -> list[str]:
+    """Of this host's interfaces, IPv4, without the loopback. The host's name need not stand for any of them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        found = [_address_of(probe, name) for _, name in socket.if_nameindex()]
+    return [address for address in found if address and not address.startswith("127.")]
+
+
+def _address_of(probe: socket.socket, interface: str) -> str:
+    request: Any = struct.pack("256s", interface.encode())  # a struct ifreq
+    try:
+        return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+    except OSError:
+        return ""  # it has none

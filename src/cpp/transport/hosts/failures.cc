@@ -1,0 +1,195 @@
+// How ranks of several hosts find out who is gone or has given up, tell each other, and leave.
+#include <chrono>
+#include <limits>
+
+#include "transport/hosts/hosts_transport.h"
+#include "transport/shm/facts.h"
+
+namespace a2a::hosts {
+namespace {
+
+// How long ranks that relay may take to pass on what they have of a rank that is gone.
+constexpr auto kEcho = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Error HostsTransport::broken_for(const Signature& signature) const {
+  return Error(broken_->code(), name_of(signature) + ": the communicator is broken: " + broken_->what());
+}
+
+std::string HostsTransport::describe(Rank rank) const {
+  const Last& last = last_[static_cast<size_t>(rank)];
+  if (places_->host_of(rank) == places_->host_of(rank_)) return name_of_rank(rank) + " (on this host)";
+  return name_of_rank(rank) + " (on another host): last operation " +
+         shm::name_of(static_cast<uint32_t>(last.op), last.number);
+}
+
+bool HostsTransport::needs(const Operation& operation, Rank rank) const {
+  if (rank == rank_) return false;
+  return operation.remote.waits_for(rank) ||
+         (operation.judged && operation.local->finished() && !operation.verdicts.contains(rank));
+}
+
+std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) const {
+  const auto& left_after = last_[static_cast<size_t>(rank)].left_after;
+  if (left_after && *left_after < number) return "misses, because it has left this communicator, " + describe(rank);
+  const auto loss = network_->lost(places_->endpoint_of(rank));
+  // What others have of it to pass on may still be on its way.
+  const bool heard_out = loss && (relay_ == nullptr || Deadline::Clock::now() - loss->since >= kEcho);
+  return heard_out ? std::optional("lost " + describe(rank) + ": " + loss->how) : std::nullopt;
+}
+
+void HostsTransport::check(Deadline::Clock::time_point now, bool) {
+  if (queue_.empty() || broken_) return;
+  guarded([this] {
+    listen();
+    // What the ranks of this host found out says more than who is missed elsewhere because of it.
+    if (!queue_.empty() && queue_.front()->local->finished()) queue_.front()->settle_local();
+    return true;
+  });
+  if (queue_.empty()) return;
+  // A rank of this host may have given up after its part of the exchange here.
+  if (const auto error = local_->given_up()) return break_with(*error, true);
+  const Operation& oldest = *queue_.front();
+  for (Rank r = 0; r < places_->size(); ++r) {
+    if (!needs(oldest, r)) continue;
+    if (const auto why = missed(r, oldest.number())) {
+      return break_with(
+          Error(Code::peer_lost, name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) + " " + *why), true);
+    }
+  }
+  if (oldest.batch().deadline.passed(now)) expire(oldest);
+}
+
+void HostsTransport::expire(const Operation& operation) {
+  std::string missing;
+  std::vector<Rank> here;
+  for (Rank r = 0; r < places_->size(); ++r) {
+    const bool mate = places_->host_of(r) == places_->host_of(rank_);
+    if (needs(operation, r)) {
+      missing += (missing.empty() ? "" : "; ") + describe(r);
+    } else if (r != rank_ && (!mate || operation.local->finished())) {
+      here.push_back(r);
+    }
+  }
+  if (missing.empty()) missing = "ranks that pass on what they have heard";
+  break_with(Error(Code::timeout, name_of(operation.batch().signature) + ": timed out on " + name_of_rank(rank_) +
+                                      ", which still waits for " + missing + have_come(here)),
+             true);
+}
+
+void HostsTransport::break_with(const Error& error, bool tell_others) {
+  if (broken_) return;
+  broken_.emplace(error);
+  local_->break_with(error);
+  if (relay_ != nullptr) relay_->fail(error);
+  for (auto& operation : queue_) {
+    operation->fail(error);
+    if (!operation->remote.let_go()) keep(operation);
+  }
+  queue_.clear();
+  if (tell_others) tell_why();
+}
+
+void HostsTransport::tell_why() {
+  const auto code = static_cast<uint32_t>(broken_->code());
+  std::string text(reinterpret_cast<const char*>(&code), sizeof(code));
+  text += broken_->what();
+  try {
+    tell_remote({channel_, Kind::aborted, rank_, 0}, text);
+  } catch (const Error&) {  // the network is what broke
+  }
+}
+
+void HostsTransport::abort(std::string_view reason) noexcept {
+  fail(Error(Code::aborted, name_of_rank(rank_) + " aborted: " + std::string(reason)));
+}
+
+void HostsTransport::fail(const Error& error) noexcept {
+  if (progress_->host().inherited()) return;
+  std::lock_guard lock(progress_->mutex());
+  break_with(error, true);
+}
+
+void HostsTransport::leave(Left how) noexcept {
+  if (progress_->host().inherited() || left_) return;
+  left_ = true;
+  {
+    std::lock_guard lock(progress_->mutex());
+    if (!queue_.empty()) break_with(Error(Code::aborted, "the communicator was let go"), true);
+    try {
+      // Who was told what broke it may leave before all others have been.
+      if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, Kind::left, rank_, started_}, {});
+    } catch (const Error&) {  // they find out otherwise
+    }
+  }
+  local_->leave(how);
+  if (relay_ != nullptr) relay_->leave(how);
+}
+
+void HostsTransport::network_ends(const Error& why) noexcept {
+  if (progress_->host().inherited()) return;
+  {
+    std::lock_guard lock(progress_->mutex());
+    if (!queue_.empty()) break_with(why, true);
+  }
+  leave(Left::dropped);  // peers may have all they need of this rank, so nothing is broken for them yet
+  std::lock_guard lock(progress_->mutex());
+  if (!broken_) broken_.emplace(why);
+}
+
+void HostsTransport::see_off(std::chrono::milliseconds patience) { local_->see_off(patience); }
+
+// Also while nothing is in flight here, when nobody else looks.
+void HostsTransport::hear_aborts() {
+  if (!broken_) guarded([this] { return listen(), true; });
+  if (broken_) return;
+  if (const auto error = local_->given_up()) break_with(*error, true);
+}
+
+std::optional<Error> HostsTransport::broken() {
+  std::lock_guard lock(progress_->mutex());
+  hear_aborts();
+  return broken_;
+}
+
+bool HostsTransport::failed() {
+  std::lock_guard lock(progress_->mutex());
+  return broken_.has_value();
+}
+
+std::optional<Error> HostsTransport::lost_peer() {
+  std::lock_guard lock(progress_->mutex());
+  hear_aborts();
+  return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max());
+}
+
+std::optional<Error> HostsTransport::find_lost(uint64_t needed) {
+  if (auto error = local_->find_lost(needed)) return error;
+  for (Rank r = 0; r < places_->size(); ++r) {
+    if (places_->host_of(r) == places_->host_of(rank_)) continue;
+    if (const auto why = missed(r, needed)) return Error(Code::peer_lost, name_of_rank(rank_) + " " + *why);
+  }
+  return std::nullopt;
+}
+
+bool HostsTransport::peer_died() {
+  if (local_->peer_died()) return true;
+  std::lock_guard lock(progress_->mutex());
+  for (Rank r = 0; r < places_->size(); ++r) {
+    if (places_->host_of(r) == places_->host_of(rank_) || last_[static_cast<size_t>(r)].left_after) continue;
+    if (network_->lost(places_->endpoint_of(r))) return true;
+  }
+  return false;
+}
+
+std::string HostsTransport::whereabouts() {
+  std::string text = local_->whereabouts();
+  std::lock_guard lock(progress_->mutex());
+  for (Rank r = 0; r < places_->size(); ++r) {
+    if (places_->host_of(r) != places_->host_of(rank_)) text += (text.empty() ? "" : "; ") + describe(r);
+  }
+  return text;
+}
+
+}  // namespace a2a::hosts
