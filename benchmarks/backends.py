@@ -58,7 +58,7 @@ class Barrier(Backend):
 
 
 class Mpi(Backend):
-    """mpi4py's upper-case methods on bytes with explicit counts and displacements."""
+    """mpi4py's upper-case methods on bytes, with explicit counts and displacements where parts may differ."""
 
     def __init__(self) -> None:
         import mpi4py  # type: ignore[import-not-found, unused-ignore]
@@ -74,12 +74,11 @@ class Mpi(Backend):
     def prepare(self, case: Case, send: Words, recv: Words) -> Call:
         if case.op == "alltoall":
             return partial(self._world.Alltoall, [send, self._mpi.BYTE], [recv, self._mpi.BYTE])
-        recv_message = self._message(recv, case.matrix[:, self.rank])
         if case.op == "allgather":
-            return partial(self._world.Allgatherv, [send, self._mpi.BYTE], recv_message)
+            return partial(self._world.Allgather, [send, self._mpi.BYTE], [recv, self._mpi.BYTE])
         send_message = self._message(send, case.matrix[self.rank])
         if not case.routed:
-            return partial(self._world.Alltoallv, send_message, recv_message)
+            return partial(self._world.Alltoallv, send_message, self._message(recv, case.matrix[:, self.rank]))
         arrived = np.ones_like(recv)
         order = case.expert_order(self.rank)
         exchange = partial(self._world.Alltoallv, send_message, self._message(arrived, case.matrix[:, self.rank]))
@@ -159,8 +158,8 @@ class A2a(Backend):
             return partial(comm.allgather, send, recv)
         if case.routed:
             rows, out = _rows(case, send), _rows(case, recv)
-            counts = [case.local_rows(self.rank), case.global_rows(self.rank)]
-            return partial(comm.global_scatter, rows, *counts, out=out)
+            local, from_all = case.local_rows(self.rank), case.global_rows(self.rank)
+            return partial(comm.global_scatter, rows, local, from_all, out=out)
         send_counts, recv_counts = self._counts(case)
         return partial(comm.alltoallv, send, send_counts, recv, recv_counts)
 

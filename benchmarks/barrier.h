@@ -12,6 +12,7 @@ namespace bench {
 // Written by one rank only and read by all others; padded so that neighbours are never fetched with it.
 struct alignas(128) Line {
   std::atomic<uint64_t> round;
+  std::atomic<uint64_t> last;  // rank 0's: which round is the last one, for all
 };
 
 inline int64_t now_ns() {
@@ -50,6 +51,15 @@ inline bool meet(Line* lines, int rank, int size, uint64_t round, bool yield, in
     }
   }
   return true;
+}
+
+// Rank 0 says before it comes to `round` that it is the last one, and every rank that has met in it hears so. All have
+// to meet once more before rank 0 says so again.
+inline void make_last(Line* lines, int rank, uint64_t round) {
+  if (rank == 0) lines[0].last.store(round, std::memory_order_relaxed);
+}
+inline bool is_last(const Line* lines, uint64_t round) {
+  return lines[0].last.load(std::memory_order_relaxed) == round;
 }
 
 }  // namespace bench

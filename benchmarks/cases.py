@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from layers import PREFIX, Layer, expert_rows
 
 WORD = 8
 """All parts are multiples of this many bytes, so that buffers can be written and checked as 64-bit words."""
@@ -19,6 +20,15 @@ ROUTINGS = {"global_scatter": "zipf", "global_scatter_uniform": "uniform", "glob
 OPERATIONS = ("alltoall", "alltoallv", "alltoallv_skewed", "allgather", *ROUTINGS)
 
 Integers = npt.NDArray[np.int64]
+
+
+def checked_op(op: str) -> str:
+    """``op`` if there is such an operation; raises ValueError otherwise."""
+    if op.startswith(PREFIX):
+        Layer.of_op(op, 1, WORD)
+    elif op not in OPERATIONS:
+        raise ValueError(f"op {op!r} is none of {', '.join(OPERATIONS)}, {PREFIX}ID")
+    return op
 
 
 @dataclass(frozen=True)
@@ -41,23 +51,40 @@ class Case:
     size: int
 
     def __post_init__(self) -> None:
-        if self.op not in OPERATIONS:
-            raise ValueError(f"op {self.op!r} is none of {', '.join(OPERATIONS)}")
+        checked_op(self.op)
         if self.ranks < 1 or self.size < WORD or self.size % WORD:
             raise ValueError(f"ranks {self.ranks} must be positive, size {self.size} a positive multiple of {WORD}")
 
+    @cached_property
+    def layer(self) -> Layer | None:
+        """None unless rows are those of a layer of a model."""
+        return Layer.of_op(self.op, self.ranks, self.size) if self.op.startswith(PREFIX) else None
+
+    @property
+    def unfit(self) -> str:
+        """Why there is no such case; empty if there is."""
+        return self.layer.unfit if self.layer else ""
+
     @property
     def routed(self) -> bool:
-        return self.op in ROUTINGS
+        return self.op in ROUTINGS or self.layer is not None
+
+    @property
+    def experts_per_rank(self) -> int:
+        return int(self.expert_rows.shape[2])
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row of the tensor: one word, or one token where rows are routed to experts."""
+        if self.layer:
+            return self.layer.row_bytes
         return min(LARGEST_ROW, max(WORD, self.size // 8 // WORD * WORD)) if self.routed else WORD
 
     @cached_property
     def expert_rows(self) -> Integers:
         """Rows from each source to each expert of each destination, [source, destination, expert]."""
+        if self.layer:
+            return expert_rows(self.layer)
         rows = max(1, self.size // self.row_bytes) * self.ranks
         draw = np.random.default_rng((self.ranks, self.size)).multinomial(rows, self._popularity(), size=self.ranks)
         return draw.reshape(self.ranks, self.ranks, EXPERTS_PER_RANK)
@@ -115,11 +142,11 @@ class Case:
         return self.algbw(time_us) * (self.ranks - 1) / self.ranks
 
     def local_rows(self, rank: int) -> Integers:
-        """global_scatter's ``local_count``: rows for expert e of rank r at [r * EXPERTS_PER_RANK + e]."""
+        """global_scatter's ``local_count``: rows for expert e of rank r at [r * experts_per_rank + e]."""
         return np.asarray(self.expert_rows[rank].ravel())
 
     def global_rows(self, rank: int) -> Integers:
-        """global_scatter's ``global_count``: rows from rank r for the own expert e at [r * EXPERTS_PER_RANK + e]."""
+        """global_scatter's ``global_count``: rows from rank r for the own expert e at [r * experts_per_rank + e]."""
         return np.asarray(self.expert_rows[:, rank].ravel())
 
     def segments(self, rank: int) -> list[Segment]:
@@ -131,7 +158,7 @@ class Case:
         words = self.expert_rows[:, rank] * (self.row_bytes // WORD)
         before = np.cumsum(words, axis=1) - words
         result, recv_word = [], 0
-        for expert in range(EXPERTS_PER_RANK):
+        for expert in range(self.experts_per_rank):
             for source in range(self.ranks):
                 count = int(words[source, expert])
                 result.append(Segment(source, int(before[source, expert]), recv_word, count))
@@ -144,7 +171,7 @@ class Case:
         first = (np.cumsum(rows) - rows.ravel()).reshape(rows.shape)
         runs = [
             np.arange(first[source, expert], first[source, expert] + rows[source, expert])
-            for expert in range(EXPERTS_PER_RANK)
+            for expert in range(self.experts_per_rank)
             for source in range(self.ranks)
         ]
         return np.concatenate(runs)

@@ -1,8 +1,9 @@
 // What the machine needs at least. `floor line ITERATIONS` times one round trip of a cache line between two processes.
-// `floor copy RANKS ITERATIONS SAME` reads a RANKS x RANKS matrix of bytes from standard input and times plain copies:
+// `floor copy RANKS SECONDS SAME` reads a RANKS x RANKS matrix of bytes from standard input and times plain copies:
 // every rank copies its own part and its peers' parts out of shared memory that their owners have just rewritten.
 // SAME is 1 when a rank sends the same bytes to everybody. It runs once with memcpy and once with non-temporal stores
-// for large parts, and the faster of the two counts. Prints nanoseconds (medians) and the number of wrong words.
+// for large parts, and the faster of the two counts. Prints nanoseconds (medians), the number of wrong words and, of
+// `copy`, how many iterations were timed.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -27,13 +28,14 @@ using bench::Line;
 using bench::now_ns;
 
 constexpr int64_t kLimitNs = 60'000'000'000;
+constexpr int kMinIterations = 5, kMaxIterations = 480;  // As in worker.py.
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kStreamBytes = size_t{256} << 10;   // Smaller parts stay in the cache.
 constexpr uint64_t kSourceStep = uint64_t{1} << 32;  // Keeps the words of different sources apart.
 
 struct Exchange {
   int ranks = 0;
-  int iterations = 0;
+  int64_t budget_ns = 0;  // of each kind of copy
   bool same = false;
   std::vector<size_t> bytes;  // [source * ranks + destination]
 
@@ -55,9 +57,10 @@ struct Exchange {
 struct Shared {
   Line* lines;
   std::vector<uint64_t*> sources;
-  int64_t* starts;  // [rank * iterations + iteration]
+  int64_t* starts;  // [rank * kMaxIterations + iteration]
   int64_t* ends;
-  int64_t* wrong;  // [rank]
+  int64_t* iterations;  // made, the same number by all ranks
+  int64_t* wrong;       // [rank]
 };
 
 void* map_pages(size_t bytes, int flags) {
@@ -130,11 +133,18 @@ bool copy_rank(const Exchange& x, const Shared& shared, int rank, bool stream) {
   std::vector<size_t> offsets(x.ranks + 1, 0);
   for (int source = 0; source < x.ranks; ++source) offsets[source + 1] = offsets[source] + x.part(source, rank);
   const bool yield = bench::more_ranks_than_cpus(x.ranks);
-  const int warmup = std::max(2, x.iterations / 10);
+  const int64_t deadline = now_ns() + x.budget_ns;
   uint64_t round = 0;
-  for (int i = -warmup; i < x.iterations; ++i) {
+  bool last = false;
+  for (int i = 0; !last; ++i) {
     for (size_t word = 0; word < words; ++word) ++mine[word];
-    if (!bench::meet(shared.lines, rank, x.ranks, ++round, yield, kLimitNs)) return false;
+    ++round;
+    const int made = i + 1;
+    if (made == kMaxIterations || (made >= kMinIterations && now_ns() > deadline)) {
+      bench::make_last(shared.lines, rank, round);
+    }
+    if (!bench::meet(shared.lines, rank, x.ranks, round, yield, kLimitNs)) return false;
+    last = bench::is_last(shared.lines, round);
     int64_t start = now_ns();
     for (int step = 0; step < x.ranks; ++step) {
       int source = (rank + step) % x.ranks;
@@ -143,22 +153,25 @@ bool copy_rank(const Exchange& x, const Shared& shared, int rank, bool stream) {
       (stream ? stream_copy : copy)(to, from, x.part(source, rank));
     }
     int64_t end = now_ns();
-    shared.wrong[rank] += wrong_words(x, rank, recv, i + warmup + 1);
+    shared.wrong[rank] += wrong_words(x, rank, recv, made);
     if (!bench::meet(shared.lines, rank, x.ranks, ++round, yield, kLimitNs)) return false;
-    if (i < 0) continue;
-    shared.starts[rank * x.iterations + i] = start;
-    shared.ends[rank * x.iterations + i] = end;
+    shared.starts[rank * kMaxIterations + i] = start;
+    shared.ends[rank * kMaxIterations + i] = end;
+    if (rank == 0) *shared.iterations = made;
   }
   return true;
 }
+
+// How many iterations come before those that count.
+int64_t warmup(const Shared& shared) { return std::max(int64_t{2}, *shared.iterations / 6); }
 
 // The slowest rank's median, as for every other contender.
 int64_t slowest_median(const Exchange& x, const Shared& shared) {
   int64_t slowest = 0;
   for (int rank = 0; rank < x.ranks; ++rank) {
     std::vector<int64_t> times;
-    for (int i = 0; i < x.iterations; ++i) {
-      times.push_back(shared.ends[rank * x.iterations + i] - shared.starts[rank * x.iterations + i]);
+    for (int64_t i = warmup(shared); i < *shared.iterations; ++i) {
+      times.push_back(shared.ends[rank * kMaxIterations + i] - shared.starts[rank * kMaxIterations + i]);
     }
     slowest = std::max(slowest, median(times));
   }
@@ -168,11 +181,11 @@ int64_t slowest_median(const Exchange& x, const Shared& shared) {
 // From the first rank's start to the last rank's end: what the machine needs for everybody's copies together.
 int64_t span_median(const Exchange& x, const Shared& shared) {
   std::vector<int64_t> spans;
-  for (int i = 0; i < x.iterations; ++i) {
+  for (int64_t i = warmup(shared); i < *shared.iterations; ++i) {
     int64_t first = shared.starts[i], last = shared.ends[i];
     for (int rank = 1; rank < x.ranks; ++rank) {
-      first = std::min(first, shared.starts[rank * x.iterations + i]);
-      last = std::max(last, shared.ends[rank * x.iterations + i]);
+      first = std::min(first, shared.starts[rank * kMaxIterations + i]);
+      last = std::max(last, shared.ends[rank * kMaxIterations + i]);
     }
     spans.push_back(last - first);
   }
@@ -182,8 +195,9 @@ int64_t span_median(const Exchange& x, const Shared& shared) {
 int measure_copy(const Exchange& x) {
   Shared shared;
   shared.lines = map_shared<Line>(x.ranks);
-  shared.starts = map_shared<int64_t>(size_t(x.ranks) * x.iterations);
-  shared.ends = map_shared<int64_t>(size_t(x.ranks) * x.iterations);
+  shared.starts = map_shared<int64_t>(size_t(x.ranks) * kMaxIterations);
+  shared.ends = map_shared<int64_t>(size_t(x.ranks) * kMaxIterations);
+  shared.iterations = map_shared<int64_t>(1);
   shared.wrong = map_shared<int64_t>(x.ranks);
   for (int rank = 0; rank < x.ranks; ++rank) shared.sources.push_back(map_shared<uint64_t>(x.send_bytes(rank) / 8));
   int64_t time = INT64_MAX, span = INT64_MAX;
@@ -194,7 +208,7 @@ int measure_copy(const Exchange& x) {
     span = std::min(span, span_median(x, shared));
   }
   int64_t wrong = std::accumulate(shared.wrong, shared.wrong + x.ranks, int64_t{0});
-  std::printf("%ld %ld %ld\n", long(time), long(span), long(wrong));
+  std::printf("%ld %ld %ld %ld\n", long(time), long(span), long(wrong), long(*shared.iterations - warmup(shared)));
   return 0;
 }
 
@@ -232,12 +246,12 @@ int main(int argc, char** argv) {
   std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "line" && argc == 3) return measure_line(std::max(1, std::atoi(argv[2])));
   if (mode != "copy" || argc != 5) {
-    std::fprintf(stderr, "usage: floor line ITERATIONS | floor copy RANKS ITERATIONS SAME < matrix\n");
+    std::fprintf(stderr, "usage: floor line ITERATIONS | floor copy RANKS SECONDS SAME < matrix\n");
     return 2;
   }
   Exchange x;
   x.ranks = std::atoi(argv[2]);
-  x.iterations = std::max(1, std::atoi(argv[3]));
+  x.budget_ns = static_cast<int64_t>(std::atof(argv[3]) * 1e9);
   x.same = std::atoi(argv[4]) != 0;
   x.bytes.resize(size_t(x.ranks) * x.ranks);
   for (size_t& bytes : x.bytes) {

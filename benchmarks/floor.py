@@ -22,13 +22,13 @@ class Floor:
         """One round trip of a cache line between two processes."""
         return self._run(["line", "500"], "")[0] / 1e3
 
-    def copy(self, case: Case, iterations: int) -> Sample:
+    def copy(self, case: Case, budget_s: float) -> Sample:
         """Every rank copies its own part and its peers' parts from shared memory; no waiting inside the timed span.
-        ``iterations`` for each of the two kinds of copy."""
+        ``budget_s`` for each of the two kinds of copy."""
         same = "1" if case.op == "allgather" else "0"
         matrix = case.matrix // 8 * 8
         numbers = " ".join(str(value) for value in matrix.ravel())
-        time_ns, span_ns, wrong = self._run(["copy", str(case.ranks), str(iterations), same], numbers)
+        time_ns, span_ns, wrong, iterations = self._run(["copy", str(case.ranks), str(budget_s), same], numbers)
         return Sample(time_ns / 1e3, span_ns / 1e3, wrong, iterations)
 
     def _run(self, arguments: list[str], given: str) -> list[int]:

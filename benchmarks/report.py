@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from cases import Case
-from results import BARRIER, REFERENCES, Point, Results, ratio
+from results import ABOVE_FLOOR_US, BARRIER, FLOOR, GLOO, SHARED, Point, Results, ratio
 
 _QUIET_PERCENT = 10.0
+_LEGEND = (
+    "MPI / a2a, gloo / a2a: the peer's time over that of a2a, median of the rounds [lowest, highest]; above 1 a2a is"
+    " ahead"
+)
 _UNITS = (("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -30,7 +34,7 @@ def header(versions: dict[str, str], host: dict[str, object]) -> str:
 
 
 def column_names() -> str:
-    columns = f"{'op':>22} {'ranks':>5} {'size':>9} {'contender':>10} {'time(us)':>10} {'min..max':>19}"
+    columns = f"{'op':>30} {'ranks':>5} {'size':>9} {'contender':>10} {'time(us)':>10} {'min..max':>19}"
     return f"# {columns} {'algbw':>8} {'busbw':>8} {'#wrong':>6} {'time/a2a':>18}"
 
 
@@ -45,7 +49,7 @@ def rows(results: Results, case: Case) -> str:
 
 
 def _row(point: Point, base: Point | None) -> str:
-    name = f"  {point.op:>22} {point.ranks:>5} {size_text(point.size):>9} {point.contender:>10}"
+    name = f"  {point.op:>30} {point.ranks:>5} {size_text(point.size):>9} {point.contender:>10}"
     if not point.samples:
         return f"{name}   failed: {point.failure.splitlines()[0] if point.failure else 'no sample'}"
     spread = f"{time_text(min(point.times_us))}..{time_text(max(point.times_us))}"
@@ -60,15 +64,13 @@ def _row(point: Point, base: Point | None) -> str:
 
 
 def summary(results: Results) -> str:
-    """The best peer against the own contenders, one line per case; below it what failed."""
-    lines = ["", "# best peer / own time: median of the rounds [lowest, highest]; above 1 a2a is ahead"]
-    for case in results.cases():
-        best = results.best_peer(case)
-        if not best:
-            continue
-        ratios = "   ".join(f"{ratio.fast} {ratio}" for ratio in results.ratios(case))
-        name = f"{case.op:>22} {case.ranks:>3} ranks {size_text(case.size):>9}"
-        lines.append(f"{name}   best peer {best.contender:>8} {time_text(best.time_us):>9} us   {ratios}")
+    """The peers and the floor against the own contenders, one line per case; below it where they are ahead, and what
+    failed."""
+    cases = results.cases()
+    names = [["# op", "ranks", "size"], *([case.op, str(case.ranks), size_text(case.size)] for case in cases)]
+    lines = ["", f"# times in us; {_LEGEND}"]
+    lines += _aligned([name + cells for name, cells in zip(names, _comparisons(results, cases), strict=True)])
+    lines += [f"# {line}" for line in _behind(results)]
     if results.line_us is not None:
         lines.append(f"# round trip of a cache line between two processes: {results.line_us:.2f} us")
     first = {(p.contender, p.ranks, p.failure): p for p in reversed(results.points) if p.failure}
@@ -79,34 +81,70 @@ def summary(results: Results) -> str:
     return "\n".join(lines)
 
 
+def _comparisons(results: Results, cases: list[Case]) -> list[list[str]]:
+    """A line of column names, and a line of cells for each case."""
+    lines = [_comparison(results, case) for case in cases]
+    names = list(dict.fromkeys(name for line in lines for name in line))
+    return [names, *([line.get(name, "") for name in names] for line in lines)]
+
+
+def _comparison(results: Results, case: Case) -> dict[str, str]:
+    """By column: which MPI is the best, its and Gloo's time over a2a's, and how near a2a comes to the floor."""
+    cells = {}
+    if best := results.best_mpi(case):
+        cells["best MPI"] = f"{best.contender} {time_text(best.time_us)}"
+    for against in results.ratios(case):
+        cells[f"{GLOO if against.slow == GLOO else 'MPI'} / {against.fast}"] = str(against)
+    if floor := results.point(case, FLOOR):
+        cells[FLOOR] = time_text(floor.time_us)
+    if above := results.above_floor(case):
+        cells[f"{SHARED} / (floor + {ABOVE_FLOOR_US:g} us)"] = str(above)
+    return cells
+
+
+def _behind(results: Results) -> list[str]:
+    """Every point where a2a is slower than a peer in all rounds, under a line that says so."""
+    points = [
+        f"- {case.op}, {case.ranks} ranks, {size_text(case.size)}: {against.slow} / {against.fast} {against}"
+        for case, against in results.behind()
+    ]
+    return [f"Where a2a is behind in all rounds:{'' if points else ' nowhere.'}", *points]
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+
+
 def markdown(results: Results) -> str:
     """Microseconds per call, one table per operation and number of ranks, and the ratios."""
     host = results.host
     parts = [
         f"{host['cpu']}, {host['cpus']} CPUs, Linux {host['kernel']}, Python {host['python']}, NumPy {host['numpy']}.",
-        "Time in microseconds of one call (slowest rank's median; median of the rounds). Ratio: best peer / a2a, median"
-        " of the rounds [lowest, highest].",
+        f"Time in microseconds of one call (slowest rank's median; median of the rounds). {_LEGEND}.",
         "\n".join(f"- {name}: {version}" for name, version in results.versions.items()),
     ]
     if results.line_us is not None:
         parts.append(f"Round trip of a cache line between two processes: {results.line_us:.2f} us.")
     tables = dict.fromkeys((case.op, case.ranks) for case in results.cases())
     parts += [_table(results, op, ranks) for op, ranks in tables]
+    head, *points = _behind(results)
+    parts += [head, "\n".join(points)] if points else [head]
     return "\n\n".join(parts) + "\n"
 
 
 def _table(results: Results, op: str, ranks: int) -> str:
-    names = sorted(results.contenders(), key=lambda name: name not in REFERENCES)
-    columns = ["per pair", *names, *(f"ratio {name}" for name in results.own)]
-    lines = [f"### {op}, {ranks} ranks", "", _cells(columns), _cells(["---:"] * len(columns))]
-    for case in results.cases():
-        if (case.op, case.ranks) != (op, ranks):
-            continue
+    cases = [case for case in results.cases() if (case.op, case.ranks) == (op, ranks)]
+    # The floor stands among the comparisons.
+    names = sorted((name for name in results.contenders() if name != FLOOR), key=lambda name: name != BARRIER)
+    heads, *comparisons = _comparisons(results, cases)
+    lines = [["per pair", *names, *heads]]
+    lines.append(["---:"] * len(lines[0]))
+    for case, cells in zip(cases, comparisons, strict=True):
         points = [results.point(case, name) for name in names]
         times = [time_text(point.time_us) if point else "failed" for point in points]
-        ratios = {ratio.fast: str(ratio) for ratio in results.ratios(case)}
-        lines.append(_cells([size_text(case.size), *times, *(ratios.get(name, "") for name in results.own)]))
-    return "\n".join(lines)
+        lines.append([size_text(case.size), *times, *cells])
+    return "\n".join([f"### {op}, {ranks} ranks", "", *map(_cells, lines)])
 
 
 def _cells(values: list[str]) -> str:

@@ -18,6 +18,10 @@ from cases import Case
 
 FLOOR = "floor"
 BARRIER = "barrier"
+GLOO = "gloo"
+SHARED = "a2a-shared"
+ABOVE_FLOOR_US = 2.0
+"""What an exchange on shared tensors is granted beyond the floor's copies: telling each other that they are there."""
 REFERENCES = (FLOOR, BARRIER)
 """What is measured for orientation and moves no message."""
 
@@ -83,8 +87,9 @@ class Ratio:
         return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-def ratio(slow: Point, fast: Point) -> Ratio:
-    rounds = [a / b for a, b in zip(slow.times_us, fast.times_us, strict=False)]
+def ratio(slow: Point, fast: Point, extra_us: float = 0.0) -> Ratio:
+    """``extra_us`` is added to the time of ``fast``."""
+    rounds = [a / (b + extra_us) for a, b in zip(slow.times_us, fast.times_us, strict=False)]
     return Ratio(fast.contender, slow.contender, median(rounds), min(rounds), max(rounds))
 
 
@@ -112,17 +117,27 @@ class Results:
                 return point
         return None
 
-    def best_peer(self, case: Case) -> Point | None:
-        """The fastest of those that deliver what was sent."""
-        names = [name for name in self.contenders() if name not in (*REFERENCES, *self.own)]
+    def best_mpi(self, case: Case) -> Point | None:
+        """The fastest of the MPIs that deliver what was sent."""
+        names = [name for name in self.contenders() if name not in (*REFERENCES, GLOO, *self.own)]
         peers = [self.point(case, name) for name in names]
         return min((peer for peer in peers if peer and not peer.wrong), key=lambda peer: peer.time_us, default=None)
 
     def ratios(self, case: Case) -> list[Ratio]:
-        """The best peer against each of the own contenders."""
-        best = self.best_peer(case)
+        """The best MPI against each of the own contenders, and Gloo against the first of them."""
+        best, gloo = self.best_mpi(case), self.point(case, GLOO)
         mine = [self.point(case, name) for name in self.own]
-        return [ratio(best, point) for point in mine if best and point]
+        against = [(best, point) for point in mine] + [(gloo, point) for point in mine[:1]]
+        return [ratio(peer, point) for peer, point in against if peer and point]
+
+    def above_floor(self, case: Case) -> Ratio | None:
+        """a2a on shared tensors against the floor and ABOVE_FLOOR_US."""
+        floor, shared = self.point(case, FLOOR), self.point(case, SHARED)
+        return ratio(shared, floor, ABOVE_FLOOR_US) if floor and shared else None
+
+    def behind(self) -> list[tuple[Case, Ratio]]:
+        """Where a2a is slower than the best MPI or Gloo in every round."""
+        return [(case, ratio) for case in self.cases() for ratio in self.ratios(case) if ratio.high < 1]
 
     def save(self, path: Path) -> None:
         report = asdict(self)

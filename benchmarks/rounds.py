@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import random
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cases import Case
-from contenders import Contender, cpus
+from contenders import Contender
 from floor import Floor
 from group import Group, GroupError
 from results import FLOOR, Point, Sample
 
-PILOT_ITERATIONS = 2
-MIN_ITERATIONS, MAX_ITERATIONS = 3, 400
+MIN_ROUNDS = 2
 MAX_FAILURES = 2
 _LIMIT_BYTES_PER_S = 5e7  # Large cases may take longer before they count as hung.
-_TOUCH_BYTES_PER_S = 4e9  # Rewriting and reading buffers; only the number of iterations depends on it.
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long one case is measured."""
+
+    rounds: int
+    budget_s: float
+    """Of iterations, for a contender in a round."""
+    limit_s: float
+    """After which a contender counts as hung."""
+    case_s: float
+    """After which no further round begins, if there are enough."""
 
 
 class Seat:
@@ -49,14 +62,13 @@ class Seat:
         except (GroupError, OSError) as error:
             self._fail(str(error))
 
-    def measure(self, case: Case, iterations: int, limit_s: float) -> Sample | None:
+    def measure(self, case: Case, effort: Effort) -> Sample | None:
         """None after a failure."""
         if not self._group:
             return None
-        warmup = max(2, iterations // 5)
-        command = {"do": "run", "op": case.op, "size": case.size, "iterations": iterations, "warmup": warmup}
+        command = {"do": "run", "op": case.op, "size": case.size, "budget_s": effort.budget_s}
         try:
-            replies = self._group.run(command, limit_s + case.memory_bytes / _LIMIT_BYTES_PER_S)
+            replies = self._group.run(command, effort.limit_s + case.memory_bytes / _LIMIT_BYTES_PER_S)
             return Sample.of_replies(replies)
         except GroupError as error:
             self._fail(str(error))
@@ -76,36 +88,25 @@ class Seat:
             raise GroupError(reason)
 
 
-def iterations_for(case: Case, time_us: float, budget_s: float) -> int:
-    """How many iterations fit into ``budget_s``, rewriting and reading included."""
-    per_iteration = time_us / 1e6 + case.memory_bytes / min(case.ranks, cpus()) / _TOUCH_BYTES_PER_S
-    return max(MIN_ITERATIONS, min(MAX_ITERATIONS, int(budget_s / per_iteration)))
-
-
-def run_case(
-    case: Case, seats: Sequence[Seat], floor: Floor | None, rounds: int, budget_s: float, limit_s: float
-) -> list[Point]:
-    """One point per contender. A short pilot decides how many iterations a round of it has."""
+def run_case(case: Case, seats: Sequence[Seat], floor: Floor | None, effort: Effort) -> list[Point]:
+    """One point per contender."""
+    end = time.monotonic() + effort.case_s
     points = {seat.name: Point(seat.name, case.op, case.ranks, case.size) for seat in seats}
-    iterations: dict[str, int] = {}
     for seat in seats:
         seat.open()
-        pilot = seat.measure(case, PILOT_ITERATIONS, limit_s)
-        if pilot:
-            iterations[seat.name] = iterations_for(case, pilot.time_us, budget_s)
     floor_point = Point(FLOOR, case.op, case.ranks, case.size)
     turn = random.Random(case.size)
-    for _ in range(rounds):
+    for number in range(effort.rounds):
+        if number >= MIN_ROUNDS and time.monotonic() > end:
+            break
         if floor and not floor_point.failure:
             try:
-                floor_point.samples.append(floor.copy(case, iterations_for(case, 1.0, budget_s)))
+                floor_point.samples.append(floor.copy(case, effort.budget_s))
             except GroupError as error:
                 floor_point.failure = str(error)
         # A new order in each round, so that no contender always follows the same neighbour.
         for seat in turn.sample(list(seats), len(seats)):
-            if seat.name not in iterations:
-                continue
-            sample = seat.measure(case, iterations[seat.name], limit_s)
+            sample = seat.measure(case, effort)
             if sample:
                 points[seat.name].samples.append(sample)
     for seat in seats:

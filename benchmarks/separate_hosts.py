@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "python"))
 
-from mpi import LIBRARIES, placement
+from mpi import LIBRARIES, command_on_hosts
 from network_hosts import hosts, remote_shell
 
 
@@ -26,8 +26,7 @@ def main(name: str, count: int, each: int, program: list[str]) -> int:
         return 2
     with hosts(count) as addresses, tempfile.TemporaryDirectory() as folder:
         shell = remote_shell(Path(folder) / "shell", addresses)
-        command = mpi.command(count * each, *program)
-        command[1:1] = placement(mpi, shell, addresses, each)
+        command = command_on_hosts(mpi, shell, addresses, each, *program)
         return subprocess.run(command, env=os.environ | mpi.for_mpi4py() | {"UCX_TLS": "tcp"}, check=False).returncode
 
 

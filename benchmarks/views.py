@@ -2,14 +2,16 @@
 
     python benchmarks/views.py                             # two ranks
     python benchmarks/views.py --ranks 4 -e 16M --json run.json
+    python benchmarks/views.py --no-rewrite                # what the calls alone take
 
-Every rank's tensor comes from ``comm.empty`` and is rewritten before each iteration. Columns as in nccl-tests: bytes
-and elements of one rank, type; then for each of the two calls its time on the slowest rank, algbw (bytes that a rank
-gets / time), busbw and the number of wrong elements; ratio is allgather's time over that of the views, the median of
-the rounds with their quartiles. The time of a round is the slowest rank's median; "best" is its shortest of all, for
-busy machines, where the ranks do not come at once. The time of the views is that of the call, of making an array of
-each, and of the release with the wait for everybody else's. Nothing is read in it: the second ratio is that of both
-calls with a sum over all that was gathered.
+Every rank's tensor comes from ``comm.empty`` and is rewritten before each iteration. Ranks that have just written much
+do not come at once, and their caches hold nothing else: with ``--no-rewrite`` the tensors stay as they are, which shows
+that the views do not grow with the size. Columns as in nccl-tests: bytes and elements of one rank, type; then for each
+of the two calls its time on the slowest rank, algbw (bytes that a rank gets / time), busbw and the number of wrong
+elements; ratio is allgather's time over that of the views, the median of the rounds with their quartiles. The time of a
+round is the slowest rank's median; "best" is its shortest of all, for busy machines, where the ranks do not come at
+once. The time of the views is that of the call, of making an array of each, and of the release with the wait for
+everybody else's. Nothing is read in it: the second ratio is that of both calls with a sum over all that was gathered.
 """
 
 from __future__ import annotations
@@ -36,16 +38,22 @@ CALLS = ("allgather", "views")
 class Gather:
     """So many words of every rank, both ways."""
 
-    def __init__(self, comm: a2a.Communicator, words: int) -> None:
-        self.comm, self.words, self.round = comm, words, 0
+    def __init__(self, comm: a2a.Communicator, words: int, rewrite: bool) -> None:
+        self.comm, self.words, self.rewrite, self.round = comm, words, rewrite, 0
         self.send: Words = comm.empty(words, "int64")
         self.recv: Words = np.empty((comm.size, words), np.int64)
+        self.fill()
+
+    def begin(self) -> None:
+        """Before each iteration."""
+        if self.rewrite:
+            self.fill()
+        self.comm.barrier()
 
     def fill(self) -> None:
         self.round += 1
         self.send[:] = self._word(self.comm.rank)
         self.recv[:] = -1
-        self.comm.barrier()
 
     def wrong(self, parts: Sequence[Words]) -> int:
         return sum(int((part != self._word(rank)).sum()) for rank, part in enumerate(parts))
@@ -74,20 +82,23 @@ def everything(parts: Sequence[Words]) -> int:
 
 
 def round_us(gather: Gather, name: str, read: Read, iterations: int) -> tuple[float, float]:
-    """The median and the shortest of this rank's times."""
+    """The median and the shortest of this rank's times, without the first: it finds the caches as the other call left
+    them."""
     call, spent = getattr(gather, name), []
-    for _ in range(iterations):
-        gather.fill()
+    for _ in range(1 + iterations):
+        gather.begin()
         start = time.perf_counter_ns()
         call(read)
         spent.append(time.perf_counter_ns() - start)
-    return median(spent) / 1e3, min(spent) / 1e3
+    return median(spent[1:]) / 1e3, min(spent[1:]) / 1e3
 
 
-def measure(comm: a2a.Communicator, sizes: list[int], rounds: int, seconds: float) -> list[dict[str, Any]]:
+def measure(
+    comm: a2a.Communicator, sizes: list[int], rounds: int, seconds: float, rewrite: bool
+) -> list[dict[str, Any]]:
     rows = []
     for size in sizes:
-        gather = Gather(comm, size // 8)
+        gather = Gather(comm, size // 8, rewrite)
         kinds = [(name, read) for read in (nothing, everything) for name in CALLS]
         for name, read in kinds:
             round_us(gather, name, read, 2)
@@ -100,6 +111,7 @@ def measure(comm: a2a.Communicator, sizes: list[int], rounds: int, seconds: floa
         wrong = []
         for name in CALLS:
             gather.fill()
+            comm.barrier()
             wrong.append(getattr(gather, name)(gather.wrong))
         slowest, all_wrong = np.empty((comm.size, *times.shape)), np.empty((comm.size, 2), np.int64)
         comm.allgather(times, slowest)
@@ -153,6 +165,7 @@ def main() -> None:
     parser.add_argument("-f", type=int, default=8, help="factor between sizes (8)")
     parser.add_argument("--rounds", type=int, default=9, help="in which the calls take turns (9)")
     parser.add_argument("--seconds", type=float, default=2, help="for each size (2)")
+    parser.add_argument("--no-rewrite", action="store_true", help="write the tensors once instead of before each call")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.b < 8 or options.f < 2 or options.rounds < 2:
@@ -163,11 +176,14 @@ def main() -> None:
     if sizes[-1] < options.e:
         sizes.append(options.e)
     load = os.getloadavg()[0]
-    print(f"# {options.ranks} ranks, {len(os.sched_getaffinity(0))} CPUs, load {load:.1f}, {options.rounds} rounds")
+    rewrite = not options.no_rewrite
+    cpus, how = len(os.sched_getaffinity(0)), "" if rewrite else ", nothing rewritten"
+    print(f"# {options.ranks} ranks, {cpus} CPUs, load {load:.1f}, {options.rounds} rounds{how}")
     print(HEAD)
-    rows = a2a.spawn(measure, options.ranks, sizes, options.rounds, options.seconds)[0]
+    rows = a2a.spawn(measure, options.ranks, sizes, options.rounds, options.seconds, rewrite)[0]
     if options.json:
-        options.json.write_text(json.dumps({"ranks": options.ranks, "load": load, "rows": rows}, indent=2) + "\n")
+        run = {"ranks": options.ranks, "load": load, "rewrite": rewrite, "rows": rows}
+        options.json.write_text(json.dumps(run, indent=2) + "\n")
     if any(row[name]["wrong"] for row in rows for name in CALLS):
         raise SystemExit("wrong elements")
 

@@ -20,57 +20,72 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 from backends import Backend, make_backend
 from cases import Case
-from pattern import Pattern
+from pattern import Pattern, Words
 
 BARRIER_LIMIT_S = 60.0
+MIN_ITERATIONS, MAX_ITERATIONS = 5, 480
+LATE, LAST = 0, 2  # what barrier_meet() returns; 1 is nothing special
 
 
-def join_barrier(rank: int, size: int) -> Callable[[], int]:
-    """A barrier that belongs to no contender; returns 1 when all ranks have met and 0 after BARRIER_LIMIT_S."""
-    library = ctypes.CDLL(os.environ["A2A_BENCH_BARRIER_LIBRARY"])
-    library.barrier_join.restype = ctypes.c_void_p
-    library.barrier_join.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_double]
-    library.barrier_meet.argtypes = [ctypes.c_void_p]
-    path = os.environ["A2A_BENCH_BARRIER_FILE"]
-    member = library.barrier_join(path.encode(), rank, size, BARRIER_LIMIT_S)
-    if not member:
-        raise OSError(f"rank {rank} cannot map the barrier {path}")
-    return partial(library.barrier_meet, ctypes.c_void_p(member))
+class Harness:
+    """What a rank has of ``barrier.cc``, which belongs to no contender."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._library = ctypes.CDLL(os.environ["A2A_BENCH_BARRIER_LIBRARY"])
+        self._library.barrier_join.restype = ctypes.c_void_p
+        self._library.barrier_join.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_double]
+        self._library.barrier_meet.argtypes = [ctypes.c_void_p, ctypes.c_int]
+        self._library.turn.restype = ctypes.c_uint64
+        path = os.environ["A2A_BENCH_BARRIER_FILE"]
+        member = self._library.barrier_join(path.encode(), rank, size, BARRIER_LIMIT_S)
+        if not member:
+            raise OSError(f"rank {rank} cannot map the barrier {path}")
+        self.meet: Callable[[bool], int] = partial(self._library.barrier_meet, ctypes.c_void_p(member))
+        """Returns LATE after BARRIER_LIMIT_S, and on all ranks LAST when rank 0 calls it with True."""
+
+    def turn(self, received: Words, sent: Words) -> Callable[[], int]:
+        """A call that reads all that was received, adds 1 to every word sent, and returns the sum of what it read."""
+        places = [(ctypes.c_void_p(words.ctypes.data), ctypes.c_size_t(words.size)) for words in (received, sent)]
+        return partial(self._library.turn, *places[0], *places[1])
 
 
-def measure(backend: Backend, meet: Callable[[], int], case: Case, iterations: int, warmup: int) -> dict[str, Any]:
-    """Only the collective call stands between the two readings of the clock. Before it the whole input is rewritten and
-    all ranks meet; after it the whole output is read."""
+def measure(backend: Backend, harness: Harness, case: Case, budget_s: float) -> dict[str, Any]:
+    """Only the collective call stands between the two readings of the clock. Before it all ranks meet; after it the
+    rank reads its whole output and rewrites its whole input. Goes on until ``budget_s`` have passed, for 5 to 480
+    iterations, however busy the machine is. The first sixth of them warms up."""
     pattern = Pattern(case, backend.rank)
     send = backend.allocate(case.send_words(backend.rank))
     recv = backend.allocate(case.recv_words(backend.rank))
     pattern.fill(send)
     recv.fill(1)
-    call = backend.prepare(case, send, recv) if backend.delivers else meet
+    meet, turn = harness.meet, harness.turn(recv, send)
+    call = backend.prepare(case, send, recv) if backend.delivers else partial(meet, False)
     clock = time.perf_counter_ns
+    deadline = clock() + int(budget_s * 1e9)
     starts, ends, wrong = [], [], 0
-    for i in range(1, warmup + iterations + 1):
-        np.add(send, 1, out=send)
-        if not meet():
+    turn()
+    for i in range(1, MAX_ITERATIONS + 1):
+        met = meet(i == MAX_ITERATIONS or (i >= MIN_ITERATIONS and clock() > deadline))
+        if met == LATE:
             raise TimeoutError(f"a peer of rank {backend.rank} did not come to {case} within {BARRIER_LIMIT_S:g} s")
         start = clock()
         call()
         end = clock()
-        total = int(recv.sum())
-        doubtful = i in (1, warmup + iterations) or total != pattern.checksum(i)
+        doubtful = turn() != pattern.checksum(i) or i == 1 or met == LAST
         if doubtful and backend.delivers:
             wrong += pattern.wrong_words(recv, i)
-        if i > warmup:
-            starts.append(start)
-            ends.append(end)
-    meet()
-    return {"starts": starts, "ends": ends, "wrong": wrong}
+        starts.append(start)
+        ends.append(end)
+        if met == LAST:
+            break
+    meet(False)
+    warmup = max(2, len(starts) // 6)
+    return {"starts": starts[warmup:], "ends": ends[warmup:], "wrong": wrong}
 
 
-def serve(backend: Backend, meet: Callable[[], int], driver: socket.socket) -> None:
+def serve(backend: Backend, harness: Harness, driver: socket.socket) -> None:
     """Executes commands until "quit" or the end of the driver."""
 
     def send(message: dict[str, Any]) -> None:
@@ -83,7 +98,7 @@ def serve(backend: Backend, meet: Callable[[], int], driver: socket.socket) -> N
             return
         try:
             case = Case(command["op"], backend.size, command["size"])
-            send(measure(backend, meet, case, command["iterations"], command["warmup"]))
+            send(measure(backend, harness, case, command["budget_s"]))
         except Exception as error:
             send({"error": f"rank {backend.rank}: {error!r}\n{traceback.format_exc(limit=-3)}"})
     # The driver is gone. Leaving in good order removes what the library shares, but blocks if a peer is gone as well.
@@ -95,7 +110,7 @@ def main() -> None:
     with make_backend(sys.argv[1]) as backend:
         driver = socket.socket(socket.AF_UNIX)
         driver.connect("\0" + os.environ["A2A_BENCH_SOCKET"])
-        serve(backend, join_barrier(backend.rank, backend.size), driver)
+        serve(backend, Harness(backend.rank, backend.size), driver)
 
 
 if __name__ == "__main__":
