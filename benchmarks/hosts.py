@@ -13,16 +13,19 @@ quartiles; msgs is how many messages all ranks together send between hosts for o
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from environments import cache_directory, compiled
 from mpi4py import MPI
 
 import a2a
@@ -33,29 +36,31 @@ Call = Callable[[], None]
 
 
 class Exchange:
-    """An equal exchange of so many words with each rank, said with explicit counts. Filling and checking are a few
-    calls on whole arrays: where ranks share CPUs, they are part of everybody's time."""
+    """An equal exchange of so many words with each rank, said with explicit counts."""
 
-    def __init__(self, comm: a2a.Communicator, words: int) -> None:
+    def __init__(self, comm: a2a.Communicator, words: int, library: ctypes.CDLL) -> None:
         n = comm.size
-        self.comm, self.words, self.round = comm, words, 0
-        self.send: Words = np.empty(n * words, np.int64)
-        self.recv: Words = np.empty(n * words, np.int64)
-        self.counts = [words] * n
+        self.comm, self.words, self.turns = comm, words, 0
         peers = np.repeat(np.arange(n, dtype=np.int64), words)
-        self._sent: Words = comm.rank * 1009 + peers
-        self._expected: Words = peers * 1009 + comm.rank
-        self._differs = np.empty(n * words, np.bool_)
+        self.send: Words = comm.rank * 1009 + peers
+        self.recv: Words = np.zeros(n * words, np.int64)
+        self.counts = [words] * n
+        self._first: Words = peers * 1009 + comm.rank  # what comes before the first turn; each adds 1
+        self._sum = int(self._first.sum())
+        places = [(ctypes.c_void_p(a.ctypes.data), ctypes.c_size_t(a.size)) for a in (self.recv, self.send)]
+        self._turn: Callable[[], int] = partial(library.turn, *places[0], *places[1])
 
-    def fill(self) -> None:
-        self.round += 1
-        np.add(self._sent, self.round * 1_000_003, out=self.send)
-        self.recv.fill(-1)
+    def turn(self) -> int:
+        """Reads the output and rewrites the input, in one foreign call: where ranks share CPUs, it is part of
+        everybody's time. Returns how many words were wrong."""
+        read = self._turn()
+        self.turns += 1
+        expected = self._sum + (self.turns - 1) * self.recv.size
+        return 0 if read == expected else self.wrong()
 
     def wrong(self) -> int:
-        self.recv -= self.round * 1_000_003
-        np.not_equal(self.recv, self._expected, out=self._differs)
-        return int(np.count_nonzero(self._differs))
+        """How many words of the output are not those of before the last turn."""
+        return int(np.count_nonzero(self.recv - self._first != self.turns - 1))
 
     def a2a(self) -> None:
         self.comm.alltoallv(self.send, self.counts, self.recv, self.counts)
@@ -73,38 +78,36 @@ def round_us(exchange: Exchange, call: Call, iterations: int) -> tuple[float, in
     spent, wrong = 0, 0
     MPI.COMM_WORLD.Barrier()
     for _ in range(iterations):
-        exchange.fill()
         start = time.perf_counter_ns()
         call()
         spent += time.perf_counter_ns() - start
-        wrong += exchange.wrong()
-    return spent / iterations / 1e3, wrong
+        wrong += exchange.turn()
+    return spent / iterations / 1e3, wrong + exchange.wrong()
 
 
 def back_to_back_us(exchange: Exchange, call: Call, iterations: int) -> tuple[float, int]:
     """The same with nothing between the calls."""
-    exchange.fill()
+    exchange.recv.fill(-1)
     MPI.COMM_WORLD.Barrier()
     call()
     start = time.perf_counter_ns()
     for _ in range(iterations):
         call()
-    return (time.perf_counter_ns() - start) / iterations / 1e3, exchange.wrong()
+    spent = time.perf_counter_ns() - start
+    return spent / iterations / 1e3, exchange.turn() + exchange.wrong()
 
 
 def slowest(times: list[float]) -> list[float]:
     return [max(of_all) for of_all in zip(*MPI.COMM_WORLD.allgather(times), strict=True)]
 
 
-def messages(comm: a2a.Communicator, exchange: Exchange) -> int:
-    before = _core.host_facts(comm)["messages"]
-    exchange.fill()
+def messages(exchange: Exchange) -> int:
+    before = _core.host_facts(exchange.comm)["messages"]
     exchange.a2a()
-    return MPI.COMM_WORLD.allreduce(_core.host_facts(comm)["messages"] - before)  # type: ignore[no-any-return]
+    return MPI.COMM_WORLD.allreduce(_core.host_facts(exchange.comm)["messages"] - before)  # type: ignore[no-any-return]
 
 
-def measure(comm: a2a.Communicator, size: int, rounds: int, time_round: TimeRound) -> dict[str, Any]:
-    exchange = Exchange(comm, max(1, size // 8))
+def measure(exchange: Exchange, size: int, rounds: int, time_round: TimeRound) -> dict[str, Any]:
     iterations = max(3, min(50, 2_000_000 // size))
     calls = {"a2a": exchange.a2a, "mpi4py": exchange.mpi4py}
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -125,7 +128,7 @@ def measure(comm: a2a.Communicator, size: int, rounds: int, time_round: TimeRoun
         "wrong": {name: MPI.COMM_WORLD.allreduce(bad) for name, bad in wrong.items()},
         "ratio": median(ratios),
         "quartiles": quantiles(ratios, n=4)[::2],
-        "messages": messages(comm, exchange),
+        "messages": messages(exchange),
     }
 
 
@@ -149,6 +152,8 @@ def main() -> int:
     parser.add_argument("-J", "--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
 
+    library = ctypes.CDLL(str(compiled(cache_directory(), "barrier.cc", library=True)))
+    library.turn.restype = ctypes.c_int64
     comm = a2a.init(bootstrap=MPI.COMM_WORLD)
     facts = _core.host_facts(comm)
     if comm.rank == 0:
@@ -158,7 +163,8 @@ def main() -> int:
     time_round = back_to_back_us if options.back_to_back else round_us
     points, size = [], options.b
     while size <= options.e:
-        points.append(measure(comm, size, options.rounds, time_round))
+        exchange = Exchange(comm, max(1, size // 8), library)
+        points.append(measure(exchange, size, options.rounds, time_round))
         if comm.rank == 0:
             print(row(points[-1], comm.size), flush=True)
         size *= options.f

@@ -239,7 +239,7 @@ int64_t cpu_time() {
 
 TEST("where the kernel's copy pays is measured once") {
   const Variable none("A2A_SHM_CMA_MIN", nullptr);
-  const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2});
+  const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2}, 32 << 20);
   int64_t begin = cpu_time();
   constexpr size_t kRoom = 128 << 10;  // of a pair's chunks
   const size_t measured = alone.remote(kRoom);
@@ -253,7 +253,7 @@ TEST("where the kernel's copy pays is measured once") {
 
 TEST("where the kernel's copy pays is asked for when it decides") {
   const Variable none("A2A_SHM_CMA_MIN", nullptr);
-  const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2});
+  const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2}, 32 << 20);
   constexpr size_t kRoom = 128 << 10;  // of a pair's chunks
   int asked = 0;
   const auto answer = [&asked](size_t bytes) {
@@ -262,21 +262,38 @@ TEST("where the kernel's copy pays is asked for when it decides") {
       return bytes;
     };
   };
-  CHECK(!alone.remote(kLeastCalibrated - 1, kRoom, answer(0)));
-  CHECK(crowded.remote(2 << 20, kRoom, answer(SIZE_MAX)));  // there it wins in any case
+  CHECK(!alone.remote(kLeastCalibrated - 1, kRoom, false, answer(0)));
+  CHECK(crowded.remote(2 << 20, kRoom, false, answer(SIZE_MAX)));  // there it wins in any case
   CHECK_EQ(asked, 0);
-  CHECK(alone.remote(kLeastCalibrated, kRoom, answer(kLeastCalibrated)));
-  CHECK(!alone.remote((1 << 20) - 1, kRoom, answer(1 << 20)));
-  CHECK(!alone.remote(size_t{1} << 30, kRoom, answer(SIZE_MAX)));
-  CHECK(!crowded.remote((2 << 20) - 1, kRoom, answer(SIZE_MAX)));
+  CHECK(alone.remote(kLeastCalibrated, kRoom, false, answer(kLeastCalibrated)));
+  CHECK(!alone.remote((1 << 20) - 1, kRoom, false, answer(1 << 20)));
+  CHECK(!alone.remote(size_t{1} << 30, kRoom, false, answer(SIZE_MAX)));
+  CHECK(!crowded.remote((2 << 20) - 1, kRoom, false, answer(SIZE_MAX)));
   CHECK_EQ(asked, 4);
   // Where ranks share CPUs, from the size on that fills the chunks, if the kernel's copy is fast at all.
-  CHECK(!crowded.remote(kRoom - 1, kRoom, answer(0)));
+  CHECK(!crowded.remote(kRoom - 1, kRoom, false, answer(0)));
   CHECK_EQ(asked, 4);
-  CHECK(crowded.remote(kRoom, kRoom, answer(kLeastCalibrated)));
-  CHECK(!crowded.remote(kRoom, kRoom, answer(1 << 20)));
-  CHECK(crowded.remote(kLeastCalibrated, 4 * kLeastCalibrated, answer(kLeastCalibrated)));
+  CHECK(crowded.remote(kRoom, kRoom, false, answer(kLeastCalibrated)));
+  CHECK(!crowded.remote(kRoom, kRoom, false, answer(1 << 20)));
+  CHECK(crowded.remote(kLeastCalibrated, 4 * kLeastCalibrated, false, answer(kLeastCalibrated)));
   CHECK_EQ(asked, 7);
+}
+
+TEST("memory sets the pace once all buffers are twice what the cache holds") {
+  const Variable none("A2A_SHM_CMA_MIN", nullptr), neither("A2A_SHM_STREAM_MIN", nullptr);
+  constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB, kRoom = 128 * kKiB;
+  const auto slow = []() -> size_t { return SIZE_MAX; };
+  const Thresholds crowded({.ranks = 8, .cpus = 2}, 32 * kMiB), alone({.ranks = 2, .cpus = 2}, 32 * kMiB);
+  CHECK(crowded.too_much(4 * kMiB, 4 * kMiB) && !crowded.too_much(4 * kMiB - 1, 4 * kMiB));
+  CHECK(!crowded.too_much(kMiB, 64 * kMiB) && !crowded.too_much(64 * kMiB, kMiB));  // all others exchange less
+  CHECK(crowded.stream(1, true) && !crowded.stream(16 * kMiB - 1, false) && crowded.stream(16 * kMiB, false));
+  CHECK_EQ(crowded.stream(), 4 * kMiB);
+  CHECK_EQ(alone.stream(), 16 * kMiB);
+  CHECK(crowded.remote(32 * kKiB, kRoom, true, slow) && !crowded.remote(32 * kKiB - 1, kRoom, true, slow));
+  CHECK(crowded.remote(2 * kMiB, kRoom, false, slow) && !crowded.remote(2 * kMiB - 1, kRoom, false, slow));
+  CHECK(!alone.remote(64 * kMiB, kRoom, true, slow));
+  CHECK(crowded.remote(kRoom) <= 512 * kKiB);
+  CHECK(Thresholds({.ranks = 64, .cpus = 2}, 32 * kMiB).remote(kRoom) == 32 * kKiB);
 }
 
 TEST("a threshold of the environment is the one that holds, and must be a number") {
@@ -286,9 +303,10 @@ TEST("a threshold of the environment is the one that holds, and must be a number
     const Thresholds given(around);
     CHECK_EQ(given.remote(1), 5);
     const auto never_asked = []() -> size_t { throw Error(Code::backend, "measured though given"); };
-    CHECK(given.remote(5, 1, never_asked) && !given.remote(4, 1, never_asked));
+    CHECK(given.remote(5, 1, false, never_asked) && !given.remote(4, 1, true, never_asked));
     CHECK_EQ(given.direct(), 7);
     CHECK_EQ(given.stream(), 9);
+    CHECK(given.stream(9, false) && !given.stream(8, true));
   }
   for (const char* wrong : {"", "-1", "1M", "many"}) {
     const Variable cma("A2A_SHM_CMA_MIN", wrong);

@@ -16,8 +16,7 @@ void Exchange::begin(Batch&& batch) {
   unsettled_.clear();
   quarrels_.clear();
   error_.reset();
-  received_bytes_ = 0;
-  stores_ = Stores::cached;
+  sent_bytes_ = received_bytes_ = 0;
   for_all_ = {};
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
@@ -29,6 +28,7 @@ void Exchange::begin(Batch&& batch) {
     if (batch_.way != Way::exchange) continue;
     // Of a part to itself it knows already whether it is less than there is room for (at_most).
     p.in_left = peer == rank_ ? std::min(p.mine.sent, p.mine.expected) : p.mine.expected;
+    sent_bytes_ += p.mine.sent;
     received_bytes_ += p.mine.expected;
   }
 }
@@ -77,7 +77,8 @@ bool Exchange::post(Membership& m) {
   auto& words = m.block().words();
   words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
-  if (received_bytes_ >= m.thresholds().stream()) stores_ = Stores::streaming;
+  too_much_ = is_too_much(m);
+  stores_ = m.thresholds().stream(received_bytes_, too_much_) ? Stores::streaming : Stores::cached;
   const bool refused = !batch_.refusal.empty();
   if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
   const Head& own = pair(m.rank()).mine;

@@ -98,6 +98,7 @@ class Exchange final : public Work {
   bool own_in_place() const;
   bool can_pull(Membership& m) const;
   bool own_copied() const { return pair(rank_).in_left == 0; }
+  bool is_too_much(const Membership& m) const;
   bool copy_pays(Kind kind) const;
   void copy_for_all(Membership& m);
   void offer(Membership& m, Rank peer);
@@ -135,7 +136,9 @@ class Exchange final : public Work {
   Run for_all_;                        // a copy in the segment of what goes to all peers alike, if there is one
   std::vector<std::string> quarrels_;  // disagreements with single peers
   std::optional<Error> error_;         // written before finished_
+  size_t sent_bytes_ = 0;              // in all
   size_t received_bytes_ = 0;          // in all
+  bool too_much_ = false;              // for the caches, see Thresholds
   Stores stores_ = Stores::cached;     // of what is received
   bool posted_ = false;
   bool received_ = false;  // `done` was published

@@ -76,6 +76,11 @@ bool Exchange::can_pull(Membership& m) const {
   return kind == Kind::shared || kind == Kind::pointer;
 }
 
+// Whether all buffers are too much for the caches, see Thresholds. What all peers get alike is one buffer.
+bool Exchange::is_too_much(const Membership& m) const {
+  return m.thresholds().too_much(sent_bytes_, received_bytes_) && !all_alike(batch_.sends, pairs_.size());
+}
+
 // Whether a copy in the segment for all peers takes less time than what this kind does for each of them. Writing it is
 // dear, because its lines have to come back from the caches of those who read them last time. With four ranks on two
 // CPUs it was worth it from 64 KiB on, with eight from 16, against chunks and against the kernel's copies; those win
@@ -132,7 +137,7 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
     const auto in_segment = [&m](const Run& run) { return m.arena().contains(run.data, run.bytes); };
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
-  return host.reads_us && m.remote_pays(bytes) ? Kind::remote : Kind::staged;
+  return host.reads_us && m.remote_pays(bytes, too_much_) ? Kind::remote : Kind::staged;
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.

@@ -136,8 +136,8 @@ Membership::~Membership() {
   graveyard().sweep();
 }
 
-bool Membership::remote_pays(size_t bytes) {
-  return thresholds_.remote(bytes, ChunkShape::of(size()).share_bytes(), [this] {
+bool Membership::remote_pays(size_t bytes, bool too_much) {
+  return thresholds_.remote(bytes, ChunkShape::of(size()).share_bytes(), too_much, [this] {
     for (Rank r = 0; r < rank_; ++r) {
       const uint64_t measured = peer(r).block.words().kernel_copy_from.load(std::memory_order_relaxed);
       if (measured != 0) return static_cast<size_t>(measured);

@@ -55,9 +55,10 @@ class Membership {
   Arena& arena() { return progress_->host().arena(); }
   bool threads() const { return threads_; }
 
-  // Whether the kernel's copy is the way for so many bytes of a pair of private memory. What the lowest rank has
-  // measured counts: two ranks that go different ways keep each other waiting.
-  bool remote_pays(size_t bytes);
+  // Whether the kernel's copy is the way for so many bytes of a pair of private memory; `too_much` is what Thresholds
+  // says of the operation. What the lowest rank has measured counts: two ranks that go different ways keep each other
+  // waiting.
+  bool remote_pays(size_t bytes, bool too_much);
 
   // The chunks shared with a peer; brings this rank's share the first time.
   Chunks& chunks_to_fill(Rank peer);

@@ -9,6 +9,7 @@ namespace a2a::shm {
 namespace {
 
 constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
+constexpr size_t kLeastRemote = 32 * kKiB;  // less was not measured
 
 std::optional<size_t> bytes_of(const char* name) {
   const char* text = std::getenv(name);
@@ -21,6 +22,8 @@ std::optional<size_t> bytes_of(const char* name) {
   return bytes;
 }
 
+}  // namespace
+
 // Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth; a virtual machine may
 // say that the cache of its whole host is its own.)
 size_t last_level_cache() {
@@ -32,18 +35,28 @@ size_t last_level_cache() {
   return std::min(kUsual, unit == 'M' ? amount * kMiB : unit == 'K' ? amount * kKiB : amount);
 }
 
-}  // namespace
+Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
+    : ranks_(static_cast<size_t>(surroundings.ranks)),
+      too_much_(cache / ranks_),
+      shared_cpus_(surroundings.oversubscribed()),
+      // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs.
+      direct_(bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus_ ? 16 : 8) * kKiB)),
+      stream_otherwise_(cache / static_cast<size_t>(std::max(1, std::min(surroundings.ranks, surroundings.cpus)))),
+      remote_given_(bytes_of("A2A_SHM_CMA_MIN")),
+      stream_given_(bytes_of("A2A_SHM_STREAM_MIN")) {}
 
-Thresholds::Thresholds(const Surroundings& surroundings) {
-  shared_cpus_ = surroundings.oversubscribed();
-  // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs. So do chunks that are all full, each
-  // time they are: that is why the system call wins there from the size on that fills them, if it is fast here, and
-  // from another one on in any case.
-  direct_ = bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus_ ? 16 : 8) * kKiB);
-  remote_given_ = bytes_of("A2A_SHM_CMA_MIN");
-  remote_otherwise_ = shared_cpus_ ? 2 * kMiB : SIZE_MAX;
-  const int at_once = std::max(1, std::min(surroundings.ranks, surroundings.cpus));
-  stream_ = bytes_of("A2A_SHM_STREAM_MIN").value_or(last_level_cache() / static_cast<size_t>(at_once));
+// Chunks that are all full cost a turn of the scheduler, too, each time they are: that is why the system call wins
+// there from the size on that fills them, if it is fast here, and from another one on in any case. It asks less of the
+// memory.
+size_t Thresholds::remote_otherwise(bool too_much) const {
+  if (!shared_cpus_) return SIZE_MAX;
+  return too_much ? kLeastRemote : 2 * kMiB;
+}
+
+size_t Thresholds::remote(size_t room) const {
+  if (remote_given_) return *remote_given_;
+  const size_t from = remote_from(room, remote_otherwise(false), kernel_copy_pays_from());
+  return shared_cpus_ ? std::min(from, std::max(kLeastRemote, too_much_ / ranks_)) : from;
 }
 
 }  // namespace a2a::shm

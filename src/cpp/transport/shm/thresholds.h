@@ -10,10 +10,17 @@
 
 namespace a2a::shm {
 
+// Bytes of the last cache before memory, as much of it as a program can believe to have.
+size_t last_level_cache();
+
 class Thresholds {
  public:
   // With the environment's overrides. Throws Error(invalid_argument) when one is not a number.
-  explicit Thresholds(const Surroundings& surroundings);
+  explicit Thresholds(const Surroundings& surroundings, size_t cache = last_level_cache());
+
+  // Whether the buffers of all ranks are twice what the cache holds, if they all exchange as much as one that sends and
+  // receives so many bytes in all. Then memory sets the pace.
+  bool too_much(size_t sent, size_t received) const { return std::min(sent, received) >= too_much_; }
 
   // The receiver copies straight from the sender's memory, which saves one of two copies and costs the sender a wait:
   // bytes of a pair from shared memory or within one process (A2A_SHM_DIRECT_MIN), and bytes of a pair from private
@@ -21,27 +28,34 @@ class Thresholds {
   // where the kernel's copy pays, `pays_from` is asked for that.
   size_t direct() const { return direct_; }
   template <class PaysFrom>
-  bool remote(size_t bytes, size_t room, PaysFrom&& pays_from) const {
-    const bool decided = remote_given_ || bytes < remote_least(room) || bytes >= remote_otherwise_;
-    return bytes >= remote_from(room, decided ? 0 : pays_from());
+  bool remote(size_t bytes, size_t room, bool too_much, PaysFrom&& pays_from) const {
+    const size_t otherwise = remote_otherwise(too_much);
+    const bool decided = remote_given_ || bytes < remote_least(room) || bytes >= otherwise;
+    return bytes >= remote_from(room, otherwise, decided ? 0 : pays_from());
   }
-  // The same as a number of bytes, with what this process measures, which takes a few milliseconds the first time.
-  size_t remote(size_t room) const { return remote_from(room, remote_given_ ? 0 : kernel_copy_pays_from()); }
+  // The same as a number of bytes, where all pairs exchange as many, with what this process measures, which takes a few
+  // milliseconds the first time.
+  size_t remote(size_t room) const;
 
-  // Bytes received by one rank in all: written past the caches (A2A_SHM_STREAM_MIN).
-  size_t stream() const { return stream_; }
+  // Whether bytes received by one rank in all are written past the caches, and from how many on they are where all
+  // ranks receive as many (A2A_SHM_STREAM_MIN).
+  bool stream(size_t received, bool too_much) const {
+    return received >= stream_given_.value_or(too_much ? 0 : stream_otherwise_);
+  }
+  size_t stream() const { return stream_given_.value_or(too_much_); }
 
  private:
   size_t remote_least(size_t room) const { return shared_cpus_ ? std::min(room, kLeastCalibrated) : kLeastCalibrated; }
-  size_t remote_from(size_t room, size_t pays_from) const {
+  size_t remote_otherwise(bool too_much) const;
+  size_t remote_from(size_t room, size_t otherwise, size_t pays_from) const {
     if (remote_given_) return *remote_given_;
-    return std::min(remote_otherwise_, pays_from <= kLeastCalibrated ? remote_least(room) : pays_from);
+    return std::min(otherwise, pays_from <= kLeastCalibrated ? remote_least(room) : pays_from);
   }
 
+  size_t ranks_, too_much_;
   bool shared_cpus_;
-  size_t direct_, stream_;
-  std::optional<size_t> remote_given_;
-  size_t remote_otherwise_;
+  size_t direct_, stream_otherwise_;
+  std::optional<size_t> remote_given_, stream_given_;
 };
 
 }  // namespace a2a::shm
