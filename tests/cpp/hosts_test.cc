@@ -187,9 +187,9 @@ TEST("few bytes between two hosts cost one message each way, whatever the number
   on_hosts(halves, 8, [](Communicator& comm) {
     comm.barrier();
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{2});
-    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 512); }), uint64_t{2});
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1024); }), uint64_t{2});
     // Over the limit each pair of ranks has a message of its own; and two where the bytes do not fit into it.
-    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 513); }), uint64_t{32});
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1025); }), uint64_t{32});
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 4096); }), uint64_t{32});
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 4097); }), uint64_t{2 + 32});
     comm.close();

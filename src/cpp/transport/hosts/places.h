@@ -14,7 +14,7 @@ namespace a2a::hosts {
 struct Limits {
   // Where hosts have several ranks, up to here the bytes travel in one message for each pair of hosts, and what the
   // ranks compare with them. 0: a message for each pair of ranks (A2A_MPI_AGGREGATE_MAX).
-  uint32_t aggregate = 4096;
+  uint32_t aggregate = 8192;
 };
 
 // A group whose ranks may live on several hosts. Hosts are numbered in the order of their first ranks.

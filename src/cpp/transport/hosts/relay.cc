@@ -17,7 +17,7 @@ bool finished(const std::shared_ptr<shm::Exchange>& exchange) {
 
 uint32_t relay_limit(const Places& places) {
   if (std::ranges::all_of(places.ranks, [](const auto& ranks) { return ranks.size() == 1; })) return 0;
-  constexpr size_t kRoom = size_t{64} << 10;  // of one rank, for all others
+  constexpr size_t kRoom = size_t{128} << 10;  // of one rank, for all others
   const size_t fair = kRoom / static_cast<size_t>(places.size());
   const size_t left = fair > room_for(0) ? fair - room_for(0) : 0;
   return static_cast<uint32_t>(std::min<size_t>(places.limits.aggregate, left / 8 * 8));

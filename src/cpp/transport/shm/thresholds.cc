@@ -22,8 +22,6 @@ std::optional<size_t> bytes_of(const char* name) {
   return bytes;
 }
 
-}  // namespace
-
 // Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth; a virtual machine may
 // say that the cache of its whole host is its own.)
 size_t last_level_cache() {
@@ -34,6 +32,24 @@ size_t last_level_cache() {
   if (!(file >> amount >> unit) || amount == 0) return kUsual;
   return std::min(kUsual, unit == 'M' ? amount * kMiB : unit == 'K' ? amount * kKiB : amount);
 }
+
+// How many CPUs share it.
+int cpus_of_last_level_cache() {
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list");  // such as "0-7,64-71"
+  int count = 0;
+  for (int first = 0; file >> first; file.get()) {
+    int last = first;
+    if (file.peek() == '-') file.get(), file >> last;
+    count += last - first + 1;
+  }
+  return std::max(1, count);
+}
+
+}  // namespace
+
+Thresholds::Thresholds(const Surroundings& surroundings)
+    : Thresholds(surroundings, last_level_cache() *
+                                   static_cast<size_t>(std::max(1, surroundings.cpus / cpus_of_last_level_cache()))) {}
 
 Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
     : ranks_(static_cast<size_t>(surroundings.ranks)),
@@ -46,17 +62,16 @@ Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
       stream_given_(bytes_of("A2A_SHM_STREAM_MIN")) {}
 
 // Chunks that are all full cost a turn of the scheduler, too, each time they are: that is why the system call wins
-// there from the size on that fills them, if it is fast here, and from another one on in any case. It asks less of the
-// memory.
+// there from the size on that fills them, if it is fast here, and from another one on in any case. Wherever memory sets
+// the pace it wins because it asks less of it.
 size_t Thresholds::remote_otherwise(bool too_much) const {
-  if (!shared_cpus_) return SIZE_MAX;
-  return too_much ? kLeastRemote : 2 * kMiB;
+  if (too_much) return kLeastRemote;
+  return shared_cpus_ ? 2 * kMiB : SIZE_MAX;
 }
 
 size_t Thresholds::remote(size_t room) const {
-  if (remote_given_) return *remote_given_;
-  const size_t from = remote_from(room, remote_otherwise(false), kernel_copy_pays_from());
-  return shared_cpus_ ? std::min(from, std::max(kLeastRemote, too_much_ / ranks_)) : from;
+  const size_t equal_parts = std::max(kLeastRemote, too_much_ / ranks_);
+  return remote_from(room, std::min(remote_otherwise(false), equal_parts), remote_given_ ? 0 : kernel_copy_pays_from());
 }
 
 }  // namespace a2a::shm

@@ -10,13 +10,12 @@
 
 namespace a2a::shm {
 
-// Bytes of the last cache before memory, as much of it as a program can believe to have.
-size_t last_level_cache();
-
 class Thresholds {
  public:
-  // With the environment's overrides. Throws Error(invalid_argument) when one is not a number.
-  explicit Thresholds(const Surroundings& surroundings, size_t cache = last_level_cache());
+  // With the environment's overrides. Throws Error(invalid_argument) when one is not a number. `cache` is the last
+  // level before memory, in bytes, of all CPUs together; otherwise what this machine says of it.
+  explicit Thresholds(const Surroundings& surroundings);
+  Thresholds(const Surroundings& surroundings, size_t cache);
 
   // Whether the buffers of all ranks are twice what the cache holds, if they all exchange as much as one that sends and
   // receives so many bytes in all. Then memory sets the pace.
