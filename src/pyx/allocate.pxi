@@ -38,12 +38,12 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
     if not numpy:
         kind = exchange_type_of(tensor)
         # Our own arrays lie on a device only where somebody else allocated them.
-        if kind is not None and (type(tensor) is not SharedArray or view.device.device_type in host_devices):
+        if kind is not None and (type(tensor) is not SharedArray or is_host(view.device.device_type)):
             return allocate_exchange(kind.api, view, rows)
     shape = [rows]
     for i in range(1, view.ndim):
         shape.append(view.shape[i])
-    if view.device.device_type not in host_devices:
+    if not is_host(view.device.device_type):
         if framework_of(tensor) != "cupy":
             raise UnsupportedError(f"{type_name(tensor)} gives no way to make another one on a device; receive into a "
                                    f"tensor of your own, with a call that takes one")

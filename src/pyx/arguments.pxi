@@ -161,7 +161,7 @@ cdef int parse_call(Call* call, Op op, object stream, object timeout) except -1:
 cdef Memory memory_of(const View* view, str name) except *:
     """Which transport a tensor's memory belongs to."""
     cdef int kind = view.device.device_type
-    if kind == kDLCPU or kind == kDLCUDAHost or kind == kDLROCMHost:
+    if is_host(kind):
         return Memory.host
     if kind == kDLCUDA or kind == kDLCUDAManaged:
         return Memory.cuda

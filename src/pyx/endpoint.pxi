@@ -116,10 +116,10 @@ cdef class _Endpoint:
         cdef When never
         cdef _Flight before = self.oldest()
         cdef cbool done = False
-        with nogil:  # once, because it takes as long as a look at what was before
+        with nogil:
+            work = start(dereference(comm), x)  # which looks at what was before
             if before is not None:
                 done = let_go(dereference(before.work))
-            work = start(dereference(comm), x)
         if done:
             self.drop(before)
             self.prune()

@@ -55,7 +55,7 @@ cdef class SharedArray:
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         cdef const char* format = buffer_format(self.tensor.dtype)
-        if self.tensor.device.device_type not in host_devices:
+        if not is_host(self.tensor.device.device_type):
             raise BufferError("device memory has no buffer; use DLPack")
         if flags & PyBUF_WRITABLE and self.readonly:
             raise BufferError("the memory is read-only")
@@ -170,7 +170,7 @@ cdef int api_import(DLManagedTensorVersioned* managed, void** out) except -1:
 cdef int api_allocate(DLTensor* prototype, DLManagedTensorVersioned** out, void* context,
                       SetError set_error) noexcept with gil:
     try:
-        if prototype.device.device_type not in host_devices:
+        if not is_host(prototype.device.device_type):
             raise UnsupportedError("a2a allocates host memory only; receive into a tensor of your own")
         array = allocate_array(prototype.dtype, [prototype.shape[i] for i in range(prototype.ndim)])
         out[0] = export_versioned(array.tensor, array.memory, False)

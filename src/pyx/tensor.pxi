@@ -26,6 +26,11 @@ cdef struct View:
     Access access
 
 
+# Memory that the CPU works on, for whose producers there are no streams.
+cdef inline bint is_host(int device_type) noexcept:
+    return device_type == kDLCPU or device_type == kDLCUDAHost or device_type == kDLROCMHost
+
+
 # The C exchange API of one type, with the questions its tensors must be asked (Torch's lazy conjugation and negation
 # are invisible to DLPack).
 cdef class _ExchangeType:
@@ -145,7 +150,7 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
             set_managed(view, name, managed)
         finally:
             release(managed)
-    if view.device.device_type not in host_devices:
+    if not is_host(view.device.device_type):
         set_stream(obj, kind, view)
     refuse_lazy_sign(obj, name, view.dtype, kind.is_neg, kind.is_conj)
     return holder
@@ -198,9 +203,6 @@ cdef object call_dlpack(object obj, object stream):
             del options[dropped]
 
 
-# Memory that a producer does not have to be told about streams for.
-cdef frozenset host_devices = frozenset((kDLCPU, kDLCUDAHost, kDLROCMHost))
-
 # Their tensors are mutable although they export capsules that cannot say so.
 cdef frozenset mutable_frameworks = frozenset(("torch", "torch_npu", "paddle", "cupy"))
 
@@ -228,7 +230,7 @@ cdef tuple settle_stream(str framework, object device, void* stream):
     for the address of a stream. Only CUDA's numbers of streams are known, so producers for other devices are told -1,
     too."""
     cdef int kind = int(device[0])
-    if kind in host_devices:
+    if is_host(kind):
         return None, 0
     if kind != kDLCUDA and kind != kDLCUDAManaged:
         return -1, 0

@@ -228,6 +228,21 @@ TEST("an operation is done when its event is reached, and lets go of what the li
   CHECK(world.alive.empty() && world.entered == 0 && world.aborts.empty());
 }
 
+TEST("what the device is past is let go of when the next operation starts, or a later one is seen to be done") {
+  Scene world;
+  for (uint64_t number = 1; number < 100; number += 3) {  // the watch alone would be in time for a few of them
+    const auto first = world.transport->start(batch_of(number), kStream);
+    CHECK(!first->let_go());
+    world.reach_all();
+    const auto second = world.transport->start(batch_of(number + 1), kStream);
+    CHECK(first->let_go() && !second->let_go());
+    const auto third = world.transport->start(batch_of(number + 2), kStream);
+    world.reach_all();
+    CHECK(third->done() && second->let_go());
+  }
+  CHECK(world.alive.size() <= 2);  // events
+}
+
 TEST("a stream of the transport's own waits for the caller's, if there is one") {
   Scene world;
   Batch batch = batch_of(1);

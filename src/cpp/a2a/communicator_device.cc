@@ -37,7 +37,8 @@ Check default_check() {
 
 // With device_order held.
 std::shared_ptr<Work> Communicator::start_on_device(Batch& batch, const Call& call) {
-  const auto transport = connected(call.memory, call.device, state_->deadline(call.deadline));
+  batch.deadline = state_->deadline(call.deadline);
+  const auto transport = connected(call.memory, call.device, batch.deadline);
   const device::Device::Current current(transport->device());  // once for all that asks the driver below
   batch.signature = {call.op, call.memory, call.dtype, 0, call.plan};
   bool recorded = false;

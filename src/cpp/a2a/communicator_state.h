@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "a2a/communicator.h"
+#include "a2a/last_tick.h"
 #include "a2a/recorder.h"
 #include "transport/device/device_transport.h"
 #include "transport/shm/host.h"
@@ -68,8 +69,9 @@ struct Communicator::State {
   State(Rank rank_, int size_, Options options_, std::unique_ptr<HostTransport> host_)
       : rank(rank_), size(size_), options(std::move(options_)), host(std::move(host_)), comparisons(options.check) {}
 
+  // That of the communicator may come a tick late.
   Deadline deadline(const std::optional<Deadline>& given) const {
-    return given ? *given : Deadline::after_seconds(options.timeout_seconds);
+    return given ? *given : Deadline::after_seconds(options.timeout_seconds, last_tick() + kTick);
   }
 
   // The host transport. Throws when closed.
@@ -88,7 +90,6 @@ struct Communicator::State {
   bool sign(Batch& batch, const Call& call) {
     batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
     batch.unit_bytes = call.unit_bytes;
-    batch.deadline = deadline(call.deadline);
     batch.asynchronous = call.asynchronous;
     return comparisons.next(call);
   }
@@ -118,6 +119,7 @@ struct Communicator::State {
   std::shared_ptr<Work> begin_next(const Call& call, Fill&& fill, Start&& start) {
     blank.clear();
     fill(blank);
+    blank.deadline = deadline(call.deadline);
     sign(blank, call);
     return Recorder::begin(recorder, blank).run(start);
   }

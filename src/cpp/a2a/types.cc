@@ -101,10 +101,10 @@ const char* to_string(Op op) {
   return "unknown operation";
 }
 
-Deadline Deadline::after_seconds(double seconds) {
+Deadline Deadline::after_seconds(double seconds, Clock::time_point from) {
   constexpr double kCentury = 100 * 365.25 * 86400;  // a third of what the clock's 64 bits of nanoseconds can count
   if (!(seconds >= 0 && seconds < kCentury)) return never();  // written so that NaN means never, too
-  return at(Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
+  return at(from + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
 }
 
 }  // namespace a2a

@@ -65,7 +65,7 @@ class Deadline {
   static Deadline never() { return Deadline(Clock::time_point::max()); }
   static Deadline at(Clock::time_point t) { return Deadline(t); }
   // Negative or huge values mean never; 0 means "do not wait".
-  A2A_API static Deadline after_seconds(double seconds);
+  A2A_API static Deadline after_seconds(double seconds, Clock::time_point from = Clock::now());
 
   bool passed() const { return when_ != Clock::time_point::max() && Clock::now() >= when_; }
   bool passed(Clock::time_point now) const { return now >= when_ && when_ != Clock::time_point::max(); }

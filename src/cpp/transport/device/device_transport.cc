@@ -106,7 +106,6 @@ bool DeviceTransport::check(const Batch& batch, Stream stream) const {
 }
 
 std::shared_ptr<Work> DeviceTransport::start(Batch&& batch, Stream callers, bool recorded) {
-  const std::lock_guard order(order_);
   if (ended_.load(std::memory_order_acquire)) {
     const std::lock_guard lock(mutex_);
     throw_if_broken(batch.signature);
@@ -173,6 +172,11 @@ void DeviceTransport::board(const std::shared_ptr<DeviceWork>& work) {
 bool DeviceTransport::enqueued(DeviceWork& work, const std::shared_ptr<void>& held) {
   const std::lock_guard lock(mutex_);
   if (broken_) return false;
+  try {
+    reap();
+  } catch (const Error&) {
+    // The watch sees it, too, and may end everything.
+  }
   work.held_ = held;
   work.event_ = take_event();
   device_->record(work.event_, work.stream_);
@@ -204,7 +208,9 @@ bool DeviceTransport::look(DeviceWork& work) {
   const std::lock_guard lock(mutex_);
   try {
     const Device::Current current(*device_);
-    return reached(work);
+    if (!reached(work)) return false;
+    reap();
+    return true;
   } catch (const Error&) {
     return false;  // the watch sees it, too, and may end everything
   }
@@ -217,6 +223,11 @@ bool DeviceTransport::reached(DeviceWork& work) {
   if (!device_->reached(work.event_)) return false;
   finish(work);
   return true;
+}
+
+// Finishes what the device is past, up to the first that it is not.
+void DeviceTransport::reap() {
+  while (!flights_.empty() && reached(*flights_.front())) flights_.pop_front();
 }
 
 void DeviceTransport::finish(DeviceWork& work) {
@@ -359,7 +370,6 @@ void DeviceTransport::drain(Deadline deadline) {
 }
 
 void DeviceTransport::close() {
-  const std::lock_guard order(order_);
   {
     const std::lock_guard lock(mutex_);
     if (broken_) return;

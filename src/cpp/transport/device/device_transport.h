@@ -27,6 +27,8 @@ class DeviceWork final : public Work {
   bool done() override;
   bool wait_until(Deadline deadline) override;
   void order_before(Stream stream) override;
+  // As far as is known: the watch, and whatever asks the device next, see to it that it is.
+  bool let_go() override { return finished_.load(std::memory_order_acquire); }
 
  private:
   friend class DeviceTransport;
@@ -56,7 +58,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
 
   // Enqueues on the caller's stream, or, for batch.asynchronous, on one of this transport that waits for what the
   // caller's has so far; what is recorded into a graph, always on the caller's. An error on the way breaks the
-  // communicator, because the peers cannot be told.
+  // communicator, because the peers cannot be told. One at a time.
   std::shared_ptr<Work> start(Batch&& batch, Stream callers) override {
     const bool recorded = check(batch, callers);
     return start(std::move(batch), callers, recorded);
@@ -70,7 +72,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   void let_go() noexcept;
   // Waits until everything in flight here is done, well or not, or the deadline passes.
   void drain(Deadline deadline);
-  // Collective, after drain() on every rank.
+  // Collective, after drain() on every rank. Takes turns with start().
   void close();
 
   // For the watch: looks after what is in flight. Returns whether anything still is; if not, the next start() asks for
@@ -97,6 +99,7 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
 
   // The following want the mutex held.
   bool reached(DeviceWork& work);
+  void reap();
   void finish(DeviceWork& work);
   std::optional<Error> trouble();
   void throw_if_broken(const Signature& signature) const;
@@ -108,7 +111,6 @@ class DeviceTransport final : public Transport, public std::enable_shared_from_t
   std::unique_ptr<Collectives> collectives_;
   const std::shared_ptr<HostTransport> host_;
   std::atomic<bool> ended_{false};  // broken_ is set
-  std::mutex order_;                // held while an operation is enqueued
   std::mutex mutex_;                // guards what follows
   std::deque<std::shared_ptr<DeviceWork>> flights_;
   std::vector<Event> free_events_;

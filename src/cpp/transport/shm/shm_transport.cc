@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "a2a/bootstrap_cards.h"
+#include "a2a/last_tick.h"
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
@@ -270,7 +271,7 @@ std::optional<Error> ShmTransport::pass(const Signature& signature) {
 // who dies does not, and is looked for from time to time.
 std::optional<Error> ShmTransport::find_end(const Signature& signature) {
   const uint32_t rings = membership_.progress().rings();
-  if (!broken_ && heard_ == rings && Deadline::Clock::now() - asked_ < kFresh) return std::nullopt;
+  if (!broken_ && heard_ == rings && last_tick() - asked_ < kFresh) return std::nullopt;
   heard_ = rings;
   hear_aborts();
   if (broken_) return broken_for(signature);
