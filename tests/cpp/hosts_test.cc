@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "transport/hosts/connect.h"
+#include "transport/hosts/operation.h"
 #include "transport/hosts/wire.h"
 
 namespace {
@@ -281,6 +282,23 @@ TEST("groups of one host and of several") {
     if (three != nullptr) three->close();
     same->close(), across->close(), comm.close();
   });
+}
+
+TEST("the exchange on one host is told how many bytes go elsewhere meanwhile") {
+  hosts::Places places;
+  places.host = {0, 1, 0, 1}, places.endpoint = {0, 1, 2, 3}, places.ranks = {{0, 2}, {1, 3}};
+  const auto network = std::make_shared<hosts_test::LoopbackNetwork>(std::make_shared<hosts_test::Hub>(4), 2);
+  std::vector<std::byte> memory(1000);
+  Batch batch;
+  batch.sends = {{0, memory.data(), 1}, {1, memory.data(), 20}, {1, memory.data(), 300}, {2, memory.data(), 4}};
+  batch.recvs = {{0, memory.data(), 5}, {2, memory.data(), 4}, {3, memory.data(), 600}};
+  const hosts::Operation operation(batch, std::make_shared<shm::Progress>(), 2,
+                                   std::make_shared<const hosts::Places>(places), network);
+  const Batch local = operation.local_batch();
+  CHECK_EQ(local.sent_elsewhere, 320);
+  CHECK_EQ(local.received_elsewhere, 600);
+  CHECK(local.sends.size() == 2 && local.sends[0].peer == 0 && local.sends[1].peer == 1 && local.sends[1].bytes == 4);
+  CHECK(local.recvs.size() == 2 && local.recvs[1].peer == 1 && local.recvs[0].bytes == 5);
 }
 
 TEST("a message to oneself, and one to another") {

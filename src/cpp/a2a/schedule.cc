@@ -52,6 +52,7 @@ void Batch::clear() {
   refusal.clear();
   way = Way::exchange;
   at_most = last_look = asynchronous = false;
+  sent_elsewhere = received_elsewhere = 0;
 }
 
 void set_runs(std::vector<Run>& runs, std::span<const Segment> segments, std::span<std::byte* const> base) {

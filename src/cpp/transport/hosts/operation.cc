@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <list>
 #include <mutex>
+#include <numeric>
 
 namespace a2a::hosts {
 namespace {
@@ -16,6 +17,11 @@ std::vector<Run> local_runs(std::span<const Run> runs, const Places& places, Ran
     for (const Run& run : runs_with(runs, mates[seat])) local.push_back({static_cast<Rank>(seat), run.data, run.bytes});
   }
   return local;
+}
+
+size_t bytes_of(std::span<const Run> runs) {
+  return std::accumulate(runs.begin(), runs.end(), size_t{0},
+                         [](size_t sum, const Run& run) { return sum + run.bytes; });
 }
 
 }  // namespace
@@ -62,6 +68,8 @@ Batch Operation::local_batch() const {
   Batch batch;
   batch.sends = local_runs(batch_.sends, *places_, rank_);
   batch.recvs = local_runs(batch_.recvs, *places_, rank_);
+  batch.sent_elsewhere = bytes_of(batch_.sends) - bytes_of(batch.sends);
+  batch.received_elsewhere = bytes_of(batch_.recvs) - bytes_of(batch.recvs);
   batch.signature = batch_.signature;
   batch.unit_bytes = batch_.unit_bytes;
   batch.deadline = batch_.deadline;

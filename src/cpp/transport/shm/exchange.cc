@@ -16,7 +16,8 @@ void Exchange::begin(Batch&& batch) {
   unsettled_.clear();
   quarrels_.clear();
   error_.reset();
-  sent_bytes_ = received_bytes_ = 0;
+  sent_bytes_ = batch_.sent_elsewhere;
+  received_bytes_ = batch_.received_elsewhere;
   for_all_ = {};
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
