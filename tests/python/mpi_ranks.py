@@ -219,7 +219,7 @@ def interrupted() -> None:
         except KeyboardInterrupt:
             say("interrupted after", f"{time.monotonic() - due:.3f}")
     else:
-        time.sleep(1)
+        time.sleep(2)
     exchange(comm, 10) if comm.rank else None
     comm.barrier()
     say("rank", comm.rank, "goes on")
