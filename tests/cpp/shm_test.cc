@@ -365,6 +365,25 @@ TEST("a rank does not spin while a peer stands in line for its CPU") {
   progress.leave(&stuck);
 }
 
+TEST("a rank that shares CPUs yields for a moment, and none where ranks are threads or looks are slow") {
+  const auto looks = [](const Surroundings& surroundings, bool threads, bool slow) {
+    Progress progress;
+    Stuck stuck;
+    progress.enter(&stuck);
+    progress.note(surroundings, threads);
+    if (slow) progress.note_slow_looks();
+    const auto begin = Deadline::Clock::now();
+    CHECK(!progress.wait_briefly([] { return false; }));
+    CHECK(Deadline::Clock::now() - begin < std::chrono::seconds(1));
+    progress.leave(&stuck);
+    return stuck.looks;
+  };
+  CHECK(looks({8, 2}, false, false) > 0);
+  CHECK_EQ(looks({8, 2}, true, false), 0);
+  CHECK_EQ(looks({2, 2}, true, false), 0);
+  CHECK_EQ(looks({8, 2}, false, true), 0);
+}
+
 TEST("two ranks share a CPU when both have said so") {
   SeatWords here{}, there{};
   CHECK(!on_same_cpu(here, there));  // nobody has said anything

@@ -210,7 +210,7 @@ bool visit_meeting(Input input) {
     met.neighbours[0]->gone();
     (void)met.neighbours[0]->state();
     (void)met.neighbours[0]->seat->sleepers.load(std::memory_order_relaxed);
-    shm::wake(*met.neighbours[0]);
+    shm::wake(met.neighbours[0]->sleeper());
   });
   return good;
 }

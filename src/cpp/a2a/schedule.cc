@@ -44,15 +44,17 @@ std::string have_come(std::span<const Rank> ranks) {
 }
 
 void Batch::clear() {
+  static_cast<Terms&>(*this) = {};
   sends.clear();
   recvs.clear();
-  signature = {};
-  unit_bytes = 1;
-  deadline = Deadline::never();
   refusal.clear();
-  way = Way::exchange;
-  at_most = last_look = asynchronous = false;
-  sent_elsewhere = received_elsewhere = 0;
+}
+
+void Batch::swap(Batch& other) noexcept {
+  std::swap<Terms>(*this, other);
+  sends.swap(other.sends);
+  recvs.swap(other.recvs);
+  refusal.swap(other.refusal);
 }
 
 void set_runs(std::vector<Run>& runs, std::span<const Segment> segments, std::span<std::byte* const> base) {

@@ -42,23 +42,28 @@ enum class Way : uint8_t {
   pass,      // nothing: a device transport moves the bytes
 };
 
-// One operation as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this
-// rank itself are included.
-struct Batch {
-  std::vector<Run> sends, recvs;
+// What an operation is besides its bytes.
+struct Terms {
   Signature signature;
   size_t unit_bytes = 1;  // bytes of one row or element, only for messages
   Deadline deadline = Deadline::never();
-  std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
   Way way = Way::exchange;
   bool at_most = false;       // between parts of the library: peers may send less than the receives have room for
   bool last_look = false;     // likewise: when it fails, the lines that are there by then are still read
   bool asynchronous = false;  // the caller, or on a device its stream, runs on meanwhile
   // Bytes of the operation that another transport moves meanwhile, which take up caches and memory, too.
   size_t sent_elsewhere = 0, received_elsewhere = 0;
+};
+
+// One operation as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this
+// rank itself are included.
+struct Batch : Terms {
+  std::vector<Run> sends, recvs;
+  std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
 
   // As a new one, but the lists keep their memory.
   void clear();
+  void swap(Batch& other) noexcept;
 };
 
 // The only place that knows that a segment is one contiguous piece of memory: calls visit(peer, pointer, bytes) for

@@ -11,7 +11,7 @@ Exchange::Exchange(std::shared_ptr<Progress> progress, Rank rank, int size)
     : progress_(std::move(progress)), rank_(rank), pairs_(static_cast<size_t>(size)) {}
 
 void Exchange::begin(Batch&& batch) {
-  std::swap(batch_, batch);
+  batch_.swap(batch);
   awaited_.clear();
   unsettled_.clear();
   quarrels_.clear();
@@ -21,17 +21,20 @@ void Exchange::begin(Batch&& batch) {
   for_all_ = {};
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
+  const Head common = common_facts(batch_.signature);
   std::span<const Run> all_sends = batch_.sends, all_recvs = batch_.recvs;
-  for (Rank peer = 0; peer < static_cast<Rank>(pairs_.size()); ++peer) {
-    const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
-    Pair& p = pair(peer);
-    p.begin(facts(batch_.signature, sends, recvs), sends, recvs);
+  Rank peer = 0;
+  for (Pair& p : pairs_) {
+    const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer++);
+    p.begin(common, sends, recvs);
     if (batch_.way != Way::exchange) continue;
-    // Of a part to itself it knows already whether it is less than there is room for (at_most).
-    p.in_left = peer == rank_ ? std::min(p.mine.sent, p.mine.expected) : p.mine.expected;
+    p.in_left = p.mine.expected;
     sent_bytes_ += p.mine.sent;
     received_bytes_ += p.mine.expected;
   }
+  // Of its part to itself this rank knows already whether it is less than there is room for (at_most).
+  Pair& own = pair(rank_);
+  own.in_left = std::min(own.in_left, own.mine.sent);
 }
 
 bool Exchange::streaming() const {
@@ -69,45 +72,13 @@ bool Exchange::arrived(Rank rank) {
   return p.in == Pair::In::arrived && static_cast<Kind>(p.theirs.kind) != Kind::refused && agree(p.mine, p.theirs);
 }
 
-bool Exchange::post(Membership& m) {
-  if (batch_.way == Way::pass) return posted_ = true;
-  const uint64_t n = number();
-  for (Rank peer = 0; peer < m.size(); ++peer) {
-    if (peer != m.rank() && !m.slot_free(peer, n)) return false;
-  }
-  auto& words = m.block().words();
-  words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
-  words.started.store(n, std::memory_order_relaxed);
-  too_much_ = is_too_much(m);
-  stores_ = m.thresholds().stream(received_bytes_, too_much_) ? Stores::streaming : Stores::cached;
-  const bool refused = !batch_.refusal.empty();
-  if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
-  const Head& own = pair(m.rank()).mine;
-  publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
-  copy_for_all(m);
-  awaited_.reserve(pairs_.size());
-  for (int step = 1; step < m.size(); ++step) {
-    offer(m, send_peer(m.rank(), m.size(), step));
-    awaited_.push_back(recv_peer(m.rank(), m.size(), step));
-  }
-  m.wake_sleepers();
-  const bool later = batch_.asynchronous && m.progress().is_served();
-  while (!later && !own_copied() && !can_pull(m)) copy_own();
-  posted_ = true;
-  return true;
-}
-
 bool Exchange::advance(Membership& m) {
   if (batch_.way == Way::pass) {
     m.pass(batch_.signature);
     finish(m);
     return true;
   }
-  bool moved = false;
-  std::erase_if(awaited_, [&](Rank peer) {
-    moved |= receive(m, peer);
-    return pair(peer).in == Pair::In::arrived;
-  });
+  bool moved = receive(m);
   std::erase_if(unsettled_, [&](Rank peer) {
     if (pair(peer).out != Pair::Out::settled) moved |= stage(m, peer);
     return pair(peer).out == Pair::Out::settled;
@@ -146,6 +117,7 @@ void Exchange::look_for_pass(Membership& m, Rank peer) {
     quarrels_.push_back(name + ": rank " + std::to_string(m.name(peer)) + " runs it on a device without comparing, " +
                         me + " in " + to_string(batch_.signature.memory) + " memory");
   }
+  p.theirs = {};
   give_up_pair(m, peer);  // that peer finds out itself whether it disagrees
 }
 

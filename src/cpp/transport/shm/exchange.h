@@ -18,36 +18,37 @@ namespace a2a::shm {
 inline constexpr size_t kCopyStep = size_t{1} << 20;
 
 // What this rank owes to, and still wants from, one peer in one operation. To itself only bytes are left.
-struct Pair {
+struct alignas(kCacheLine) Pair {
   enum class Out : uint8_t { settled, streaming, unacknowledged };
   enum class In : uint8_t { awaited, streaming, pulling, arrived };
 
+  // What every operation needs comes first, in three cache lines.
   Out out = Out::settled;
   In in = In::awaited;
-  Head mine{};              // the facts, as in this rank's line
-  Head theirs{};            // the peer's line, once it was seen
-  Cursor source;            // what is left to stage of the sends
-  Cursor target;            // what is left to fill of the receives
+  Head mine{};         // the facts, as in this rank's line
+  Head theirs{};       // the peer's line, once it was seen
+  size_t in_left = 0;  // bytes still to come
+  Cursor source;       // what is left to stage of the sends
+  Cursor target;       // what is left to fill of the receives
+
   uint64_t out_first = 0;   // the number of the first chunk staged
   uint64_t out_handed = 0;  // chunks staged
   uint64_t out_left = 0;    // chunks still to stage
-  size_t in_left = 0;       // bytes still to come
   std::vector<Run> listed;  // the peer's runs, when the bytes are pulled
   Cursor remote;            // what is left of them
 
   // The bytes of the next chunk to stage.
   size_t next_out(size_t full) const { return out_left > 1 ? full : (mine.sent - 1) % full + 1; }
 
-  void begin(const Head& facts, std::span<const Run> sends, std::span<const Run> recvs) {
+  void begin(const Head& common, std::span<const Run> sends, std::span<const Run> recvs) {
     out = Out::settled;
     in = In::awaited;
-    mine = facts;
-    theirs = {};
+    mine = common;
+    add_sizes(mine, sends, recvs);
     source = {sends};
     target = {recvs};
-    out_handed = out_left = in_left = 0;
-    listed.clear();
-    remote = {};
+    in_left = 0;
+    out_handed = 0;
   }
 };
 
@@ -111,6 +112,7 @@ class Exchange final : public Work {
   void hand_over(Membership& m, Rank peer);
   void share_out(Membership& m, Rank peer);
 
+  bool receive(Membership& m);
   bool receive(Membership& m, Rank peer);
   bool open(Membership& m, Rank peer);
   void begin_pull(Membership& m, Rank peer, Kind kind);

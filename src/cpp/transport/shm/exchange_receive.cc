@@ -34,6 +34,19 @@ class ReadingGuard {
 
 }  // namespace
 
+// Takes what has come from any peer. Returns whether anything moved.
+bool Exchange::receive(Membership& m) {
+  const uint64_t n = number();
+  bool moved = false;
+  std::erase_if(awaited_, [&](Rank peer) {
+    Pair& p = pair(peer);
+    if (p.in == Pair::In::awaited && !is_published(m.peer(peer).block.line(n, rank_), n)) return false;
+    moved |= receive(m, peer);
+    return p.in == Pair::In::arrived;
+  });
+  return moved;
+}
+
 bool Exchange::receive(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   const size_t before = p.in_left;
@@ -105,6 +118,7 @@ void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
     std::memcpy(entries.data(), host.base + p.theirs.where, bytes);
   }
   uint64_t left = p.theirs.sent;
+  p.listed.clear();
   for (const auto& [where, bytes] : entries) {
     if (bytes == 0 || bytes > left) m.nonsense(peer, "list of runs");
     if (kind == Kind::shared && (where > host.bytes || host.bytes - where < bytes)) m.nonsense(peer, "run");
@@ -113,7 +127,7 @@ void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
     p.listed.push_back({peer, const_cast<std::byte*>(data), bytes});
   }
   if (left != 0) m.nonsense(peer, "list of runs");
-  p.remote.runs = p.listed;
+  p.remote = {p.listed};
   p.in = Pair::In::pulling;
 }
 

@@ -45,6 +45,37 @@ Chunks::Reuse reuse_of_chunks(const Membership& m, size_t bytes) {
 
 }  // namespace
 
+bool Exchange::post(Membership& m) {
+  if (batch_.way == Way::pass) return posted_ = true;
+  const uint64_t n = number();
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank() && !m.slot_free(peer, n)) return false;
+  }
+  auto& words = m.block().words();
+  words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
+  words.started.store(n, std::memory_order_relaxed);
+  too_much_ = is_too_much(m);
+  stores_ = m.thresholds().stream(received_bytes_, too_much_) ? Stores::streaming : Stores::cached;
+  const bool refused = !batch_.refusal.empty();
+  if (refused) write_text(words.refusal_text[n % kSlots], batch_.refusal);
+  const Head& own = pair(m.rank()).mine;
+  publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
+  copy_for_all(m);
+  awaited_.resize(pairs_.size() - 1);
+  Rank to = m.rank(), from = to;  // of each step of a rotation, see send_peer()
+  for (Rank& awaited : awaited_) {
+    to = to + 1 == m.size() ? 0 : to + 1;
+    from = (from == 0 ? m.size() : from) - 1;
+    offer(m, to);
+    awaited = from;
+  }
+  m.wake_sleepers();
+  const bool later = batch_.asynchronous && m.progress().is_served();
+  while (!later && !own_copied() && !can_pull(m)) copy_own();
+  posted_ = true;
+  return true;
+}
+
 // Whether this rank's own part stays where it is, or parts of one buffer overlap: nothing of it was copied yet then,
 // and it takes care, and segments that are cut alike. Between parts of the library nothing overlaps, and they may be
 // cut differently.

@@ -29,13 +29,6 @@ std::string size_sentence(const Signature& signature, size_t unit_bytes, Rank fr
          to_string(signature.dtype) + ")";
 }
 
-// Equal parts are a special case of given ones: a rank need not know in which words another one says it. On devices the
-// operation chooses the vendor's call, so there the words matter.
-uint8_t family(const Head& head) {
-  const bool host = static_cast<Memory>(head.memory) == Memory::host;
-  return host && static_cast<Op>(head.op) == Op::alltoall ? static_cast<uint8_t>(Op::alltoallv) : head.op;
-}
-
 std::string plan_name(uint32_t plan) { return plan == 0 ? "no plan" : "plan " + std::to_string(plan); }
 
 }  // namespace
@@ -56,12 +49,8 @@ uint32_t size_hash(std::span<const Run> runs) {
   return static_cast<uint32_t>(hash.value() ^ hash.value() >> 32) | 1;
 }
 
-Head facts(const Signature& signature, std::span<const Run> sends, std::span<const Run> recvs) {
+Head common_facts(const Signature& signature) {
   Head head{};
-  for (const Run& run : sends) head.sent += run.bytes;
-  for (const Run& run : recvs) head.expected += run.bytes;
-  head.sent_hash = size_hash(sends);
-  head.expected_hash = size_hash(recvs);
   head.dtype = pack(signature.dtype);
   head.plan = static_cast<uint32_t>(signature.plan);
   head.op = static_cast<uint8_t>(signature.op);
@@ -69,10 +58,10 @@ Head facts(const Signature& signature, std::span<const Run> sends, std::span<con
   return head;
 }
 
-bool agree(const Head& mine, const Head& theirs) {
-  return theirs.sent == mine.expected && theirs.expected == mine.sent && theirs.sent_hash == mine.expected_hash &&
-         theirs.expected_hash == mine.sent_hash && theirs.dtype == mine.dtype && theirs.plan == mine.plan &&
-         family(theirs) == family(mine) && theirs.memory == mine.memory;
+Head facts(const Signature& signature, std::span<const Run> sends, std::span<const Run> recvs) {
+  Head head = common_facts(signature);
+  add_sizes(head, sends, recvs);
+  return head;
 }
 
 std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Head& mine, Rank peer,

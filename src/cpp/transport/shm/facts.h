@@ -18,10 +18,29 @@ DType unpack(uint32_t packed);
 // two.
 uint32_t size_hash(std::span<const Run> runs);
 
-// What this rank would write into its own line for the peer (only the facts, not how the bytes travel).
+// What this rank would write into its own line for the peer (only the facts, not how the bytes travel): what is the
+// same for all peers, and the sizes of one pair.
+Head common_facts(const Signature& signature);
+inline void add_sizes(Head& head, std::span<const Run> sends, std::span<const Run> recvs) {
+  for (const Run& run : sends) head.sent += run.bytes;
+  for (const Run& run : recvs) head.expected += run.bytes;
+  if (sends.size() > 1) head.sent_hash = size_hash(sends);
+  if (recvs.size() > 1) head.expected_hash = size_hash(recvs);
+}
 Head facts(const Signature& signature, std::span<const Run> sends, std::span<const Run> recvs);
 
-bool agree(const Head& mine, const Head& theirs);
+// Equal parts are a special case of given ones: a rank need not know in which words another one says it. On devices the
+// operation chooses the vendor's call, so there the words matter.
+inline uint8_t family(const Head& head) {
+  const bool host = static_cast<Memory>(head.memory) == Memory::host;
+  return host && static_cast<Op>(head.op) == Op::alltoall ? static_cast<uint8_t>(Op::alltoallv) : head.op;
+}
+
+inline bool agree(const Head& mine, const Head& theirs) {
+  return theirs.sent == mine.expected && theirs.expected == mine.sent && theirs.sent_hash == mine.expected_hash &&
+         theirs.expected_hash == mine.sent_hash && theirs.dtype == mine.dtype && theirs.plan == mine.plan &&
+         theirs.memory == mine.memory && (theirs.op == mine.op || family(theirs) == family(mine));
+}
 
 // The sentence for a MismatchError. Both sides come to the same facts in it.
 std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Head& mine, Rank peer,

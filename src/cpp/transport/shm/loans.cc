@@ -116,7 +116,7 @@ void Loan::end_viewing() noexcept {
   shm::end_viewing(slot_->word);
   before_waking<StdAtomics>();
   for (const auto& peer : vicinity_->neighbours) {
-    if (peer != nullptr) wake(*peer);
+    if (peer != nullptr) wake(peer->sleeper());
   }
 }
 

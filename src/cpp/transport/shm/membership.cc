@@ -109,6 +109,7 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> prog
     const auto i = static_cast<size_t>(r);
     if (r == rank_) continue;
     peers_[i].host = neighbours[i];
+    sleepers_.push_back(neighbours[i]->sleeper());
     peers_[i].block = neighbours[i]->block(blocks[i], size());
     peers_[i].uid = peers_[i].block.words().uid;
     peers_[i].chunks = Chunks(shape, rank_ < r);
@@ -170,13 +171,6 @@ std::byte* Membership::room_for_all(uint64_t n, size_t bytes) {
   return room.data;
 }
 
-bool Membership::slot_free(Rank rank, uint64_t n) { return n <= kSlots || finished(rank, n - kSlots); }
-
-bool Membership::finished(Rank rank, uint64_t n) {
-  Peer& p = peer(rank);
-  return is_done(p.block.words(), n, &p.done);
-}
-
 void Membership::pass(const Signature& signature) {
   auto& words = block_.words();
   words.started_op.store(static_cast<uint32_t>(signature.op), std::memory_order_relaxed);
@@ -201,9 +195,7 @@ bool Membership::beside_peer() const {
 
 void Membership::wake_sleepers() {
   before_waking<StdAtomics>();
-  for (Rank r = 0; r < size(); ++r) {
-    if (r != rank_) wake(*peer(r).host);
-  }
+  for (const Sleeper& sleeper : sleepers_) wake(sleeper);
 }
 
 void Membership::post_abort(Code code, std::string_view text) noexcept {

@@ -13,6 +13,7 @@
 #include "transport/shm/layout.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/progress.h"
+#include "transport/shm/protocol.h"
 #include "transport/shm/thresholds.h"
 
 namespace a2a::shm {
@@ -69,9 +70,12 @@ class Membership {
   std::byte* room_for_all(uint64_t n, size_t bytes);
 
   // Whether the slot of operation n is free at this peer.
-  bool slot_free(Rank peer, uint64_t n);
+  bool slot_free(Rank rank, uint64_t n) { return n <= kSlots || finished(rank, n - kSlots); }
   // Whether this peer has finished operation n.
-  bool finished(Rank peer, uint64_t n);
+  bool finished(Rank rank, uint64_t n) {
+    Peer& p = peer(rank);
+    return p.done >= n || is_done(p.block.words(), n, &p.done);
+  }
 
   // Publishes that this rank is done with an operation of which nothing goes through shared memory. Everything before
   // it is finished.
@@ -110,6 +114,7 @@ class Membership {
   Surroundings surroundings_;
   Thresholds thresholds_;
   std::vector<Peer> peers_;
+  std::vector<Sleeper> sleepers_;  // of all peers
   std::vector<Rank> names_;
   struct Room {
     std::byte* data = nullptr;

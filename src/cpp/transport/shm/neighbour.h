@@ -17,6 +17,12 @@ namespace a2a::shm {
 
 class Progress;
 
+// What it takes to wake a peer: where it says that it sleeps, and what it sleeps on.
+struct Sleeper {
+  const SeatWords* seat = nullptr;
+  BellWord* bell = nullptr;
+};
+
 // Shared by a communicator and the ones split from it. Keeps the peer's segment mapped as long as it exists.
 struct Neighbour {
   pid_t pid = 0;                    // in this process's view, 0 when it cannot be seen
@@ -35,6 +41,7 @@ struct Neighbour {
   Neighbour& operator=(const Neighbour&) = delete;
   ~Neighbour();
 
+  Sleeper sleeper() const { return {seat, bell}; }
   // Its block at that offset of its segment. Throws Error(backend) when it would not lie inside.
   Block block(uint64_t offset, int size) const;
   // Whether its process is gone; once true, always true. Asks the kernel.

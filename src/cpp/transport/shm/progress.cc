@@ -31,9 +31,9 @@ long futex(BellWord& bell, int operation, uint32_t value, const timespec* timeou
   return ::syscall(SYS_futex, &bell.rings, operation, value, timeout, nullptr, 0);
 }
 
-void futex_wake(BellWord& bell) { futex(bell, FUTEX_WAKE, INT_MAX, nullptr); }
-
 }  // namespace
+
+void futex_wake(BellWord& bell) { futex(bell, FUTEX_WAKE, INT_MAX, nullptr); }
 
 void Progress::relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -121,6 +121,7 @@ void Progress::poll() {
 
 void Progress::note(const Surroundings& surroundings, bool threads) {
   // Ranks that are threads may hold an interpreter's lock among them, so that one of them runs at a time.
+  threads_ |= threads;
   crowded_ |= surroundings.oversubscribed() || threads;
 }
 
@@ -134,9 +135,7 @@ void Progress::spread() {
 
 void Progress::keep_apart() {
   constexpr unsigned kWaitsPerSurvey = 16;  // a fraction of a millisecond
-  if (++waits_ % kWaitsPerSurvey != 0) return;
-  std::lock_guard lock(mutex_);
-  spread();
+  if (++waits_ % kWaitsPerSurvey == 0) spread();
 }
 
 bool Progress::look(Deadline deadline) {
@@ -156,7 +155,7 @@ bool Progress::look(Deadline deadline) {
 bool Progress::pause(Patience& patience, Deadline deadline) {
   if (!patience.exhausted) {
     ++patience.idle;
-    if (yields() || patience.idle == kSpins) {
+    if (crowded_ || slow_looks_ || patience.idle == kSpins) {
       patience.spinning = false;
     } else if (patience.idle == 1) {
       std::lock_guard lock(mutex_);
@@ -194,10 +193,6 @@ bool Progress::sleep(Patience& patience, Deadline deadline) {
     interrupted = futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR;
   });
   return !interrupted;
-}
-
-void wake(const Neighbour& peer) {
-  if (must_wake(*peer.seat, *peer.bell)) futex_wake(*peer.bell);
 }
 
 void wake_always(const Neighbour& peer) {

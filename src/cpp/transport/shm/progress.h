@@ -2,16 +2,20 @@
 // two communicators used in different order by different ranks cannot block each other.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "a2a/last_tick.h"
 #include "a2a/types.h"
 #include "transport/shm/host.h"
 #include "transport/shm/neighbour.h"
 #include "transport/shm/placement.h"
 #include "transport/shm/progress_thread.h"
+#include "transport/shm/protocol.h"
 
 namespace a2a::shm {
 
@@ -81,11 +85,11 @@ class Progress {
   bool wait(Finished&& finished, Deadline deadline) {
     Patience patience;
     announce_cpu(*seat_);
-    if (crowded_) keep_apart();
-    for (;;) {
+    for (bool first = true;; first = false) {
       bool moved = false;
       {
         std::lock_guard lock(mutex_);
+        if (first && crowded_) keep_apart();
         moved = advance();
         if (finished()) return true;
         if (moved) patience.renew();
@@ -94,23 +98,27 @@ class Progress {
     }
   }
 
-  // Whether waiting begins with giving up the CPU.
-  bool yields() const { return crowded_ || slow_looks_; }
+  // Whether a caller may hold on to a lock that others want, such as an interpreter's, while it waits briefly. Not
+  // where these may be the very ranks that it waits for, nor where a look takes long.
+  bool may_linger() const { return !threads_ && !slow_looks_; }
 
-  // As wait(), but only for as long as a rank with a CPU of its own spins, and not where others may want it.
+  // As wait(), but only for as long as a rank with a CPU of its own spins; where ranks share CPUs, for as long as turns
+  // take of ranks that do nothing but exchange.
   template <class Finished>
   bool wait_briefly(Finished&& finished) {
-    if (yields()) return false;
+    if (!may_linger()) return false;
     announce_cpu(*seat_);
-    for (unsigned idle = 0; idle < kSpins; ++idle) {
+    const auto began = last_tick();
+    for (unsigned looks = 0; looks < kSpins; ++looks) {
       std::unique_lock lock(mutex_, std::try_to_lock);
       if (!lock.owns_lock()) return false;
+      if (looks == 0 && crowded_) keep_apart();
       const bool moved = advance();
       if (finished()) return true;
-      if (moved) return false;  // there is more to do than to wait
-      if (idle == 0 && beside_peer()) return false;
+      if (crowded_ ? last_tick() != began : moved || (looks == 0 && beside_peer())) return false;
       lock.unlock();
-      relax();
+      if (!crowded_) relax();
+      else if (!moved) ::sched_yield();
     }
     return false;
   }
@@ -142,8 +150,8 @@ class Progress {
   static void relax();
   bool beside_peer();  // with the mutex held
   // Has the communicators look at how the ranks are spread over the CPUs, from time to time: in short waits here, in
-  // longer ones in look().
-  void spread();  // with the mutex held
+  // longer ones in look(). Both with the mutex held.
+  void spread();
   void keep_apart();
   // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths.
   bool look(Deadline deadline);
@@ -162,14 +170,19 @@ class Progress {
   BellWord* bell_;
   uint32_t bell_index_;
   bool crowded_ = false;
+  bool threads_ = false;  // among the ranks
   bool slow_looks_ = false;
   unsigned waits_ = 0;
   Deadline::Clock::time_point last_asked_{}, last_checked_{};
   std::unique_ptr<ProgressThread> thread_;  // where A2A_PROGRESS_THREAD asks for one
 };
 
+void futex_wake(BellWord& bell);
+
 // Wakes a peer if it sleeps. Call before_waking() once before a round of these.
-void wake(const Neighbour& peer);
+inline void wake(const Sleeper& peer) {
+  if (must_wake(*peer.seat, *peer.bell)) futex_wake(*peer.bell);
+}
 void wake_always(const Neighbour& peer);
 
 }  // namespace a2a::shm

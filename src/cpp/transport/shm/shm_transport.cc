@@ -68,7 +68,7 @@ std::shared_ptr<Work> ShmTransport::start(Batch&& batch, Stream) {
 
 std::unique_lock<std::mutex> ShmTransport::claim() {
   Progress& progress = membership_.progress();
-  if (progress.yields()) return {};
+  if (!progress.may_linger()) return {};
   return std::unique_lock(progress.mutex(), std::try_to_lock);
 }
 
