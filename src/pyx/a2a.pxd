@@ -168,6 +168,7 @@ cdef extern from *:
     #include <memory>
     #include <optional>
     #include <string>
+    #include <tuple>
     #include <vector>
 
     #include "a2a/communicator.h"
@@ -297,11 +298,21 @@ cdef extern from *:
       }
     }
 
+    // Programs call with the same counts again and again, so each thread keeps the plan that it made last.
     inline PlanPtr plan_alltoallv(int rank, int size, size_t row_bytes, const CountList& send_counts,
                                   const CountList& send_displs, size_t send_rows, const CountList& recv_counts,
                                   const CountList& recv_displs, size_t recv_rows) {
-      return std::make_shared<const a2a::Plan>(a2a::Plan::alltoallv(
+      using Asked = std::tuple<int, int, size_t, size_t, size_t, CountList, CountList, CountList, CountList>;
+      thread_local PlanPtr latest;
+      thread_local Asked made_of;
+      const auto asked = std::tie(rank, size, row_bytes, send_rows, recv_rows, send_counts, recv_counts, send_displs,
+                                  recv_displs);
+      if (latest != nullptr && made_of == asked) return latest;
+      auto plan = std::make_shared<const a2a::Plan>(a2a::Plan::alltoallv(
           rank, size, row_bytes, {send_counts, send_displs}, send_rows, {recv_counts, recv_displs}, recv_rows));
+      latest.reset();
+      made_of = asked;
+      return latest = plan;
     }
 
     inline PlanPtr plan_alltoall_list(int rank, int size, const std::vector<size_t>& send_bytes,

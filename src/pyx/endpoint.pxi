@@ -42,16 +42,19 @@ cdef class _Endpoint:
     cdef int enter(self, Op op) except -1:
         """A call that takes numbers of operations begins. Where two threads call at once, nothing says which comes
         first, and another rank may decide otherwise: then each would get what was meant for the other."""
-        cdef Call call
-        cdef CommPtr comm = self.comm
         cdef unsigned long here = PyThread_get_thread_ident(), inside
-        cdef string reason
         with cython.critical_section(self):
             inside = self.caller
             if inside == 0 or inside == here:   # once more: a signal handler may call inside a call
                 self.caller = here
                 self.depth += 1
                 return 0
+        self.refuse_thread(op)
+
+    cdef int refuse_thread(self, Op op) except -1:
+        cdef Call call
+        cdef CommPtr comm = self.comm
+        cdef string reason
         reason = (f"rank {self._rank}: {op_string(op).decode()}: another thread is inside a call of this communicator; "
                   f"let them take turns, or give each thread a communicator of its own (split)").encode()
         call.op = op

@@ -55,8 +55,25 @@ cdef object view_numpy(cnp.ndarray array, str name, View* view):
     view.device.device_type = kDLCPU
     view.device.device_id = 0
     view.access = WRITABLE if cnp.PyArray_ISWRITEABLE(array) else READ_ONLY
-    set_layout(view, name, <const int64_t*> cnp.PyArray_DIMS(array), <const int64_t*> cnp.PyArray_STRIDES(array), 1)
+    set_numpy_layout(array, name, itemsize, view)
     return array
+
+
+cdef int set_numpy_layout(cnp.ndarray array, str name, int64_t itemsize, View* view) except -1:
+    """As set_layout, of what NumPy has checked already."""
+    cdef const cnp.npy_intp* shape = cnp.PyArray_DIMS(array)
+    cdef int i
+    view.stream = NULL
+    view.rows, view.row_bytes, view.stride = 1, itemsize, itemsize
+    if view.ndim > 0:
+        view.rows, view.stride = shape[0], cnp.PyArray_STRIDES(array)[0]
+    for i in range(view.ndim):
+        view.shape[i] = shape[i]
+        if i > 0:
+            view.row_bytes *= shape[i]
+    view.nbytes = view.rows * view.row_bytes
+    view.contiguous = cnp.PyArray_IS_C_CONTIGUOUS(array)
+    return require_memory(view, name)
 
 
 cdef bint parse_format(const char* format, int itemsize, DLDataType* dtype) noexcept:

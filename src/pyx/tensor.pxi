@@ -99,8 +99,12 @@ cdef int set_layout(View* view, str name, const int64_t* shape, const int64_t* s
     view.nbytes = total
     if total == 0:
         view.contiguous = True
-    elif view.data == NULL:
-        raise InvalidArgumentError(f"{name} has {total} bytes but no memory")
+    return require_memory(view, name)
+
+
+cdef inline int require_memory(const View* view, str name) except -1:
+    if view.data == NULL and view.nbytes > 0:
+        raise InvalidArgumentError(f"{name} has {view.nbytes} bytes but no memory")
     return 0
 
 

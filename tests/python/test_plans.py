@@ -161,6 +161,19 @@ def test_plans_of_equal_parts(pool: Pool) -> None:
         require_same([result[step] for result in results], expected)
 
 
+def overlapping(send: Any, recv: Any) -> tuple[Any, Any]:
+    """Arrays like these two, in one piece of memory that is too short for both."""
+    memory = np.zeros(send.nbytes + recv.nbytes, np.uint8)
+    like = [memory[: send.nbytes], memory[send.nbytes - 2 : send.nbytes - 2 + recv.nbytes]]
+    return tuple(part.view(old.dtype).reshape(old.shape) for part, old in zip(like, (send, recv), strict=True))
+
+
+def read_only(array: Any) -> Any:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
 WRONG = {
     "dtype of send": (lambda s, r: (s.view(np.float16), r), "send is float16, but recv is int16"),
     "dtype of both": (lambda s, r: (s.view(np.float16), r.view(np.float16)), "send is float16.*plan .*int16"),
@@ -169,15 +182,21 @@ WRONG = {
     "short recv": (lambda s, r: (s, r[:1]), r"recv \(1, 7\) has 14 bytes, but plan .* needs"),
     "not contiguous": (lambda s, r: (np.repeat(s, 2, 1)[:, ::2], r), "send .*not contiguous"),
     "same memory": (lambda s, r: (r, r), "share memory"),
+    "overlapping": (overlapping, "share memory"),
+    "read-only": (lambda s, r: (s, read_only(r)), "recv .*read-only"),
+    "byte order": (lambda s, r: (s.view(s.dtype.newbyteorder()), r), "send has the NumPy dtype >i2"),
 }
 
 
-def run_wrong(comm: a2a.Communicator, name: str) -> str:
+def run_wrong(comm: a2a.Communicator, name: str, before: bool) -> str:
     """Rank 1 runs the plan with tensors that do not fit. Everybody's next run is right."""
     recipe = Recipe(5, "int16", (7,), max_rows=30, empty=0)
     case, rank = recipe.case(comm.size), comm.rank
     plan = plan_of(comm, recipe)
     send, recv = recipe.array(rank, case.send_rows[rank]), recipe.poisoned(case.recv_rows[rank])
+    if before:
+        plan.run(send, recv)
+        testing.poison(recv)
     text = ""
     try:
         plan.run(*(WRONG[name][0](send, recv) if rank == 1 else (send, recv)))
@@ -195,9 +214,10 @@ def run_wrong(comm: a2a.Communicator, name: str) -> str:
     return text
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["first run", "later"])
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_tensors_at_run(pool: Pool, name: str) -> None:
-    texts = pool.run(run_wrong, name)
+def test_wrong_tensors_at_run(pool: Pool, name: str, before: bool) -> None:
+    texts = pool.run(run_wrong, name, before)
     for rank, text in enumerate(texts):
         kind = "InvalidArgumentError: rank 1: " if rank == 1 else "MismatchError: "
         assert text.startswith(kind), text

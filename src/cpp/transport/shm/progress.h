@@ -117,8 +117,11 @@ class Progress {
       if (finished()) return true;
       if (crowded_ ? last_tick() != began : moved || (looks == 0 && beside_peer())) return false;
       lock.unlock();
-      if (!crowded_) relax();
-      else if (!moved) ::sched_yield();
+      if (!crowded_) {
+        relax();
+      } else if (!moved) {
+        ::sched_yield();
+      }
     }
     return false;
   }
