@@ -10,14 +10,14 @@ namespace {
 
 using namespace fuzz;
 
-constexpr size_t kSizes[] = {0, 1, 40, 81, 5000, 40000, 200000};
+constexpr size_t kSizes[] = {0, 1, 81, inline_bytes(2) + 1, 5000, 40000, 200000};
 
 uint64_t wanted_flips() { return std::stoull(check::option("flips", "30000")); }
 
 std::vector<Kind> kinds_for(size_t bytes) {
   if (bytes == 0) return {Kind::none};
   std::vector<Kind> kinds{Kind::staged, Kind::shared, Kind::remote};
-  if (bytes <= kInlineBytes) kinds.push_back(Kind::inlined);
+  if (bytes <= inline_bytes(2)) kinds.push_back(Kind::inlined);
   return kinds;
 }
 
@@ -64,7 +64,7 @@ TEST("flipped bits in lines, counters, lists of runs and texts") {
       const bool fine = play(hostile, operation, [&] {
         for (int i = random.in(0, 2); i > 0; --i, ++flips) {
           std::byte* const at = random.chance(0.5)
-                                    ? line + random.in(size_t{0}, sizeof(Line) - 1)
+                                    ? line + random.in(size_t{0}, line_bytes(2) - 1)
                                     : hostile.controlled() + random.in(size_t{0}, HostilePeer::kControlled - 1);
           *at ^= std::byte{1} << random.in(0, 7);
         }

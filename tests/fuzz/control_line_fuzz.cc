@@ -6,7 +6,7 @@ namespace {
 
 using namespace fuzz;
 
-constexpr size_t kSizes[] = {0, 1, 40, 81, 5000, 40000, 200000};
+constexpr size_t kSizes[] = {0, 1, 81, inline_bytes(2) + 1, 5000, 40000, 200000};
 constexpr Kind kKinds[] = {Kind::none,    Kind::inlined, Kind::staged,  Kind::shared,
                            Kind::pointer, Kind::remote,  Kind::refused, static_cast<Kind>(250)};
 

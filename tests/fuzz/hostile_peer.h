@@ -45,7 +45,8 @@ class HostilePeer {
  public:
   static constexpr Rank kMe = 0, kPeer = 1;
   static constexpr size_t kSegment = size_t{4} << 20;
-  static constexpr size_t kSeat = 0, kBlock = 128, kList = 4096, kData = 8192;
+  static constexpr size_t kSeat = 0, kBlock = 128, kList = 8192, kData = 16384;
+  static_assert(kBlock + Block::bytes(2) <= kList);
   static constexpr size_t kControlled = kList + 64;  // from the beginning: what it changes
 
   HostilePeer() : segment_(kSegment), common_(2 * kShape.share_bytes()), neighbour_(std::make_shared<Neighbour>()) {

@@ -80,7 +80,7 @@ bool Exchange::open(Membership& m, Rank peer) {
       p.in = Pair::In::arrived;
       break;
     case Kind::inlined:
-      if (p.in_left > kInlineBytes) m.nonsense(peer, "kind");
+      if (p.in_left > other.block.inline_bytes()) m.nonsense(peer, "kind");
       scatter(p.target, inline_payload(line), p.in_left);
       faultpoint("copy");
       p.in_left = 0;

@@ -161,7 +161,7 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
   const Pair& p = pair(peer);
   const size_t bytes = p.mine.sent;
   if (bytes == 0 || batch_.way == Way::compare) return Kind::none;
-  if (bytes <= kInlineBytes) return Kind::inlined;
+  if (bytes <= m.block().inline_bytes()) return Kind::inlined;
   const Neighbour& host = *m.peer(peer).host;
   if (bytes >= m.thresholds().direct()) {
     if (host.same_process) return Kind::pointer;

@@ -28,9 +28,8 @@ constexpr size_t kCacheLine = 64;
 // Operations of one communicator that may be posted at once. Operation n uses slot n % kSlots; a slot is free again
 // when every peer's `done` has reached n - kSlots.
 constexpr uint64_t kSlots = 2;
-constexpr size_t kInlineBytes = 80;  // payload that travels inside a pair line
-constexpr int kMaxRanks = 1024;      // of one host
-constexpr size_t kTextBytes = 448;   // of a refusal or an abort reason, zero-terminated
+constexpr int kMaxRanks = 1024;     // of one host
+constexpr size_t kTextBytes = 448;  // of a refusal or an abort reason, zero-terminated
 
 // How the bytes of a pair travel.
 enum class Kind : uint8_t {
@@ -62,17 +61,20 @@ struct Head {
 };
 static_assert(sizeof(Head) == 56);
 
-// One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where and runs to
-// the end of the line, so that up to 16 bytes arrive with the first cache line.
+// One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where, so that up to
+// 16 bytes arrive with the first cache line, and runs on behind this struct to the end of the line (line_bytes()).
 template <class A>
-struct alignas(2 * kCacheLine) PairLine {
+struct alignas(kCacheLine) PairLine {
   typename A::template atomic<uint64_t> seq;  // number of the operation this line speaks of; stored last
   typename A::template plain<Head> head;
-  std::byte more[64];
 };
-static_assert(sizeof(PairLine<StdAtomics>) == 128);
+static_assert(sizeof(PairLine<StdAtomics>) == kCacheLine);
 constexpr size_t kInlineOffset = 48;
-static_assert(kInlineOffset + kInlineBytes == sizeof(PairLine<StdAtomics>));
+
+// How long the lines of a group are, and what they hold. There are as many as pairs of ranks, so only those of not too
+// large groups are long enough for some hundred bytes.
+constexpr size_t line_bytes(size_t ranks) { return (ranks <= 64 ? 10 : 2) * kCacheLine; }
+constexpr size_t inline_bytes(size_t ranks) { return line_bytes(ranks) - kInlineOffset; }
 
 // One run of a run list, in the sender's segment.
 struct ListedRun {
@@ -168,27 +170,30 @@ class Block {
   using Pair = Pipe<StdAtomics>;
 
   Block() = default;
-  Block(std::byte* base, int size) : base_(base), size_(static_cast<size_t>(size)) {}
+  Block(std::byte* base, int size) : base_(base), size_(static_cast<size_t>(size)), line_bytes_(line_bytes(size_)) {}
 
-  static size_t bytes(int size) {
+  static constexpr size_t bytes(int size) {
     const auto n = static_cast<size_t>(size);
-    return sizeof(Words) + n * (kSlots * sizeof(Line) + sizeof(Pair));
+    return sizeof(Words) + n * (kSlots * line_bytes(n) + sizeof(Pair));
   }
 
+  // The largest payload that travels inside one of its lines.
+  size_t inline_bytes() const { return line_bytes_ - kInlineOffset; }
   Words& words() const { return *reinterpret_cast<Words*>(base_); }
   Line& line(uint64_t n, int peer) const {
     const size_t index = (n % kSlots) * size_ + static_cast<size_t>(peer);
-    return *reinterpret_cast<Line*>(base_ + sizeof(Words) + index * sizeof(Line));
+    return *reinterpret_cast<Line*>(base_ + sizeof(Words) + index * line_bytes_);
   }
   Pair& pipe(int peer) const {
-    const size_t at = sizeof(Words) + kSlots * size_ * sizeof(Line) + static_cast<size_t>(peer) * sizeof(Pair);
+    const size_t at = sizeof(Words) + kSlots * size_ * line_bytes_ + static_cast<size_t>(peer) * sizeof(Pair);
     return *reinterpret_cast<Pair*>(base_ + at);
   }
 
  private:
   std::byte* base_ = nullptr;
   size_t size_ = 0;
+  size_t line_bytes_ = 0;
 };
-static_assert(sizeof(Block::Words) % alignof(Line) == 0);
+static_assert(sizeof(Block::Words) % (2 * kCacheLine) == 0);
 
 }  // namespace a2a::shm

@@ -29,7 +29,7 @@ struct Card {
   uint64_t slot;   // offset of the slot
   uint64_t views;  // what the slot's word says while the rank looks at the tensors; 0: no card
 };
-static_assert(sizeof(Card) <= kInlineBytes);
+static_assert(sizeof(Card) <= inline_bytes(kMaxRanks));
 
 // In the segment of its rank. A peer reads the shape while it looks at the tensor, the word at any time.
 struct Slot {
