@@ -67,10 +67,28 @@ cdef int append_tensor(object tensor, str name, CountList& counts) except -1:
     return 0
 
 
+cdef bint append_numpy(object obj, CountList& counts) except -1:
+    """64-bit integers of a plain NumPy array, as in most programs. False for anything else."""
+    cdef cnp.ndarray array
+    cdef const int64_t* first
+    if type(obj) is not ndarray:
+        return False
+    array = <cnp.ndarray> obj
+    if cnp.PyArray_NDIM(array) != 1 or not cnp.PyArray_ISCARRAY_RO(array):
+        return False
+    if array.descr.kind != c"i" or cnp.PyArray_ITEMSIZE(array) != sizeof(int64_t):
+        return False
+    first = <const int64_t*> cnp.PyArray_DATA(array)
+    counts.assign(first, first + cnp.PyArray_DIMS(array)[0])
+    return True
+
+
 cdef int parse_counts(object obj, str name, CountList& counts) except -1:
     """Integers from a sequence or tensor, without a check of how many there are."""
     if type(obj) is list or type(obj) is tuple:
         return append_sequence(obj, name, counts)
+    if append_numpy(obj, counts):
+        return 0
     if is_tensor(obj):
         return append_tensor(obj, name, counts)
     try:

@@ -9,6 +9,11 @@ cdef class Communicator(_Endpoint):
     Ctrl-C interrupts every call within 100 ms. An interrupted operation goes on: the communicator keeps its tensors,
     which must not be touched before a later barrier(), and stays usable."""
 
+    cdef _LatestPair latest     # of alltoallv
+
+    def __cinit__(self):
+        self.latest = _LatestPair()
+
     @property
     def rank(self):
         """This rank's number in the group."""
@@ -49,7 +54,7 @@ cdef class Communicator(_Endpoint):
         try:
             parse_call(&x.call, Op.alltoallv, stream, timeout)
             tensors = prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs,
-                                        recv_displs, async_op)
+                                        recv_displs, async_op, self.latest)
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None)
@@ -197,7 +202,7 @@ cdef class Communicator(_Endpoint):
         cdef uint64_t number = self.next_plan()
         parse_call(&x.call, Op.alltoallv, None, None)
         prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs, recv_displs,
-                          False)
+                          False, self.latest)
         return make_plan(self, x, x.call.unit_bytes, number)
 
     def plan_alltoall(self, send, recv):

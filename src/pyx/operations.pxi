@@ -16,11 +16,16 @@ cdef object view_pair(Exchange& x, object send, str send_name, object recv, str 
 
 
 cdef object prepare_alltoallv(Exchange& x, int rank, int size, object send, object send_counts, object recv,
-                              object recv_counts, object send_displs, object recv_displs, bint keep):
+                              object recv_counts, object send_displs, object recv_displs, bint keep,
+                              _LatestPair latest):
     cdef View sent, received
     cdef CountList to, to_at, from_, from_at
-    tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
-    require_rows(&sent, "send", &received, "recv")
+    if latest.view(x, send, recv, &sent, &received):
+        tensors = send, recv
+    else:
+        tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
+        require_rows(&sent, "send", &received, "recv")
+        latest.remember(x.call, send, &sent, recv, &received)
     parse_rank_counts(send_counts, "send_counts", size, to)
     parse_rank_counts(recv_counts, "recv_counts", size, from_)
     parse_displs(send_displs, "send_displs", size, to_at)

@@ -2,42 +2,6 @@
 
 
 @cython.final
-cdef class _Passed:
-    """The dtype and shape of a NumPy array that has passed all checks. One that is like it passes them, too."""
-
-    cdef object dtype
-    cdef vector[int64_t] shape
-    cdef int64_t nbytes, row_bytes
-
-    cdef char* data_of(self, object obj, bint output) noexcept:
-        """Where the array's memory is, NULL for one that has to be checked."""
-        cdef cnp.ndarray array
-        cdef size_t i
-        if type(obj) is not ndarray:
-            return NULL
-        array = <cnp.ndarray> obj
-        if not (cnp.PyArray_ISCARRAY(array) if output else cnp.PyArray_ISCARRAY_RO(array)):
-            return NULL
-        if <PyObject*> cnp.PyArray_DESCR(array) != <PyObject*> self.dtype:
-            return NULL
-        if <size_t> cnp.PyArray_NDIM(array) != self.shape.size():
-            return NULL
-        for i in range(self.shape.size()):
-            if cnp.PyArray_DIMS(array)[i] != self.shape[i]:
-                return NULL
-        return cnp.PyArray_BYTES(array)
-
-
-cdef _Passed passed(object obj, const View* view):
-    cdef _Passed made = None
-    if type(obj) is ndarray:
-        made = _Passed()
-        made.dtype, made.nbytes, made.row_bytes = obj.dtype, view.nbytes, view.row_bytes
-        made.shape.assign(&view.shape[0], &view.shape[0] + view.ndim)
-    return made
-
-
-@cython.final
 cdef class Plan:
     """A checked exchange that can run many times, made by ``Communicator.plan_*``. Counts, dtype and row size are
     fixed; tensors may change from run to run if they are at least as large."""
@@ -45,7 +9,7 @@ cdef class Plan:
     cdef Communicator comm
     cdef Exchange template      # the plan and the call, without buffers
     cdef int64_t row_bytes      # that every tensor's row must have; 0 where rows are not the unit
-    cdef _Passed sent, received     # in the last run, None for other tensors
+    cdef _LatestPair latest         # of a run
     cdef readonly uint64_t number
     cdef object __weakref__
 
@@ -88,7 +52,7 @@ cdef class Plan:
         x.call = self.template.call
         x.call.stream.handle = NULL
         parse_call(&x.call, x.call.op, stream, timeout)
-        if stream is None and self.is_like_before(x, send, recv):
+        if self.latest.view(x, send, recv, &sent, &received):
             return send, recv
         tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
         if x.call.memory != self.template.call.memory:
@@ -96,27 +60,8 @@ cdef class Plan:
                                        f"was made for {memory_string(self.template.call.memory).decode()} memory")
         self.require(&sent, "send", send_extent(x.plan))
         self.require(&received, "recv", recv_extent(x.plan))
-        self.remember(passed(send, &sent), passed(recv, &received))
+        self.latest.remember(x.call, send, &sent, recv, &received)
         return tensors
-
-    cdef void remember(self, _Passed sent, _Passed received) noexcept:
-        with cython.critical_section(self):
-            self.sent, self.received = sent, received
-
-    cdef bint is_like_before(self, Exchange& x, object send, object recv) noexcept:
-        """Whether two arrays are what passed all checks in the last run, but for where their memory is."""
-        cdef _Passed sent, received
-        cdef char* source
-        cdef char* target
-        with cython.critical_section(self):
-            sent, received = self.sent, self.received
-        if sent is None or received is None:
-            return False
-        source, target = sent.data_of(send, False), received.data_of(recv, True)
-        if source == NULL or target == NULL or (source < target + received.nbytes and target < source + sent.nbytes):
-            return False
-        x.send, x.recv, x.call.unit_bytes = source, target, sent.row_bytes
-        return True
 
     cdef int require(self, const View* view, str name, size_t extent) except -1:
         if not is_dtype(view.dtype, self.template.call.dtype):
@@ -135,4 +80,5 @@ cdef Plan make_plan(Communicator comm, const Exchange& x, int64_t row_bytes, uin
     cdef Plan plan = Plan.__new__(Plan)
     plan.comm, plan.template, plan.row_bytes, plan.number = comm, x, row_bytes, number
     plan.template.call.plan = number
+    plan.latest = _LatestPair()
     return plan

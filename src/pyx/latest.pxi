@@ -1,0 +1,71 @@
+# Programs call with arrays of the same kind again and again. Those that are like the latest ones, which have passed all
+# checks, pass them, too.
+
+
+@cython.final
+cdef class _LatestArray:
+    """The dtype and shape of a NumPy array that has passed all checks of its own."""
+
+    cdef object dtype       # None before there was one
+    cdef vector[int64_t] shape
+    cdef int64_t nbytes, rows, row_bytes
+
+    cdef void remember(self, cnp.ndarray array, const View* view) noexcept:
+        self.dtype = array.dtype
+        self.shape.assign(&view.shape[0], &view.shape[0] + view.ndim)
+        self.nbytes, self.rows, self.row_bytes = view.nbytes, view.rows, view.row_bytes
+
+    cdef bint view(self, object obj, bint output, View* view) noexcept:
+        """Fill in data, nbytes, rows and row_bytes of an array like that one. False for anything else."""
+        cdef cnp.ndarray array
+        cdef size_t i
+        if type(obj) is not ndarray:
+            return False
+        array = <cnp.ndarray> obj
+        if not (cnp.PyArray_ISCARRAY(array) if output else cnp.PyArray_ISCARRAY_RO(array)):
+            return False
+        if <PyObject*> cnp.PyArray_DESCR(array) != <PyObject*> self.dtype:
+            return False
+        if <size_t> cnp.PyArray_NDIM(array) != self.shape.size():
+            return False
+        for i in range(self.shape.size()):
+            if cnp.PyArray_DIMS(array)[i] != self.shape[i]:
+                return False
+        view.data = cnp.PyArray_BYTES(array)
+        view.nbytes, view.rows, view.row_bytes = self.nbytes, self.rows, self.row_bytes
+        return view.data != NULL or view.nbytes == 0
+
+
+@cython.final
+cdef class _LatestPair:
+    """What was sent last, and what was received into."""
+
+    cdef _LatestArray sent, received
+    cdef DType dtype
+
+    def __cinit__(self):
+        self.sent, self.received = _LatestArray(), _LatestArray()
+
+    cdef void remember(self, const Call& call, object send, const View* sent, object recv,
+                       const View* received) noexcept:
+        """What has passed all checks, and what they have entered into the call. No more than NumPy's is kept."""
+        if type(send) is not ndarray or type(recv) is not ndarray:
+            return
+        with cython.critical_section(self):
+            self.sent.remember(send, sent)
+            self.received.remember(recv, received)
+            self.dtype = call.dtype
+
+    cdef bint view(self, Exchange& x, object send, object recv, View* sent, View* received) noexcept:
+        """As view_pair, for arrays that differ from those in nothing but where they lie; of the views only what
+        _LatestArray says. False for all others."""
+        cdef bint alike
+        with cython.critical_section(self):
+            alike = self.sent.view(send, False, sent) and self.received.view(recv, True, received)
+            if alike:
+                x.call.dtype = self.dtype
+        if not alike or overlap(sent, received):
+            return False
+        x.call.unit_bytes = <size_t> sent.row_bytes
+        x.send, x.recv = sent.data, received.data
+        return True
