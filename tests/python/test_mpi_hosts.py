@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -98,8 +99,8 @@ def test_a_killed_rank_where_mpi_bears_it(open_mpi: Hosts) -> None:
 
 
 def test_a_killed_rank_where_mpi_ends_those_connected_to_it(open_mpi: Hosts) -> None:
-    """Though the launcher leaves them alone."""
+    """While they wait for it, though the launcher leaves them alone. One on its own host may hear of it before."""
     begin = time.monotonic()
-    _, lines = open_mpi.run(2, 2, "killed_with_the_job", options=LEAVES_OTHERS_ALONE)
+    _, lines = open_mpi.run(2, 2, "killed", options=LEAVES_OTHERS_ALONE)
     assert time.monotonic() - begin < 20
-    assert "ready" in lines and "still there" not in lines
+    assert all(re.match(r"2 \S+ PeerLostError: ", line) for line in lines), lines
