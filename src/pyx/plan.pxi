@@ -9,7 +9,7 @@ cdef class Plan:
     cdef Communicator comm
     cdef Exchange template      # the plan and the call, without buffers
     cdef int64_t row_bytes      # that every tensor's row must have; 0 where rows are not the unit
-    cdef _LatestPair latest         # of a run
+    cdef _LatestPair latest     # of a run
     cdef readonly uint64_t number
     cdef object __weakref__
 

@@ -163,6 +163,7 @@ def killed(timeout: str = "30") -> None:
     """The last rank is killed while the others wait for it."""
     comm = a2a.init(timeout=float(timeout))
     exchange(comm, 10)
+    say("ready")
     begin = time.monotonic()
     if comm.rank == comm.size - 1:
         time.sleep(0.5)

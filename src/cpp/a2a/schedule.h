@@ -90,8 +90,8 @@ inline std::span<const Run> take_runs(std::span<const Run>& rest, Rank peer) {
 
 // Who a rank talks to at step k of a rotation, k = 0 .. size-1: it sends to send_peer and receives from recv_peer, so
 // that at every step each rank is the target of exactly one other. Step 0 is the rank itself.
-constexpr Rank send_peer(Rank rank, int size, int step) { return (rank + step) % size; }
-constexpr Rank recv_peer(Rank rank, int size, int step) { return (rank - step + size) % size; }
+constexpr Rank send_peer(Rank rank, int size, int step) { return rank + step - (rank + step < size ? 0 : size); }
+constexpr Rank recv_peer(Rank rank, int size, int step) { return rank - step + (rank < step ? size : 0); }
 
 // The runs of each step, from step 0 on. Walks through both lists once, where runs_with() searches.
 class A2A_API Rotation {

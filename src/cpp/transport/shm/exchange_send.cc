@@ -61,13 +61,10 @@ bool Exchange::post(Membership& m) {
   const Head& own = pair(m.rank()).mine;
   publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
   copy_for_all(m);
-  awaited_.resize(pairs_.size() - 1);
-  Rank to = m.rank(), from = to;  // of each step of a rotation, see send_peer()
-  for (Rank& awaited : awaited_) {
-    to = to + 1 == m.size() ? 0 : to + 1;
-    from = (from == 0 ? m.size() : from) - 1;
-    offer(m, to);
-    awaited = from;
+  awaited_.reserve(pairs_.size());
+  for (int step = 1; step < m.size(); ++step) {
+    offer(m, send_peer(m.rank(), m.size(), step));
+    awaited_.push_back(recv_peer(m.rank(), m.size(), step));
   }
   m.wake_sleepers();
   const bool later = batch_.asynchronous && m.progress().is_served();
