@@ -41,6 +41,7 @@
 
 byte seq[SLOTS * N * N]; /* of the lines */
 byte done[N];            /* the last operation whose bytes are all copied */
+byte pulled[N * N];      /* pulled[a * N + b]: the last one whose bytes a has copied from b's memory */
 bool aborted[N];
 bool left[N];
 byte proposal[N];        /* of survivors; 0: none yet */
@@ -60,10 +61,11 @@ bool told[N * N];        /* told[a * N + b]: a has heard from the kernel that b 
 #define TAKE(r) d_step { bad = bad || (!EAGER && rewritten[r]); arrived = arrived | (1 << (r)) }
 
 /* Exchange::pull: who has given up may have used the memory again that was copied from. */
-#define LOOK_AGAIN(r)                                \
-  if                                                 \
-  ::!EAGER && aborted[r] && MUTANT != 3->goto fails  \
-  ::EAGER || !aborted[r] || MUTANT == 3->skip        \
+#define LOOK_AGAIN(r)                                                         \
+  if                                                                          \
+  ::EAGER->skip                                                               \
+  ::!EAGER && aborted[r] && MUTANT != 3->goto fails                           \
+  ::!EAGER && (!aborted[r] || MUTANT == 3)->pulled[me * N + (r)] = n          \
   fi
 
 /* The line is there; the peer has given up; or it is gone, and then the line may be there after all. */
@@ -76,7 +78,7 @@ bool told[N * N];        /* told[a * N + b]: a has heard from the kernel that b 
     fi
 
 #define FREE(r) (!is_peer(r) || posted < SLOTS || done[r] + SLOTS > posted || MUTANT == 1)
-#define ACKNOWLEDGED(r) (!is_peer(r) || done[r] >= n)
+#define ACKNOWLEDGED(r) (!is_peer(r) || pulled[(r) * N + me] >= n)
 
 /* What a look at a peer does: takes it out, adopts its final word, or takes out whom it has taken out. */
 #define DROP(r) (is_out(r) && MUTANT != 6)

@@ -76,7 +76,38 @@ struct Reuse {
   }
 };
 
-// The same, where the writer learns from the reader's own line what the reader is done with.
+// A reader copies from the memory of a writer, who changes it again as soon as that is over, whatever else the reader
+// still has to do. Both of two operations may be in flight.
+struct Pull {
+  static constexpr const char* kName = "memory is not changed under those who copy from it";
+  static constexpr int kThreads = 2, kVariants = 1;
+  std::array<PairLine_, 2> lines;
+  std::array<Atomics::plain<int>, 2> memory;
+  Pipe<Atomics, 1> reader;
+
+  void run(int thread) {
+    if (thread == 0) {
+      for (size_t i = 0; i < 2; ++i) {
+        memory[i] = 1;
+        publish(lines[i], i + 1);
+      }
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      if (thread == 0) {
+        wait_until([&] { return is_pulled(reader, i + 1); });
+        require(is_pulled(reader, 1), "a later operation hides that an earlier one was read");
+        memory[i] = 2;
+      } else {
+        wait_until([&] { return is_published(lines[i], i + 1); });
+        if (variant() == 1) publish_pulled(reader, i + 1);
+        require(memory[i] == 1, "what was copied is not what was offered");
+        if (variant() != 1) publish_pulled(reader, i + 1);
+      }
+    }
+  }
+};
+
+// The same as Reuse, where the writer learns from the reader's own line what the reader is done with.
 struct Backlog {
   static constexpr const char* kName = "a line tells truly what its writer is done with";
   static constexpr int kThreads = 2, kVariants = 1;

@@ -50,8 +50,8 @@ void check_programs(std::tuple<Programs...>*) {
 TEST("Relacy finds nothing in the protocol, and every mutant of it") {
   using namespace programs;
   check_programs(
-      static_cast<std::tuple<Publish, Reuse, Backlog, ChunksToAndFro, Sleep<1>, AbortInProcess, AbortBetweenProcesses,
-                             Leave, View, TakeBack, Compare, Pass, Propose>*>(nullptr));
+      static_cast<std::tuple<Publish, Reuse, Pull, Backlog, ChunksToAndFro, Sleep<1>, AbortInProcess,
+                             AbortBetweenProcesses, Leave, View, TakeBack, Compare, Pass, Propose>*>(nullptr));
   for (const auto& [mutant, noticed] : caught()) {
     const check::Note note("line of protocol.h", mutant.first.line);
     CHECK(noticed);

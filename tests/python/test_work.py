@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,35 @@ def run_forgotten(comm: a2a.Communicator, count: int) -> None:
 
 def test_forgotten_works_and_tensors(pool: Pool) -> None:
     pool.run(run_forgotten, 30)
+
+
+def run_ahead(comm: a2a.Communicator, gate: Path) -> None:
+    """Rank 1 copies rank 0's memory, then a part of rank 2's, and stops. Rank 0 opens the gate for it."""
+    mib = np.array([[0, 1, 1], [1, 0, 1], [1, 8, 0]]) << 20
+    send, recv = (comm.empty(int(counts.sum()), np.uint8) for counts in (mib[comm.rank], mib[:, comm.rank]))
+    np.asarray(send).fill(comm.rank)
+    with side_of(comm) as side:  # To close it is to wait, and who waits for anything copies.
+        if comm.rank == 1:
+            side.barrier()  # Both peers' memory is there for it when it begins.
+        work = comm.alltoallv(send, mib[comm.rank], recv, mib[:, comm.rank], async_op=True)
+        if comm.rank != 1:
+            side.barrier()
+        try:
+            if comm.rank == 1:
+                assert not work.done()
+                gate.read_bytes()
+            work.wait(timeout=SECONDS)
+        finally:
+            if comm.rank == 0:
+                gate.write_bytes(b"")
+    assert np.array_equal(recv, np.repeat(np.arange(3, dtype=np.uint8), mib[:, comm.rank]))
+
+
+def test_a_rank_goes_on_when_its_memory_was_read(pool: Pool, tmp_path: Path) -> None:
+    """Though the reader is not done with what it gets from others."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pool.run(run_ahead, gate)
 
 
 def run_release(comm: a2a.Communicator) -> None:

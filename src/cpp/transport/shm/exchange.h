@@ -120,6 +120,7 @@ class Exchange final : public Work {
   void take_chunks(Membership& m, Rank peer);
   void copy_beside_own(Pair& from, size_t bytes);
   void pull(Membership& m, Rank peer);
+  bool was_pulled(Membership& m, Rank peer) const;
   [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);
   void disagree(Membership& m, Rank peer);
   void give_up_pair(Membership& m, Rank peer);

@@ -34,14 +34,17 @@ class ReadingGuard {
 
 }  // namespace
 
-// Takes what has come from any peer. Returns whether anything moved.
+// Takes what has come from any peer. Returns whether anything moved. One peer's memory after the other's: who was read
+// can go on.
 bool Exchange::receive(Membership& m) {
   const uint64_t n = number();
-  bool moved = false;
+  bool moved = false, pulling = false;
   std::erase_if(awaited_, [&](Rank peer) {
     Pair& p = pair(peer);
+    if (p.in == Pair::In::pulling && pulling) return false;
     if (p.in == Pair::In::awaited && !is_published(m.peer(peer).block.line(n, rank_), n)) return false;
     moved |= receive(m, peer);
+    pulling |= p.in == Pair::In::pulling;
     return p.in == Pair::In::arrived;
   });
   return moved;
@@ -217,6 +220,7 @@ void Exchange::pull(Membership& m, Rank peer) {
   faultpoint("copy");
   if (p.in_left > 0) return;
   m.throw_if_aborted(peer);  // it may have used that memory again while this rank copied from it
+  publish_pulled(m.block().pipe(peer), number());
   p.in = Pair::In::arrived;
 }
 

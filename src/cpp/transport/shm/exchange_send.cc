@@ -259,7 +259,7 @@ void Exchange::share_out(Membership& m, Rank peer) {
 bool Exchange::stage(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   if (p.out == Pair::Out::unacknowledged) {
-    if (!m.finished(peer, number())) return false;
+    if (!was_pulled(m, peer)) return false;
     p.out = Pair::Out::settled;
     return true;
   }

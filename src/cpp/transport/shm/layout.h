@@ -90,11 +90,14 @@ struct alignas(kCacheLine) ChunkFlow {
   typename A::template plain<uint8_t> chunk[kEntries];  // the one of number i at [i % kEntries]
 };
 
-// The chunks that the owner has sent to one peer.
-template <class A>
+// What the owner has sent to one peer, and taken from it.
+template <class A, size_t kEntries = kListed>
 struct Pipe {
-  ChunkFlow<A> handed;    // full
-  ChunkFlow<A> returned;  // empty
+  ChunkFlow<A, kEntries> handed;    // chunks, full
+  ChunkFlow<A, kEntries> returned;  // chunks, empty
+  // The last operation in which the owner has copied from the peer's own memory, all there was. Stored with release
+  // after the last copy; a peer that reads n may reuse what it gave to operations up to n.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> pulled;
 };
 
 // A rank's membership in one communicator. Written by its owner only.

@@ -62,6 +62,20 @@ inline void learn_from_backlog(const Head& theirs, uint64_t n, uint64_t* known) 
   if (theirs.backlog < UINT8_MAX && theirs.backlog <= n) *known = std::max(*known, n - theirs.backlog);
 }
 
+// ---- what was copied from a peer's memory --------------------------------------------------------------------------
+
+// Says that this rank has copied all that the peer showed it of its memory in operation n and before.
+template <class A, size_t kEntries>
+void publish_pulled(Pipe<A, kEntries>& own, uint64_t n) {
+  own.pulled.store(n, std::memory_order_release);
+}
+
+// Whether a peer has said that of this rank's memory, which may be written then.
+template <class A, size_t kEntries>
+bool is_pulled(const Pipe<A, kEntries>& theirs, uint64_t n) {
+  return theirs.pulled.load(std::memory_order_acquire) >= n;
+}
+
 // ---- chunks --------------------------------------------------------------------------------------------------------
 
 // Which chunk is the next to change hands. Nobody reads the entry that it replaces: a pair has no more chunks than
