@@ -108,15 +108,16 @@ def messages(exchange: Exchange) -> int:
 
 
 def measure(exchange: Exchange, size: int, rounds: int, time_round: TimeRound) -> dict[str, Any]:
-    iterations = max(3, min(50, 2_000_000 // size))
+    """A contender's round lasts 0.2 s, 5 iterations at least: with fewer, what the ranks do before the first and after
+    the last one counts."""
     calls = {"a2a": exchange.a2a, "mpi4py": exchange.mpi4py}
     times: dict[str, list[float]] = {name: [] for name in calls}
     wrong = dict.fromkeys(calls, 0)
-    for call in calls.values():
-        time_round(exchange, call, 2)
-    for _ in range(rounds):
-        for name, call in calls.items():
-            time_us, bad = time_round(exchange, call, iterations)
+    warm = [time_round(exchange, call, 3)[0] for call in calls.values()]
+    iterations = max(5, int(0.2e6 / max(slowest(warm))))
+    for number in range(rounds):
+        for name in sorted(calls, reverse=number % 2 == 1):  # who comes first the next one follows
+            time_us, bad = time_round(exchange, calls[name], iterations)
             times[name].append(time_us)
             wrong[name] += bad
     worst = {name: slowest(values) for name, values in times.items()}
