@@ -87,29 +87,29 @@ cdef class _Endpoint:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
         if self.flights:
             self.prune()
-        if not async_op:
-            # Where it goes, it is over in less time, as a rule, than it takes to let others have the GIL and to get it
-            # back.
-            work = try_start(dereference(comm), x)
-            done = work.get() != NULL and wait_briefly(dereference(work))
-        if not done:
-            with nogil:
-                if work.get() == NULL:
-                    work = start(dereference(comm), x)
-                if not async_op:
-                    done = wait_slice(dereference(work), never)
-        if done:
-            return None
-        if async_op:
-            self.keep(work, tensors)
-            return make_work(self, x.call, work, output, convert)
         try:
-            PyErr_CheckSignals()
-            finish(work, never)
-        except BaseException:
-            self.keep(work, tensors)
+            if not async_op:
+                # Where it goes, it is over in less time, as a rule, than it takes to let others have the GIL and to get
+                # it back.
+                work = try_start(dereference(comm), x)
+                done = work.get() != NULL and wait_briefly(dereference(work))
+            if not done:
+                with nogil:
+                    if work.get() == NULL:
+                        work = start(dereference(comm), x)
+                    if not async_op:
+                        done = wait_slice(dereference(work), never)
+            if not done and not async_op:
+                PyErr_CheckSignals()
+                finish(work, never)
+        except BaseException:  # of an operation that goes on, or failed while a network has its memory
+            if work.get() != NULL:
+                self.keep(work, tensors)
             raise
-        return None
+        if not async_op:
+            return None
+        self.keep(work, tensors)
+        return make_work(self, x.call, work, output, convert)
 
     cdef object enqueue(self, const CommPtr& comm, Exchange& x, bint async_op, object tensors, object output,
                         object convert):

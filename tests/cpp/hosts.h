@@ -75,6 +75,11 @@ class LoopbackTransfer final : public Transfer {
     hub_->transfers.remove(memory_);
     memory_->done = true;
   }
+  // Nothing may have been sent for it.
+  void withdraw() noexcept override {
+    CHECK(!done());
+    abandon();
+  }
 
  private:
   std::shared_ptr<Hub> hub_;
@@ -118,6 +123,11 @@ class LoopbackNetwork final : public a2a::hosts::Network {
     const std::lock_guard lock(hub_->mutex);
     return ++tags_[static_cast<size_t>(to)];
   }
+  // So that some are told again.
+  bool fresh(Endpoint to, uint32_t tag) const override {
+    const std::lock_guard lock(hub_->mutex);
+    return tags_[static_cast<size_t>(to)] - tag < kFresh;
+  }
   std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override {
     auto sending = transfer({self_, to, tag, const_cast<std::byte*>(data), bytes, true});
     const std::lock_guard lock(hub_->mutex);
@@ -128,12 +138,19 @@ class LoopbackNetwork final : public a2a::hosts::Network {
     return transfer({from, self_, tag, data, bytes, false});
   }
 
+  std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) override {
+    auto& memory = discarded_.emplace_back(bytes);
+    return receive(from, tag, memory.data(), bytes);
+  }
+
   uint64_t sent() const override {
     const std::lock_guard lock(hub_->mutex);
     return sent_;
   }
 
  private:
+  static constexpr uint32_t kFresh = 40;
+
   std::unique_ptr<Transfer> transfer(Hub::Memory memory) {
     return std::make_unique<LoopbackTransfer>(hub_, std::make_shared<Hub::Memory>(memory));
   }
@@ -141,6 +158,7 @@ class LoopbackNetwork final : public a2a::hosts::Network {
   std::shared_ptr<Hub> hub_;
   Endpoint self_;
   std::vector<uint32_t> tags_;
+  std::list<std::vector<std::byte>> discarded_;
   uint64_t sent_ = 0;
 };
 

@@ -189,10 +189,15 @@ TEST("few bytes between two hosts cost one message each way, whatever the number
     comm.barrier();
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{2});
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1024); }), uint64_t{2});
-    // Over the limit each pair of ranks has a message of its own; and two where the bytes do not fit into it.
+    // Over the limit each pair of ranks has a message of its own; and two where the bytes do not fit into it, but only
+    // the first time.
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1025); }), uint64_t{32});
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 4096); }), uint64_t{32});
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 4097); }), uint64_t{2 + 32});
+    for (const size_t elems : {4097, 1025, 4096, 4097}) {
+      CHECK_EQ(messages(comm, [&] { equal_exchange(comm, elems); }), uint64_t{32});
+    }
+    CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{2});
     comm.close();
   });
   const Setting never("A2A_MPI_AGGREGATE_MAX", "0");
@@ -220,6 +225,21 @@ TEST("ranks that tell the others themselves, beside ranks of their host that rel
   });
 }
 
+TEST("a rank that leaves when it has all it wants breaks nothing for those that still relay") {
+  for (int time = 0; time < 20; ++time) {
+    on_hosts("a,a,a,a,b,b,b,b", 8, [](Communicator& comm) {
+      for (int64_t round = 0; round < 3; ++round) {  // rank 1 repeats, what the others exchange is new
+        std::vector<int64_t> counts(8, 5000 + (comm.rank() == 1 ? 0 : round));
+        counts[1] = 5000;
+        const auto total = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+        std::vector<int64_t> send(total, round), recv(total, -1);
+        alltoallv<int64_t>(comm, send, counts, recv, counts);
+        CHECK(recv == send);
+      }
+    });
+  }
+}
+
 TEST("a wrong count of long segments: both say so, neither is written, the next exchange is right") {
   on_hosts(3, [](Communicator& comm) {
     constexpr int64_t kLong = 20'000;
@@ -232,6 +252,54 @@ TEST("a wrong count of long segments: both say so, neither is written, the next 
     if (comm.rank() == 2) CHECK(std::count(recv.begin() + kLong, recv.begin() + 2 * kLong + 1, -1) == kLong + 1);
     equal_exchange(comm, 20'000);
   });
+}
+
+TEST("what was agreed on is repeated without a word, also with hosts of one rank, and is found out to be wrong") {
+  const auto body = [](Communicator& comm) {
+    const Rank me = comm.rank();
+    constexpr size_t kLong = 20'000;
+    // Everybody sends everybody `base` elements, but rank 1 sends rank 2 `more` more, which expects `expected` more.
+    const auto exchange = [&](size_t base, size_t more, size_t expected) {
+      std::vector<int64_t> counts(4, static_cast<int64_t>(base)), from(4, static_cast<int64_t>(base));
+      if (me == 1) counts[2] += static_cast<int64_t>(more);
+      if (me == 2) from[1] += static_cast<int64_t>(expected);
+      std::vector<int64_t> send, recv(4 * base + expected, -1);
+      for (Rank to = 0; to < 4; ++to) {
+        for (int64_t i = 0; i < counts[static_cast<size_t>(to)]; ++i) send.push_back(me * 1'000'000 + to * 100'000 + i);
+      }
+      alltoallv<int64_t>(comm, send, counts, recv, from);
+      const int64_t* at = recv.data();
+      for (Rank source = 0; source < 4; ++source) {
+        for (int64_t i = 0; i < from[static_cast<size_t>(source)]; ++i) {
+          if (*at++ != source * 1'000'000 + me * 100'000 + i) return CHECK(!"wrong element"), void();
+        }
+      }
+    };
+    for (const size_t base : {kLong, size_t{1}, kLong, size_t{3000}}) {
+      for (int round = 0; round < 3; ++round) exchange(base, 0, 0);
+      for (const auto& [more, expected] : {std::pair{7, 0}, {0, 7}, {5, 9}, {0, 0}, {4, 4}, {4, 4}, {4, 0}}) {
+        const bool concerned = more != expected && (me == 1 || me == 2);
+        const auto call = [&] { exchange(base, static_cast<size_t>(more), static_cast<size_t>(expected)); };
+        if (concerned) CHECK_THROWS(Code::mismatch, "to rank 2, which expects", call());
+        if (!concerned) call();
+      }
+    }
+    // A rank that is refused, beside others that repeat.
+    for (int round = 0; round < 3; ++round) {
+      exchange(kLong, 0, 0);
+      const auto refused = [&] {
+        std::vector<int64_t> few(3);
+        const std::vector<int64_t> counts(4, kLong);
+        alltoallv<int64_t>(comm, few, counts, few, counts);
+      };
+      const auto repeat = [&] { exchange(kLong, 0, 0); };
+      if (me == 3) CHECK_THROWS(Code::invalid_argument, "send", refused());
+      if (me != 3) CHECK_THROWS(Code::mismatch, "rank 3 does not take part", repeat());
+    }
+    exchange(kLong, 0, 0);
+    comm.close();
+  };
+  on_hosts(4, body, 10);
 }
 
 TEST("operations that begin while earlier ones wait for their turn") {
@@ -247,7 +315,7 @@ TEST("operations that begin while earlier ones wait for their turn") {
       flying.pop_front();
     };
     for (int64_t i = 0; i < 300; ++i) {
-      const size_t elems = i % 7 == 0 ? 700 : i % 11 == 0 ? 5000 : 1;
+      const size_t elems = i % 7 == 0 ? 700 : i % 11 < 3 ? 5000 : i % 11 == 3 ? 2000 : 1;
       auto& [send, recv, work] = flying.emplace_back(
           Exchange{std::vector<int64_t>(4 * elems, i), std::vector<int64_t>(4 * elems, -1), nullptr});
       const std::vector<int64_t> counts(4, static_cast<int64_t>(elems));

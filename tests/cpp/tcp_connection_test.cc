@@ -157,6 +157,38 @@ TEST("memory that either end gives up is not touched again, and what follows arr
   }
 }
 
+TEST("a receive that is withdrawn leaves nothing behind, and its tag can be used again") {
+  Pair pair;
+  for (unsigned round = 0; round < 50; ++round) {
+    auto memory = pattern(100'000, round);
+    std::vector<std::byte> never(memory.size(), std::byte{7}), target(memory.size() / 2);
+    const auto unwanted = flight(never), in = flight(target);
+    pair.b->receive(1, unwanted);
+    if (round % 2 == 0) pair.advance();
+    unwanted->abandoned = true;
+    pair.b->withdraw(1);
+    pair.b->receive(1, in);
+    const auto out = std::make_shared<Flight>(Flight{memory.data(), target.size()});
+    pair.a->send(1, out);
+    if (round % 3 == 0) pair.a->post("a word");
+    for (int i = 0; i < 1000 && !(in->done() && out->done()); ++i) pair.advance();
+    CHECK(std::equal(target.begin(), target.end(), memory.begin()));
+    CHECK(std::ranges::all_of(never, [](std::byte byte) { return byte == std::byte{7}; }));
+  }
+  // What is being sent cannot be withdrawn.
+  auto memory = pattern(40'000'000, 1);
+  std::vector<std::byte> target(memory.size());
+  const auto out = flight(memory), in = flight(target);
+  pair.a->send(2, out);
+  pair.b->receive(2, in);
+  for (int i = 0; i < 3; ++i) pair.advance();
+  CHECK(!out->done());
+  in->abandoned = true;
+  pair.b->withdraw(2);
+  for (int i = 0; i < 1000 && pair.a->open(); ++i) pair.advance();
+  CHECK(!pair.a->open() || !pair.b->open());
+}
+
 TEST("an end in order is no loss, one without a word is, and what was said before counts") {
   Pair pair;
   pair.a->post("last words");
@@ -211,7 +243,7 @@ TEST("random frames, some of which make sense") {
     const check::Note note("round", static_cast<uint64_t>(round));
     std::string bytes;
     for (int frames = random.in(1, 20); frames > 0; --frames) {
-      const auto kind = static_cast<Kind>(random.in(0, 5));
+      const auto kind = static_cast<Kind>(random.in(0, 6));
       const auto length = static_cast<size_t>(random.in(0, 5000));
       bytes += head(kind, static_cast<uint32_t>(random.in(0, 3)), length);
       if (kind == Kind::message || random.in(0, 3) == 0) bytes.append(length, 'x');

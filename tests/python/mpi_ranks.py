@@ -49,6 +49,45 @@ def works(hosts: str) -> None:
     say("rank", comm.rank, "of", comm.size, "is fine")
 
 
+def repeats(seed: str) -> None:
+    """A few exchanges again and again, in any order, one or two at a time, some with a count that is wrong for a pair.
+    The arrays live no longer than a call."""
+    comm = a2a.init(timeout=30)
+    n, random = comm.size, np.random.default_rng(int(seed))
+    shapes = [random.integers(0, most, (n, n)) for most in (3, 3_000, 5_000, 9_000, 60_000, 60_000)]
+
+    def launch(counts: np.ndarray, offset: int, async_op: bool) -> tuple[Any, np.ndarray, np.ndarray]:
+        values = np.arange(n * n).reshape(n, n) + offset
+        send = np.repeat(values[comm.rank], counts[comm.rank]).astype(np.int32)
+        expected = np.repeat(values[:, comm.rank], counts[:, comm.rank]).astype(np.int32)
+        recv = np.full_like(expected, -1)
+        sent, awaited = counts[comm.rank].tolist(), counts[:, comm.rank].tolist()
+        return comm.alltoallv(send, sent, recv, awaited, async_op=async_op), recv, expected
+
+    for turn in range(150):
+        chosen = [shapes[i] for i in random.integers(0, len(shapes), random.integers(1, 3))]
+        source, target = random.permutation(n)[:2]
+        wrong = random.random() < 0.15
+        flights = []
+        for i, counts in enumerate(chosen):
+            mine = counts.copy()
+            concerned = wrong and i == 0 and comm.rank in (source, target)
+            if wrong and i == 0 and comm.rank == target:
+                mine[source, target] += 1
+            alone = len(chosen) == 1
+            if alone and concerned:
+                text = outcome(lambda mine=mine, turn=turn: launch(mine, turn, False))
+                assert f"rank {source} sends" in text and f"to rank {target}" in text, text
+            else:
+                flights.append((concerned, *launch(mine, turn + i, not alone)))
+        for concerned, work, recv, expected in flights:
+            text = "no error" if work is None else outcome(work.wait)
+            assert ("MismatchError" in text) == concerned, text
+            assert concerned or np.array_equal(recv, expected), turn
+    comm.close()
+    say("rank", comm.rank, "is fine")
+
+
 def plans() -> None:
     """Three sizes, and two runs of each at once."""
     comm = a2a.init(timeout=30)

@@ -46,6 +46,12 @@ def test_exchanges(mpi: Mpi, hosts: str) -> None:
     assert (status, lines) == (0, [f"rank {rank} of {ranks} is fine" for rank in range(ranks)])
 
 
+@pytest.mark.parametrize("hosts", ["a,b", "a,b,c", "a,a,b,b", "a,a,b,b,c"])
+def test_repeated_exchanges(mpi: Mpi, hosts: str) -> None:
+    ranks = hosts.count(",") + 1
+    assert run(mpi, hosts, "repeats", str(ranks)) == (0, [f"rank {rank} is fine" for rank in range(ranks)])
+
+
 @pytest.mark.parametrize("size", HUGE)
 def test_more_bytes_than_one_call_takes(mpi: Mpi, size: int) -> None:
     if mpi.name == "mpich-abi":

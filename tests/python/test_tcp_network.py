@@ -60,6 +60,13 @@ def test_exchanges(hosts: str) -> None:
     assert (statuses, lines) == ([0] * ranks, [f"rank {rank} of {ranks} is fine" for rank in range(ranks)]), errors
 
 
+@pytest.mark.parametrize("hosts", ["a,b", "a,b,c", "a,a,b,b", "a,a,b,b,c"])
+def test_repeated_exchanges(hosts: str) -> None:
+    ranks = hosts.count(",") + 1
+    statuses, lines, errors = launch(hosts, "repeats", str(ranks))
+    assert (statuses, lines) == ([0] * ranks, [f"rank {rank} is fine" for rank in range(ranks)]), errors
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("size", HUGE)
 def test_more_than_a_gibibyte(size: int) -> None:

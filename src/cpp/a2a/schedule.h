@@ -50,6 +50,7 @@ struct Terms {
   Way way = Way::exchange;
   bool at_most = false;       // between parts of the library: peers may send less than the receives have room for
   bool last_look = false;     // likewise: when it fails, the lines that are there by then are still read
+  bool remark = false;        // likewise: something to tell the peers that is not compared
   bool asynchronous = false;  // the caller, or on a device its stream, runs on meanwhile
   // Bytes of the operation that another transport moves meanwhile, which take up caches and memory, too.
   size_t sent_elsewhere = 0, received_elsewhere = 0;

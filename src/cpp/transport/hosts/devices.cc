@@ -31,10 +31,7 @@ std::optional<Error> HostsTransport::pass(const Signature& signature) {
       if (const auto early = early_.find(signature.number); early != early_.end()) {
         for (const Early& one : early->second) tell(one.source, {channel_, Kind::passed, rank_, signature.number}, {});
       }
-      if (relay_ == nullptr) return true;
-      for (auto& [source, text] : relay_->give_back(signature.number)) {
-        hear({channel_, Kind::bundle, source, signature.number}, std::move(text));
-      }
+      advance_relay();
       return true;
     });
     while (!early_.empty() && early_.begin()->first < passed_.front()) early_.erase(early_.begin());

@@ -41,17 +41,21 @@ std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) co
 
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   if (queue_.empty() || broken_) return;
-  guarded([this] {
+  guarded([this, now] {
     listen();
     // What the ranks of this host found out says more than who is missed elsewhere because of it.
     if (!queue_.empty() && queue_.front()->local->finished()) queue_.front()->settle_local();
+    for (const auto& operation : queue_) {
+      for (const Entry& entry : operation->remote.speak_up(now)) tell(operation->number(), entry);
+    }
     return true;
   });
   if (queue_.empty()) return;
   // A rank of this host may have given up after its part of the exchange here.
   if (const auto error = local_->given_up()) return break_with(*error, true);
-  const Operation& oldest = *queue_.front();
+  Operation& oldest = *queue_.front();
   for (Rank r = 0; r < places_->size(); ++r) {
+    if (last_[static_cast<size_t>(r)].left_after) oldest.remote.part_from(r);
     if (!needs(oldest, r)) continue;
     if (const auto why = missed(r, oldest.number())) {
       return break_with(

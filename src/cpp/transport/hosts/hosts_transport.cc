@@ -11,6 +11,8 @@ namespace {
 constexpr size_t kAhead = 2;
 // How long the network may go unasked: a look costs as much as a small exchange, so there is not one for each.
 constexpr auto kOften = std::chrono::microseconds(500);
+// How long a rank whose arguments were refused stays to throw away what others send it that do not know that yet.
+constexpr auto kStay = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -23,7 +25,8 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
       local_(std::move(local)),
       progress_(local_->progress()),
       relay_(std::move(relay)),
-      last_(static_cast<size_t>(places_->size())) {
+      last_(static_cast<size_t>(places_->size())),
+      agreed_(static_cast<size_t>(places_->size())) {
   progress_->note_slow_looks();
   {
     std::lock_guard lock(progress_->mutex());
@@ -57,17 +60,23 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
     }
     started_ = operation->number();
     queue_.push_back(operation);
-    guarded([this] { return post_next(); });  // the other hosts first: what goes there takes longest
+    guarded([this] {
+      if (Deadline::Clock::now() - last_listened_ > kOften) listen();  // who has told facts already wants to hear some
+      return post_next();  // the other hosts first: what goes there takes longest
+    });
     if (broken_) return operation;
     operation->local = local_->enqueue(operation->local_batch());
     advance();
   }
   if (!operation->batch().refusal.empty()) {
     // The caller raises its own error next and may never come back, so the peers must be able to see the refusal first.
+    const bool repeated = std::ranges::any_of(agreed_, [](const Agreements& agreed) { return !agreed.empty(); });
+    const auto stay = Deadline::Clock::now() + (repeated ? kStay : kStay.zero());
     const auto seen = [&] {
       if (operation->finished()) return true;
       const bool duties = relay_ != nullptr && relay_->leads() && !relay_->finished(operation->number());
-      return operation->posted && operation->local->posted() && !duties && network_->flushed();
+      const bool told = operation->posted && operation->local->posted() && !duties && network_->flushed();
+      return told && (operation->remote.finished() || Deadline::Clock::now() > stay);
     };
     const Deadline deadline = operation->batch().deadline;
     while (!progress_->wait(seen, deadline) && !deadline.passed()) {
@@ -82,30 +91,46 @@ bool HostsTransport::advance() {
 }
 
 bool HostsTransport::must_look() {
-  if (queue_.empty()) return false;
+  return !queue_.empty() && (must_listen() || queue_.front()->remote.waits_for_network());
+}
+
+// Whether the oldest operation waits for a message. Transfers are asked after themselves.
+bool HostsTransport::must_listen() {
   const Operation& oldest = *queue_.front();
-  const bool listens = oldest.remote.listens() && (oldest.remote.tells_itself() || relay_->finished(oldest.number()));
-  return relay_ == nullptr || relay_->waits_for_network() || listens || oldest.remote.waits_for_network() ||
-         oldest.batch().way == Way::compare || !network_->flushed();
+  const bool listens = oldest.remote.listens() && (!oldest.relayed || relay_->finished(oldest.number()));
+  return listens || (relay_ != nullptr && relay_->waits_for_network()) || oldest.batch().way == Way::compare ||
+         !network_->flushed();
 }
 
 bool HostsTransport::step() {
   const uint64_t before = network_->moved();
   // Asking the network costs more than all the rest. Who gives up is heard from time to time, in check().
-  if (must_look()) listen();
+  constexpr unsigned kStepsUnheard = 16;  // facts may come instead of bytes
+  if (must_listen() || ++unheard_ % kStepsUnheard == 0) listen();
   if (queue_.empty()) return true;  // a peer has given up
   bool moved = post_next();
-  if (relay_ != nullptr) {
-    moved |= relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(number, entry); });
-  }
+  moved |= advance_relay();
+  if (queue_.empty()) return true;
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) moved |= queue_[i]->remote.advance();
   while (!queue_.empty() && complete(*queue_.front())) {
     moved = true;
     if (queue_.empty()) break;  // a peer has given up
-    finished_ = queue_.front()->number();
+    note_outcome(queue_.front());
     queue_.pop_front();
   }
   return moved || network_->moved() != before;
+}
+
+bool HostsTransport::advance_relay() {
+  if (relay_ == nullptr) return false;
+  const auto ask = [this](uint64_t number) {
+    const auto asked =
+        std::ranges::find_if(queue_, [&](const auto& operation) { return operation->number() == number; });
+    return asked == queue_.end() ? std::nullopt : (*asked)->host_relays();
+  };
+  return relay_->advance(
+      [this](uint64_t number, const Entry& entry) { hear_entry(number, entry); }, ask,
+      [this](uint64_t number, Rank source, std::string message) { hear_stray(number, source, std::move(message)); });
 }
 
 bool HostsTransport::post_next() {
@@ -119,12 +144,25 @@ bool HostsTransport::post_next() {
 }
 
 void HostsTransport::post(Operation& operation) {
-  const auto entries = operation.remote.entries();
-  const bool relayed = !operation.remote.tells_itself();
-  if (!relayed) {
+  // Who runs an operation on a device, uncompared, answers those that tell it what they do; so they have to.
+  repeats_ &= operation.batch().signature.op != Op::connect;
+  // With an earlier one unfinished, what is agreed on now may not be what bytes on their way belong to.
+  const bool alone = &operation == queue_.front().get();
+  std::set<Rank> told;
+  if (const auto early = early_.find(operation.number()); early != early_.end()) {
+    for (const Early& one : early->second) told.insert(one.source);
+  }
+  const auto entries = operation.remote.begin(alone && repeats_ ? &agreed_ : nullptr, told);
+  operation.relayed = !operation.remote.tells_itself() && !entries.empty();
+  if (!operation.relayed) {
     for (const Entry& entry : entries) tell(operation.number(), entry);
   }
-  if (relay_ != nullptr) relay_->post(operation.batch().signature, relayed ? entries : std::vector<Entry>());
+  if (relay_ != nullptr) {
+    const bool said = operation.local != nullptr;  // that it relays
+    relay_->post(operation.batch().signature, operation.relayed ? entries : std::vector<Entry>(),
+                 operation.relayed || said);
+    advance_relay();
+  }
   operation.posted = true;
   const auto early = early_.extract(operation.number());
   if (early.empty()) return;
@@ -138,9 +176,9 @@ bool HostsTransport::complete(Operation& operation) {
   operation.settle_local();
   if (!operation.remote.finished() || !network_->flushed()) return false;
   if (relay_ != nullptr) {
-    // Who tells the others itself has handed over no memory that it would have to wait for.
-    const bool apart = operation.remote.tells_itself();
-    if (apart ? !relay_->served(operation.number()) : !relay_->finished(operation.number())) return false;
+    // Who has handed over no memory need not wait until the relay is done with it.
+    const bool done = operation.relayed ? relay_->finished(operation.number()) : relay_->served(operation.number());
+    if (!done) return false;
   }
   const std::string quarrels = operation.quarrels();
   if (operation.batch().way == Way::compare) {
@@ -155,6 +193,18 @@ bool HostsTransport::complete(Operation& operation) {
   const std::string& why = quarrels.empty() ? operation.their_quarrel : quarrels;
   operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));
   return true;
+}
+
+void HostsTransport::note_outcome(const std::shared_ptr<Operation>& operation) {
+  finished_ = operation->number();
+  for (Rank rank = 0; rank < places_->size(); ++rank) {
+    Last& last = last_[static_cast<size_t>(rank)];  // bytes that say that facts are repeated do not say which
+    if (last.number >= finished_ || !operation->remote.arrived(rank)) continue;
+    last.number = finished_;
+    last.op = operation->batch().signature.op;
+  }
+  operation->remote.note_agreements(agreed_);
+  if (!operation->remote.let_go()) keep(operation);
 }
 
 // An operation that is compared goes on only when no two ranks disagree, on whatever host.
@@ -199,9 +249,8 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
   switch (prefix.kind) {
     case Kind::bundle:
       if (relay_ == nullptr) throw no_sense();
-      if (!passed(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
-      // Nobody here compares the operation.
-      tell(relay_->receiver_on(places_->host_of(prefix.source)), {channel_, Kind::bundle, rank_, prefix.number}, {});
+      if (relay_->wants(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
+      tell(relay_->receiver_on(places_->host_of(prefix.source)), {channel_, Kind::silence, rank_, prefix.number}, {});
       [[fallthrough]];
     case Kind::facts: {
       const auto entries = entries_of(text);
@@ -210,16 +259,17 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
         if (!places_->has(entry.source) || !places_->has(entry.target)) throw no_sense();
         if (entry.target == rank_) {
           hear_entry(prefix.number, entry);
-          if (entry.source == prefix.source) note_told(prefix.number, entry.source);
         } else {
           tell(prefix.number, entry);
         }
       }
       return;
     }
+    case Kind::silence:
+      if (relay_ == nullptr) throw no_sense();
+      if (relay_->wants(prefix.number)) relay_->take(prefix.number, prefix.source, std::move(message));
+      return;
     case Kind::passed:
-      note_told(prefix.number, prefix.source);
-      [[fallthrough]];
     case Kind::verdict:
       if (Operation* operation = find(prefix.number)) {
         give(*operation, {prefix.kind, prefix.source, {}, std::string(text)});
@@ -243,22 +293,31 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
   }
 }
 
-void HostsTransport::note_told(uint64_t number, Rank source) {
-  if (relay_ != nullptr && !passed(number)) relay_->note_told(number, source);
+// Of an operation that this host does not relay.
+void HostsTransport::hear_stray(uint64_t number, Rank source, std::string message) {
+  if (prefix_of(message)->kind == Kind::bundle) hear({channel_, Kind::bundle, source, number}, std::move(message));
 }
 
 void HostsTransport::hear_entry(uint64_t number, const Entry& entry) {
   Last& last = last_[static_cast<size_t>(entry.source)];
   if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.facts.op);
-  if (Operation* operation = find(number)) return operation->remote.hear(entry);
-  if (passed(number)) tell(entry.source, {channel_, Kind::passed, rank_, number}, {});
+  if (Operation* operation = find(number)) return hear(*operation, entry);
+  if (passed(number)) {
+    tell(entry.source, {channel_, Kind::passed, rank_, number}, {});
+  } else if (number <= finished_) {
+    return;
+  }
   early_[number].push_back({Kind::facts, entry.source, entry.facts, std::string(entry.payload)});
+}
+
+void HostsTransport::hear(Operation& operation, const Entry& entry) {
+  if (const auto answer = operation.remote.hear(entry)) tell(operation.number(), *answer);
 }
 
 void HostsTransport::give(Operation& operation, const Early& early) {
   switch (early.kind) {
     case Kind::facts:
-      return operation.remote.hear({early.source, rank_, early.facts, early.text});
+      return hear(operation, {early.source, rank_, early.facts, early.text});
     case Kind::passed:
       operation.verdicts.insert(early.source);  // it has none
       return operation.remote.hear_passed(early.source);

@@ -6,10 +6,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "a2a/transport.h"
+#include "transport/hosts/agreements.h"
 #include "transport/hosts/network.h"
 #include "transport/hosts/operation.h"
 #include "transport/hosts/places.h"
@@ -69,6 +71,7 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   bool advance() override;
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   bool must_look() override;
+  bool must_listen();
 
   void network_ends(const Error& why) noexcept override;
 
@@ -87,15 +90,18 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   void listen();
   void hear(const Prefix& prefix, std::string message);
   void hear_entry(uint64_t number, const Entry& entry);
-  void note_told(uint64_t number, Rank source);
+  void hear(Operation& operation, const Entry& entry);
+  void hear_stray(uint64_t number, Rank source, std::string message);
   void give(Operation& operation, const Early& early);
   Operation* find(uint64_t number);
   bool passed(uint64_t number) const { return std::ranges::binary_search(passed_, number); }
   bool step();
+  bool advance_relay();
   bool post_next();  // those whose turn it is, in order; whether there were any
   void post(Operation& operation);
   void tell_verdict(Operation& operation);
   bool complete(Operation& operation);
+  void note_outcome(const std::shared_ptr<Operation>& operation);
   void tell_remote(const Prefix& prefix, std::string_view text);
   void tell(Rank rank, const Prefix& prefix, std::string_view text);
   void tell(uint64_t number, const Entry& entry);
@@ -123,10 +129,13 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   std::deque<std::shared_ptr<Operation>> queue_;
   std::map<uint64_t, std::vector<Early>> early_;  // by number
   std::vector<Last> last_;                        // by rank
+  std::vector<Agreements> agreed_;                // by rank
+  bool repeats_ = true;                           // operations do what was agreed on without a word
   Deadline::Clock::time_point last_listened_{};
   uint64_t started_ = 0;         // the last operation
   uint64_t finished_ = 0;        // the last one of those that were told to other hosts
   std::deque<uint64_t> passed_;  // the latest of those that were not, in order
+  unsigned unheard_ = 0;         // steps without a look for messages
   std::optional<Error> broken_;
   bool left_ = false;
 };

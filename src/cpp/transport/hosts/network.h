@@ -24,10 +24,14 @@ struct Message {
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  // Whether the network has let go of the memory. Lends a hand; never blocks. Throws Error(backend).
+  // Whether the network has let go of the memory. Lends a hand, to all that is on its way; never blocks. Throws
+  // Error(backend).
   virtual bool done() = 0;
   // Nobody waits for it any more. The network may let go earlier, or when it likes.
   virtual void abandon() noexcept = 0;
+  // Of a receive for which nothing was or will be sent: the network lets go of the memory soon, and neither end
+  // remembers it.
+  virtual void withdraw() noexcept = 0;
 };
 
 // That a process is gone without having left the network in order.
@@ -72,11 +76,15 @@ class Network {
   // Messages of a channel that was closed are thrown away. Channels are never used twice.
   virtual void close(uint64_t channel) noexcept = 0;
 
-  // Memory that is sent and received without a copy here. The tag pairs the two ends; next_tag() gives the sender one
-  // that no unfinished transfer to that process has.
+  // Memory that is sent and received without a copy here. The tag pairs the two ends, and those of one tag in their
+  // order; next_tag() gives the sender one that no unfinished transfer to that process has.
   virtual uint32_t next_tag(Endpoint to) = 0;
+  // Whether that tag may be used once more. Only so many are given out before they come round again.
+  virtual bool fresh(Endpoint to, uint32_t tag) const = 0;
   virtual std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) = 0;
   virtual std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) = 0;
+  // Receives what one send() there sends, and throws it away.
+  virtual std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) = 0;
 
   // Goes up whenever bytes of a transfer have moved, where the network knows: whoever waits for it does not sleep then.
   virtual uint64_t moved() const { return 0; }

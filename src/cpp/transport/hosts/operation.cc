@@ -75,6 +75,7 @@ Batch Operation::local_batch() const {
   batch.deadline = batch_.deadline;
   batch.refusal = batch_.refusal;
   batch.way = batch_.way;
+  batch.remark = relayed || !posted;  // the rank cannot say that it hands nothing to the relay
   return batch;
 }
 

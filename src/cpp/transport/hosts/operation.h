@@ -32,6 +32,8 @@ class Operation final : public Work {
   bool finished() const { return finished_.load(std::memory_order_acquire); }
   // The batch for the ranks of this host, by their places on it.
   Batch local_batch() const;
+  // Whether this host relays it, once this is known.
+  std::optional<bool> host_relays() const { return local == nullptr ? std::nullopt : local->remarked(); }
 
   // The following want the progress mutex held.
   void finish(std::optional<Error> error);
@@ -44,6 +46,7 @@ class Operation final : public Work {
   std::shared_ptr<shm::Exchange> local;
   RemoteExchange remote;
   bool posted = false;        // the other hosts were told
+  bool relayed = false;       // through the relay
   bool judged = false;        // the verdict of this rank is out
   std::set<Rank> verdicts;    // whose have come
   std::string their_quarrel;  // the first in a verdict

@@ -83,18 +83,53 @@ Relay::Round& Relay::new_round(const Signature& signature) {
   rounds_.splice(rounds_.end(), spare_rounds_, spare_rounds_.begin());
   Round& round = rounds_.back();
   round.signature = signature;
+  round.relays.reset();
   round.gather = round.scatter = nullptr;
   round.bundles.clear();
   round.bundled = round.delivered = false;
   return round;
 }
 
-void Relay::post(const Signature& signature, const std::vector<Entry>& entries) {
+void Relay::post(const Signature& signature, const std::vector<Entry>& entries, bool relays) {
   Round& round = new_round(signature);
   for (EntryList& list : round.to_senders) list.clear();
   for (const Entry& entry : entries) {
     round.to_senders[senders_.with[static_cast<size_t>(places_->host_of(entry.target))]].append(entry);
   }
+  if (relays) round.relays = true;
+}
+
+void Relay::pass(const Signature& signature) { new_round(signature).relays = false; }
+
+// Rounds are begun in order, each once it is known whether there is anything to relay.
+bool Relay::decide(const Ask& ask, const Stray& stray) {
+  bool moved = false;
+  for (Round& round : rounds_) {
+    if (round.signature.number <= decided_) continue;
+    if (!round.relays) round.relays = ask(round.signature.number);
+    if (!round.relays) break;
+    decided_ = round.signature.number;
+    moved = true;
+    if (*round.relays) {
+      start_gather(round);
+      continue;
+    }
+    skip(*gather_, round.signature);
+    auto bundles = come_.extract(round.signature.number);
+    if (bundles.empty()) continue;
+    for (auto& [source, message] : bundles.mapped()) stray(round.signature.number, source, std::move(message));
+  }
+  return moved;
+}
+
+void Relay::skip(shm::ShmTransport& transport, const Signature& signature) {
+  Batch batch;
+  batch.signature = {Op::exchange, Memory::host, DType{}, signature.number, 0};
+  batch.way = Way::pass;
+  transport.enqueue(std::move(batch));
+}
+
+void Relay::start_gather(Round& round) {
   Batch batch;
   batch.at_most = true;
   for (size_t i = 0; i < round.to_senders.size(); ++i) {
@@ -104,51 +139,33 @@ void Relay::post(const Signature& signature, const std::vector<Entry>& entries) 
   for (size_t mate = 0; mate < mates_.size() && room > 0; ++mate) {
     batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * room, room});
   }
-  batch.signature = {Op::exchange, Memory::host, DType{}, signature.number, 0};
+  batch.signature = {Op::exchange, Memory::host, DType{}, round.signature.number, 0};
   round.gather = gather_->enqueue(std::move(batch));
 }
 
-void Relay::pass(const Signature& signature) {
-  for (const auto* side : {&gather_, &scatter_}) {
-    Batch batch;
-    batch.signature = {Op::exchange, Memory::host, DType{}, signature.number, 0};
-    batch.way = Way::pass;
-    (*side)->enqueue(std::move(batch));
-  }
+bool Relay::wants(uint64_t number) const {
+  const auto round = std::ranges::find_if(rounds_, [&](const Round& r) { return r.signature.number == number; });
+  return round == rounds_.end() ? number > decided_ : round->relays.value_or(true) && round->scatter == nullptr;
 }
 
-void Relay::take(uint64_t number, Rank source, std::string message) {
-  if (number > scattered_) come_[number].bundles[source] = std::move(message);
-}
+void Relay::take(uint64_t number, Rank source, std::string message) { come_[number][source] = std::move(message); }
 
-void Relay::note_told(uint64_t number, Rank source) {
-  if (!receivers_.mine.hosts.empty() && number > scattered_) come_[number].told.insert(source);
-}
-
-std::map<Rank, std::string> Relay::give_back(uint64_t number) {
-  auto found = come_.extract(number);
-  return found.empty() ? std::map<Rank, std::string>() : std::move(found.mapped().bundles);
-}
-
-// Whether there is a bundle from each host that this rank receives from, or none to come.
+// Whether each host that this rank receives from has sent a bundle, or none.
 bool Relay::complete(uint64_t number) const {
   const auto found = come_.find(number);
   const auto from = [&](int host) {
-    const auto& ranks = places_->ranks_of(host);
     const auto here = [host, this](const auto& bundle) { return places_->host_of(bundle.first) == host; };
-    return std::ranges::any_of(found->second.bundles, here) ||
-           std::ranges::all_of(ranks, [&](Rank rank) { return found->second.told.contains(rank); });
+    return std::ranges::any_of(found->second, here);
   };
   return receivers_.mine.hosts.empty() || (found != come_.end() && std::ranges::all_of(receivers_.mine.hosts, from));
 }
 
-bool Relay::advance(const Deliver& deliver) {
-  bool moved = false;
-  bool in_order = true;  // scatters start in order
-  for (Round& round : rounds_) {
-    if (!in_order) break;
+bool Relay::advance(const Deliver& deliver, const Ask& ask, const Stray& stray) {
+  bool moved = decide(ask, stray);
+  for (Round& round : rounds_) {  // scatters start in order
+    if (round.signature.number > decided_) break;
     moved |= step(round, deliver);
-    in_order = round.scatter != nullptr;
+    if (!round.delivered && round.scatter == nullptr) break;
   }
   while (!rounds_.empty() && rounds_.front().delivered) {
     spare_rounds_.splice(spare_rounds_.begin(), rounds_, rounds_.begin());
@@ -158,6 +175,11 @@ bool Relay::advance(const Deliver& deliver) {
 
 bool Relay::step(Round& round, const Deliver& deliver_to) {
   if (round.delivered) return false;
+  if (!*round.relays) {
+    skip(*scatter_, round.signature);
+    round.delivered = true;
+    return true;
+  }
   if (!round.bundled) {
     if (!hosts::finished(round.gather)) return false;
     send_bundles(round);
@@ -198,7 +220,7 @@ void Relay::send_bundles(Round& round) {
         if (places_->has(entry.target) && places_->host_of(entry.target) == host) append(bundle, entry);
       }
     }
-    if (!rest_of(bundle).empty()) network_->post(places_->endpoint_of(receiver_on(host)), std::move(bundle));
+    network_->post(places_->endpoint_of(receiver_on(host)), std::move(bundle));
   }
 }
 
@@ -206,17 +228,19 @@ void Relay::send_bundles(Round& round) {
 void Relay::start_scatter(Round& round) {
   const auto& hosts = receivers_.mine.hosts;
   for (EntryList& list : round.to_mates) list.clear();
-  round.bundles = give_back(round.signature.number);
-  scattered_ = round.signature.number;
+  if (auto come = come_.extract(round.signature.number); !come.empty()) round.bundles = std::move(come.mapped());
+  bool told = false;
   for (const auto& [sender, message] : round.bundles) {
     const auto entries = entries_of(rest_of(message));
     const bool expected = std::ranges::find(hosts, places_->host_of(sender)) != hosts.end();
     if (!entries || !expected) throw no_sense("bundle");
+    told |= !entries->empty();
     for (const Entry& entry : *entries) {
       if (!places_->has(entry.target) || places_->host_of(entry.target) != home_) throw no_sense("bundle");
       round.to_mates[places_->seat_of(entry.target)].append(entry);
     }
   }
+  if (!told) round.bundles.clear();
   Batch batch;
   batch.at_most = true;
   for (size_t mate = 0; mate < round.to_mates.size(); ++mate) {
@@ -250,12 +274,14 @@ bool Relay::finished(uint64_t number) const { return rounds_.empty() || rounds_.
 
 bool Relay::served(uint64_t number) const {
   const auto round = std::ranges::find_if(rounds_, [&](const Round& r) { return r.signature.number == number; });
-  return round == rounds_.end() || (round->scatter != nullptr && round->scatter->posted() && round->bundles.empty());
+  if (round == rounds_.end() || round->delivered) return true;
+  return round->scatter != nullptr && round->scatter->posted() && round->bundles.empty();
 }
 
 bool Relay::waits_for_network() const {
   if (receivers_.mine.hosts.empty()) return false;
-  return std::ranges::any_of(rounds_, [](const Round& round) { return round.scatter == nullptr; });
+  return std::ranges::any_of(
+      rounds_, [](const Round& round) { return round.relays.value_or(false) && round.scatter == nullptr; });
 }
 
 void Relay::fail(const Error& error) {

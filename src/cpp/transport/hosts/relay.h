@@ -5,7 +5,7 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,31 +22,35 @@ namespace a2a::hosts {
 // what it has for a host to the receiver there; and that one hands the entries on, in shared memory. All hosts choose
 // both by the same rule.
 //
-// A rank may hand over nothing, and tell all ranks of other hosts itself. Where all ranks of a host do, no message is
-// sent; the receiver finds out because each of them tells it, too.
+// In an operation in which no rank of a host has something to hand over, because each repeats what was agreed on or
+// tells the others itself, the relay of that host does nothing. The ranks find that out in what they tell each other
+// anyway. As a rule ranks that need a word need it of each other, so hosts come to the same; where they do not, the
+// bundle of one is a stray: its entries are passed on one by one, and it is answered, since somebody waits for one in
+// return.
 //
 // The two exchanges in shared memory have room for the most that there can be, so that nothing has to be negotiated.
 // All functions want the progress mutex held.
 class Relay {
  public:
   using Deliver = std::function<void(uint64_t number, const Entry& entry)>;
+  // Whether any rank of this host has something to hand over in that operation, once this is known.
+  using Ask = std::function<std::optional<bool>(uint64_t number)>;
+  using Stray = std::function<void(uint64_t number, Rank source, std::string message)>;
 
   Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network,
         std::unique_ptr<shm::ShmTransport> gather, std::unique_ptr<shm::ShmTransport> scatter);
 
-  // The entries of this rank for an operation, for all ranks of other hosts or for none. Operations come in order.
-  // Payloads stay where they are until the relay has finished it.
-  void post(const Signature& signature, const std::vector<Entry>& entries);
-  // An operation of which nothing is told.
+  // The entries of this rank for an operation; advance() next. Operations come in order. Payloads stay where they are
+  // until the relay has finished it. With `relays` it is known already that this host relays it.
+  void post(const Signature& signature, const std::vector<Entry>& entries, bool relays);
+  // The same of an operation of which nothing is told.
   void pass(const Signature& signature);
-  // A message with a bundle has arrived here.
+  // Whether bundles of that operation belong to the relay, as far as is known. Otherwise they are strays.
+  bool wants(uint64_t number) const;
+  // A message with a bundle has arrived here, or with none.
   void take(uint64_t number, Rank source, std::string message);
-  // That rank of another host has told this one itself.
-  void note_told(uint64_t number, Rank source);
-  // The bundles of an operation that is not told here, with their senders.
-  std::map<Rank, std::string> give_back(uint64_t number);
   // Moves what can move. Returns whether anything did. Throws the error of an exchange in shared memory.
-  bool advance(const Deliver& deliver);
+  bool advance(const Deliver& deliver, const Ask& ask, const Stray& stray);
 
   bool finished(uint64_t number) const;
   // Whether this rank has done what the others of its host need for the operation.
@@ -73,17 +77,13 @@ class Relay {
     Leader mine;               // without hosts when this rank is none
     size_t room = 0;           // of all
   };
-  // What has come from other hosts for an operation.
-  struct Come {
-    std::map<Rank, std::string> bundles;  // by sender
-    std::set<Rank> told;                  // these ranks tell everybody themselves
-  };
   // The memory of an operation is used again for later ones.
   struct Round {
     Signature signature;
     std::vector<EntryList> to_senders, to_mates;
     std::unique_ptr<char[]> from_mates, from_receivers;
     std::map<Rank, std::string> bundles;  // that the runs of to_mates lie in
+    std::optional<bool> relays;           // whether this host does
     std::shared_ptr<shm::Exchange> gather, scatter;
     bool bundled = false;  // sent on
     bool delivered = false;
@@ -93,6 +93,9 @@ class Relay {
   Rank receiver_of(int host, int other) const;
   Leaders leaders(Rank (Relay::*of)(int host, int other) const) const;
   Round& new_round(const Signature& signature);
+  bool decide(const Ask& ask, const Stray& stray);
+  void start_gather(Round& round);
+  void skip(shm::ShmTransport& transport, const Signature& signature);
   std::string_view from_mate(const Round& round, size_t mate) const;
   void send_bundles(Round& round);
   bool complete(uint64_t number) const;
@@ -110,8 +113,8 @@ class Relay {
   const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
   const Leaders senders_, receivers_;
   std::list<Round> rounds_, spare_rounds_;
-  std::map<uint64_t, Come> come_;  // by number, until handed on
-  uint64_t scattered_ = 0;         // the last operation of which that was handed on
+  std::map<uint64_t, std::map<Rank, std::string>> come_;  // bundles by number and sender, until handed on
+  uint64_t decided_ = 0;                                  // the last operation of which it is known whether to relay
 };
 
 // The most bytes of a pair that are relayed: what is left of the room for all. 0: nothing is worth relaying.

@@ -1,6 +1,7 @@
 #include "transport/hosts/remote_exchange.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +16,13 @@ constexpr size_t kLongRun = size_t{16} << 10;
 // So many bytes of a pair go in the message that this rank tells the peer itself: a copy at each end costs less than
 // another message.
 constexpr size_t kMostBesideFacts = size_t{32} << 10;
+
+// How long a rank that repeats facts waits for the others without a word.
+constexpr auto kSilence = std::chrono::milliseconds(100);
+
+bool in_short_runs(std::span<const Run> runs, size_t bytes) {
+  return runs.size() > 1 && bytes / runs.size() < kLongRun;
+}
 
 std::string gathered(std::span<const Run> runs, size_t bytes) {
   std::string text;
@@ -36,6 +44,11 @@ bool moves_memory(const shm::Head& facts) {
   return carriage(facts) == Carriage::memory || carriage(facts) == Carriage::packed;
 }
 
+bool all_done(std::vector<std::unique_ptr<Transfer>>& transfers) {
+  while (!transfers.empty() && transfers.back()->done()) transfers.pop_back();
+  return transfers.empty();
+}
+
 }  // namespace
 
 RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> where, Network& network)
@@ -45,25 +58,68 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
       places_(*kept_),
       network_(network),
       pairs_(static_cast<size_t>(places_.size())) {
-  const Places& places = places_;
   std::span<const Run> all_sends = batch.sends, all_recvs = batch.recvs;
-  for (Rank peer = 0; peer < places.size(); ++peer) {
+  for (Rank peer = 0; peer < places_.size(); ++peer) {
     const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
     Pair& p = pair(peer);
-    p.remote = places.host_of(peer) != places.host_of(rank);
+    p.remote = places_.host_of(peer) != places_.host_of(rank);
     if (!p.remote) continue;
     ++unsettled_;
     p.sends = sends;
     p.recvs = recvs;
     p.mine = shm::facts(batch.signature, p.sends, p.recvs);
   }
+}
+
+// ---- what is told --------------------------------------------------------------------------------------------------
+
+std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, const std::set<Rank>& told) {
+  for (Rank peer = 0; peer < places_.size() && agreed != nullptr; ++peer) {
+    const bool may = pair(peer).remote && !told.contains(peer);
+    const Agreement* known = may ? (*agreed)[static_cast<size_t>(peer)].find(pair(peer).mine) : nullptr;
+    const auto fresh = [&] {
+      return network_.fresh(places_.endpoint_of(peer), static_cast<uint32_t>(known->mine.where));
+    };
+    if (known != nullptr && fresh()) repeat(peer, *known);
+  }
   tells_itself_ = prefers_to_tell();
-  for (Rank peer = 0; peer < places.size(); ++peer) {
+  std::vector<Entry> entries;
+  entries.reserve(pairs_.size());
+  for (int step = 1; step < places_.size(); ++step) {
+    const Rank peer = send_peer(rank_, places_.size(), step);
     Pair& p = pair(peer);
     if (!p.remote) continue;
+    if (p.repeats) {
+      begin_send(peer);
+      continue;
+    }
     p.mine.kind = static_cast<uint8_t>(choose(p));
-    if (moves_memory(p.mine)) p.mine.where = network.next_tag(places.endpoint_of(peer));
+    p.mine.count = static_cast<uint32_t>(choose_for_repeats(p));
+    const bool wants_tag = moves_memory(p.mine) || p.mine.count != 0;
+    if (wants_tag) p.mine.where = network_.next_tag(places_.endpoint_of(peer));
+    entries.push_back(entry_for(peer));
   }
+  if (!unsent_.empty()) speaks_up_ = Deadline::Clock::now() + kSilence;
+  begin_sends();
+  return entries;
+}
+
+std::vector<Entry> RemoteExchange::speak_up(Deadline::Clock::time_point now) {
+  std::vector<Entry> entries;
+  if (!speaks_up_ || now < *speaks_up_) return entries;
+  speaks_up_.reset();
+  for (Rank peer = 0; peer < places_.size(); ++peer) {
+    Pair& p = pair(peer);
+    if (!p.repeats) continue;
+    p.told = true;
+    p.mine.first = 1;
+    if (p.waits_to_send) {  // it says that it did
+      std::erase(unsent_, peer);
+      start_send(peer);
+    }
+    entries.push_back(entry_for(peer));
+  }
+  return entries;
 }
 
 // By the average of what this rank sends and receives: peers may come to another conclusion.
@@ -72,7 +128,7 @@ bool RemoteExchange::prefers_to_tell() const {
   if (batch_.way != Way::exchange || !batch_.refusal.empty()) return false;
   uint64_t bytes = 0, messages = 0;
   for (const Pair& pair : pairs_) {
-    if (pair.remote) bytes += pair.mine.sent + pair.mine.expected, messages += 2;
+    if (pair.remote && !pair.repeats) bytes += pair.mine.sent + pair.mine.expected, messages += 2;
   }
   return bytes > messages * places_.relayed && bytes <= messages * kMostBesideFacts;
 }
@@ -82,54 +138,101 @@ Carriage RemoteExchange::choose(const Pair& pair) const {
   if (!batch_.refusal.empty()) return Carriage::refused;
   if (bytes == 0 || batch_.way == Way::compare) return Carriage::nothing;
   if (bytes <= (tells_itself_ ? kMostBesideFacts : places_.relayed)) return Carriage::entry;
-  const bool short_runs = pair.sends.size() > 1 && bytes / pair.sends.size() < kLongRun;
-  return short_runs ? Carriage::packed : Carriage::memory;
+  return in_short_runs(pair.sends, bytes) ? Carriage::packed : Carriage::memory;
 }
 
-std::vector<Entry> RemoteExchange::entries() {
-  std::vector<Entry> entries;
-  entries.reserve(pairs_.size());
-  for (int step = 1; step < places_.size(); ++step) {
-    const Rank peer = send_peer(rank_, places_.size(), step);
-    Pair& p = pair(peer);
-    if (!p.remote) continue;
-    std::string_view payload;
-    if (carriage(p.mine) == Carriage::refused) {
-      payload = std::string_view(batch_.refusal).substr(0, kLongestRefusal);
-    } else if (carriage(p.mine) == Carriage::entry && p.sends.size() == 1) {
-      payload = {reinterpret_cast<const char*>(p.sends[0].data), p.mine.sent};
-    } else if (carriage(p.mine) == Carriage::entry) {
-      p.outgoing = gathered(p.sends, p.mine.sent);
-      payload = p.outgoing;
-    }
-    entries.push_back({rank_, peer, p.mine, payload});
+// Bytes are a word only where there are some in both directions, in a single message; few of them are relayed.
+Carriage RemoteExchange::choose_for_repeats(const Pair& pair) const {
+  const size_t few = places_.relayed;
+  if (!batch_.refusal.empty() || batch_.way != Way::exchange) return Carriage::nothing;
+  if (pair.mine.sent <= few || pair.mine.expected <= few) return Carriage::nothing;
+  if (pair.sends.size() == 1) return Carriage::memory;
+  return in_short_runs(pair.sends, pair.mine.sent) ? Carriage::packed : Carriage::nothing;
+}
+
+void RemoteExchange::repeat(Rank peer, const Agreement& agreement) {
+  Pair& p = pair(peer);
+  p.repeats = true;
+  ++repeating_;
+  p.mine = agreement.mine;
+  p.theirs = agreement.theirs;
+  p.mine.kind = static_cast<uint8_t>(p.mine.count);
+  p.theirs.kind = static_cast<uint8_t>(p.theirs.count);
+  begin_receive(peer);
+}
+
+Entry RemoteExchange::entry_for(Rank peer) {
+  Pair& p = pair(peer);
+  std::string_view payload;
+  if (carriage(p.mine) == Carriage::refused) {
+    payload = std::string_view(batch_.refusal).substr(0, kLongestRefusal);
+  } else if (carriage(p.mine) == Carriage::entry && p.sends.size() == 1) {
+    payload = {reinterpret_cast<const char*>(p.sends[0].data), p.mine.sent};
+  } else if (carriage(p.mine) == Carriage::entry) {
+    p.outgoing = gathered(p.sends, p.mine.sent);
+    payload = p.outgoing;
   }
-  return entries;
+  return {rank_, peer, p.mine, payload};
 }
 
-void RemoteExchange::hear(const Entry& entry) {
+// ---- what is heard -------------------------------------------------------------------------------------------------
+
+std::optional<Entry> RemoteExchange::hear(const Entry& entry) {
   Pair& p = pair(entry.source);
-  if (!p.remote || p.heard) return;
+  if (!p.remote || p.heard) return std::nullopt;
+  if (p.repeats && entry.facts.first != 0 && entry.facts.where == p.theirs.where) return std::nullopt;  // the same
   p.heard = true;
   p.theirs = entry.facts;
+  const bool repeated = end_repeat(p);
+  if (repeated) {
+    withdraw(p);
+    p.mine.first = 1;
+  }
+  conclude(entry);
+  return repeated && !p.told ? std::optional(entry_for(entry.source)) : std::nullopt;
+}
+
+void RemoteExchange::conclude(const Entry& entry) {
+  Pair& p = pair(entry.source);
   const bool refused = carriage(p.theirs) == Carriage::refused;
-  if (!batch_.refusal.empty()) return settle(p);  // everybody was told; what the others want no longer matters
-  if (refused) {
-    quarrels_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(entry.source) +
-                        " does not take part, its arguments were refused there: " + std::string(entry.payload));
-    return settle(p);
-  }
-  if (!shm::agree(p.mine, p.theirs)) {
-    quarrels_.push_back(shm::disagreement(batch_.signature, batch_.unit_bytes, rank_, p.mine, entry.source, p.theirs));
-    return settle(p);
-  }
-  agree(entry);
+  if (batch_.refusal.empty() && !refused && shm::agree(p.mine, p.theirs)) return agree(entry);
+  discard(entry);
+  keep_unsent(entry.source);
+  settle(p);
+  if (!batch_.refusal.empty()) return;  // everybody was told; what the others want no longer matters
+  quarrels_.push_back(
+      refused ? name_of(batch_.signature) + ": rank " + std::to_string(entry.source) +
+                    " does not take part, its arguments were refused there: " + std::string(entry.payload)
+              : shm::disagreement(batch_.signature, batch_.unit_bytes, rank_, p.mine, entry.source, p.theirs));
+}
+
+// It is known now what the other end does. Returns whether this one repeated.
+bool RemoteExchange::end_repeat(Pair& pair) {
+  if (!std::exchange(pair.repeats, false)) return false;
+  --repeating_;
+  return true;
+}
+
+// The other end says what it does instead of sending what it sent before.
+void RemoteExchange::withdraw(Pair& pair) {
+  for (const auto& transfer : pair.receiving) transfer->withdraw();
+  pair.withdrawn = std::move(pair.incoming);
+}
+
+// What was to be repeated is not wanted. What is on its way already the other end throws away.
+void RemoteExchange::keep_unsent(Rank peer) {
+  Pair& p = pair(peer);
+  if (!p.waits_to_send) return;
+  std::erase(unsent_, peer);
+  p.mine.first = 0;
+  p.sends_memory = p.waits_to_send = false;
 }
 
 void RemoteExchange::hear_passed(Rank peer) {
   Pair& p = pair(peer);
   if (!p.remote || p.heard) return;
   p.heard = true;
+  if (end_repeat(p)) withdraw(p);
   if (!batch_.refusal.empty()) {
     throw Error(Code::aborted, name_of(batch_.signature) + ": rank " + std::to_string(rank_) +
                                    " does not take part, its arguments were refused there: " + batch_.refusal +
@@ -159,49 +262,80 @@ void RemoteExchange::agree(const Entry& entry) {
     throw Error(Code::backend,
                 network_.name() + ": rank " + std::to_string(entry.source) + " sent a message that makes no sense");
   }
+  p.agreed = true;
   if (carriage(p.theirs) == Carriage::entry) scatter(entry.payload, p.recvs);
-  begin_memory(entry.source);
+  if (moves_memory(p.theirs)) begin_receive(entry.source);
+  if (moves_memory(p.mine) && p.mine.first == 0) begin_send(entry.source);
+  begin_sends();
   settle(p);
 }
 
-void RemoteExchange::begin_memory(Rank peer) {
+// The other end repeats an agreement that this one does not: its bytes are on their way, and nobody has a use for them.
+void RemoteExchange::discard(const Entry& entry) {
+  Pair& p = pair(entry.source);
+  if (!moves_memory(p.theirs) || p.theirs.first == 0) return;
+  const Endpoint there = places_.endpoint_of(entry.source);
+  p.receiving.push_back(network_.discard(there, static_cast<uint32_t>(p.theirs.where), p.theirs.sent));
+  move(entry.source);
+}
+
+void RemoteExchange::note_agreements(std::vector<Agreements>& agreed) const {
+  for (Rank peer = 0; peer < places_.size(); ++peer) {
+    const Pair& p = pair(peer);
+    if (!p.agreed || p.mine.count == 0 || p.theirs.count == 0) continue;
+    Agreement agreement{p.mine, p.theirs};
+    agreement.mine.first = agreement.theirs.first = 0;
+    agreed[static_cast<size_t>(peer)].note(agreement);
+  }
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+void RemoteExchange::move(Rank peer) {
+  if (std::exchange(pair(peer).moves, true)) return;
+  moving_.push_back(peer);
+}
+
+void RemoteExchange::begin_receive(Rank peer) {
   Pair& p = pair(peer);
   const Endpoint there = places_.endpoint_of(peer);
   const auto tag = static_cast<uint32_t>(p.theirs.where);
+  move(peer);
   if (carriage(p.theirs) == Carriage::packed) {
-    p.incoming.resize(p.mine.expected);
-    p.waits_for_packed = true;
-    p.transfers.push_back(
-        network_.receive(there, tag, reinterpret_cast<std::byte*>(p.incoming.data()), p.incoming.size()));
-  } else if (carriage(p.theirs) == Carriage::memory) {
+    p.incoming = std::make_unique_for_overwrite<std::byte[]>(p.mine.expected);
+    p.receiving.push_back(network_.receive(there, tag, p.incoming.get(), p.mine.expected));
+  } else {
     read_memory_ = true;
-    for (const Run& run : p.recvs) p.transfers.push_back(network_.receive(there, tag, run.data, run.bytes));
+    for (const Run& run : p.recvs) p.receiving.push_back(network_.receive(there, tag, run.data, run.bytes));
   }
-  p.sends_memory = moves_memory(p.mine);
-  if (p.transfers.empty() && !p.sends_memory) return;
-  moving_.push_back(peer);
-  if (!p.sends_memory) return;
-  p.waits_to_send = true;
+}
+
+void RemoteExchange::begin_send(Rank peer) {
+  Pair& p = pair(peer);
+  move(peer);
+  p.sends_memory = p.waits_to_send = true;
   unsent_.push_back(peer);
-  begin_sends();
 }
 
 // A few peers at a time, so that not all of a large exchange is packed or handed to the network at once. Receives are
 // there from the beginning, so whoever sends first, nobody waits for a turn of the other side.
 void RemoteExchange::begin_sends() {
   constexpr int kWindow = 8;
-  for (; sending_ < kWindow && !unsent_.empty(); unsent_.pop_front(), ++sending_) {
-    Pair& p = pair(unsent_.front());
-    p.waits_to_send = false;
-    const Endpoint there = places_.endpoint_of(unsent_.front());
-    const auto tag = static_cast<uint32_t>(p.mine.where);
-    if (carriage(p.mine) == Carriage::packed) {
-      p.outgoing = gathered(p.sends, p.mine.sent);
-      p.transfers.push_back(
-          network_.send(there, tag, reinterpret_cast<const std::byte*>(p.outgoing.data()), p.outgoing.size()));
-    } else {
-      for (const Run& run : p.sends) p.transfers.push_back(network_.send(there, tag, run.data, run.bytes));
-    }
+  for (; sending_ < kWindow && !unsent_.empty(); unsent_.pop_front()) start_send(unsent_.front());
+}
+
+void RemoteExchange::start_send(Rank peer) {
+  Pair& p = pair(peer);
+  p.waits_to_send = false;
+  ++sending_;
+  const Endpoint there = places_.endpoint_of(peer);
+  const auto tag = static_cast<uint32_t>(p.mine.where);
+  if (carriage(p.mine) == Carriage::packed) {
+    p.outgoing = gathered(p.sends, p.mine.sent);
+    p.sending.push_back(
+        network_.send(there, tag, reinterpret_cast<const std::byte*>(p.outgoing.data()), p.outgoing.size()));
+  } else {
+    for (const Run& run : p.sends) p.sending.push_back(network_.send(there, tag, run.data, run.bytes));
   }
 }
 
@@ -222,15 +356,26 @@ bool RemoteExchange::advance() {
   return moved;
 }
 
+// Whether all is done for the pair.
 bool RemoteExchange::advance(Rank peer) {
   Pair& p = pair(peer);
-  while (!p.transfers.empty() && p.transfers.back()->done()) p.transfers.pop_back();
-  if (!p.transfers.empty()) return false;
-  if (p.sends_memory) --sending_;
-  if (p.waits_for_packed) scatter(p.incoming, p.recvs);
-  p.waits_for_packed = false;
-  p.incoming.clear();
-  p.outgoing.clear();
+  if (p.sends_memory && all_done(p.sending)) {
+    p.sends_memory = false;
+    p.outgoing.clear();
+    --sending_;
+  }
+  if (!all_done(p.receiving)) return false;
+  if (p.incoming != nullptr) {
+    scatter({reinterpret_cast<const char*>(p.incoming.get()), p.mine.expected}, p.recvs);
+    p.incoming.reset();
+  }
+  if (end_repeat(p)) {  // the other end does, too
+    p.heard = true;
+    p.agreed = true;
+    settle(p);
+  }
+  if (p.sends_memory || !p.settled) return false;
+  p.moves = false;
   return true;
 }
 
@@ -239,28 +384,42 @@ bool RemoteExchange::finished() const { return unsettled_ == 0 && moving_.empty(
 bool RemoteExchange::waits_for_network() const { return !moving_.empty(); }
 
 bool RemoteExchange::arrived(Rank peer) const {
-  const Pair& p = pairs_[static_cast<size_t>(peer)];
-  return p.settled && p.transfers.empty() && !p.waits_for_packed && shm::agree(p.mine, p.theirs);
+  const Pair& p = pair(peer);
+  return p.agreed && !p.moves;
 }
 
 bool RemoteExchange::waits_for(Rank peer) const {
-  const Pair& p = pairs_[static_cast<size_t>(peer)];
-  return p.remote && (!p.settled || !p.transfers.empty());
+  const Pair& p = pair(peer);
+  return p.remote && (!p.settled || p.moves);
+}
+
+void RemoteExchange::part_from(Rank peer) noexcept {
+  Pair& p = pair(peer);
+  if (!p.settled || p.agreed || !p.moves) return;
+  for (const auto& transfer : p.sending) transfer->abandon();
+  for (const auto& transfer : p.receiving) transfer->abandon();
+  if (p.sends_memory) --sending_;
+  p.sends_memory = p.moves = false;
+  std::erase(moving_, peer);
+  parted_.push_back(peer);
 }
 
 void RemoteExchange::abandon() noexcept {
   unsent_.clear();
-  for (const Rank peer : moving_) {
-    for (const auto& transfer : pair(peer).transfers) transfer->abandon();
+  for (const auto* const ranks : {&moving_, &parted_}) {
+    for (const Rank peer : *ranks) {
+      for (const auto& transfer : pair(peer).sending) transfer->abandon();
+      for (const auto& transfer : pair(peer).receiving) transfer->abandon();
+    }
   }
 }
 
 bool RemoteExchange::let_go() {
-  while (!moving_.empty()) {
-    auto& transfers = pair(moving_.back()).transfers;
-    while (!transfers.empty() && transfers.back()->done()) transfers.pop_back();
-    if (!transfers.empty()) return false;
-    moving_.pop_back();
+  for (auto* const ranks : {&moving_, &parted_}) {
+    for (; !ranks->empty(); ranks->pop_back()) {
+      Pair& p = pair(ranks->back());
+      if (!all_done(p.sending) || !all_done(p.receiving)) return false;
+    }
   }
   return true;
 }

@@ -3,10 +3,13 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "a2a/schedule.h"
+#include "transport/hosts/agreements.h"
 #include "transport/hosts/network.h"
 #include "transport/hosts/places.h"
 #include "transport/hosts/wire.h"
@@ -16,19 +19,30 @@ namespace a2a::hosts {
 // Life of a pair: this rank tells the facts, and with them the bytes if they are few; it hears the other's; both come
 // to the same conclusion; then the rest of the bytes moves. So no byte of a pair that disagrees is written, and memory
 // is only given to the network when the other end takes it.
+//
+// Facts that both have agreed on before are *repeated*, without a word: this rank sends its bytes with the tag of that
+// agreement and waits for the other's. Bytes with that tag say that the other one has the same facts as then. If it
+// says facts instead, because it has others or does not know yet that they agree, this rank answers with its own, and
+// with which bytes are on their way; the other end takes them or throws them away. Two ranks that repeat different
+// agreements would both wait, so one that has waited for a while says its facts.
 class RemoteExchange {
  public:
   // The batch outlives this.
   RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> places, Network& network);
 
-  // What to tell the other ranks: an entry for each. Points into this and the batch.
-  std::vector<Entry> entries();
+  // Begins with what is repeated, if there is something to repeat, and returns what to tell the other ranks: an entry
+  // for each of the rest. They point into this and the batch. Called before all that follows. Nothing is repeated with
+  // ranks that have told their facts already.
+  std::vector<Entry> begin(const std::vector<Agreements>* agreed, const std::set<Rank>& told);
   // Whether this rank tells each of them itself, not through a relay, which would be a detour for messages of this
   // size: they go along.
   bool tells_itself() const { return tells_itself_; }
 
-  // What another rank tells. Called once for each, in any order.
-  void hear(const Entry& entry);
+  // What to tell after all, because the others take so long: they may repeat something else.
+  std::vector<Entry> speak_up(Deadline::Clock::time_point now);
+
+  // What another rank tells, in any order. Returns what to answer, if anything.
+  std::optional<Entry> hear(const Entry& entry);
   void hear_passed(Rank peer);
 
   // Moves what can move. Returns whether anything did.
@@ -39,39 +53,60 @@ class RemoteExchange {
   bool waits_for_network() const;
   // Whether bytes came straight from a peer's memory.
   bool read_memory() const { return read_memory_; }
-  // Whether it is still to hear from somebody.
-  bool listens() const { return unsettled_ > 0; }
+  // Whether somebody is still to tell something. Those that may repeat facts are not counted.
+  bool listens() const { return unsettled_ > repeating_; }
   bool arrived(Rank peer) const;
   bool waits_for(Rank peer) const;
 
-  // Gives up. The network may keep memory of the batch: see let_go().
+  // That rank has left: it will not throw away what this one repeated.
+  void part_from(Rank peer) noexcept;
+  // Gives up.
   void abandon() noexcept;
-  // Whether the network has no memory of the batch any more.
+  // Whether the network has no memory of the batch any more. After a failure it may keep some for a while.
   bool let_go();
 
   const std::vector<std::string>& quarrels() const { return quarrels_; }
+  // When it is finished: what later operations may repeat.
+  void note_agreements(std::vector<Agreements>& agreed) const;
 
  private:
+  using Transfers = std::vector<std::unique_ptr<Transfer>>;
   struct Pair {
     bool remote = false;
+    bool repeats = false;  // and it is not known yet whether the other end does
+    bool told = false;     // only of those that repeat
     bool heard = false;
     bool settled = false;  // nothing more to come from there
+    bool agreed = false;
     shm::Head mine{}, theirs{};
     std::span<const Run> sends, recvs;
-    std::string outgoing, incoming;  // several runs in one piece
-    bool waits_for_packed = false;
+    std::string outgoing;  // several runs in one piece
+    std::unique_ptr<std::byte[]> incoming, withdrawn;
+    bool moves = false;          // among moving_
     bool sends_memory = false;   // to be sent, or being sent
     bool waits_to_send = false;  // among unsent_
-    std::vector<std::unique_ptr<Transfer>> transfers;
+    Transfers sending, receiving;
   };
 
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
+  const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
   bool prefers_to_tell() const;
   Carriage choose(const Pair& pair) const;
+  Carriage choose_for_repeats(const Pair& pair) const;
+  void repeat(Rank peer, const Agreement& agreement);
+  Entry entry_for(Rank peer);
   void settle(Pair& pair);
+  bool end_repeat(Pair& pair);
+  void conclude(const Entry& entry);
   void agree(const Entry& entry);
-  void begin_memory(Rank peer);
+  void withdraw(Pair& pair);
+  void keep_unsent(Rank peer);
+  void move(Rank peer);
+  void begin_receive(Rank peer);
+  void begin_send(Rank peer);
   void begin_sends();
+  void start_send(Rank peer);
+  void discard(const Entry& entry);
   bool advance(Rank peer);
 
   const Batch& batch_;
@@ -82,9 +117,12 @@ class RemoteExchange {
   std::vector<Pair> pairs_;  // by rank
   std::deque<Rank> moving_;  // agreed, and the network has or will have their memory
   std::deque<Rank> unsent_;  // of them those whose memory waits for its turn
+  std::deque<Rank> parted_;  // the network may still have memory that was to go there
   bool tells_itself_ = false;
-  int sending_ = 0;    // pairs
-  int unsettled_ = 0;  // pairs
+  std::optional<Deadline::Clock::time_point> speaks_up_;  // then, unless all have come
+  int sending_ = 0;                                       // pairs
+  int unsettled_ = 0;                                     // pairs
+  int repeating_ = 0;  // of them those of which it is not known whether the other end repeats, too
   bool read_memory_ = false;
   std::vector<std::string> quarrels_;
 };

@@ -19,6 +19,7 @@ enum class Kind : uint32_t {
   text = 1,  // a bootstrap's string
   facts,     // entries of this rank for one other
   bundle,    // entries of all ranks of a host for all ranks of another
+  silence,   // the answer to a bundle that nobody waits for: this host tells that one nothing
   verdict,   // of an operation that is compared: the disagreement this rank has found, or nothing
   passed,    // this rank runs the operation on a device, uncompared
   aborted,   // code and reason
@@ -42,7 +43,11 @@ enum class Carriage : uint8_t {
   packed,   // the same with all runs in one piece
 };
 
-// What one rank tells another about an operation.
+// What one rank tells another about an operation. Some fields of the facts mean here:
+//   kind   Carriage: how the bytes travel
+//   where  the tag of this pair: in this operation, and in later ones that repeat it
+//   count  Carriage: how the bytes travel when an operation repeats this one (hosts/agreements.h); nothing: none can
+//   first  1: this one repeats an earlier one, and the bytes are on their way already; otherwise 0
 struct Entry {
   Rank source = 0, target = 0;
   shm::Head facts{};

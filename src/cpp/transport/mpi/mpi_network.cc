@@ -103,8 +103,14 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
     return tag = tag % largest_tag_ + 1;
   }
 
+  bool fresh(Endpoint to, uint32_t tag) const override {
+    const std::lock_guard lock(mutex_);
+    return (tags_[static_cast<size_t>(to)] + largest_tag_ - tag) % largest_tag_ < largest_tag_ / 2;
+  }
+
   std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override;
   std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override;
+  std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) override;
 
   uint64_t sent() const override {
     const std::lock_guard lock(mutex_);
@@ -216,6 +222,8 @@ class Pieces final : public Transfer {
     return requests_.empty();
   }
 
+  void withdraw() noexcept override { abandon(); }
+
   void abandon() noexcept override {
     const std::lock_guard lock(network_->mutex_);
     if (!receives_ || cancelled_ || network_->ended_) return;
@@ -253,6 +261,33 @@ std::unique_ptr<Transfer> MpiNetwork::receive(Endpoint from, uint32_t tag, std::
         library_->start_receive(data + done, std::min(kMostBytes, bytes - done), from, static_cast<int>(tag)));
   }
   return std::make_unique<Pieces>(shared_from_this(), std::move(requests), true);
+}
+
+// MPI knows no other way than to receive it.
+class Discarded final : public Transfer {
+ public:
+  Discarded(MpiNetwork& network, Endpoint from, uint32_t tag, size_t bytes)
+      : memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
+        transfer_(network.receive(from, tag, memory_.get(), bytes)) {}
+  ~Discarded() override {
+    try {
+      if (done()) return;
+    } catch (const Error&) {  // nobody knows then what MPI does with it
+    }
+    (void)memory_.release();  // it stays with MPI
+  }
+
+  bool done() override { return transfer_->done(); }
+  void abandon() noexcept override { transfer_->abandon(); }
+  void withdraw() noexcept override { transfer_->withdraw(); }
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::unique_ptr<Transfer> transfer_;
+};
+
+std::unique_ptr<Transfer> MpiNetwork::discard(Endpoint from, uint32_t tag, size_t bytes) {
+  return std::make_unique<Discarded>(*this, from, tag, bytes);
 }
 
 bool MpiNetwork::quiet() {

@@ -121,6 +121,16 @@ void Exchange::look_for_pass(Membership& m, Rank peer) {
   give_up_pair(m, peer);  // that peer finds out itself whether it disagrees
 }
 
+std::optional<bool> Exchange::remarked() const {
+  const auto unread = [this](Rank peer) { return pair(peer).in == Pair::In::awaited; };
+  if (!posted_ || std::ranges::any_of(awaited_, unread)) return std::nullopt;
+  bool any = batch_.remark;
+  for (Rank peer = 0; peer < static_cast<Rank>(pairs_.size()); ++peer) {
+    any |= peer != rank_ && (pair(peer).theirs.backlog & kRemark) != 0;
+  }
+  return any;
+}
+
 std::string Exchange::quarrels() const {
   constexpr size_t kMost = 4;
   std::string text;

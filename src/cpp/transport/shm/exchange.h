@@ -71,6 +71,10 @@ class Exchange final : public Work {
   const Batch& batch() const { return batch_; }
   uint64_t number() const { return batch_.signature.number; }
   bool posted() const { return posted_; }
+  // Whether any rank has made its remark; nothing as long as not all lines were read.
+  std::optional<bool> remarked() const;
+  // Whether the peers have all that they get from this rank.
+  bool given() const { return posted_ && unsettled_.empty(); }
   // Whether some of its bytes are not in their chunks yet.
   bool streaming() const;
   bool finished() const { return finished_.load(std::memory_order_acquire); }

@@ -144,7 +144,7 @@ void Exchange::offer(Membership& m, Rank peer) {
   const Kind kind = choose_kind(m, peer);
   Head head = p.mine;
   head.kind = static_cast<uint8_t>(kind);
-  head.backlog = backlog(m.block().words(), n);
+  head.backlog = static_cast<uint8_t>(backlog(m.block().words(), n) | (batch_.remark ? kRemark : 0));
   if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind, head);
   std::memcpy(&line.head, &head, sizeof(head));
   if (kind == Kind::inlined) gather(p.source, const_cast<std::byte*>(inline_payload(line)), p.mine.sent);

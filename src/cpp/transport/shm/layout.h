@@ -54,12 +54,13 @@ struct Head {
   uint8_t op;              // a2a::Op
   uint8_t kind;            // Kind
   uint8_t memory;          // a2a::Memory
-  uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most 255
+  uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most kMostBacklog; kRemark
   uint32_t count;  // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, remote: runs
   uint64_t where;  // staged: the writer's share of the chunks; one run: its offset or address; several: their list
   uint64_t first;  // staged: how many chunks the writer has handed over before
 };
 static_assert(sizeof(Head) == 56);
+constexpr uint8_t kRemark = 0x80, kMostBacklog = 0x7f;
 
 // One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where, so that up to
 // 16 bytes arrive with the first cache line, and runs on behind this struct to the end of the line (line_bytes()).

@@ -55,11 +55,12 @@ bool is_done(const RankBlock<A>& words, uint64_t n, uint64_t* known) {
 // A line also tells how far behind operation n its writer's `done` was, so that most readers need not look there.
 template <class A>
 uint8_t backlog(const RankBlock<A>& own, uint64_t n) {
-  return static_cast<uint8_t>(std::min<uint64_t>(n - own.done.load(std::memory_order_relaxed), UINT8_MAX));
+  return static_cast<uint8_t>(std::min<uint64_t>(n - own.done.load(std::memory_order_relaxed), kMostBacklog));
 }
 
 inline void learn_from_backlog(const Head& theirs, uint64_t n, uint64_t* known) {
-  if (theirs.backlog < UINT8_MAX && theirs.backlog <= n) *known = std::max(*known, n - theirs.backlog);
+  const auto behind = static_cast<uint8_t>(theirs.backlog & kMostBacklog);
+  if (behind < kMostBacklog && behind <= n) *known = std::max(*known, n - behind);
 }
 
 // ---- what was copied from a peer's memory --------------------------------------------------------------------------

@@ -203,6 +203,10 @@ void ShmTransport::break_with(const Error& error) {
   if (broken_) return;
   broken_.emplace(error);
   membership_.post_abort(error.code(), error.what());
+  end_all(error);
+}
+
+void ShmTransport::end_all(const Error& error) {
   for (auto& exchange : queue_) exchange->fail(membership_, error);
   queue_.clear();
 }
@@ -238,9 +242,16 @@ void ShmTransport::leave(Left how) noexcept {
   if (membership_.progress().host().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
   if (!queue_.empty()) {
-    break_with(Error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
-                                        " let the communicator go while " + name_of(queue_.front()->batch().signature) +
-                                        " was under way"));
+    const Error error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
+                                         " let the communicator go while " +
+                                         name_of(queue_.front()->batch().signature) + " was under way");
+    // Between parts of the library a rank may leave when nobody needs it any more.
+    const auto given = [](const auto& exchange) { return exchange->batch().at_most && exchange->given(); };
+    if (std::ranges::all_of(queue_, given)) {
+      end_all(error);
+    } else {
+      break_with(error);
+    }
   }
   membership_.leave(how);
 }

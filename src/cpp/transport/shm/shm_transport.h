@@ -82,6 +82,7 @@ class ShmTransport final : public HostTransport, private Active {
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
   void take_what_came();
+  void end_all(const Error& error);
   void hear_aborts();
   std::optional<Error> find_end(const Signature& signature);
   std::optional<Error> find_contradiction(const Signature& signature);

@@ -71,6 +71,11 @@ void Connection::abandon(Flight& flight) {
   }
 }
 
+void Connection::withdraw(uint32_t tag) {
+  arrivals_.withdraw(tag);
+  put(Kind::withdrawn, tag, 0);
+}
+
 bool Connection::refill() {
   if (!frames_.empty()) return true;
   auto part = departures_.next(kPart);
@@ -199,6 +204,8 @@ bool Connection::begin(const Head& head) {
       flight_ = arrivals_.next(head.tag, head.bytes);
       left_ = head.bytes;
       return flight_ != nullptr;
+    case Kind::withdrawn:
+      return departures_.withdraw(head.tag);
     case Kind::goodbye:
       in_order_ = true;
       return true;

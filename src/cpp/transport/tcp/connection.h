@@ -39,6 +39,8 @@ class Connection {
   uint64_t moved() const { return moved_; }
   // The memory of the flight is not touched after this.
   void abandon(Flight& flight);
+  // No receive waits with this tag any more; nothing was sent for those that did.
+  void withdraw(uint32_t tag);
 
   // Both do what they can without blocking, and read() no more than a bounded amount.
   void read(const Deliver& deliver);

@@ -40,6 +40,17 @@ class Departures {
     return true;
   }
 
+  // The other end does not wait for this tag any more, and nothing is to be sent with it. False when something is.
+  bool withdraw(uint32_t tag) {
+    const auto found = tags_.find(tag);
+    if (found == tags_.end()) return true;
+    if (!std::ranges::all_of(found->second.flights, [](const FlightPtr& flight) { return flight->done(); }))
+      return false;
+    found->second.room = 0;  // next() forgets the tag
+    note(tag);
+    return true;
+  }
+
   struct Part {
     uint32_t tag = 0;
     FlightPtr flight;
@@ -97,10 +108,13 @@ class Arrivals {
     return found->second.front();
   }
 
+  // Nothing will arrive with this tag.
+  void withdraw(uint32_t tag) { tags_.erase(tag); }
+
   // After the run was advanced.
   void note(uint32_t tag) {
     const auto found = tags_.find(tag);
-    if (found->second.front()->left > 0) return;
+    if (found == tags_.end() || found->second.front()->left > 0) return;  // it may have been withdrawn meanwhile
     found->second.pop_front();
     if (found->second.empty()) tags_.erase(found);
   }

@@ -12,6 +12,7 @@ enum class Kind : uint32_t {
   ready,        // no body: the memory of a receive with this tag waits for `bytes`
   memory,       // the body is the next part of what was sent with this tag, never more than was waited for
   goodbye,      // no body: this process leaves in order, and nothing follows
+  withdrawn,    // no body: nothing waits for this tag any more, and nothing was sent with it since all was received
 };
 
 // All hosts have one byte order: ranks compare the version of this library when they meet.

@@ -13,17 +13,36 @@ using hosts::Transfer;
 
 class TcpTransfer final : public Transfer {
  public:
-  TcpTransfer(std::shared_ptr<TcpNetwork> network, Endpoint peer, FlightPtr flight)
-      : network_(std::move(network)), peer_(peer), flight_(std::move(flight)) {}
+  TcpTransfer(std::shared_ptr<TcpNetwork> network, Endpoint peer, uint32_t tag, FlightPtr flight)
+      : network_(std::move(network)), peer_(peer), tag_(tag), flight_(std::move(flight)) {}
   ~TcpTransfer() override { abandon(); }
 
   bool done() override { return network_->done(peer_, *flight_); }
   void abandon() noexcept override { network_->abandon(peer_, *flight_); }
+  void withdraw() noexcept override { network_->withdraw(peer_, tag_, *flight_); }
+
+ private:
+  std::shared_ptr<TcpNetwork> network_;
+  Endpoint peer_;
+  uint32_t tag_;
+  FlightPtr flight_;
+};
+
+// Over when all of it has come, though nobody has the memory.
+class Discarded final : public Transfer {
+ public:
+  Discarded(std::shared_ptr<TcpNetwork> network, Endpoint peer, FlightPtr flight)
+      : network_(std::move(network)), peer_(peer), flight_(std::move(flight)) {}
+
+  bool done() override { return given_up_ || network_->arrived(peer_, *flight_); }
+  void abandon() noexcept override { given_up_ = true; }
+  void withdraw() noexcept override { given_up_ = true; }
 
  private:
   std::shared_ptr<TcpNetwork> network_;
   Endpoint peer_;
   FlightPtr flight_;
+  bool given_up_ = false;
 };
 
 TcpNetwork::TcpNetwork(Endpoint self, std::vector<Link> links)
@@ -164,6 +183,11 @@ uint32_t TcpNetwork::next_tag(Endpoint to) {
   return ++line(to).tag;
 }
 
+bool TcpNetwork::fresh(Endpoint to, uint32_t tag) const {
+  const std::lock_guard lock(mutex_);
+  return connections_[static_cast<size_t>(to)].tag - tag < UINT32_MAX / 2;
+}
+
 std::unique_ptr<Transfer> TcpNetwork::send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) {
   const std::lock_guard lock(mutex_);
   ++sent_;
@@ -171,7 +195,7 @@ std::unique_ptr<Transfer> TcpNetwork::send(Endpoint to, uint32_t tag, const std:
   const auto flight = std::make_shared<Flight>(Flight{const_cast<std::byte*>(data), bytes});
   if (bytes > 0) line(to).connection->send(tag, flight);
   watch(to);
-  return std::make_unique<TcpTransfer>(shared_from_this(), to, flight);
+  return std::make_unique<TcpTransfer>(shared_from_this(), to, tag, flight);
 }
 
 std::unique_ptr<Transfer> TcpNetwork::receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) {
@@ -179,19 +203,42 @@ std::unique_ptr<Transfer> TcpNetwork::receive(Endpoint from, uint32_t tag, std::
   const auto flight = std::make_shared<Flight>(Flight{data, bytes});
   if (bytes > 0) line(from).connection->receive(tag, flight);
   watch(from);
-  return std::make_unique<TcpTransfer>(shared_from_this(), from, flight);
+  return std::make_unique<TcpTransfer>(shared_from_this(), from, tag, flight);
+}
+
+std::unique_ptr<Transfer> TcpNetwork::discard(Endpoint from, uint32_t tag, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto flight = std::make_shared<Flight>(Flight{nullptr, bytes, true});
+  line(from).connection->receive(tag, flight);
+  watch(from);
+  return std::make_unique<Discarded>(shared_from_this(), from, flight);
 }
 
 bool TcpNetwork::done(Endpoint peer, const Flight& flight) {
   const std::lock_guard lock(mutex_);
-  if (!flight.done()) advance(peer);
+  if (!flight.done()) advance(peer);  // the kernel has no news of what this process may go on writing
+  if (!flight.done()) advance();
   return flight.done();
+}
+
+bool TcpNetwork::arrived(Endpoint peer, const Flight& flight) {
+  const std::lock_guard lock(mutex_);
+  if (flight.left > 0) advance();
+  return flight.left == 0 || !line(peer).connection->open();
 }
 
 void TcpNetwork::abandon(Endpoint peer, Flight& flight) {
   if (home_.inherited()) return;  // a forked child; the mutex may be held for ever
   const std::lock_guard lock(mutex_);
   if (!flight.done()) line(peer).connection->abandon(flight);
+}
+
+void TcpNetwork::withdraw(Endpoint peer, uint32_t tag, Flight& flight) {
+  if (home_.inherited()) return;
+  const std::lock_guard lock(mutex_);
+  flight.abandoned = true;
+  line(peer).connection->withdraw(tag);
+  watch(peer);
 }
 
 uint64_t TcpNetwork::sent() const {

@@ -37,14 +37,17 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   void close(uint64_t channel) noexcept override;
 
   uint32_t next_tag(hosts::Endpoint to) override;
+  bool fresh(hosts::Endpoint to, uint32_t tag) const override;
   std::unique_ptr<hosts::Transfer> send(hosts::Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override;
   std::unique_ptr<hosts::Transfer> receive(hosts::Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override;
+  std::unique_ptr<hosts::Transfer> discard(hosts::Endpoint from, uint32_t tag, size_t bytes) override;
 
   uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
   uint64_t sent() const override;
 
  private:
   friend class TcpTransfer;
+  friend class Discarded;
 
   struct Line {
     std::unique_ptr<Connection> connection;
@@ -61,7 +64,9 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   void watch(hosts::Endpoint peer);
   void deliver(hosts::Endpoint from, std::string message);
   bool done(hosts::Endpoint peer, const Flight& flight);
+  bool arrived(hosts::Endpoint peer, const Flight& flight);
   void abandon(hosts::Endpoint peer, Flight& flight);
+  void withdraw(hosts::Endpoint peer, uint32_t tag, Flight& flight);
 
   mutable std::mutex mutex_;
   shm::Host& home_;

@@ -1,0 +1,53 @@
+// What two ranks of different hosts have agreed on before, and need not say again.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "transport/shm/layout.h"
+
+namespace a2a::hosts {
+
+struct Agreement {
+  shm::Head mine{}, theirs{};
+};
+
+// Those of this rank and another one: the latest few, since a program goes through some exchanges in turn. Each has its
+// own two tags, so a tag says which one is meant.
+class Agreements {
+ public:
+  bool empty() const { return count_ == 0; }
+
+  // Of ranks that said these facts, or nothing. Valid until the next note().
+  const Agreement* find(const shm::Head& mine) const {
+    for (size_t i = 0; i < count_; ++i) {
+      if (same((*latest_)[i].mine, mine)) return &(*latest_)[i];
+    }
+    return nullptr;
+  }
+
+  void note(const Agreement& agreement) {
+    if (latest_ == nullptr) latest_ = std::make_unique<std::array<Agreement, kKept>>();
+    for (size_t i = 0; i < count_; ++i) {
+      if (same((*latest_)[i].mine, agreement.mine)) return void((*latest_)[i] = agreement);
+    }
+    (*latest_)[next_] = agreement;
+    next_ = (next_ + 1) % kKept;
+    if (count_ < kKept) ++count_;
+  }
+
+ private:
+  static constexpr size_t kKept = 8;
+
+  // The facts, not how the bytes travel.
+  static bool same(const shm::Head& a, const shm::Head& b) {
+    return a.sent == b.sent && a.expected == b.expected && a.sent_hash == b.sent_hash &&
+           a.expected_hash == b.expected_hash && a.dtype == b.dtype && a.plan == b.plan && a.op == b.op &&
+           a.memory == b.memory;
+  }
+
+  std::unique_ptr<std::array<Agreement, kKept>> latest_;  // most pairs have none
+  size_t count_ = 0, next_ = 0;
+};
+
+}  // namespace a2a::hosts
