@@ -3,6 +3,7 @@
 #include "hosts.h"
 
 #include <barrier>
+#include <chrono>
 #include <deque>
 #include <numeric>
 
@@ -238,6 +239,50 @@ TEST("a rank that leaves when it has all it wants breaks nothing for those that 
       }
     });
   }
+}
+
+TEST("what one relays needs no rank that has all it wants") {
+  // Two hosts, of which each rank in turn is wrong about one of the other host; whatever it relays between the two is
+  // told them although the rest, among them those who receive for their hosts, do nothing more until they have heard.
+  constexpr int kRanks = 6;
+  for (const auto& [wrong, about] : {std::pair{0, 1}, {0, 3}, {0, 5}, {1, 0}, {1, 2}, {1, 4}, {2, 5}, {3, 4}}) {
+    std::barrier told(kRanks);
+    on_hosts(
+        "a,b,a,b,a,b", kRanks,
+        [&](Communicator& comm) {
+          const auto exchange = [&](int64_t more) {
+            std::vector<int64_t> counts(kRanks, 5000), expected(kRanks, 5000);
+            if (comm.rank() == wrong) expected[static_cast<size_t>(about)] += more;
+            std::vector<int64_t> send(kRanks * 5000, 7), recv(static_cast<size_t>(kRanks * 5000 + more), 7);
+            alltoallv<int64_t>(comm, send, counts, recv, expected);
+            CHECK(recv == std::vector<int64_t>(recv.size(), 7));
+          };
+          exchange(0);
+          const bool concerned = comm.rank() == wrong || comm.rank() == about;
+          if (concerned) CHECK_THROWS(Code::mismatch, "which expects 5001", exchange(1));
+          if (!concerned) exchange(0);
+          told.arrive_and_wait();
+          exchange(0);
+        },
+        20);
+  }
+}
+
+TEST("a rank that is late repeats what the others say they repeat") {
+  on_hosts("a,b,a,b", 4, [](Communicator& comm) {
+    for (int time = 0; time < 3; ++time) {
+      equal_exchange(comm, 5000);
+      equal_exchange(comm, 5000);
+      comm.barrier();
+      const auto exchange = [&] {
+        if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+        equal_exchange(comm, 5000);
+      };
+      // 8 with bytes, and what the two of the other host say when rank 1 does not come.
+      CHECK_EQ(messages(comm, exchange), uint64_t{8 + 2});
+    }
+    comm.close();
+  });
 }
 
 TEST("a wrong count of long segments: both say so, neither is written, the next exchange is right") {

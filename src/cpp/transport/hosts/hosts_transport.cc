@@ -148,9 +148,9 @@ void HostsTransport::post(Operation& operation) {
   repeats_ &= operation.batch().signature.op != Op::connect;
   // With an earlier one unfinished, what is agreed on now may not be what bytes on their way belong to.
   const bool alone = &operation == queue_.front().get();
-  std::set<Rank> told;
+  RemoteExchange::Told told;
   if (const auto early = early_.find(operation.number()); early != early_.end()) {
-    for (const Early& one : early->second) told.insert(one.source);
+    for (const Early& one : early->second) told.emplace(one.source, one.facts);
   }
   const auto entries = operation.remote.begin(alone && repeats_ ? &agreed_ : nullptr, told);
   operation.relayed = !operation.remote.tells_itself() && !entries.empty();

@@ -80,6 +80,17 @@ size_t Places::seat_of(Rank rank) const {
   return static_cast<size_t>(std::ranges::find(mates, rank) - mates.begin());
 }
 
+// These duties are spread over the ranks. Those of one pair of hosts need not have the same place on both.
+Rank Places::sender_of(int host, int other) const {
+  const auto& mates = ranks_of(host);
+  return mates[static_cast<size_t>(other) % mates.size()];
+}
+
+Rank Places::receiver_of(int host, int other) const {
+  const auto& mates = ranks_of(host);
+  return mates[(static_cast<size_t>(other) + mates.size() / 2) % mates.size()];
+}
+
 Places Places::of(std::span<const Rank> members) const {
   Places part;
   part.limits = limits;

@@ -33,28 +33,17 @@ Relay::Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, 
       network_(std::move(network)),
       gather_(std::move(gather)),
       scatter_(std::move(scatter)),
-      senders_(leaders(&Relay::sender_of)),
-      receivers_(leaders(&Relay::receiver_of)) {}
+      senders_(leaders(&Places::sender_of)),
+      receivers_(leaders(&Places::receiver_of)) {}
 
 Error Relay::no_sense(const char* what) const {
   return Error(Code::backend, network_->name() + ": a " + what + " of entries makes no sense");
 }
 
-// Both are spread over the ranks of the host. Those of one pair of hosts need not have the same place on both.
-Rank Relay::sender_of(int host, int other) const {
-  const auto& ranks = places_->ranks_of(host);
-  return ranks[static_cast<size_t>(other) % ranks.size()];
-}
-
-Rank Relay::receiver_of(int host, int other) const {
-  const auto& ranks = places_->ranks_of(host);
-  return ranks[(static_cast<size_t>(other) + ranks.size() / 2) % ranks.size()];
-}
-
-Relay::Leaders Relay::leaders(Rank (Relay::*of)(int host, int other) const) const {
+Relay::Leaders Relay::leaders(Rank (Places::*of)(int host, int other) const) const {
   std::map<Rank, std::vector<int>> by_seat;
   for (int host = 0; host < places_->hosts(); ++host) {
-    if (host != home_) by_seat[static_cast<Rank>(places_->seat_of((this->*of)(home_, host)))].push_back(host);
+    if (host != home_) by_seat[static_cast<Rank>(places_->seat_of((*places_.*of)(home_, host)))].push_back(host);
   }
   const size_t entry = room_for(std::max<size_t>(places_->relayed, kLongestRefusal));
   Leaders leaders;

@@ -25,8 +25,9 @@ namespace a2a::hosts {
 // In an operation in which no rank of a host has something to hand over, because each repeats what was agreed on or
 // tells the others itself, the relay of that host does nothing. The ranks find that out in what they tell each other
 // anyway. As a rule ranks that need a word need it of each other, so hosts come to the same; where they do not, the
-// bundle of one is a stray: its entries are passed on one by one, and it is answered, since somebody waits for one in
-// return.
+// bundle of one is a stray: its receiver passes the entries on one by one, and answers, since somebody waits for a
+// bundle in return. The receiver is there to do so: a rank with anything to relay tells every receiver its facts that
+// way (RemoteExchange::begin), so that none can be done with the operation before the bundle has come.
 //
 // The two exchanges in shared memory have room for the most that there can be, so that nothing has to be negotiated.
 // All functions want the progress mutex held.
@@ -58,7 +59,7 @@ class Relay {
   // Whether this rank sends or receives for others.
   bool leads() const { return !senders_.mine.hosts.empty() || !receivers_.mine.hosts.empty(); }
   // Who receives, on that host, what comes from this one.
-  Rank receiver_on(int host) const { return receiver_of(host, home_); }
+  Rank receiver_on(int host) const { return places_->receiver_of(host, home_); }
   // Whether a bundle is still to come.
   bool waits_for_network() const;
   void fail(const Error& error);
@@ -89,9 +90,7 @@ class Relay {
     bool delivered = false;
   };
 
-  Rank sender_of(int host, int other) const;
-  Rank receiver_of(int host, int other) const;
-  Leaders leaders(Rank (Relay::*of)(int host, int other) const) const;
+  Leaders leaders(Rank (Places::*of)(int host, int other) const) const;
   Round& new_round(const Signature& signature);
   bool decide(const Ask& ask, const Stray& stray);
   void start_gather(Round& round);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <ranges>
 #include <utility>
 
 #include "transport/shm/facts.h"
@@ -44,6 +45,11 @@ bool moves_memory(const shm::Head& facts) {
   return carriage(facts) == Carriage::memory || carriage(facts) == Carriage::packed;
 }
 
+// Whether these facts say that what the other one has told earlier is repeated.
+bool repeats(const shm::Head& facts, const shm::Head& earlier) {
+  return facts.first != 0 && facts.where == earlier.where;
+}
+
 bool all_done(std::vector<std::unique_ptr<Transfer>>& transfers) {
   while (!transfers.empty() && transfers.back()->done()) transfers.pop_back();
   return transfers.empty();
@@ -73,16 +79,13 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
 
 // ---- what is told --------------------------------------------------------------------------------------------------
 
-std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, const std::set<Rank>& told) {
-  for (Rank peer = 0; peer < places_.size() && agreed != nullptr; ++peer) {
-    const bool may = pair(peer).remote && !told.contains(peer);
-    const Agreement* known = may ? (*agreed)[static_cast<size_t>(peer)].find(pair(peer).mine) : nullptr;
-    const auto fresh = [&] {
-      return network_.fresh(places_.endpoint_of(peer), static_cast<uint32_t>(known->mine.where));
-    };
-    if (known != nullptr && fresh()) repeat(peer, *known);
+std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, const Told& told) {
+  Known repeated = agreed != nullptr ? known(*agreed, told) : Known(pairs_.size());
+  tells_itself_ = prefers_to_tell(repeated);
+  if (!tells_itself_) tell_receivers(repeated);
+  for (Rank peer = 0; peer < places_.size(); ++peer) {
+    if (const Agreement* agreement = repeated[static_cast<size_t>(peer)]) repeat(peer, *agreement);
   }
-  tells_itself_ = prefers_to_tell();
   std::vector<Entry> entries;
   entries.reserve(pairs_.size());
   for (int step = 1; step < places_.size(); ++step) {
@@ -122,13 +125,42 @@ std::vector<Entry> RemoteExchange::speak_up(Deadline::Clock::time_point now) {
   return entries;
 }
 
+RemoteExchange::Known RemoteExchange::known(const std::vector<Agreements>& agreed, const Told& told) const {
+  Known known(pairs_.size());
+  for (Rank peer = 0; peer < places_.size(); ++peer) {
+    if (!pair(peer).remote) continue;
+    const Agreement* agreement = agreed[static_cast<size_t>(peer)].find(pair(peer).mine);
+    if (agreement == nullptr) continue;
+    const auto facts = told.find(peer);
+    const bool means_it = facts == told.end() || repeats(facts->second, agreement->theirs);
+    const bool fresh = network_.fresh(places_.endpoint_of(peer), static_cast<uint32_t>(agreement->mine.where));
+    if (means_it && fresh) known[static_cast<size_t>(peer)] = agreement;
+  }
+  return known;
+}
+
+// A rank with something to relay tells its facts to all that receive what its host relays: they may have to pass it on
+// (hosts/relay.h), and a rank that has all it wants is not there to do that. A receiver with something to relay expects
+// the same of those that it receives from, and tells them.
+void RemoteExchange::tell_receivers(Known& known) const {
+  const auto untold = [&](Rank peer) { return pair(peer).remote && known[static_cast<size_t>(peer)] == nullptr; };
+  if (std::ranges::none_of(std::views::iota(Rank{0}, places_.size()), untold)) return;
+  const int home = places_.host_of(rank_);
+  for (Rank peer = 0; peer < places_.size(); ++peer) {
+    const int host = places_.host_of(peer);
+    const bool receives = peer == places_.receiver_of(host, home) || rank_ == places_.receiver_of(home, host);
+    if (host != home && receives) known[static_cast<size_t>(peer)] = nullptr;
+  }
+}
+
 // By the average of what this rank sends and receives: peers may come to another conclusion.
-bool RemoteExchange::prefers_to_tell() const {
+bool RemoteExchange::prefers_to_tell(const Known& known) const {
   if (places_.relayed == 0) return true;
   if (batch_.way != Way::exchange || !batch_.refusal.empty()) return false;
   uint64_t bytes = 0, messages = 0;
-  for (const Pair& pair : pairs_) {
-    if (pair.remote && !pair.repeats) bytes += pair.mine.sent + pair.mine.expected, messages += 2;
+  for (Rank peer = 0; peer < places_.size(); ++peer) {
+    const Pair& p = pair(peer);
+    if (p.remote && known[static_cast<size_t>(peer)] == nullptr) bytes += p.mine.sent + p.mine.expected, messages += 2;
   }
   return bytes > messages * places_.relayed && bytes <= messages * kMostBesideFacts;
 }
@@ -180,7 +212,7 @@ Entry RemoteExchange::entry_for(Rank peer) {
 std::optional<Entry> RemoteExchange::hear(const Entry& entry) {
   Pair& p = pair(entry.source);
   if (!p.remote || p.heard) return std::nullopt;
-  if (p.repeats && entry.facts.first != 0 && entry.facts.where == p.theirs.where) return std::nullopt;  // the same
+  if (p.repeats && repeats(entry.facts, p.theirs)) return std::nullopt;  // the same
   p.heard = true;
   p.theirs = entry.facts;
   const bool repeated = end_repeat(p);

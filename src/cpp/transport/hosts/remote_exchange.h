@@ -2,9 +2,9 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -30,10 +30,11 @@ class RemoteExchange {
   // The batch outlives this.
   RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> places, Network& network);
 
+  // What ranks have told before this one began.
+  using Told = std::map<Rank, shm::Head>;
   // Begins with what is repeated, if there is something to repeat, and returns what to tell the other ranks: an entry
-  // for each of the rest. They point into this and the batch. Called before all that follows. Nothing is repeated with
-  // ranks that have told their facts already.
-  std::vector<Entry> begin(const std::vector<Agreements>* agreed, const std::set<Rank>& told);
+  // for each of the rest. They point into this and the batch. Called before all that follows.
+  std::vector<Entry> begin(const std::vector<Agreements>* agreed, const Told& told);
   // Whether this rank tells each of them itself, not through a relay, which would be a detour for messages of this
   // size: they go along.
   bool tells_itself() const { return tells_itself_; }
@@ -90,7 +91,10 @@ class RemoteExchange {
 
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
-  bool prefers_to_tell() const;
+  using Known = std::vector<const Agreement*>;  // by rank: what is repeated with it
+  Known known(const std::vector<Agreements>& agreed, const Told& told) const;
+  bool prefers_to_tell(const Known& known) const;
+  void tell_receivers(Known& known) const;
   Carriage choose(const Pair& pair) const;
   Carriage choose_for_repeats(const Pair& pair) const;
   void repeat(Rank peer, const Agreement& agreement);
