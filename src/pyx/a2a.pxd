@@ -164,6 +164,7 @@ cdef extern from "a2a/communicator.h" nogil:
 cdef extern from *:
     """
     #include <algorithm>
+    #include <array>
     #include <chrono>
     #include <memory>
     #include <optional>
@@ -298,6 +299,36 @@ cdef extern from *:
       }
     }
 
+    // Lists for the length of a call, empty at first, with the memory of those that this thread used last: to allocate
+    // some takes longer than to fill them. A call inside such a call gets memory of its own.
+    class LentCounts {
+     public:
+      LentCounts() { swap(spare()); }
+      ~LentCounts() {
+        for (CountList* list : {&send_counts, &send_displs, &recv_counts, &recv_displs}) list->clear();
+        swap(spare());
+      }
+      LentCounts(const LentCounts&) = delete;
+      LentCounts& operator=(const LentCounts&) = delete;
+
+      CountList send_counts, send_displs, recv_counts, recv_displs;
+
+     private:
+      using Lists = std::array<CountList, 4>;
+
+      static Lists& spare() {
+        thread_local Lists spare;
+        return spare;
+      }
+
+      void swap(Lists& spare) noexcept {
+        send_counts.swap(spare[0]);
+        send_displs.swap(spare[1]);
+        recv_counts.swap(spare[2]);
+        recv_displs.swap(spare[3]);
+      }
+    };
+
     // Programs call with the same counts again and again, so each thread keeps the plan that it made last.
     inline PlanPtr plan_alltoallv(int rank, int size, size_t row_bytes, const CountList& send_counts,
                                   const CountList& send_displs, size_t send_rows, const CountList& recv_counts,
@@ -407,6 +438,12 @@ cdef extern from *:
     cbool wait_briefly "a2a_py::wait_briefly"(CppWork&) except +raise_current nogil
     cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
     cbool let_go "a2a_py::let_go"(CppWork&) nogil
+
+    cdef cppclass LentCounts "a2a_py::LentCounts":
+        CountList send_counts
+        CountList send_displs
+        CountList recv_counts
+        CountList recv_displs
 
     PlanPtr cpp_plan_alltoallv "a2a_py::plan_alltoallv"(
         int, int, size_t, const CountList&, const CountList&, size_t, const CountList&, const CountList&, size_t

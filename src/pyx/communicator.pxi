@@ -57,7 +57,7 @@ cdef class Communicator(_Endpoint):
                                         recv_displs, async_op, self.latest)
         except BaseException as error:
             raise self.refused(x.call, error)
-        return self.launch(x, async_op, tensors, recv, None)
+        return self.launch(x, async_op, tensors, recv, None, send)
 
     def alltoall(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
         """Equal parts: dim 0 of both tensors is divided into ``size`` pieces."""

@@ -69,20 +69,24 @@ cdef class _Endpoint:
             if self.depth == 0:
                 self.caller = 0
 
-    cdef object launch(self, Exchange& x, bint async_op, object tensors, object output, object convert):
-        """Start the operation, then wait for it or return its Work."""
+    cdef object launch(self, Exchange& x, bint async_op, object tensors, object output, object convert,
+                       object sent=None):
+        """Start the operation, then wait for it or return its Work. ``tensors`` hold the memory until it is over; None:
+        ``sent`` and ``output`` do, of which few operations need a pair."""
         self.enter(x.call.op)
         try:
-            return self.run(x, async_op, tensors, output, convert)
+            return self.run(x, async_op, tensors, output, convert, sent)
         finally:
             self.leave()
 
-    cdef object run(self, Exchange& x, bint async_op, object tensors, object output, object convert):
+    cdef object run(self, Exchange& x, bint async_op, object tensors, object output, object convert, object sent):
         cdef CommPtr comm = self.live()
         cdef shared_ptr[CppWork] work
         cdef When never
         cdef cbool done = False
         x.call.asynchronous = async_op
+        if tensors is None and (async_op or x.call.memory != Memory.host):
+            tensors = sent, output
         if x.call.memory != Memory.host:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
         if self.flights:
@@ -104,7 +108,7 @@ cdef class _Endpoint:
                 finish(work, never)
         except BaseException:  # of an operation that goes on, or failed while a network has its memory
             if work.get() != NULL:
-                self.keep(work, tensors)
+                self.keep(work, (sent, output) if tensors is None else tensors)
             raise
         if not async_op:
             return None

@@ -18,25 +18,26 @@ cdef object view_pair(Exchange& x, object send, str send_name, object recv, str 
 cdef object prepare_alltoallv(Exchange& x, int rank, int size, object send, object send_counts, object recv,
                               object recv_counts, object send_displs, object recv_displs, bint keep,
                               _LatestPair latest):
+    """Returns None where the tensors themselves hold the memory."""
     cdef View sent, received
-    cdef CountList to, to_at, from_, from_at
-    if latest.view(x, send, recv, &sent, &received):
-        tensors = send, recv
-    else:
+    cdef LentCounts lent
+    tensors = None
+    if not latest.view(x, send, recv, &sent, &received):
         tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
         require_rows(&sent, "send", &received, "recv")
         latest.remember(x.call, send, &sent, recv, &received)
-    parse_rank_counts(send_counts, "send_counts", size, to)
-    parse_rank_counts(recv_counts, "recv_counts", size, from_)
-    parse_displs(send_displs, "send_displs", size, to_at)
-    parse_displs(recv_displs, "recv_displs", size, from_at)
-    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, to, to_at, sent.rows, from_, from_at, received.rows)
+    parse_rank_counts(send_counts, "send_counts", size, lent.send_counts)
+    parse_rank_counts(recv_counts, "recv_counts", size, lent.recv_counts)
+    parse_displs(send_displs, "send_displs", size, lent.send_displs)
+    parse_displs(recv_displs, "recv_displs", size, lent.recv_displs)
+    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, lent.send_counts, lent.send_displs, sent.rows,
+                                lent.recv_counts, lent.recv_displs, received.rows)
     return tensors
 
 
 cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, object recv, bint keep):
     cdef View sent, received
-    cdef CountList counts, packed
+    cdef LentCounts lent
     tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
     require_rows(&sent, "send", &received, "recv")
     if sent.rows != received.rows:
@@ -44,8 +45,9 @@ cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, objec
                                    f"tensors")
     if sent.rows % size != 0:
         raise InvalidArgumentError(f"send has {sent.rows} rows, which {size} ranks cannot share equally")
-    counts.assign(size, sent.rows // size)
-    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, counts, packed, sent.rows, counts, packed, received.rows)
+    lent.send_counts.assign(size, sent.rows // size)
+    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, lent.send_counts, lent.send_displs, sent.rows,
+                                lent.send_counts, lent.send_displs, received.rows)
     return tensors
 
 

@@ -44,16 +44,17 @@ cdef class Plan:
             tensors = self.prepare(x, send, recv, async_op, stream, timeout)
         except BaseException as error:
             raise self.comm.refused(self.template.call, error)
-        return self.comm.launch(x, async_op, tensors, recv, None)
+        return self.comm.launch(x, async_op, tensors, recv, None, send)
 
     cdef object prepare(self, Exchange& x, object send, object recv, bint keep, object stream, object timeout):
+        """What holds the memory; None: the tensors themselves."""
         cdef View sent, received
         x.plan = self.template.plan
         x.call = self.template.call
         x.call.stream.handle = NULL
         parse_call(&x.call, x.call.op, stream, timeout)
         if self.latest.view(x, send, recv, &sent, &received):
-            return send, recv
+            return None
         tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
         if x.call.memory != self.template.call.memory:
             raise InvalidArgumentError(f"send and recv are in {place_of(&sent, 'send')} memory, but plan {self.number} "

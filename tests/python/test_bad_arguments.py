@@ -236,3 +236,21 @@ def test_stream_handle_too_large() -> None:
     comm = a2a.init(0, 1)
     with pytest.raises(a2a.InvalidArgumentError):
         comm.alltoall(np.zeros(2), np.zeros(2), stream=2**64)
+
+
+def test_counts_that_call() -> None:
+    """Each call has counts of its own, also one that is made while another one asks for its counts."""
+    comm = a2a.init(0, 1)
+    inner, outer = np.zeros(4), np.zeros(8)
+
+    class Calling:
+        def __init__(self, count: int) -> None:
+            self.count = count
+
+        def __index__(self) -> int:
+            comm.alltoallv(np.arange(4.0), [3], inner, [3], [1], [0])
+            return self.count
+
+    comm.alltoallv(np.arange(8.0), [Calling(5)], outer, [Calling(5)], [Calling(2)], [Calling(1)])
+    assert inner.tolist() == [1, 2, 3, 0]
+    assert outer.tolist() == [0, 2, 3, 4, 5, 6, 0, 0]

@@ -400,6 +400,39 @@ def test_ctrl_c(name: str, pair: Pool) -> None:
     assert statistics.median(np.subtract(raised, sent)) < 0.1
 
 
+def interrupted(comm: a2a.Communicator) -> list[weakref.ref[Any]]:
+    """Calls with arrays of its own, like those of an earlier call, and is interrupted."""
+    send, recv = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    with pytest.raises(KeyboardInterrupt):
+        comm.alltoallv(send, [1, 1], recv, [1, 1])
+    return [weakref.ref(send), weakref.ref(recv)]
+
+
+def run_interrupt_and_leave(comm: a2a.Communicator) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    pids = [int(text) for text in comm.allgather_bytes(str(os.getpid()).encode())]
+    buffers = np.zeros((2, 2), np.int64)
+    comm.alltoallv(buffers[0], [1, 1], buffers[1], [1, 1])
+    with side_of(comm) as side:
+        if comm.rank == 0:
+            watched = interrupted(comm)
+            gc.collect()
+            assert all(ref() is not None for ref in watched)
+            side.barrier()
+        else:
+            time.sleep(0.1)
+            os.kill(pids[0], signal.SIGINT)
+            side.barrier()
+            comm.alltoallv(buffers[0], [1, 1], buffers[1], [1, 1])
+        comm.barrier()
+        comm.alltoallv(buffers[0], [1, 1], buffers[1], [1, 1])
+        assert comm.rank == 1 or [ref() for ref in watched] == [None, None]
+
+
+def test_ctrl_c_leaves_the_memory_to_the_operation(pair: Pool) -> None:
+    pair.run(run_interrupt_and_leave)
+
+
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Pool]:
     with Pool(2) as pool:

@@ -25,7 +25,7 @@ struct alignas(kCacheLine) Pair {
   // What every operation needs comes first, in three cache lines.
   Out out = Out::settled;
   In in = In::awaited;
-  Head mine{};         // the facts, as in this rank's line
+  Head mine{};         // this rank's line: the facts, and how the bytes travel once that was decided
   Head theirs{};       // the peer's line, once it was seen
   size_t in_left = 0;  // bytes still to come
   Cursor source;       // what is left to stage of the sends
@@ -108,7 +108,7 @@ class Exchange final : public Work {
   void copy_for_all(Membership& m);
   void offer(Membership& m, Rank peer);
   Kind choose_kind(Membership& m, Rank peer) const;
-  void describe_source(Membership& m, Rank peer, Kind kind, Head& head);
+  void describe_source(Membership& m, Rank peer, Kind kind);
   bool stage(Membership& m, Rank peer);
   bool has_free_chunk(Membership& m, Rank peer);
   std::optional<uint8_t> stage_chunk(Membership& m, Rank peer);
@@ -117,7 +117,7 @@ class Exchange final : public Work {
   void share_out(Membership& m, Rank peer);
 
   bool receive(Membership& m);
-  bool receive(Membership& m, Rank peer);
+  bool take(Membership& m, Rank peer);
   bool open(Membership& m, Rank peer);
   void begin_pull(Membership& m, Rank peer, Kind kind);
   void begin_taking(Membership& m, Rank peer);

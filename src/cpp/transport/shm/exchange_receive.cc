@@ -37,26 +37,27 @@ class ReadingGuard {
 // Takes what has come from any peer. Returns whether anything moved. One peer's memory after the other's: who was read
 // can go on.
 bool Exchange::receive(Membership& m) {
-  const uint64_t n = number();
   bool moved = false, pulling = false;
   std::erase_if(awaited_, [&](Rank peer) {
-    Pair& p = pair(peer);
+    const Pair& p = pair(peer);
     if (p.in == Pair::In::pulling && pulling) return false;
-    if (p.in == Pair::In::awaited && !is_published(m.peer(peer).block.line(n, rank_), n)) return false;
-    moved |= receive(m, peer);
+    if (p.in == Pair::In::awaited) {
+      if (!open(m, peer)) return false;
+      moved = true;
+    }
+    if (p.in != Pair::In::arrived) moved |= take(m, peer);
     pulling |= p.in == Pair::In::pulling;
     return p.in == Pair::In::arrived;
   });
   return moved;
 }
 
-bool Exchange::receive(Membership& m, Rank peer) {
+// Takes what is there of a peer's bytes, once its line was seen. Returns whether anything was.
+bool Exchange::take(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   const size_t before = p.in_left;
-  const bool opened = p.in == Pair::In::awaited && open(m, peer);
-  if (p.in == Pair::In::streaming) take_chunks(m, peer);
-  if (p.in == Pair::In::pulling) pull(m, peer);
-  return opened || p.in_left != before || p.in == Pair::In::arrived;
+  p.in == Pair::In::streaming ? take_chunks(m, peer) : pull(m, peer);
+  return p.in_left != before || p.in == Pair::In::arrived;
 }
 
 // Looks for the peer's line and, if it is there, compares the facts and prepares to take the bytes.

@@ -142,11 +142,10 @@ void Exchange::offer(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   Line& line = m.block().line(n, peer);
   const Kind kind = choose_kind(m, peer);
-  Head head = p.mine;
-  head.kind = static_cast<uint8_t>(kind);
-  head.backlog = static_cast<uint8_t>(backlog(m.block().words(), n) | (batch_.remark ? kRemark : 0));
-  if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind, head);
-  std::memcpy(&line.head, &head, sizeof(head));
+  p.mine.kind = static_cast<uint8_t>(kind);
+  p.mine.backlog = static_cast<uint8_t>(backlog(m.block().words(), n) | (batch_.remark ? kRemark : 0));
+  if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind);
+  std::memcpy(&line.head, &p.mine, sizeof(Head));
   if (kind == Kind::inlined) gather(p.source, const_cast<std::byte*>(inline_payload(line)), p.mine.sent);
   faultpoint("publish");
   publish(line, n);
@@ -169,8 +168,9 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.
-void Exchange::describe_source(Membership& m, Rank peer, Kind kind, Head& head) {
+void Exchange::describe_source(Membership& m, Rank peer, Kind kind) {
   Pair& p = pair(peer);
+  Head& head = p.mine;
   if (kind == Kind::staged) {
     Chunks& chunks = m.chunks_to_fill(peer);
     head.where = m.progress().host().common().offset(chunks.share());

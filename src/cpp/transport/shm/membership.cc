@@ -98,7 +98,8 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> prog
                        std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
                        std::vector<Rank> names)
     : rank_(rank),
-      block_(block.get(), static_cast<int>(neighbours.size())),
+      size_(static_cast<int>(neighbours.size())),
+      block_(block.get(), size_),
       progress_(std::move(progress)),
       surroundings_(surroundings),
       thresholds_(surroundings),

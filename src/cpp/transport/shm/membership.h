@@ -44,7 +44,7 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   Rank rank() const { return rank_; }
-  int size() const { return static_cast<int>(peers_.size()); }
+  int size() const { return size_; }
   // What messages call a rank: where a group has ranks on other hosts, too, its number in all of it.
   Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
   Peer& peer(Rank rank) { return peers_[static_cast<size_t>(rank)]; }
@@ -109,6 +109,7 @@ class Membership {
   uint32_t my_mark() const { return static_cast<uint32_t>(rank_) + 1; }
 
   Rank rank_;
+  int size_;
   Block block_;
   std::shared_ptr<Progress> progress_;
   Surroundings surroundings_;
