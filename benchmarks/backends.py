@@ -43,10 +43,10 @@ class Backend(ABC):
             self.close()
 
 
-class Barrier(Backend):
-    """No library: what is timed is the worker's own barrier, for orientation."""
+class Bare(Backend):
+    """No library: what is timed is what no exchange can do without, for orientation."""
 
-    version = "the harness's own barrier, called from Python"
+    version = "a word for each peer and one from each, called from Python"
     delivers = False
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Barrier(Backend):
         self.size = int(os.environ["WORLD_SIZE"])
 
     def prepare(self, case: Case, send: Words, recv: Words) -> Call:
-        raise NotImplementedError("a barrier delivers nothing")
+        raise NotImplementedError("nothing is delivered")
 
 
 class Mpi(Backend):
@@ -208,6 +208,6 @@ def make_backend(name: str) -> Backend:
         "a2a": A2a,
         "a2a-plan": PlannedA2a,
         "a2a-shared": SharedA2a,
-        "barrier": Barrier,
+        "bare": Bare,
     }
     return kinds[name]()

@@ -120,14 +120,14 @@ def own(backend: str) -> Callable[[Path], Contender]:
     return make
 
 
-def barrier(cache: Path) -> Contender:
-    """Not a library but a reference: the harness's own barrier."""
+def bare(cache: Path) -> Contender:
+    """Not a library but a reference: the least that an exchange of small messages can take."""
 
     def processes(ranks: int) -> list[Process]:
         env = clean_environment() | {"WORLD_SIZE": str(ranks)}
-        return [Process([sys.executable, WORKER, "barrier"], env | {"RANK": str(rank)}) for rank in range(ranks)]
+        return [Process([sys.executable, WORKER, "bare"], env | {"RANK": str(rank)}) for rank in range(ranks)]
 
-    return Contender("barrier", False, processes)
+    return Contender("bare", False, processes)
 
 
 MAKERS: dict[str, Callable[[Path], Contender]] = {
@@ -138,5 +138,5 @@ MAKERS: dict[str, Callable[[Path], Contender]] = {
     "mpich": mpich,
     "impi": intel_mpi,
     "gloo": gloo,
-    "barrier": barrier,
+    "bare": bare,
 }

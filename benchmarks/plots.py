@@ -10,7 +10,7 @@ from typing import Any
 
 from cases import Case
 from report import size_text
-from results import BARRIER, FLOOR, Point, Results
+from results import BARE, FLOOR, Point, Results
 
 _MIN_RANKS = 3  # So many numbers of ranks make a curve.
 # The same for a contender in all pictures; a2a's own stand out.
@@ -23,7 +23,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "impi": {"color": "#4c956c", "marker": "<"},
     "gloo": {"color": "#8d6e63", "marker": ">"},
     FLOOR: {"color": "black", "linestyle": "--"},
-    BARRIER: {"color": "grey", "linestyle": ":"},
+    BARE: {"color": "grey", "linestyle": ":"},
 }
 
 
@@ -93,7 +93,7 @@ def _draw_sizes(results: Results, cases: list[Case], figure: Any) -> None:
     sizes = [case.size for case in cases]
     for name, points in _lines(results, cases):
         _latency(latency, [point.size for point in points], points, name)
-        if name != BARRIER:
+        if name != BARE:
             rates = [point.case.busbw(point.time_us) for point in points]
             busbw.plot([point.size for point in points], rates, label=name, markersize=4, **_style(name))
     if results.line_us is not None:

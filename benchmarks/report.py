@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cases import Case
-from results import ABOVE_FLOOR_US, BARRIER, FLOOR, GLOO, SHARED, Point, Results, ratio
+from results import ABOVE_FLOOR_US, BARE, FLOOR, GLOO, SHARED, Point, Results, ratio
 
 _QUIET_PERCENT = 10.0
 _LEGEND = (
@@ -56,7 +56,7 @@ def _row(point: Point, base: Point | None) -> str:
     case = point.case
     against = str(ratio(point, base)) if base and base.samples and base is not point else ""
     rates = f"{case.algbw(point.time_us):>8.2f} {case.busbw(point.time_us):>8.2f} {point.wrong:>6}"
-    if point.contender == BARRIER:
+    if point.contender == BARE:
         rates = f"{'-':>8} {'-':>8} {'-':>6}"
     return f"{name} {time_text(point.time_us):>10} {spread:>19} {rates} {against:>18}" + (
         f"  (then failed: {point.failure.splitlines()[0]})" if point.failure else ""
@@ -89,12 +89,15 @@ def _comparisons(results: Results, cases: list[Case]) -> list[list[str]]:
 
 
 def _comparison(results: Results, case: Case) -> dict[str, str]:
-    """By column: which MPI is the best, its and Gloo's time over a2a's, and how near a2a comes to the floor."""
+    """By column: which MPI is the best, its and Gloo's time over a2a's, what it would be over the least that an exchange
+    takes, and how near a2a comes to the floor."""
     cells = {}
     if best := results.best_mpi(case):
         cells["best MPI"] = f"{best.contender} {time_text(best.time_us)}"
     for against in results.ratios(case):
         cells[f"{GLOO if against.slow == GLOO else 'MPI'} / {against.fast}"] = str(against)
+    if best and (bare := results.point(case, BARE)):
+        cells[f"MPI / {BARE}"] = str(ratio(best, bare))
     if floor := results.point(case, FLOOR):
         cells[FLOOR] = time_text(floor.time_us)
     if above := results.above_floor(case):
@@ -136,7 +139,7 @@ def markdown(results: Results) -> str:
 def _table(results: Results, op: str, ranks: int) -> str:
     cases = [case for case in results.cases() if (case.op, case.ranks) == (op, ranks)]
     # The floor stands among the comparisons.
-    names = sorted((name for name in results.contenders() if name != FLOOR), key=lambda name: name != BARRIER)
+    names = sorted((name for name in results.contenders() if name != FLOOR), key=lambda name: name != BARE)
     heads, *comparisons = _comparisons(results, cases)
     lines = [["per pair", *names, *heads]]
     lines.append(["---:"] * len(lines[0]))

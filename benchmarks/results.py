@@ -17,12 +17,12 @@ import numpy.typing as npt
 from cases import Case
 
 FLOOR = "floor"
-BARRIER = "barrier"
+BARE = "bare"
 GLOO = "gloo"
 SHARED = "a2a-shared"
 ABOVE_FLOOR_US = 2.0
 """What an exchange on shared tensors is granted beyond the floor's copies: telling each other that they are there."""
-REFERENCES = (FLOOR, BARRIER)
+REFERENCES = (FLOOR, BARE)
 """What is measured for orientation and moves no message."""
 
 
