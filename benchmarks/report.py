@@ -89,8 +89,8 @@ def _comparisons(results: Results, cases: list[Case]) -> list[list[str]]:
 
 
 def _comparison(results: Results, case: Case) -> dict[str, str]:
-    """By column: which MPI is the best, its and Gloo's time over a2a's, what it would be over the least that an exchange
-    takes, and how near a2a comes to the floor."""
+    """By column: which MPI is the best, its and Gloo's time over a2a's, its time over the least that an exchange takes,
+    and how near a2a comes to the floor."""
     cells = {}
     if best := results.best_mpi(case):
         cells["best MPI"] = f"{best.contender} {time_text(best.time_us)}"

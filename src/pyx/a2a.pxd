@@ -169,7 +169,6 @@ cdef extern from *:
     #include <memory>
     #include <optional>
     #include <string>
-    #include <tuple>
     #include <vector>
 
     #include "a2a/communicator.h"
@@ -299,52 +298,54 @@ cdef extern from *:
       }
     }
 
-    // Lists for the length of a call, empty at first, with the memory of those that this thread used last: to allocate
-    // some takes longer than to fill them. A call inside such a call gets memory of its own.
-    class LentCounts {
+    // The counts and displacements of one call, empty at first, and the plan that comes of them. Programs call with the
+    // same ones again and again: each thread keeps the memory of the last ones, and the last plan. A call inside such a
+    // call gets memory of its own.
+    class CallCounts {
      public:
-      LentCounts() { swap(spare()); }
-      ~LentCounts() {
-        for (CountList* list : {&send_counts, &send_displs, &recv_counts, &recv_displs}) list->clear();
-        swap(spare());
+      CallCounts() : thread_(this_thread()) { lists_.swap(thread_.spare); }
+      ~CallCounts() {
+        for (CountList& list : lists_) list.clear();
+        lists_.swap(thread_.spare);
       }
-      LentCounts(const LentCounts&) = delete;
-      LentCounts& operator=(const LentCounts&) = delete;
+      CallCounts(const CallCounts&) = delete;
+      CallCounts& operator=(const CallCounts&) = delete;
 
-      CountList send_counts, send_displs, recv_counts, recv_displs;
+      CountList& to() { return lists_[0]; }
+      CountList& to_displs() { return lists_[1]; }
+      CountList& from() { return lists_[2]; }
+      CountList& from_displs() { return lists_[3]; }
+
+      PlanPtr plan(int rank, int size, size_t row_bytes, size_t send_rows, size_t recv_rows) {
+        const Numbers numbers{static_cast<size_t>(rank), static_cast<size_t>(size), row_bytes, send_rows, recv_rows};
+        if (thread_.plan != nullptr && thread_.numbers == numbers && thread_.lists == lists_) return thread_.plan;
+        auto plan = std::make_shared<const a2a::Plan>(a2a::Plan::alltoallv(
+            rank, size, row_bytes, {to(), to_displs()}, send_rows, {from(), from_displs()}, recv_rows));
+        thread_.plan.reset();
+        thread_.numbers = numbers;
+        thread_.lists = lists_;
+        return thread_.plan = plan;
+      }
 
      private:
       using Lists = std::array<CountList, 4>;
+      using Numbers = std::array<size_t, 5>;
 
-      static Lists& spare() {
-        thread_local Lists spare;
-        return spare;
+      struct Thread {
+        Lists spare;
+        PlanPtr plan;     // of these:
+        Numbers numbers{};
+        Lists lists;
+      };
+
+      static Thread& this_thread() {
+        thread_local Thread thread;
+        return thread;
       }
 
-      void swap(Lists& spare) noexcept {
-        send_counts.swap(spare[0]);
-        send_displs.swap(spare[1]);
-        recv_counts.swap(spare[2]);
-        recv_displs.swap(spare[3]);
-      }
+      Thread& thread_;
+      Lists lists_;
     };
-
-    // Programs call with the same counts again and again, so each thread keeps the plan that it made last.
-    inline PlanPtr plan_alltoallv(int rank, int size, size_t row_bytes, const CountList& send_counts,
-                                  const CountList& send_displs, size_t send_rows, const CountList& recv_counts,
-                                  const CountList& recv_displs, size_t recv_rows) {
-      using Asked = std::tuple<int, int, size_t, size_t, size_t, CountList, CountList, CountList, CountList>;
-      thread_local PlanPtr latest;
-      thread_local Asked made_of;
-      const auto asked = std::tie(rank, size, row_bytes, send_rows, recv_rows, send_counts, recv_counts, send_displs,
-                                  recv_displs);
-      if (latest != nullptr && made_of == asked) return latest;
-      auto plan = std::make_shared<const a2a::Plan>(a2a::Plan::alltoallv(
-          rank, size, row_bytes, {send_counts, send_displs}, send_rows, {recv_counts, recv_displs}, recv_rows));
-      latest.reset();
-      made_of = asked;
-      return latest = plan;
-    }
 
     inline PlanPtr plan_alltoall_list(int rank, int size, const std::vector<size_t>& send_bytes,
                                       const std::vector<size_t>& recv_bytes) {
@@ -439,15 +440,13 @@ cdef extern from *:
     cbool wait_slice "a2a_py::wait_slice"(CppWork&, const When&) except +raise_current nogil
     cbool let_go "a2a_py::let_go"(CppWork&) nogil
 
-    cdef cppclass LentCounts "a2a_py::LentCounts":
-        CountList send_counts
-        CountList send_displs
-        CountList recv_counts
-        CountList recv_displs
+    cdef cppclass CallCounts "a2a_py::CallCounts":
+        CountList& to()
+        CountList& to_displs()
+        CountList& from_ "from"()
+        CountList& from_displs()
+        PlanPtr plan(int, int, size_t, size_t, size_t) except +raise_current
 
-    PlanPtr cpp_plan_alltoallv "a2a_py::plan_alltoallv"(
-        int, int, size_t, const CountList&, const CountList&, size_t, const CountList&, const CountList&, size_t
-    ) except +raise_current
     PlanPtr cpp_plan_alltoall_list "a2a_py::plan_alltoall_list"(
         int, int, const vector[size_t]&, const vector[size_t]&) except +raise_current
     PlanPtr cpp_plan_allgather "a2a_py::plan_allgather"(int, int, size_t) except +raise_current

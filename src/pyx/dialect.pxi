@@ -123,27 +123,27 @@ cdef class Dialect:
     cdef object prepare_alltoall(self, Exchange& x, int rank, int size, object recv, object send, object recv_counts,
                                  object send_counts, bint keep):
         cdef View sent, received
-        cdef CountList to, from_, packed
+        cdef CallCounts counts
         cdef int64_t unit
         receiver = self.output_view(recv, self.recv, keep, &received)
         sender = self.input_view(send, self.send, keep, &sent)
         settle_complex(&sent, &received)
         require_pair(&x.call, &sent, self.send, &received, self.recv)
-        self.divide(&received, self.recv, recv_counts, self.recv_counts, size, from_)
-        self.divide(&sent, self.send, send_counts, self.send_counts, size, to)
+        self.divide(&received, self.recv, recv_counts, self.recv_counts, size, counts.from_())
+        self.divide(&sent, self.send, send_counts, self.send_counts, size, counts.to())
         unit = sent.row_bytes
         if received.row_bytes != unit:  # Then rows mean two things, and elements are what both sides count in.
             unit = sent.dtype.bits * sent.dtype.lanes // 8
-            scale(to, sent.row_bytes // unit)
-            scale(from_, received.row_bytes // unit)
+            scale(counts.to(), sent.row_bytes // unit)
+            scale(counts.from_(), received.row_bytes // unit)
         elif unit == 0:  # however many rows of nothing there are, they are the same
-            scale(to, 0)
-            scale(from_, 0)
-        if to[rank] != from_[rank]:
-            raise self.counts_error(f"{self.send} has {to[rank] * unit} bytes for this rank itself, but {self.recv} "
-                                    f"expects {from_[rank] * unit}")
+            scale(counts.to(), 0)
+            scale(counts.from_(), 0)
+        if counts.to()[rank] != counts.from_()[rank]:
+            raise self.counts_error(f"{self.send} has {counts.to()[rank] * unit} bytes for this rank itself, but "
+                                    f"{self.recv} expects {counts.from_()[rank] * unit}")
         x.send, x.recv, x.call.unit_bytes = sent.data, received.data, unit
-        x.plan = cpp_plan_alltoallv(rank, size, unit, to, packed, total_of(to, ""), from_, packed, total_of(from_, ""))
+        x.plan = counts.plan(rank, size, unit, total_of(counts.to(), ""), total_of(counts.from_(), ""))
         return sender, receiver
 
     cdef int divide(self, const View* view, str name, object given, str counts_name, int size,

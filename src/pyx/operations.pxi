@@ -20,24 +20,23 @@ cdef object prepare_alltoallv(Exchange& x, int rank, int size, object send, obje
                               _LatestPair latest):
     """Returns None where the tensors themselves hold the memory."""
     cdef View sent, received
-    cdef LentCounts lent
+    cdef CallCounts counts
     tensors = None
     if not latest.view(x, send, recv, &sent, &received):
         tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
         require_rows(&sent, "send", &received, "recv")
         latest.remember(x.call, send, &sent, recv, &received)
-    parse_rank_counts(send_counts, "send_counts", size, lent.send_counts)
-    parse_rank_counts(recv_counts, "recv_counts", size, lent.recv_counts)
-    parse_displs(send_displs, "send_displs", size, lent.send_displs)
-    parse_displs(recv_displs, "recv_displs", size, lent.recv_displs)
-    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, lent.send_counts, lent.send_displs, sent.rows,
-                                lent.recv_counts, lent.recv_displs, received.rows)
+    parse_rank_counts(send_counts, "send_counts", size, counts.to())
+    parse_rank_counts(recv_counts, "recv_counts", size, counts.from_())
+    parse_displs(send_displs, "send_displs", size, counts.to_displs())
+    parse_displs(recv_displs, "recv_displs", size, counts.from_displs())
+    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
     return tensors
 
 
 cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, object recv, bint keep):
     cdef View sent, received
-    cdef LentCounts lent
+    cdef CallCounts counts
     tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
     require_rows(&sent, "send", &received, "recv")
     if sent.rows != received.rows:
@@ -45,9 +44,9 @@ cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, objec
                                    f"tensors")
     if sent.rows % size != 0:
         raise InvalidArgumentError(f"send has {sent.rows} rows, which {size} ranks cannot share equally")
-    lent.send_counts.assign(size, sent.rows // size)
-    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, lent.send_counts, lent.send_displs, sent.rows,
-                                lent.send_counts, lent.send_displs, received.rows)
+    counts.to().assign(size, sent.rows // size)
+    counts.from_().assign(size, sent.rows // size)
+    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
     return tensors
 
 
@@ -192,18 +191,19 @@ cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object 
 cdef object prepare_counts(Exchange& x, int rank, int size, object send, object send_counts):
     """The first half of exchange(): every rank tells every other how many rows it will send. Returns both arrays."""
     cdef View view
-    cdef CountList counts
+    cdef CallCounts counts
     view_of(send, "send", False, False, &view)
     require_contiguous(&view, "send")
     if view.ndim == 0:
         raise InvalidArgumentError("send is 0-d and has no rows; pass a tensor with at least one dimension")
-    parse_rank_counts(send_counts, "send_counts", size, counts)
+    parse_rank_counts(send_counts, "send_counts", size, counts.to())
     memory_of(&view, "send")  # a kind that some transport serves
     # The plan that is not run: it checks what this rank sends before any peer is told.
-    cpp_plan_alltoallv(rank, size, view.row_bytes, counts, CountList(), view.rows, counts, CountList(), view.rows)
+    counts.from_().assign(counts.to().begin(), counts.to().end())
+    counts.plan(rank, size, view.row_bytes, view.rows, view.rows)
     given, wanted = np.empty(size, np.int64), np.empty(size, np.int64)
     tensors = prepare_alltoall(x, rank, size, given, wanted, True)
-    memcpy(<void*> x.send, counts.data(), size * sizeof(int64_t))
+    memcpy(<void*> x.send, counts.to().data(), size * sizeof(int64_t))
     set_call_dtype(&x.call, &view)  # so that ranks with different dtypes disagree here, before they allocate
     x.call.unit_bytes = sizeof(int64_t)
     return tensors
@@ -212,13 +212,13 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
 cdef object prepare_exchange(Exchange& x, int rank, int size, object send, object given, object wanted):
     """The second half of exchange(). Returns (output, tensors)."""
     cdef View sent, received
-    cdef CountList to, packed, from_
+    cdef CallCounts counts
     holder = view_of(send, "send", False, False, &sent, x.call.stream.handle)
     require_contiguous(&sent, "send")
-    append_tensor(given, "send_counts", to)
-    append_tensor(wanted, "recv_counts", from_)
-    total = total_of(from_, "recv_counts")
-    x.plan = cpp_plan_alltoallv(rank, size, sent.row_bytes, to, packed, sent.rows, from_, packed, total)
+    append_tensor(given, "send_counts", counts.to())
+    append_tensor(wanted, "recv_counts", counts.from_())
+    total = total_of(counts.from_(), "recv_counts")
+    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, total)
     recv = allocate_like(send, &sent, total)
     receiver = view_of(recv, "recv", True, False, &received, stream_of(&x.call, &sent))
     require_pair(&x.call, &sent, "send", &received, "recv")
