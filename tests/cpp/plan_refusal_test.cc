@@ -67,13 +67,13 @@ TEST("negative values are refused") {
 
 TEST("a segment that leaves its buffer is refused") {
   const Side good{{0, 40, 0}, {}};
-  REFUSED("rank 2: recv_counts[1] = 40 at displacement 96 leaves a buffer of 128 elements",
+  REFUSED("rank 2: recv_counts[1] = 40 at displacement 96 leaves a buffer of 128, each of 8 bytes",
           alltoallv(2, 3, good, {{0, 40, 0}, {0, 96, 0}}));
-  REFUSED("rank 2: send_counts[2] = 9 at displacement 120 leaves a buffer of 128 elements",
+  REFUSED("rank 2: send_counts[2] = 9 at displacement 120 leaves a buffer of 128, each of 8 bytes",
           alltoallv(2, 3, {{60, 60, 9}, {}}, good));
-  REFUSED("rank 0: send_counts[0] = 1 at displacement 9223372036854775807 leaves a buffer of 128 elements",
+  REFUSED("rank 0: send_counts[0] = 1 at displacement 9223372036854775807 leaves a buffer of 128, each of 8 bytes",
           alltoallv(0, 1, {{1}, {kMax}}, {{1}, {}}));
-  REFUSED("rank 1: send_counts[1] = 9223372036854775807 at displacement 5 leaves a buffer of 128 elements",
+  REFUSED("rank 1: send_counts[1] = 9223372036854775807 at displacement 5 leaves a buffer of 128, each of 8 bytes",
           alltoallv(1, 2, {{5, kMax}, {}}, {{5, 5}, {}}));
   CHECK_EQ(alltoallv(2, 3, good, {{0, 40, 0}, {0, 88, 0}}).recv_extents()[0], 128 * 8);
   CHECK_EQ(alltoallv(2, 3, good, {{0, 40, 0}, {kMax, 88, kMax}}).recvs().size(), 1);  // no elements lie nowhere

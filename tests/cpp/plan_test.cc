@@ -363,7 +363,7 @@ TEST("elements of no bytes need no segments") {
   CHECK(plan.sends().empty() && plan.recvs().empty());
   CHECK_EQ(plan.recv_extents()[0], 0);
   CHECK(Plan::global_scatter(0, 2, 0, counts, counts).sends().empty());
-  CHECK_THROWS(Code::invalid_argument, "leaves a buffer of 6 elements",
+  CHECK_THROWS(Code::invalid_argument, "leaves a buffer of 6, each of 0 bytes",
                Plan::alltoallv(0, 2, 0, {counts}, 6, {counts}, 7));
 }
 

@@ -110,7 +110,7 @@ def disagree_with_chunks_under_way(rank: int, job: str, rounds: int) -> None:
     """Both fill all chunks of the pair before they find out. What one of them sends next is more than those."""
     use_path("staged")
     comm = connect(rank, 2, job)
-    rows, peer = 60_000, 1 - rank
+    rows, peer = 120_000, 1 - rank
     send, recv = np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint64)
     for number in range(rounds):
         counts = [0, 0]

@@ -178,7 +178,9 @@ def test_barrier(pool: Pool) -> None:
 # Around every size at which the transport takes another path or another chunk, and some that are many chunks.
 KIB, MIB = 1 << 10, 1 << 20
 EDGES = [
-    edge + off for edge in (0, 16, 80, 4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, MIB) for off in (-1, 0, 1)
+    edge + off
+    for edge in (0, 16, 80, 4 * KIB, 16 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB)
+    for off in (-1, 0, 1)
 ]
 SIZES = [size for size in EDGES if size >= 0] + [3 * MIB + 7]
 

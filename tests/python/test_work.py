@@ -397,7 +397,8 @@ def run_interrupts(comm: a2a.Communicator, name: str, count: int) -> list[float]
 @pytest.mark.parametrize("name", INTERRUPTED)
 def test_ctrl_c(name: str, pair: Pool) -> None:
     raised, sent = pair.run(run_interrupts, name, 5)
-    assert statistics.median(np.subtract(raised, sent)) < 0.1
+    # At once where there is a CPU. Beside another test, with ten ranks for each CPU, it took a fifth of a second.
+    assert statistics.median(np.subtract(raised, sent)) < 0.5
 
 
 def interrupted(comm: a2a.Communicator) -> list[weakref.ref[Any]]:

@@ -109,7 +109,7 @@ struct Side {
 
   [[noreturn]] void refuse_outside(Rank peer, size_t count, size_t displ) const {
     refuse(rank, name, "_counts[", peer, "] = ", count, " at displacement ", displ, " leaves a buffer of ", elems,
-           " elements");
+           ", each of ", elem_bytes, " bytes");  // elements, or rows of a tensor
   }
 
   [[noreturn]] void refuse_overlap(Rank a, Rank b) const {

@@ -17,7 +17,7 @@ namespace a2a::shm {
 namespace {
 
 constexpr size_t kMostCalibrated = size_t{1} << 20;
-constexpr size_t kChunks = size_t{512} << 10, kChunk = size_t{32} << 10;  // those of two ranks
+constexpr size_t kChunks = size_t{512} << 10, kChunk = size_t{32} << 10;  // which stay in the caches
 constexpr size_t kInPage = 16;  // where large arrays begin: behind what malloc() notes
 
 // Private memory as arrays have it. Not from malloc(), which would treat the program's own large blocks differently
