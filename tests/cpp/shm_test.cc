@@ -160,7 +160,7 @@ struct Ends {
     if (chunks[to].taken() == count_of(pipes[1 - to].handed)) return false;
     const uint8_t chunk = listed(pipes[1 - to].handed, chunks[to].taken());
     CHECK(chunks[to].is_theirs(chunk));
-    chunks[to].take(chunk);
+    chunks[to].take(chunk, 100);
     return true;
   }
   void share_out(int end) { CHECK(chunks[end].give_back_surplus(pipes[1 - end].returned, pipes[end].returned)); }
@@ -198,6 +198,20 @@ TEST("whoever has nothing in its way can always fill a chunk, whatever went to a
       ends.share_out(1);
     }
   }
+}
+
+TEST("a rank knows how much of a chunk it has read since the chunk is its own") {
+  Ends ends(2);
+  ends.bring(0);
+  ends.bring(1);
+  const auto newest = [&](int end) { return ends.chunks[end].next(Chunks::Reuse::newest); };
+  CHECK_EQ(ends.chunks[0].read(newest(0)), 0);
+  const uint8_t chunk = newest(0);
+  CHECK(ends.hand(0, Chunks::Reuse::newest) && ends.take(1));
+  CHECK(newest(1) == chunk && ends.chunks[1].read(chunk) == 100 && ends.chunks[0].read(chunk) == 0);
+  ends.share_out(1);  // it has one more than it has brought: the peer gets it back, and has read nothing of it
+  CHECK(ends.chunks[0].collect(ends.pipes[1].returned));
+  CHECK(newest(0) == chunk && ends.chunks[0].read(chunk) == 0 && ends.chunks[1].read(chunk) == 0);
 }
 
 TEST("chunks that cannot be the peer's are nonsense") {
@@ -315,6 +329,12 @@ TEST("a threshold of the environment is the one that holds, and must be a number
     const Variable cma("A2A_SHM_CMA_MIN", wrong);
     CHECK_THROWS(Code::invalid_argument, "is not a number of bytes", Thresholds(around));
   }
+}
+
+TEST("lines that have to come back are slow earlier") {
+  StagingStores near, far(StagingStores::kSlowestFar);
+  for (int i = 0; i < 3; ++i) near.took(10240, nanoseconds(1500)), far.took(10240, nanoseconds(1500));
+  CHECK(near.choose() == Stores::cached && far.choose() == Stores::streaming);
 }
 
 TEST("staging goes past the caches after several slow chunks, and comes back") {

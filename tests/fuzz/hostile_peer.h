@@ -108,7 +108,7 @@ class HostilePeer {
     const auto& mine = membership_->block().pipe(kPeer);
     const Chunks& other = membership_->peer(kPeer).chunks;
     if (other.share() != nullptr) chunks_.find(other.share());
-    while (chunks_.taken() < other.handed()) chunks_.take(listed(mine.handed, chunks_.taken()));
+    while (chunks_.taken() < other.handed()) chunks_.take(listed(mine.handed, chunks_.taken()), 0);
     chunks_.collect(mine.returned);
     chunks_.give_back_surplus(mine.returned, block().pipe(kMe).returned);
   }

@@ -40,6 +40,7 @@ uint8_t Chunks::disown(Reuse reuse) {
   const uint8_t chunk = next(reuse);
   reuse == Reuse::oldest ? ++given_ : --gained_;
   owned_ &= ~(uint64_t{1} << chunk);
+  read_[chunk] = 0;
   return chunk;
 }
 
@@ -60,8 +61,9 @@ bool Chunks::is_theirs(uint8_t chunk) const {
   return chunk < all() && (owned_ >> chunk & 1) == 0 && share_of(chunk) != nullptr;
 }
 
-void Chunks::take(uint8_t chunk) {
+void Chunks::take(uint8_t chunk, size_t bytes) {
   own(chunk);
+  read_[chunk] = static_cast<uint32_t>(bytes);
   ++taken_;
   taken_since_ = true;
 }

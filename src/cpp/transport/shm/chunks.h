@@ -45,7 +45,12 @@ class Chunks {
   void find(std::byte* share) { theirs_ = share; }
 
   std::byte* data(uint8_t chunk) const;
+  // How much of a chunk of this rank's it has read since it got it: those lines it has in its cache. The others are
+  // with the peer, who has read them last.
+  size_t read(uint8_t chunk) const { return read_[chunk]; }
+  // For lines that this rank has, and for those that it has to get back.
   StagingStores& stores() { return stores_; }
+  StagingStores& far_stores() { return far_stores_; }
 
   // Takes back what the peer has returned.
   bool collect(const Flow& returned);
@@ -60,8 +65,8 @@ class Chunks {
   uint64_t taken() const { return taken_; }  // how many of the peer's, as handed()
   // Whether a chunk can be the peer's to hand over, and is at hand.
   bool is_theirs(uint8_t chunk) const;
-  // It has been emptied and is this rank's now.
-  void take(uint8_t chunk);
+  // So many bytes of it have been read: it is empty and this rank's now.
+  void take(uint8_t chunk, size_t bytes);
   // The peer takes those before that number back: they belong to operations that the two have given up.
   bool skip_to(uint64_t number);
   // Takes back `count` chunks from that number on, of an operation that the two have given up.
@@ -85,7 +90,8 @@ class Chunks {
   uint64_t owned_ = 0;        // by number, a bit
   bool taken_since_ = false;  // the last time it gave something back
   uint64_t handed_ = 0, taken_ = 0, returned_ = 0, collected_ = 0;
-  StagingStores stores_;
+  std::array<uint32_t, kListed> read_{};  // bytes, by number; 0 for those that are not this rank's
+  StagingStores stores_, far_stores_{StagingStores::kSlowestFar};
 };
 
 }  // namespace a2a::shm

@@ -165,7 +165,7 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
     if (!trades) scatter(p.target, chunks.data(chunk), bytes, stores_);
     faultpoint("copy");
     p.in_left -= bytes;
-    chunks.take(chunk);
+    chunks.take(chunk, bytes);
     if (trades) publish_count(m.block().pipe(peer).handed, chunks.handed());
     share_out(m, peer);
     const bool in_turn = p.out == Pair::Out::streaming && !m.surroundings().oversubscribed();

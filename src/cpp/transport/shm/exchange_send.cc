@@ -29,12 +29,19 @@ bool all_alike(std::span<const Run> sends, size_t ranks) {
   return true;
 }
 
-void fill(StagingStores& stores, Cursor& source, std::byte* chunk, size_t bytes) {
+void store(StagingStores& stores, Cursor& source, std::byte* to, size_t bytes) {
   constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
-  if (bytes < kMeasurable) return gather(source, chunk, bytes);
+  if (bytes < kMeasurable) return gather(source, to, bytes);
   const auto before = StagingStores::Clock::now();
-  gather(source, chunk, bytes, stores.choose());
+  gather(source, to, bytes, stores.choose());
   stores.took(bytes, StagingStores::Clock::now() - before);
+}
+
+// A rank that sends more than it gets stores the rest of a chunk into lines that the peer has read last.
+void fill(Chunks& chunks, Cursor& source, uint8_t chunk, size_t bytes) {
+  const size_t near = std::min(bytes, chunks.read(chunk));
+  if (near > 0) store(chunks.stores(), source, chunks.data(chunk), near);
+  if (near < bytes) store(chunks.far_stores(), source, chunks.data(chunk) + near, bytes - near);
 }
 
 Chunks::Reuse reuse_of_chunks(const Membership& m, size_t bytes) {
@@ -211,7 +218,7 @@ std::optional<uint8_t> Exchange::stage_chunk(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   Chunks& chunks = m.peer(peer).chunks;
   const uint8_t chunk = chunks.next(reuse_of_chunks(m, p.mine.sent));
-  fill(chunks.stores(), p.source, chunks.data(chunk), p.next_out(chunks.shape().bytes));
+  fill(chunks, p.source, chunk, p.next_out(chunks.shape().bytes));
   hand_over(m, peer);
   return chunk;
 }
@@ -222,13 +229,16 @@ bool Exchange::trade_chunks(Membership& m, Rank peer, uint8_t taken) {
   Chunks& chunks = m.peer(peer).chunks;
   const size_t bytes = chunks.shape().bytes;
   if (p.out != Pair::Out::streaming || p.next_out(bytes) < bytes || p.in_left < bytes) return false;
-  if (stores_ != Stores::cached || chunks.stores().choose() != Stores::cached || !has_free_chunk(m, peer)) return false;
+  if (stores_ != Stores::cached || !has_free_chunk(m, peer)) return false;
+  const uint8_t next = chunks.next(reuse_of_chunks(m, p.mine.sent));
+  StagingStores& stores = chunks.read(next) == bytes ? chunks.stores() : chunks.far_stores();
+  if (stores.choose() != Stores::cached) return false;
   const Run full{peer, chunks.data(taken), bytes};
-  const Run empty{peer, chunks.data(chunks.next(reuse_of_chunks(m, p.mine.sent))), bytes};
+  const Run empty{peer, chunks.data(next), bytes};
   Cursor from{{&full, 1}}, to{{&empty, 1}};
   const auto before = StagingStores::Clock::now();
   copy_in_turns(from, p.target, p.source, to, bytes);
-  chunks.stores().took(2 * bytes, StagingStores::Clock::now() - before);
+  stores.took(2 * bytes, StagingStores::Clock::now() - before);
   hand_over(m, peer);
   return true;
 }
