@@ -1,6 +1,5 @@
 // What the Python workers do between the calls that they time, in a shared library: with more ranks than CPUs it keeps
-// other ranks from running, so it has to take little. Each is one foreign call on every rank alike. And the least that
-// any exchange has to do, to be timed in place of one.
+// other ranks from running, so it has to take little. Each is one foreign call on every rank alike.
 #include "barrier.h"
 
 #include <fcntl.h>
@@ -12,30 +11,27 @@
 namespace {
 
 struct Member {
-  bench::Line* lines;  // one for each rank; behind them one for each pair
+  bench::Line* lines;  // one for each rank
   int rank;
   int size;
   uint64_t round;
-  uint64_t exchange;
   bool yield;
   int64_t limit_ns;
-
-  bench::Line& from(int sender, int receiver) const { return lines[size + sender * size + receiver]; }
 };
 
 }  // namespace
 
-// Joins the barrier in `path`, a zero-filled file with a line for each rank and for each pair. Returns null if it
+// Joins the barrier in `path`, a zero-filled file with a line for each rank. Returns null if it
 // cannot be mapped.
 extern "C" void* barrier_join(const char* path, int rank, int size, double limit_s) {
   int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;
-  const size_t bytes = sizeof(bench::Line) * size * (size + 1);
+  const size_t bytes = sizeof(bench::Line) * size;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   if (memory == MAP_FAILED) return nullptr;
   auto* lines = static_cast<bench::Line*>(memory);
-  return new Member{lines, rank, size, 0, 0, bench::more_ranks_than_cpus(size), static_cast<int64_t>(limit_s * 1e9)};
+  return new Member{lines, rank, size, 0, bench::more_ranks_than_cpus(size), static_cast<int64_t>(limit_s * 1e9)};
 }
 
 // 1 when all ranks have met, 2 when rank 0 came with `enough`, 0 when the limit has passed.
@@ -45,19 +41,6 @@ extern "C" int barrier_meet(void* member, int enough) {
   if (enough) bench::make_last(m->lines, m->rank, m->round);
   if (!bench::meet(m->lines, m->rank, m->size, m->round, m->yield, m->limit_ns)) return 0;
   return bench::is_last(m->lines, m->round) ? 2 : 1;
-}
-
-// What no exchange can do without: a word for every peer, and one from every peer. Nothing is compared, nobody sleeps,
-// and who is waited for in vain is never noticed.
-extern "C" void bare_exchange(void* member) {
-  auto* m = static_cast<Member*>(member);
-  ++m->exchange;
-  for (int peer = 0; peer < m->size; ++peer) {
-    m->from(m->rank, peer).round.store(m->exchange, std::memory_order_release);
-  }
-  for (int peer = 0; peer < m->size; ++peer) {
-    while (m->from(peer, m->rank).round.load(std::memory_order_acquire) < m->exchange) bench::pause_once(m->yield);
-  }
 }
 
 // Reads all words that were received, and makes the next input by adding 1 to each word. Returns their sum.

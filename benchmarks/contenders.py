@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments import HERE, environment, torch_environment
+from environments import HERE, compiled, environment, torch_environment
 
 WORKER = str(HERE / "worker.py")
 MPI4PY = "mpi4py==4.1.2"
@@ -121,10 +121,11 @@ def own(backend: str) -> Callable[[Path], Contender]:
 
 
 def bare(cache: Path) -> Contender:
-    """Not a library but a reference: the least that an exchange of small messages can take."""
+    """Not a library but a reference: the least that an exchange takes without the kernel's help."""
+    library = compiled(cache, "bare.cc", library=True)
 
     def processes(ranks: int) -> list[Process]:
-        env = clean_environment() | {"WORLD_SIZE": str(ranks)}
+        env = clean_environment() | {"WORLD_SIZE": str(ranks), "A2A_BENCH_BARE_LIBRARY": str(library)}
         return [Process([sys.executable, WORKER, "bare"], env | {"RANK": str(rank)}) for rank in range(ranks)]
 
     return Contender("bare", False, processes)

@@ -41,7 +41,7 @@ class Group:
         self._shared_files: set[str] = set()
         self._rank_pids: list[int] = []
         barrier = scratch / f"{self._mark}.barrier"
-        barrier.write_bytes(bytes(_LINE_BYTES * ranks * (ranks + 1)))
+        barrier.write_bytes(bytes(_LINE_BYTES * ranks))
         extra = {
             _MARK: self._mark,
             "A2A_BENCH_SOCKET": self._mark,

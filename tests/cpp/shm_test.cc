@@ -35,16 +35,25 @@ Bytes random_bytes(check::Random& random, size_t n) {
   return bytes;
 }
 
-TEST("copies at every distance within a page, both kinds of stores, nothing written beside them") {
+TEST("copies at every distance within a page, each way, nothing written beside them") {
+  using Copy = void (*)(std::byte* to, const std::byte* from, size_t bytes);
+  const std::vector<Copy> ways = {
+      [](std::byte* to, const std::byte* from, size_t bytes) { copy_bytes(to, from, bytes); },
+      [](std::byte* to, const std::byte* from, size_t bytes) { copy_bytes(to, from, bytes, Stores::streaming); },
+#if defined(__x86_64__)
+      [](std::byte* to, const std::byte* from, size_t bytes) { copy_by_loop(to, from, bytes); },
+      copy_by_string,
+#endif
+  };
   check::Random random(check::seed());
-  const Bytes from = random_bytes(random, 3 * kPage);
+  const Bytes from = random_bytes(random, 5 * kPage);
   for (size_t distance = 0; distance < kPage; distance += distance < 130 ? 1 : 97) {
-    for (const Stores stores : {Stores::cached, Stores::streaming}) {
+    for (const Copy copy : ways) {
       const check::Note note("distance", distance);
-      const size_t bytes = random.in(size_t{0}, kPage);
-      Bytes to(3 * kPage, std::byte{0xAA}), expected = to;
+      const size_t bytes = random.in(size_t{0}, distance % 2 == 0 ? 4 * kPage : 100);
+      Bytes to(6 * kPage, std::byte{0xAA}), expected = to;
       std::memcpy(expected.data() + distance, from.data() + 7, bytes);
-      copy_bytes(to.data() + distance, from.data() + 7, bytes, stores);
+      copy(to.data() + distance, from.data() + 7, bytes);
       if (!CHECK(to == expected)) return;
     }
   }

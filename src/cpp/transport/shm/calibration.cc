@@ -20,33 +20,37 @@ constexpr size_t kMostCalibrated = size_t{1} << 20;
 constexpr size_t kChunks = size_t{512} << 10, kChunk = size_t{32} << 10;  // which stay in the caches
 constexpr size_t kInPage = 16;  // where large arrays begin: behind what malloc() notes
 
-// Private memory as arrays have it. Not from malloc(), which would treat the program's own large blocks differently
-// once one had been given back.
+// Private memory as arrays have it, for so many bytes, and chunks. Not from malloc(), which would treat the program's own large
+// blocks differently once one had been given back.
 class Scratch {
  public:
-  Scratch() {
-    void* at = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  Scratch(size_t bytes, size_t chunk_bytes) : buffer_(bytes + 2 * 4096), all_(2 * buffer_ + chunk_bytes) {
+    void* at = ::mmap(nullptr, all_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     base_ = at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
   }
   ~Scratch() {
-    if (base_ != nullptr) ::munmap(base_, kBytes);
+    if (base_ != nullptr) ::munmap(base_, all_);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
   bool there() const { return base_ != nullptr; }
   std::byte* source() const { return base_ + kInPage; }
-  std::byte* target() const { return base_ + kBuffer + kInPage; }
-  std::byte* chunks() const { return base_ + 2 * kBuffer; }
+  std::byte* target() const { return base_ + buffer_ + kInPage; }
+  std::byte* chunks() const { return base_ + 2 * buffer_; }
 
  private:
-  static constexpr size_t kBuffer = kMostCalibrated + 4096, kBytes = 2 * kBuffer + kChunks;
+  size_t buffer_, all_;
   std::byte* base_;
 };
 
 // Caches are indexed by the pages' addresses in the machine's memory: in one place of twenty a copy takes nearly twice
 // as long as elsewhere, each time.
 using Places = std::array<Scratch, 3>;
+
+Places places_for(size_t bytes, size_t chunk_bytes = 0) {
+  return {Scratch(bytes, chunk_bytes), Scratch(bytes, chunk_bytes), Scratch(bytes, chunk_bytes)};
+}
 
 int64_t cpu_time() {
   timespec time{};
@@ -87,7 +91,7 @@ int64_t shortest(const Places& places, size_t bytes, Copy copy) {
 }
 
 size_t measure() {
-  const Places places;
+  const Places places = places_for(kMostCalibrated, kChunks);
   size_t pays_from = SIZE_MAX, position = 0;
   for (size_t bytes = kMostCalibrated; bytes >= kLeastCalibrated; bytes /= 2) {
     const int64_t one = shortest(places, bytes, [&](const Scratch& at) { return by_kernel(at, bytes); });
@@ -100,11 +104,44 @@ size_t measure() {
 
 bool measure_stumbling() {
   constexpr size_t kBytes = size_t{32} << 10, kMisplaced = 16;  // two arrays of malloc() in one block stand like that
-  const Places places;
+  const Places places = places_for(kBytes);
   const int64_t even = shortest(places, kBytes, [](const Scratch& at) { return by_kernel(at, kBytes); });
   const int64_t misplaced =
       shortest(places, kBytes, [](const Scratch& at) { return by_kernel(at, kBytes, kMisplaced); });
   return even > 0 && misplaced > 2 * even;
+}
+
+// A sanitizer does not see what `rep movsb` reads and writes.
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+bool measure_string() {
+  static constexpr size_t kBytes = size_t{64} << 10;  // two of these fit into the second level, and not into the first
+  constexpr int kTimes = 8;                    // or reading the clock would count
+  const Places places = places_for(kBytes);
+  int64_t loops = 0, strings = 0;
+  for (const size_t misplaced : {0, 64, 1024, 2048, 4096 - 16}) {
+    const auto time = [&](auto copy) {
+      return shortest(places, kBytes, [&](const Scratch& at) {
+        for (int i = 0; i < kTimes; ++i) copy(at.target() + misplaced, at.source());
+        return true;
+      });
+    };
+    const int64_t loop = time([](std::byte* to, const std::byte* from) { copy_by_loop(to, from, kBytes); });
+    const int64_t string = time([](std::byte* to, const std::byte* from) { copy_by_string(to, from, kBytes); });
+    if (string < 0 || string > loop + loop / 8) return false;
+    loops += loop;
+    strings += string;
+  }
+  return strings + strings / 10 < loops;
+}
+#else
+bool measure_string() { return false; }
+#endif
+
+// What `measure` finds, asked once; -1 before that.
+bool remembered(std::atomic<int>& known, bool (*measure)()) {
+  int found = known.load(std::memory_order_relaxed);
+  if (found < 0) known.store(found = measure() ? 1 : 0, std::memory_order_relaxed);
+  return found == 1;
 }
 
 }  // namespace
@@ -112,12 +149,13 @@ bool measure_stumbling() {
 // No locks below: threads that ask for the first time at once all measure, and a forked child never waits for one.
 
 bool kernel_copy_stumbles() {
-  enum : int { unknown, no, yes };
-  static std::atomic<int> known{unknown};
-  int stumbles = known.load(std::memory_order_relaxed);
-  if (stumbles == unknown)
-    known.store(stumbles = measure_stumbling() && measure_stumbling() ? yes : no, std::memory_order_relaxed);
-  return stumbles == yes;
+  static std::atomic<int> known{-1};
+  return remembered(known, [] { return measure_stumbling() && measure_stumbling(); });
+}
+
+bool string_copy_pays() {
+  static std::atomic<int> known{-1};
+  return remembered(known, measure_string);
 }
 
 size_t kernel_copy_pays_from() {

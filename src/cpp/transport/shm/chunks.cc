@@ -29,7 +29,7 @@ std::byte* Chunks::share_of(uint8_t chunk) const {
   return chunk / shape_.share == first_own_ / shape_.share ? own_ : theirs_;
 }
 
-std::byte* Chunks::data(uint8_t chunk) const { return share_of(chunk) + chunk % shape_.share * shape_.bytes; }
+std::byte* Chunks::data(uint8_t chunk) const { return share_of(chunk) + kAside + chunk % shape_.share * shape_.bytes; }
 
 void Chunks::own(uint8_t chunk) {
   owned_ |= uint64_t{1} << chunk;

@@ -16,7 +16,8 @@ struct ChunkShape {
   unsigned share;  // how many each rank of the pair brings
 
   static ChunkShape of(int size);
-  size_t share_bytes() const { return share * bytes; }
+  size_t capacity() const { return share * bytes; }  // of a share
+  size_t share_bytes() const { return kAside + capacity(); }
 };
 
 // A chunk belongs to one of the two ranks at a time. Its owner fills it and hands it over; the other empties it, owns

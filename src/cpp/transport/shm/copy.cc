@@ -38,6 +38,13 @@ void skip(Cursor& at, size_t bytes) {
   }
 }
 
+// Within their pages, as two arrays do that follow each other in one block of malloc(): for `rep movsb` that may be the
+// worst place.
+bool stands_just_behind(const std::byte* to, const std::byte* from) {
+  const auto distance = reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
+  return distance % 4096 > 0 && distance % 4096 < 64;
+}
+
 #if defined(__x86_64__)
 // All loops want a target aligned to 64 bytes and a multiple of kBlock bytes.
 constexpr size_t kBlock = 256;
@@ -95,6 +102,10 @@ void copy_blocks_sse2(std::byte* to, const std::byte* from, size_t bytes, bool s
 const auto copy_blocks = __builtin_cpu_supports("avx512vbmi2") ? copy_blocks_avx512
                          : __builtin_cpu_supports("avx2")      ? copy_blocks_avx2
                                                                : copy_blocks_sse2;
+
+void copy_string(std::byte* to, const std::byte* from, size_t bytes) {
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
 #endif
 
 // A copy on its way.
@@ -108,9 +119,13 @@ struct Copying {
     pass(bytes);
   }
 #if defined(__x86_64__)
-  void align() { plain(-reinterpret_cast<uintptr_t>(to) % 64); }
+  void align() { plain(std::min(left, -reinterpret_cast<uintptr_t>(to) % 64)); }
   void blocks(size_t bytes, Stores stores) {
     copy_blocks(to, from, bytes, stores == Stores::streaming);
+    pass(bytes);
+  }
+  void string(size_t bytes) {
+    copy_string(to, from, bytes);
     pass(bytes);
   }
 #endif
@@ -123,19 +138,33 @@ struct Copying {
 
 }  // namespace
 
-void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
-  Copying copying{to, from, bytes};
 #if defined(__x86_64__)
-  constexpr size_t kSmall = 1024;  // below, the C library does the same
-  if (bytes >= kSmall) {
-    copying.align();
-    copying.blocks(copying.left / kBlock * kBlock, stores);
-    if (stores == Stores::streaming) _mm_sfence();
-  }
+void copy_by_loop(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
+  Copying copying{to, from, bytes};
+  copying.align();
+  copying.blocks(copying.left / kBlock * kBlock, stores);
+  if (stores == Stores::streaming) _mm_sfence();
+  copying.plain(copying.left);
+}
+
+void copy_by_string(std::byte* to, const std::byte* from, size_t bytes) {
+  Copying copying{to, from, bytes};
+  copying.align();
+  copying.string(copying.left);
+}
+#endif
+
+void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
+#if defined(__x86_64__)
+  constexpr size_t kLeastLoop = 1024;    // below, the C library does the same
+  constexpr size_t kLeastString = 4096;  // below, a loop is at its end before a string has begun
+  if (bytes >= kLeastString && stores == Stores::cached && !stands_just_behind(to, from) && string_copy_pays())
+    return copy_by_string(to, from, bytes);
+  if (bytes >= kLeastLoop) return copy_by_loop(to, from, bytes, stores);
 #else
   (void)stores;
 #endif
-  copying.plain(copying.left);
+  std::memcpy(to, from, bytes);
 }
 
 namespace {
@@ -174,6 +203,11 @@ void copy_bytes_fetching(Copying copying, const std::byte* next) {
 }  // namespace
 
 void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_to, size_t bytes) {
+  if (string_copy_pays()) {  // which waits for more lines at once than a loop, and turns would be its end
+    copy(from, to, bytes);
+    copy(other_from, other_to, bytes);
+    return;
+  }
   while (bytes > 0) {
     const size_t step =
         std::min({bytes, from.contiguous(), to.contiguous(), other_from.contiguous(), other_to.contiguous()});
@@ -184,6 +218,10 @@ void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_t
 }
 
 void copy_fetching(Cursor& from, Cursor& to, size_t bytes, Cursor next) {
+  if (string_copy_pays()) {
+    copy(from, to, bytes);
+    return;
+  }
   while (bytes > 0) {
     const size_t step = std::min({bytes, from.contiguous(), to.contiguous(), next.contiguous()});
     copy_bytes_fetching({to.data(), from.data(), step}, next.data());
@@ -226,10 +264,9 @@ size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores) {
 
 namespace {
 
-// Where two arrays that follow each other in one block of malloc() stand. Asking is cheap once it was measured.
+// Asking is cheap once it was measured.
 bool stumbles(const Cursor& from, const Cursor& to) {
-  const auto distance = reinterpret_cast<uintptr_t>(to.data()) - reinterpret_cast<uintptr_t>(from.data());
-  return distance % 4096 > 0 && distance % 4096 < 64 && kernel_copy_stumbles();
+  return stands_just_behind(to.data(), from.data()) && kernel_copy_stumbles();
 }
 
 }  // namespace

@@ -31,10 +31,20 @@ struct Cursor {
 };
 
 // memcpy with an even pace. The one in the C library copies larger pieces with `rep movsb`, which on some processors is
-// ten times slower for some distances between source and target (docs/performance.md). Streaming leaves the target out
-// of the caches: for targets that would not fit there anyway.
+// ten times slower for some distances between source and target (docs/performance.md); here that is done where it is
+// measured to be faster. Streaming leaves the target out of the caches: for targets that would not fit there anyway.
 enum class Stores : bool { cached, streaming };
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
+
+// Where memory that is copied from and to arrays begins in its page: far from the page's start, where large arrays begin,
+// so that no copy's target stands just behind its source.
+inline constexpr size_t kAside = 2048;
+
+#if defined(__x86_64__)
+// The two ways to do it, to be compared: with vectors, and with `rep movsb`.
+void copy_by_loop(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
+void copy_by_string(std::byte* to, const std::byte* from, size_t bytes);
+#endif
 
 // Copies the next `bytes` of the stream to a contiguous place, or from one.
 void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores);

@@ -139,7 +139,7 @@ Membership::~Membership() {
 }
 
 bool Membership::remote_pays(size_t bytes, bool too_much) {
-  return thresholds_.remote(bytes, ChunkShape::of(size()).share_bytes(), too_much, [this] {
+  return thresholds_.remote(bytes, ChunkShape::of(size()).capacity(), too_much, [this] {
     for (Rank r = 0; r < rank_; ++r) {
       const uint64_t measured = peer(r).block.words().kernel_copy_from.load(std::memory_order_relaxed);
       if (measured != 0) return static_cast<size_t>(measured);
@@ -164,12 +164,12 @@ std::byte* Membership::room_for_all(uint64_t n, size_t bytes) {
     room = {};
     const size_t rounded = std::bit_ceil(std::max(bytes, kSmallest));
     try {
-      room = {arena().allocate(rounded), rounded};
+      room = {arena().allocate(kAside + rounded), rounded};
     } catch (const Error&) {
       return nullptr;
     }
   }
-  return room.data;
+  return room.data + kAside;
 }
 
 void Membership::pass(const Signature& signature) {

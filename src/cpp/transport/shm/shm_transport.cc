@@ -408,7 +408,7 @@ HostFacts ShmTransport::facts() {
           .hosts = 1,
           .messages = 0,
           .direct_min = thresholds.direct(),
-          .cma_min = vm_readv() ? thresholds.remote(ChunkShape::of(around.ranks).share_bytes()) : SIZE_MAX,
+          .cma_min = vm_readv() ? thresholds.remote(ChunkShape::of(around.ranks).capacity()) : SIZE_MAX,
           .stream_min = thresholds.stream()};
 }
 
