@@ -288,12 +288,12 @@ TEST("where the kernel's copy pays is asked for when it decides") {
     };
   };
   CHECK(!alone.remote(kLeastCalibrated - 1, kRoom, false, answer(0)));
-  CHECK(crowded.remote(2 << 20, kRoom, false, answer(SIZE_MAX)));  // there it wins in any case
+  CHECK(crowded.remote(8 << 20, kRoom, false, answer(SIZE_MAX)));  // there it wins in any case
   CHECK_EQ(asked, 0);
   CHECK(alone.remote(kLeastCalibrated, kRoom, false, answer(kLeastCalibrated)));
   CHECK(!alone.remote((1 << 20) - 1, kRoom, false, answer(1 << 20)));
   CHECK(!alone.remote(size_t{1} << 30, kRoom, false, answer(SIZE_MAX)));
-  CHECK(!crowded.remote((2 << 20) - 1, kRoom, false, answer(SIZE_MAX)));
+  CHECK(!crowded.remote((8 << 20) - 1, kRoom, false, answer(SIZE_MAX)));
   CHECK_EQ(asked, 4);
   // Where ranks share CPUs, from the size on that fills the chunks, if the kernel's copy is fast at all.
   CHECK(!crowded.remote(kRoom - 1, kRoom, false, answer(0)));
@@ -309,13 +309,13 @@ TEST("memory sets the pace once all buffers are twice what the cache holds") {
   constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB, kRoom = 128 * kKiB;
   const auto slow = []() -> size_t { return SIZE_MAX; };
   const Thresholds crowded({.ranks = 8, .cpus = 2}, 32 * kMiB), alone({.ranks = 2, .cpus = 2}, 32 * kMiB);
-  CHECK(crowded.too_much(4 * kMiB, 4 * kMiB) && !crowded.too_much(4 * kMiB - 1, 4 * kMiB));
-  CHECK(!crowded.too_much(kMiB, 64 * kMiB) && !crowded.too_much(64 * kMiB, kMiB));  // all others exchange less
+  CHECK(crowded.too_much(4 * kMiB, 4 * kMiB) && !crowded.too_much(4 * kMiB - 2, 4 * kMiB));
+  CHECK(crowded.too_much(kMiB, 7 * kMiB) && !crowded.too_much(7 * kMiB - 2, kMiB));
   CHECK(crowded.stream(1, true) && !crowded.stream(16 * kMiB - 1, false) && crowded.stream(16 * kMiB, false));
   CHECK_EQ(crowded.stream(), 4 * kMiB);
   CHECK_EQ(alone.stream(), 16 * kMiB);
   CHECK(crowded.remote(32 * kKiB, kRoom, true, slow) && !crowded.remote(32 * kKiB - 1, kRoom, true, slow));
-  CHECK(crowded.remote(2 * kMiB, kRoom, false, slow) && !crowded.remote(2 * kMiB - 1, kRoom, false, slow));
+  CHECK(crowded.remote(8 * kMiB, kRoom, false, slow) && !crowded.remote(8 * kMiB - 1, kRoom, false, slow));
   CHECK(alone.remote(32 * kKiB, kRoom, true, slow) && !alone.remote(64 * kMiB, kRoom, false, slow));
   CHECK(crowded.remote(kRoom) <= 512 * kKiB);
   CHECK(alone.remote(kRoom) <= 8 * kMiB);

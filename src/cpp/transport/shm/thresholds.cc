@@ -66,7 +66,7 @@ Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
 // the pace it wins because it asks less of it.
 size_t Thresholds::remote_otherwise(bool too_much) const {
   if (too_much) return kLeastRemote;
-  return shared_cpus_ ? 2 * kMiB : SIZE_MAX;
+  return shared_cpus_ ? 8 * kMiB : SIZE_MAX;
 }
 
 size_t Thresholds::remote(size_t room) const {
