@@ -83,7 +83,6 @@ void Chunks::take_back(const Flow& handed, uint64_t number, uint64_t count) {
 
 // What the peer has returned counts as well: both would hold back too much otherwise, and one have nothing to fill.
 bool Chunks::give_back_surplus(const Flow& from_peer, Flow& to_peer) {
-  if (!taken_since_) return true;
   taken_since_ = false;
   if (!collect(from_peer)) return false;
   const unsigned keep = own_ != nullptr ? shape_.share : 0;

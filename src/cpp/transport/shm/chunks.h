@@ -72,7 +72,9 @@ class Chunks {
   bool skip_to(uint64_t number);
   // Takes back `count` chunks from that number on, of an operation that the two have given up.
   void take_back(const Flow& handed, uint64_t number, uint64_t count);
-  // Gives back what is more than this rank has brought, once it has taken something.
+  // Whether it has taken something since it last gave something back.
+  bool taken_since() const { return taken_since_; }
+  // Gives back what is more than this rank has brought.
   bool give_back_surplus(const Flow& from_peer, Flow& to_peer);
 
  private:
@@ -89,7 +91,7 @@ class Chunks {
   std::array<uint8_t, kListed> free_{};  // what this rank may fill, [given_, gained_) modulo kListed, oldest first
   uint64_t given_ = 0, gained_ = 0;
   uint64_t owned_ = 0;        // by number, a bit
-  bool taken_since_ = false;  // the last time it gave something back
+  bool taken_since_ = false;
   uint64_t handed_ = 0, taken_ = 0, returned_ = 0, collected_ = 0;
   std::array<uint32_t, kListed> read_{};  // bytes, by number; 0 for those that are not this rank's
   StagingStores stores_, far_stores_{StagingStores::kSlowestFar};

@@ -171,7 +171,7 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
     const auto in_segment = [&m](const Run& run) { return m.arena().contains(run.data, run.bytes); };
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
-  return host.reads_us && m.remote_pays(bytes, too_much_) ? Kind::remote : Kind::staged;
+  return bytes >= m.thresholds().remote_at_least() && host.reads_us && m.remote_pays(bytes, too_much_) ? Kind::remote : Kind::staged;
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.
@@ -257,8 +257,8 @@ void Exchange::hand_over(Membership& m, Rank peer) {
 
 // Gives the peer back what this rank has too many of, unless it still has something to send that goes into them.
 void Exchange::share_out(Membership& m, Rank peer) {
-  if (pair(peer).out == Pair::Out::streaming) return;
   Peer& other = m.peer(peer);
+  if (pair(peer).out == Pair::Out::streaming || !other.chunks.taken_since()) return;
   if (!other.chunks.give_back_surplus(other.block.pipe(m.rank()).returned, m.block().pipe(peer).returned)) {
     m.nonsense(peer, "chunk");
   }

@@ -9,7 +9,6 @@ namespace a2a::shm {
 namespace {
 
 constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
-constexpr size_t kLeastRemote = 32 * kKiB;  // less was not measured
 
 std::optional<size_t> bytes_of(const char* name) {
   const char* text = std::getenv(name);

@@ -32,6 +32,8 @@ class Thresholds {
     const bool decided = remote_given_ || bytes < remote_least(room) || bytes >= otherwise;
     return bytes >= remote_from(room, otherwise, decided ? 0 : pays_from());
   }
+  // Less never goes that way.
+  size_t remote_at_least() const { return remote_given_.value_or(kLeastRemote); }
   // The same as a number of bytes, where all pairs exchange as many, with what this process measures, which takes a few
   // milliseconds the first time.
   size_t remote(size_t room) const;
@@ -44,6 +46,8 @@ class Thresholds {
   size_t stream() const { return stream_given_.value_or(too_much_); }
 
  private:
+  static constexpr size_t kLeastRemote = size_t{32} << 10;  // less was not measured
+
   size_t remote_least(size_t room) const { return shared_cpus_ ? std::min(room, kLeastCalibrated) : kLeastCalibrated; }
   size_t remote_otherwise(bool too_much) const;
   size_t remote_from(size_t room, size_t otherwise, size_t pays_from) const {
