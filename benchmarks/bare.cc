@@ -1,6 +1,6 @@
-// An exchange that does nothing but what it has to: every byte of another rank is copied twice, through memory that both
-// share, and a word says that it is there. Nothing is compared, nobody sleeps, and who is waited for in vain is never
-// noticed. To be timed in place of a library, for orientation.
+// An exchange that does nothing but what it has to: every byte of another rank is copied twice, through memory that
+// both share, and a word says that it is there. Nothing is compared, nobody sleeps, and who is waited for in vain is
+// never noticed. To be timed in place of a library, for orientation.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -42,8 +42,8 @@ struct Member {
   char* pieces;  // two for each two ranks, and for each rank
   uint64_t round = 0;
 
-  // Where `sender` puts a piece for `receiver`: where the receiver's last one was, whose lines its CPU has already. What
-  // it has for all lies at its pair with itself.
+  // Where `sender` puts a piece for `receiver`: where the receiver's last one was, whose lines its CPU has already.
+  // What it has for all lies at its pair with itself.
   Piece& piece(int sender, int receiver) const {
     const auto low = static_cast<size_t>(sender < receiver ? sender : receiver);
     const auto high = static_cast<size_t>(sender < receiver ? receiver : sender);

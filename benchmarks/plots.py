@@ -93,9 +93,8 @@ def _draw_sizes(results: Results, cases: list[Case], figure: Any) -> None:
     sizes = [case.size for case in cases]
     for name, points in _lines(results, cases):
         _latency(latency, [point.size for point in points], points, name)
-        if name != BARE:
-            rates = [point.case.busbw(point.time_us) for point in points]
-            busbw.plot([point.size for point in points], rates, label=name, markersize=4, **_style(name))
+        rates = [point.case.busbw(point.time_us) for point in points]
+        busbw.plot([point.size for point in points], rates, label=name, markersize=4, **_style(name))
     if results.line_us is not None:
         latency.axhline(results.line_us, color="black", linewidth=0.8, linestyle=":", label="cache line round trip")
     latency.set(title=f"{cases[0].op}, {cases[0].ranks} ranks", ylabel="microseconds per call")

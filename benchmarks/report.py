@@ -56,8 +56,6 @@ def _row(point: Point, base: Point | None) -> str:
     case = point.case
     against = str(ratio(point, base)) if base and base.samples and base is not point else ""
     rates = f"{case.algbw(point.time_us):>8.2f} {case.busbw(point.time_us):>8.2f} {point.wrong:>6}"
-    if point.contender == BARE:
-        rates = f"{'-':>8} {'-':>8} {'-':>6}"
     return f"{name} {time_text(point.time_us):>10} {spread:>19} {rates} {against:>18}" + (
         f"  (then failed: {point.failure.splitlines()[0]})" if point.failure else ""
     )
@@ -89,7 +87,7 @@ def _comparisons(results: Results, cases: list[Case]) -> list[list[str]]:
 
 
 def _comparison(results: Results, case: Case) -> dict[str, str]:
-    """By column: which MPI is the best, its and Gloo's time over a2a's, its time over the least that an exchange takes,
+    """By column: which MPI is the best, its and Gloo's time over a2a's, its time over a bare exchange's,
     and how near a2a comes to the floor."""
     cells = {}
     if best := results.best_mpi(case):

@@ -23,7 +23,7 @@ SHARED = "a2a-shared"
 ABOVE_FLOOR_US = 2.0
 """What an exchange on shared tensors is granted beyond the floor's copies: telling each other that they are there."""
 REFERENCES = (FLOOR, BARE)
-"""What is measured for orientation and moves no message."""
+"""What is measured for orientation and is no library."""
 
 
 @dataclass(frozen=True)

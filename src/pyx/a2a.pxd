@@ -136,6 +136,7 @@ cdef extern from "a2a/communicator.h" nogil:
         size_t direct_min
         size_t cma_min
         size_t stream_min
+        cbool string_copies
 
     cdef cppclass CppView "a2a::View":
         size_t bytes

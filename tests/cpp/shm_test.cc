@@ -350,8 +350,12 @@ TEST("staging goes past the caches after several slow chunks, and comes back") {
   constexpr size_t kBytes = 32768;
   constexpr auto kFast = nanoseconds(100 * 32), kSlow = nanoseconds(400 * 32);
   StagingStores stores;
+  int due = 0;
+  for (int i = 0; i < 100; ++i) due += stores.is_due();
+  CHECK_EQ(due, 25);
   for (int i = 0; i < 10; ++i) {  // single interruptions tell nothing
     stores.took(kBytes, kSlow);
+    CHECK(stores.is_due() && stores.is_due());  // it may be the first of several
     stores.took(kBytes, kFast);
     CHECK(stores.choose() == Stores::cached);
   }

@@ -68,6 +68,7 @@ def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
         "transports": {
             "shared memory": probe["shared memory"],
             "process_vm_readv": probe["process_vm_readv"],
+            "copies": probe["copies"],
             "nccl": _library("nccl"),
             "hccl": _library("hccl"),
             "mpi": _library("mpi"),
@@ -104,14 +105,16 @@ def _probe(ranks: int) -> dict[str, Any]:
     try:
         facts = _spawn.spawn(_probe_rank, ranks, timeout=_TIMEOUT_SECONDS)[0]
     except Error as error:
-        return {"shared memory": f"fails: {error}", "process_vm_readv": "unknown", "thresholds": {}}
+        unknown = dict.fromkeys(("process_vm_readv", "copies"), "unknown")
+        return {"shared memory": f"fails: {error}", **unknown, "thresholds": {}}
     allowed = "allowed" if facts["vm_readv"] else f"not allowed ({_ptrace_scope()})"
     thresholds = {
         f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
         for name in ("DIRECT", "CMA", "STREAM")
     }
     thresholds["set from outside"] = ", ".join(name for name in thresholds if name in os.environ) or "none"
-    return {"shared memory": "works", "process_vm_readv": allowed, "thresholds": thresholds}
+    copies = "rep movsb from 4096 bytes on" if facts["string_copies"] else "loops of vectors"
+    return {"shared memory": "works", "process_vm_readv": allowed, "copies": copies, "thresholds": thresholds}
 
 
 def _probe_rank(comm: Communicator) -> dict[str, Any]:

@@ -20,8 +20,8 @@ constexpr size_t kMostCalibrated = size_t{1} << 20;
 constexpr size_t kChunks = size_t{512} << 10, kChunk = size_t{32} << 10;  // which stay in the caches
 constexpr size_t kInPage = 16;  // where large arrays begin: behind what malloc() notes
 
-// Private memory as arrays have it, for so many bytes, and chunks. Not from malloc(), which would treat the program's own large
-// blocks differently once one had been given back.
+// Private memory as arrays have it, for so many bytes, and chunks. Not from malloc(), which would treat the program's
+// own large blocks differently once one had been given back.
 class Scratch {
  public:
   Scratch(size_t bytes, size_t chunk_bytes) : buffer_(bytes + 2 * 4096), all_(2 * buffer_ + chunk_bytes) {
@@ -113,49 +113,60 @@ bool measure_stumbling() {
 
 // A sanitizer does not see what `rep movsb` reads and writes.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-bool measure_string() {
+struct LoopAndString {
+  int64_t loop, string;
+};
+
+StringCopies measure_strings() {
   static constexpr size_t kBytes = size_t{64} << 10;  // two of these fit into the second level, and not into the first
-  constexpr int kTimes = 8;                    // or reading the clock would count
+  constexpr int kTimes = 8;                           // or reading the clock would count
   const Places places = places_for(kBytes);
-  int64_t loops = 0, strings = 0;
-  for (const size_t misplaced : {0, 64, 1024, 2048, 4096 - 16}) {
+  const auto compare = [&](size_t misplaced) -> LoopAndString {
     const auto time = [&](auto copy) {
       return shortest(places, kBytes, [&](const Scratch& at) {
         for (int i = 0; i < kTimes; ++i) copy(at.target() + misplaced, at.source());
         return true;
       });
     };
-    const int64_t loop = time([](std::byte* to, const std::byte* from) { copy_by_loop(to, from, kBytes); });
-    const int64_t string = time([](std::byte* to, const std::byte* from) { copy_by_string(to, from, kBytes); });
-    if (string < 0 || string > loop + loop / 8) return false;
-    loops += loop;
-    strings += string;
+    return {time([](std::byte* to, const std::byte* from) { copy_by_loop(to, from, kBytes); }),
+            time([](std::byte* to, const std::byte* from) { copy_by_string(to, from, kBytes); })};
+  };
+  LoopAndString sum{0, 0};
+  for (const size_t misplaced : {0, 64, 1024, 2048, 4096 - 16}) {
+    const auto [loop, string] = compare(misplaced);
+    if (string < 0 || string > loop + loop / 8) return StringCopies::slower;
+    sum.loop += loop;
+    sum.string += string;
   }
-  return strings + strings / 10 < loops;
+  if (sum.string + sum.string / 10 >= sum.loop) return StringCopies::slower;
+  const bool even = std::ranges::all_of(std::array<size_t, 3>{8, 16, 48}, [&](size_t misplaced) {
+    const auto [loop, string] = compare(misplaced);
+    return string < loop + loop / 4;
+  });
+  return even ? StringCopies::faster : StringCopies::faster_but_just_behind;
 }
 #else
-bool measure_string() { return false; }
+StringCopies measure_strings() { return StringCopies::slower; }
 #endif
-
-// What `measure` finds, asked once; -1 before that.
-bool remembered(std::atomic<int>& known, bool (*measure)()) {
-  int found = known.load(std::memory_order_relaxed);
-  if (found < 0) known.store(found = measure() ? 1 : 0, std::memory_order_relaxed);
-  return found == 1;
-}
 
 }  // namespace
 
 // No locks below: threads that ask for the first time at once all measure, and a forked child never waits for one.
 
 bool kernel_copy_stumbles() {
-  static std::atomic<int> known{-1};
-  return remembered(known, [] { return measure_stumbling() && measure_stumbling(); });
+  enum : int { unknown, no, yes };
+  static std::atomic<int> known{unknown};
+  int stumbles = known.load(std::memory_order_relaxed);
+  if (stumbles == unknown)
+    known.store(stumbles = measure_stumbling() && measure_stumbling() ? yes : no, std::memory_order_relaxed);
+  return stumbles == yes;
 }
 
-bool string_copy_pays() {
-  static std::atomic<int> known{-1};
-  return remembered(known, measure_string);
+StringCopies string_copies() {
+  static std::atomic<StringCopies> known{StringCopies::unknown};
+  StringCopies copies = known.load(std::memory_order_relaxed);
+  if (copies == StringCopies::unknown) known.store(copies = measure_strings(), std::memory_order_relaxed);
+  return copies;
 }
 
 size_t kernel_copy_pays_from() {

@@ -18,9 +18,11 @@ size_t kernel_copy_pays_from();
 // `rep movsb` of AMD's processors (docs/performance.md). A process measures once, for some milliseconds.
 bool kernel_copy_stumbles();
 
-// Whether `rep movsb` copies what the second-level cache holds faster than a loop with vectors, by a tenth or more, and
-// is nowhere slower, wherever the two places stand in their pages; but for the target just behind the source, which is
-// not tried. A process measures once, for a millisecond.
-bool string_copy_pays();
+// Whether `rep movsb` copies what the second-level cache holds faster than a loop with vectors: by a tenth or more
+// wherever the two places stand in their pages, and nowhere slower; with the target just behind the source, where some
+// processors are ten times slower, at least not much slower, or it is left to the loop there. A process measures once,
+// for a millisecond.
+enum class StringCopies { unknown, slower, faster_but_just_behind, faster };
+StringCopies string_copies();
 
 }  // namespace a2a::shm

@@ -90,7 +90,7 @@ class Chunks {
   std::byte* theirs_ = nullptr;
   std::array<uint8_t, kListed> free_{};  // what this rank may fill, [given_, gained_) modulo kListed, oldest first
   uint64_t given_ = 0, gained_ = 0;
-  uint64_t owned_ = 0;        // by number, a bit
+  uint64_t owned_ = 0;  // by number, a bit
   bool taken_since_ = false;
   uint64_t handed_ = 0, taken_ = 0, returned_ = 0, collected_ = 0;
   std::array<uint32_t, kListed> read_{};  // bytes, by number; 0 for those that are not this rank's

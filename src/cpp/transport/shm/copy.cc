@@ -46,6 +46,12 @@ bool stands_just_behind(const std::byte* to, const std::byte* from) {
 }
 
 #if defined(__x86_64__)
+bool string_is_faster(const std::byte* to, const std::byte* from) {
+  const StringCopies copies = string_copies();
+  return copies == StringCopies::faster ||
+         (copies == StringCopies::faster_but_just_behind && !stands_just_behind(to, from));
+}
+
 // All loops want a target aligned to 64 bytes and a multiple of kBlock bytes.
 constexpr size_t kBlock = 256;
 
@@ -158,7 +164,7 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores store
 #if defined(__x86_64__)
   constexpr size_t kLeastLoop = 1024;    // below, the C library does the same
   constexpr size_t kLeastString = 4096;  // below, a loop is at its end before a string has begun
-  if (bytes >= kLeastString && stores == Stores::cached && !stands_just_behind(to, from) && string_copy_pays())
+  if (bytes >= kLeastString && stores == Stores::cached && string_is_faster(to, from))
     return copy_by_string(to, from, bytes);
   if (bytes >= kLeastLoop) return copy_by_loop(to, from, bytes, stores);
 #else
@@ -203,7 +209,8 @@ void copy_bytes_fetching(Copying copying, const std::byte* next) {
 }  // namespace
 
 void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_to, size_t bytes) {
-  if (string_copy_pays()) {  // which waits for more lines at once than a loop, and turns would be its end
+  // A string waits for more lines at once than a loop, and turns would be its end.
+  if (string_copies() != StringCopies::slower) {
     copy(from, to, bytes);
     copy(other_from, other_to, bytes);
     return;
@@ -218,7 +225,7 @@ void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_t
 }
 
 void copy_fetching(Cursor& from, Cursor& to, size_t bytes, Cursor next) {
-  if (string_copy_pays()) {
+  if (string_copies() != StringCopies::slower) {
     copy(from, to, bytes);
     return;
   }

@@ -36,8 +36,8 @@ struct Cursor {
 enum class Stores : bool { cached, streaming };
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
-// Where memory that is copied from and to arrays begins in its page: far from the page's start, where large arrays begin,
-// so that no copy's target stands just behind its source.
+// Where memory that is copied from and to arrays begins in its page: far from the page's start, where large arrays
+// begin, so that no copy's target stands just behind its source.
 inline constexpr size_t kAside = 2048;
 
 #if defined(__x86_64__)

@@ -29,12 +29,19 @@ bool all_alike(std::span<const Run> sends, size_t ranks) {
   return true;
 }
 
+// Makes copies of so many bytes in all, and tells how long they took if that is due.
+template <class Copies>
+void timed(StagingStores& stores, size_t bytes, Copies&& copies) {
+  if (!stores.is_due()) return copies();
+  const auto before = StagingStores::Clock::now();
+  copies();
+  stores.took(bytes, StagingStores::Clock::now() - before);
+}
+
 void store(StagingStores& stores, Cursor& source, std::byte* to, size_t bytes) {
   constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
   if (bytes < kMeasurable) return gather(source, to, bytes);
-  const auto before = StagingStores::Clock::now();
-  gather(source, to, bytes, stores.choose());
-  stores.took(bytes, StagingStores::Clock::now() - before);
+  timed(stores, bytes, [&] { gather(source, to, bytes, stores.choose()); });
 }
 
 // A rank that sends more than it gets stores the rest of a chunk into lines that the peer has read last.
@@ -171,7 +178,8 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
     const auto in_segment = [&m](const Run& run) { return m.arena().contains(run.data, run.bytes); };
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
-  return bytes >= m.thresholds().remote_at_least() && host.reads_us && m.remote_pays(bytes, too_much_) ? Kind::remote : Kind::staged;
+  const bool may_read = bytes >= m.thresholds().remote_at_least() && host.reads_us;
+  return may_read && m.remote_pays(bytes, too_much_) ? Kind::remote : Kind::staged;
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.
@@ -236,9 +244,7 @@ bool Exchange::trade_chunks(Membership& m, Rank peer, uint8_t taken) {
   const Run full{peer, chunks.data(taken), bytes};
   const Run empty{peer, chunks.data(next), bytes};
   Cursor from{{&full, 1}}, to{{&empty, 1}};
-  const auto before = StagingStores::Clock::now();
-  copy_in_turns(from, p.target, p.source, to, bytes);
-  stores.took(2 * bytes, StagingStores::Clock::now() - before);
+  timed(stores, 2 * bytes, [&] { copy_in_turns(from, p.target, p.source, to, bytes); });
   hand_over(m, peer);
   return true;
 }

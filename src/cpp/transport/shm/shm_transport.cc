@@ -5,6 +5,7 @@
 
 #include "a2a/bootstrap_cards.h"
 #include "a2a/last_tick.h"
+#include "transport/shm/calibration.h"
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
@@ -409,7 +410,8 @@ HostFacts ShmTransport::facts() {
           .messages = 0,
           .direct_min = thresholds.direct(),
           .cma_min = vm_readv() ? thresholds.remote(ChunkShape::of(around.ranks).capacity()) : SIZE_MAX,
-          .stream_min = thresholds.stream()};
+          .stream_min = thresholds.stream(),
+          .string_copies = string_copies() != StringCopies::slower};
 }
 
 std::unique_ptr<HostTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,

@@ -17,8 +17,8 @@ class Thresholds {
   explicit Thresholds(const Surroundings& surroundings);
   Thresholds(const Surroundings& surroundings, size_t cache);
 
-  // Whether the buffers of all ranks are twice what the cache holds, if this one, which sends and receives so many bytes
-  // in all, has as much as they have on average. Then memory sets the pace.
+  // Whether the buffers of all ranks are twice what the cache holds, if this one, which sends and receives so many
+  // bytes in all, has as much as they have on average. Then memory sets the pace.
   bool too_much(size_t sent, size_t received) const { return sent / 2 + received / 2 >= too_much_; }
 
   // The receiver copies straight from the sender's memory, which saves one of two copies and costs the sender a wait:
