@@ -41,6 +41,8 @@ class Mutant:
     says: str = "wrong: (output|result)"
     """How the kit tells of it, as a pattern: in most cases the bytes that come out are others."""
     transport: str = "shm"
+    rep_movsb: str = "0"
+    """A2A_SHM_REP_MOVSB: whether there are loops that can be broken, or ``rep movsb``."""
 
     def apply(self, text: str) -> str:
         assert text.count(self.old) == 1, f"{self.file} has {text.count(self.old)} times {self.old!r}"
@@ -59,11 +61,12 @@ CORE = [
     Mutant(COPY, "    from.advance(step);\n    to.advance(step);\n", "    from.advance(step);\n"),
     Mutant(
         COPY,
-        "  (void)stores;\n#endif\n  copying.plain(copying.left);\n",
-        "  (void)stores;\n#endif\n  copying.plain(copying.left);\n  *copying.to = {};\n",
+        "  (void)stores;\n#endif\n  std::memcpy(to, from, bytes);\n",
+        "  (void)stores;\n#endif\n  std::memcpy(to, from, bytes);\n  to[bytes] = {};\n",
         "core.allgather",
         "wrong: output: 1 bytes around the tensor were written",
     ),
+    Mutant(COPY, "  copying.string(copying.left);\n", "  copying.string(copying.left / 64 * 64);\n", rep_movsb="1"),
     Mutant(PLAN, "packed = displ + count;", "packed = displ;"),
     Mutant(PLAN, "displ * elem_bytes, count * elem_bytes", "packed * elem_bytes, count * elem_bytes"),
     Mutant(PLAN, "static_cast<size_t>(peer) * bytes_per_rank", "static_cast<size_t>(size - 1 - peer) * bytes_per_rank"),
@@ -285,7 +288,8 @@ def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path
         work = tmp_path / name
         work.mkdir()
         folder = packages.make(name, "lib/liba2a.so", library(build_dir, work, mutant.file, text))
-        return kit(folder, DOUBLES.get(mutant.transport, "numpy"), mutant, variables(build_dir))
+        environment = variables(build_dir) | {"A2A_SHM_REP_MOVSB": mutant.rep_movsb}
+        return kit(folder, DOUBLES.get(mutant.transport, "numpy"), mutant, environment)
 
     def check(mutant: Mutant) -> str:
         text = (ROOT / mutant.file).read_text()

@@ -112,7 +112,8 @@ def _probe(ranks: int) -> dict[str, Any]:
         f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
         for name in ("DIRECT", "CMA", "STREAM")
     }
-    thresholds["set from outside"] = ", ".join(name for name in thresholds if name in os.environ) or "none"
+    settings = (*thresholds, "A2A_SHM_REP_MOVSB")
+    thresholds["set from outside"] = ", ".join(name for name in settings if name in os.environ) or "none"
     copies = "rep movsb from 4096 bytes on" if facts["string_copies"] else "loops of vectors"
     return {"shared memory": "works", "process_vm_readv": allowed, "copies": copies, "thresholds": thresholds}
 

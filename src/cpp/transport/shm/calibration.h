@@ -21,7 +21,7 @@ bool kernel_copy_stumbles();
 // Whether `rep movsb` copies what the second-level cache holds faster than a loop with vectors: by a tenth or more
 // wherever the two places stand in their pages, and nowhere slower; with the target just behind the source, where some
 // processors are ten times slower, at least not much slower, or it is left to the loop there. A process measures once,
-// for a millisecond.
+// for a millisecond; A2A_SHM_REP_MOVSB decides without that.
 enum class StringCopies { unknown, slower, faster_but_just_behind, faster };
 StringCopies string_copies();
 
