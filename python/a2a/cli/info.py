@@ -114,7 +114,7 @@ def _probe(ranks: int) -> dict[str, Any]:
     }
     settings = (*thresholds, "A2A_SHM_REP_MOVSB")
     thresholds["set from outside"] = ", ".join(name for name in settings if name in os.environ) or "none"
-    copies = "rep movsb from 4096 bytes on" if facts["string_copies"] else "loops of vectors"
+    copies = "rep movsb from 4096 bytes on" if facts["string_copies"] else "without rep movsb"
     return {"shared memory": "works", "process_vm_readv": allowed, "copies": copies, "thresholds": thresholds}
 
 
