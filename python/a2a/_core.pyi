@@ -429,6 +429,7 @@ def connect(
     job: str | None = None,
     bootstrap: SupportsAllgather | None = None,
     timeout: float = 600.0,
+    waited: float = 0.0,
     check: str | None = None,
 ) -> Communicator:
     """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
@@ -439,6 +440,7 @@ def connect(
         bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
             neither.
         timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
+        waited: so many seconds of that wait have passed already.
         check: when ranks compare what they are about to do on devices: "off", "first" (the first run of each plan and
             the first 16 other operations) or "always". None: what A2A_CHECK says, otherwise "first".
 

@@ -32,6 +32,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,7 @@ def init(
     several hosts and neither MPI nor TCP connects them, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
+    began = time.monotonic()
     if (handle := _mpi_handle(bootstrap)) is not None:
         bootstrap = mpi_bootstrap(handle, timeout=timeout)
         if rank is None:
@@ -134,7 +136,9 @@ def init(
             return connect(rank, size, job=job, timeout=timeout, check=check)
         bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
     # Not MPI's any more, which the type does not say.
-    return connect(rank, size, bootstrap=cast("SupportsAllgather | None", bootstrap), timeout=timeout, check=check)
+    met = cast("SupportsAllgather | None", bootstrap)
+    waited = time.monotonic() - began
+    return connect(rank, size, bootstrap=met, timeout=timeout, waited=waited, check=check)
 
 
 _meetings: dict[tuple[str, int], int] = {}

@@ -37,6 +37,7 @@ import os
 import site
 import sys
 import threading
+import time
 
 import numpy as np
 

@@ -430,7 +430,7 @@ cdef extern from *:
 
     ctypedef shared_ptr[CppViews] ViewsPtr "a2a_py::ViewsPtr"
 
-    When deadline_after "a2a_py::deadline_after"(double)
+    When deadline_after "a2a_py::deadline_after"(double) nogil
     cbool has_passed "a2a_py::has_passed"(const When&)
     void raise_interrupted "a2a_py::raise_interrupted"()
     int raise_pending "a2a_py::raise_pending"() except -1

@@ -215,8 +215,10 @@ cdef class AtbOperation:
             return 0
         try:
             if meeting.over_mpi:
+                began = time.monotonic()
                 bootstrap = mpi_bootstrap(name=meeting.job, timeout=self.timeout)
-                made = connect(meeting.rank, meeting.size, bootstrap=bootstrap, timeout=self.timeout)
+                made = connect(meeting.rank, meeting.size, bootstrap=bootstrap, timeout=self.timeout,
+                               waited=time.monotonic() - began)
             else:
                 made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)
         except Error as error:

@@ -72,16 +72,12 @@ cdef extern from *:
       });
     }
 
-    inline Task join_job(int rank, int size, std::string job, double timeout) {
-      return background([=] {
-        return Outcome{nullptr, a2a::unix_bootstrap(rank, size, job, a2a::Deadline::after_seconds(timeout)), {}};
-      });
+    inline Task join_job(int rank, int size, std::string job, When until) {
+      return background([=] { return Outcome{nullptr, a2a::unix_bootstrap(rank, size, job, *until), {}}; });
     }
 
-    inline Task bootstrap_allgather(BootstrapPtr bootstrap, std::string mine, double timeout) {
-      return background([=] {
-        return Outcome{nullptr, nullptr, bootstrap->allgather(mine, a2a::Deadline::after_seconds(timeout))};
-      });
+    inline Task bootstrap_allgather(BootstrapPtr bootstrap, std::string mine, When until) {
+      return background([=] { return Outcome{nullptr, nullptr, bootstrap->allgather(mine, *until)}; });
     }
 
     inline Task split(CommPtr comm, int color, int key, When until) {
@@ -112,15 +108,15 @@ cdef extern from *:
 
     // In the calling thread: it looks at signals itself, and ends at once.
     inline BootstrapPtr join_tcp(int rank, int size, const std::string& job, const std::string& address,
-                                 const std::string& secret, double timeout) {
+                                 const std::string& secret, const When& until) {
       const a2a::SignalWatch signals(&interrupted);
-      return a2a::tcp_bootstrap(rank, size, job, address, secret, a2a::Deadline::after_seconds(timeout));
+      return a2a::tcp_bootstrap(rank, size, job, address, secret, *until);
     }
 
     inline std::vector<std::string> allgather_here(a2a::Bootstrap& bootstrap, const std::string& mine,
-                                                   double timeout) {
+                                                   const When& until) {
       const a2a::SignalWatch signals(&interrupted);
-      return bootstrap.allgather(mine, a2a::Deadline::after_seconds(timeout));
+      return bootstrap.allgather(mine, *until);
     }
 
     // A bootstrap whose allgather is a function of the bindings. It reports failure by returning false, having kept the
@@ -158,10 +154,9 @@ cdef extern from *:
     };
 
     // In the calling thread, which is to MPI the main one.
-    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle, const std::string& name, double timeout) {
+    inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle, const std::string& name, const When& until) {
       const a2a::SignalWatch signals(&interrupted);
-      const auto deadline = a2a::Deadline::after_seconds(timeout);
-      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt, name, deadline);
+      return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt, name, *until);
     }
 
     // Of a bootstrap with a network, which knows them.
@@ -169,10 +164,11 @@ cdef extern from *:
     inline int size_of(a2a::Bootstrap& bootstrap) { return bootstrap.network(a2a::Deadline::never())->size(); }
 
     // In the calling thread, because communicators that one thread makes wait together.
-    inline CommPtr create(int rank, int size, double timeout, a2a::Check check, CallbackBootstrap::Callback callback,
-                          CallbackBootstrap::Check signals, PyObject* context, BootstrapPtr inner) {
+    inline CommPtr create(int rank, int size, double timeout, a2a::Check check, const When& until,
+                          CallbackBootstrap::Callback callback, CallbackBootstrap::Check signals, PyObject* context,
+                          BootstrapPtr inner) {
       CallbackBootstrap bootstrap(callback, signals, context, std::move(inner));
-      return a2a::Communicator::create(rank, size, bootstrap, {timeout, check});
+      return a2a::Communicator::create(rank, size, bootstrap, {timeout, check}, until);
     }
 
     }  // namespace a2a_py
@@ -190,12 +186,12 @@ cdef extern from *:
         cbool wait_slice() except +raise_current nogil
         Outcome result() except +raise_current
 
-    Task task_join_job "a2a_py::join_job"(int, int, string, double) except +raise_current
+    Task task_join_job "a2a_py::join_job"(int, int, string, When) except +raise_current
     BootstrapPtr join_tcp "a2a_py::join_tcp"(
-        int, int, const string&, const string&, const string&, double) except +raise_interrupted nogil
+        int, int, const string&, const string&, const string&, const When&) except +raise_interrupted nogil
     vector[string] allgather_here "a2a_py::allgather_here"(
-        Bootstrap&, const string&, double) except +raise_interrupted nogil
-    Task task_bootstrap_allgather "a2a_py::bootstrap_allgather"(BootstrapPtr, string, double) except +raise_current
+        Bootstrap&, const string&, const When&) except +raise_interrupted nogil
+    Task task_bootstrap_allgather "a2a_py::bootstrap_allgather"(BootstrapPtr, string, When) except +raise_current
     Task task_split "a2a_py::split"(CommPtr, int, int, When) except +raise_current
     Task task_group "a2a_py::group"(CommPtr, vector[int], When) except +raise_current
     Task task_shrink "a2a_py::shrink"(CommPtr, When) except +raise_current
@@ -204,10 +200,10 @@ cdef extern from *:
     Task task_allgather_bytes "a2a_py::allgather_bytes"(CommPtr, string, When) except +raise_current
 
     CommPtr create_communicator "a2a_py::create"(
-        int, int, double, Check, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
+        int, int, double, Check, const When&, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
         cbool (*)(PyObject*) noexcept nogil, PyObject*, BootstrapPtr
     ) except +raise_interrupted nogil
     BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(
-        cbool, int, const string&, double) except +raise_interrupted nogil
+        cbool, int, const string&, const When&) except +raise_interrupted nogil
     int rank_in "a2a_py::rank_in"(Bootstrap&) except +raise_current
     int size_of "a2a_py::size_of"(Bootstrap&) except +raise_current

@@ -40,7 +40,7 @@ cdef class CoreBootstrap:
 
     def allgather(self, bytes mine, /):
         """Every rank's bytes in rank order. Blocks until every rank has called it."""
-        return finish_task(task_bootstrap_allgather(self.bootstrap, mine, -1)).strings
+        return finish_task(task_bootstrap_allgather(self.bootstrap, mine, deadline_after(-1))).strings
 
 
 cdef CoreBootstrap make_bootstrap(const BootstrapPtr& bootstrap, int rank, int size):
@@ -70,16 +70,16 @@ cdef class TcpBootstrap:
         self.timeout = parse_timeout(timeout)
         key = secret_from_environment() if secret is None else secret.encode() if isinstance(secret, str) else secret
         with nogil:
-            self.bootstrap = join_tcp(rank, size, name, place, key, self.timeout)
+            self.bootstrap = join_tcp(rank, size, name, place, key, deadline_after(self.timeout))
 
     def allgather(self, bytes mine not None, /):
         """Every rank's bytes in rank order. Blocks until every rank has called it."""
-        return self.gather(mine, self.timeout)
+        return self.gather(mine, deadline_after(self.timeout))
 
-    cdef vector[string] gather(self, string mine, double timeout) except *:
+    cdef vector[string] gather(self, string mine, When until) except *:
         cdef vector[string] strings
         with nogil:
-            strings = allgather_here(dereference(self.bootstrap), mine, timeout)
+            strings = allgather_here(dereference(self.bootstrap), mine, until)
         return strings
 
 
@@ -99,7 +99,7 @@ def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
     cdef BootstrapPtr made
     find_wheels()
     with nogil:
-        made = cpp_mpi_bootstrap(given, handle, meeting, seconds)
+        made = cpp_mpi_bootstrap(given, handle, meeting, deadline_after(seconds))
     return make_bootstrap(made, rank_in(dereference(made)), size_of(dereference(made)))
 
 
@@ -107,15 +107,15 @@ def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
 cdef class _Meeting:
     cdef object bootstrap
     cdef int size
-    cdef double timeout
+    cdef When until
     cdef object failure     # what the bootstrap raised
 
     cdef vector[string] allgather(self, bytes mine) except *:
         if isinstance(self.bootstrap, CoreBootstrap):
             return finish_task(task_bootstrap_allgather(
-                (<CoreBootstrap> self.bootstrap).bootstrap, mine, self.timeout)).strings
+                (<CoreBootstrap> self.bootstrap).bootstrap, mine, self.until)).strings
         if isinstance(self.bootstrap, TcpBootstrap):
-            return (<TcpBootstrap> self.bootstrap).gather(mine, self.timeout)
+            return (<TcpBootstrap> self.bootstrap).gather(mine, self.until)
         items = [bytes(memoryview(item)) for item in self.bootstrap.allgather(mine)]
         if len(items) != self.size:
             raise InvalidArgumentError(f"bootstrap.allgather returned {len(items)} items for {self.size} ranks")
@@ -141,7 +141,7 @@ cdef cbool look_for_signals(PyObject* context) noexcept with gil:
     return True
 
 
-def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, check=None):
+def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, waited=0.0, check=None):
     """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
 
     Args:
@@ -150,6 +150,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
         bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
             neither.
         timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
+        waited: so many seconds of that wait have passed already.
         check: when ranks compare what they are about to do on devices: "off", "first" (the first run of each plan and
             the first 16 other operations) or "always". None: what A2A_CHECK says, otherwise "first".
 
@@ -157,6 +158,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
     """
     cdef _Meeting meeting = _Meeting()
     cdef double seconds = parse_timeout(timeout)
+    cdef When until = deadline_after(max(0, seconds - waited))
     cdef Check when = parse_check(check)
     cdef CommPtr comm
     cdef BootstrapPtr inner
@@ -166,12 +168,12 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
         raise InvalidArgumentError("job and bootstrap are two ways to meet; pass one of them")
     if job is not None:
         bootstrap = make_bootstrap(
-            finish_task(task_join_job(rank, size, os.fsencode(str(job)), seconds)).bootstrap, rank, size)
+            finish_task(task_join_job(rank, size, os.fsencode(str(job)), until)).bootstrap, rank, size)
     elif bootstrap is None:
         if size > 1:
             raise InvalidArgumentError(f"rank {rank} of {size} has no way to meet the others; pass job or bootstrap")
         bootstrap = thread_bootstraps(1)[0]
-    meeting.bootstrap, meeting.size, meeting.timeout = bootstrap, size, seconds
+    meeting.bootstrap, meeting.size, meeting.until = bootstrap, size, until
     if isinstance(bootstrap, CoreBootstrap):
         if (rank, size) != (bootstrap.rank, bootstrap.size):
             raise InvalidArgumentError(f"rank = {rank} and size = {size}, but the bootstrap is that of rank "
@@ -182,7 +184,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, chec
     try:
         with nogil:
             comm = create_communicator(
-                rank, size, seconds, when, call_bootstrap, look_for_signals, <PyObject*> meeting, inner)
+                rank, size, seconds, when, until, call_bootstrap, look_for_signals, <PyObject*> meeting, inner)
     except Error:
         if meeting.failure is not None:
             raise meeting.failure from None

@@ -186,6 +186,22 @@ def test_rank_0_twice() -> None:
     assert second[0] == "InvalidArgumentError" and "the port is in use" in second[1] and second[2] < 1.2, second
 
 
+def init_or_join_only(rank: int, address: str) -> tuple[str, str, float]:
+    if rank == 0:
+        os.environ |= {"A2A_BOOTSTRAP": f"tcp://{address}", "A2A_SECRET": SECRET.decode(), "A2A_JOB": "job"}
+        return outcome(a2a.init, 0, 2, timeout=1.5)
+    time.sleep(1)
+    bootstrap = join(1, 2, address, job="job#0")
+    time.sleep(2.5)
+    return outcome(bootstrap.allgather, b"")
+
+
+@apart
+def test_the_timeout_of_init_counts_once() -> None:
+    end = name, text, seconds = values(run(2, init_or_join_only, free_address()))[0]
+    assert name == "TimeoutError" and "timed out waiting for rank 1" in text and 1.4 < seconds < 2, end
+
+
 @apart
 def test_a_stale_rank_is_told_and_does_no_harm() -> None:
     facts: list[Any] = [(0, 2, {}), (1, 2, {"job": "the last one"}), (1, 2, {})]

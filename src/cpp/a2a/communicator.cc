@@ -87,13 +87,14 @@ Communicator::~Communicator() {
   state_->home.loans().sweep();
 }
 
-std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options) {
+std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options,
+                                                   std::optional<Deadline> deadline) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error(Code::invalid_argument, "rank = " + std::to_string(rank) + " and size = " + std::to_string(size) +
                                             " do not satisfy 0 <= rank < size");
   }
   Witness witness(bootstrap);
-  auto host = hosts::connect(rank, size, witness, Deadline::after_seconds(options.timeout_seconds));
+  auto host = hosts::connect(rank, size, witness, deadline.value_or(Deadline::after_seconds(options.timeout_seconds)));
   auto state = std::make_unique<State>(rank, size, options, std::move(host));
   state->recorder = Recorder::open(rank, size, witness.group(), "world");
   return std::shared_ptr<Communicator>(new Communicator(std::move(state)));

@@ -61,13 +61,15 @@ A2A_API std::string mpi_library();
 class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   struct Options {
-    double timeout_seconds = 600;   // default deadline of every operation, and of making the communicator
+    double timeout_seconds = 600;   // default deadline of every operation
     Check check = default_check();  // the same on all ranks
   };
 
   // Collective. Ranks of one host share memory. Between several hosts they need a bootstrap with a network, such as
-  // tcp_bootstrap() or mpi_bootstrap(); otherwise Error(unsupported).
-  static std::shared_ptr<Communicator> create(Rank rank, int size, Bootstrap& bootstrap, Options options);
+  // tcp_bootstrap() or mpi_bootstrap(); otherwise Error(unsupported). Without a deadline they are waited for as long as
+  // the options say for operations.
+  static std::shared_ptr<Communicator> create(Rank rank, int size, Bootstrap& bootstrap, Options options,
+                                              std::optional<Deadline> deadline = {});
 
   ~Communicator();  // leaves without waiting: peers that still need this rank get Error(peer_lost)
 
