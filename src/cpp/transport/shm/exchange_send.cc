@@ -96,15 +96,16 @@ bool Exchange::own_in_place() const {
   return untouched && !batch_.at_most && !disjoint(own.source.runs, own.target.runs);
 }
 
-// A step of this rank's own part, or all of it in place.
+// A step of this rank's own part, or all of it in place. Stores past the caches are waited for at the end of each step;
+// other steps are short, to leave more that goes beside what a peer has.
 void Exchange::copy_own() {
-  constexpr size_t kStep = size_t{16} << 10;
+  const size_t step = size_t{stores_ == Stores::streaming ? 512 : 16} << 10;
   Pair& own = pair(rank_);
   if (own_in_place()) {
     copy_self(batch_.sends, batch_.recvs, rank_);
     own.in_left = 0;
   } else {
-    own.in_left -= copy(own.source, own.target, std::min(own.in_left, kStep), stores_);
+    own.in_left -= copy(own.source, own.target, std::min(own.in_left, step), stores_);
   }
 }
 
@@ -118,9 +119,13 @@ bool Exchange::can_pull(Membership& m) const {
   return kind == Kind::shared || kind == Kind::pointer;
 }
 
-// Whether all buffers are too much for the caches, see Thresholds. What all peers get alike is one buffer.
+// Whether all buffers are too much for the caches, see Thresholds. What all peers get alike is one buffer, and stays in
+// a cache for longer.
 bool Exchange::is_too_much(const Membership& m) const {
-  return m.thresholds().too_much(sent_bytes_, received_bytes_) && !all_alike(batch_.sends, pairs_.size());
+  constexpr size_t kMostOfOne = size_t{8} << 20;
+  if (!all_alike(batch_.sends, pairs_.size())) return m.thresholds().too_much(sent_bytes_, received_bytes_);
+  const size_t sent = batch_.sends[0].bytes;
+  return sent >= kMostOfOne && m.thresholds().too_much(sent, received_bytes_);
 }
 
 // Whether a copy in the segment for all peers takes less time than what this kind does for each of them. Writing it is
