@@ -1,12 +1,16 @@
 // The parts of the shared-memory transport that can be looked at one by one.
 #include <sched.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <optional>
 #include <string>
 
@@ -14,6 +18,7 @@
 #include "transport/shm/calibration.h"
 #include "transport/shm/chunks.h"
 #include "transport/shm/copy.h"
+#include "transport/shm/huge_pages.h"
 #include "transport/shm/membership.h"
 #include "transport/shm/placement.h"
 #include "transport/shm/protocol.h"
@@ -281,26 +286,28 @@ TEST("where the kernel's copy pays is asked for when it decides") {
   const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2}, 32 << 20);
   constexpr size_t kRoom = 128 << 10;  // of a pair's chunks
   int asked = 0;
+  const auto huge = [] { return true; };
+  const auto small = [] { return false; };
   const auto answer = [&asked](size_t bytes) {
     return [&asked, bytes] {
       ++asked;
       return bytes;
     };
   };
-  CHECK(!alone.remote(kLeastCalibrated - 1, kRoom, false, answer(0)));
-  CHECK(crowded.remote(8 << 20, kRoom, false, answer(SIZE_MAX)));  // there it wins in any case
+  CHECK(!alone.remote(kLeastCalibrated - 1, kRoom, false, small, answer(0)));
+  CHECK(crowded.remote(8 << 20, kRoom, false, huge, answer(SIZE_MAX)));  // there it wins in any case
   CHECK_EQ(asked, 0);
-  CHECK(alone.remote(kLeastCalibrated, kRoom, false, answer(kLeastCalibrated)));
-  CHECK(!alone.remote((1 << 20) - 1, kRoom, false, answer(1 << 20)));
-  CHECK(!alone.remote(size_t{1} << 30, kRoom, false, answer(SIZE_MAX)));
-  CHECK(!crowded.remote((8 << 20) - 1, kRoom, false, answer(SIZE_MAX)));
+  CHECK(alone.remote(kLeastCalibrated, kRoom, false, small, answer(kLeastCalibrated)));
+  CHECK(!alone.remote((1 << 20) - 1, kRoom, false, small, answer(1 << 20)));
+  CHECK(!alone.remote(size_t{1} << 30, kRoom, false, small, answer(SIZE_MAX)));
+  CHECK(!crowded.remote((8 << 20) - 1, kRoom, false, huge, answer(SIZE_MAX)));
   CHECK_EQ(asked, 4);
   // Where ranks share CPUs, from the size on that fills the chunks, if the kernel's copy is fast at all.
-  CHECK(!crowded.remote(kRoom - 1, kRoom, false, answer(0)));
+  CHECK(!crowded.remote(kRoom - 1, kRoom, false, small, answer(0)));
   CHECK_EQ(asked, 4);
-  CHECK(crowded.remote(kRoom, kRoom, false, answer(kLeastCalibrated)));
-  CHECK(!crowded.remote(kRoom, kRoom, false, answer(1 << 20)));
-  CHECK(crowded.remote(kLeastCalibrated, 4 * kLeastCalibrated, false, answer(kLeastCalibrated)));
+  CHECK(crowded.remote(kRoom, kRoom, false, small, answer(kLeastCalibrated)));
+  CHECK(!crowded.remote(kRoom, kRoom, false, small, answer(1 << 20)));
+  CHECK(crowded.remote(kLeastCalibrated, 4 * kLeastCalibrated, false, small, answer(kLeastCalibrated)));
   CHECK_EQ(asked, 7);
 }
 
@@ -308,18 +315,76 @@ TEST("memory sets the pace once all buffers are twice what the cache holds") {
   const Variable none("A2A_SHM_CMA_MIN", nullptr), neither("A2A_SHM_STREAM_MIN", nullptr);
   constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB, kRoom = 128 * kKiB;
   const auto slow = []() -> size_t { return SIZE_MAX; };
+  const auto huge = [] { return true; };
+  const auto small = [] { return false; };
   const Thresholds crowded({.ranks = 8, .cpus = 2}, 32 * kMiB), alone({.ranks = 2, .cpus = 2}, 32 * kMiB);
   CHECK(crowded.too_much(4 * kMiB, 4 * kMiB) && !crowded.too_much(4 * kMiB - 2, 4 * kMiB));
   CHECK(crowded.too_much(kMiB, 7 * kMiB) && !crowded.too_much(7 * kMiB - 2, kMiB));
   CHECK(crowded.stream(1, true) && !crowded.stream(16 * kMiB - 1, false) && crowded.stream(16 * kMiB, false));
   CHECK_EQ(crowded.stream(), 4 * kMiB);
   CHECK_EQ(alone.stream(), 16 * kMiB);
-  CHECK(crowded.remote(32 * kKiB, kRoom, true, slow) && !crowded.remote(32 * kKiB - 1, kRoom, true, slow));
-  CHECK(crowded.remote(8 * kMiB, kRoom, false, slow) && !crowded.remote(8 * kMiB - 1, kRoom, false, slow));
-  CHECK(alone.remote(32 * kKiB, kRoom, true, slow) && !alone.remote(64 * kMiB, kRoom, false, slow));
+  CHECK(crowded.remote(32 * kKiB, kRoom, true, huge, slow) && !crowded.remote(32 * kKiB - 1, kRoom, true, huge, slow));
+  CHECK(crowded.remote(8 * kMiB, kRoom, false, huge, slow) && !crowded.remote(8 * kMiB - 1, kRoom, false, huge, slow));
+  CHECK(alone.remote(32 * kKiB, kRoom, true, huge, slow) && !alone.remote(64 * kMiB, kRoom, false, huge, slow));
+  CHECK(!crowded.remote(8 * kMiB, kRoom, true, small, slow) && !alone.remote(8 * kMiB, kRoom, true, small, slow));
   CHECK(crowded.remote(kRoom) <= 512 * kKiB);
   CHECK(alone.remote(kRoom) <= 8 * kMiB);
   CHECK(Thresholds({.ranks = 64, .cpus = 2}, 32 * kMiB).remote(kRoom) == 32 * kKiB);
+}
+
+// So many bytes that begin where a huge page may.
+class Pages {
+ public:
+  Pages(size_t bytes, int advice) : bytes_(bytes + kHuge) {
+    at_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    begin_ = static_cast<std::byte*>(at_) + -reinterpret_cast<uintptr_t>(at_) % kHuge;
+    ::madvise(begin_, bytes, advice);
+    std::memset(begin_, 1, bytes);
+  }
+  ~Pages() { ::munmap(at_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  Run run(size_t from, size_t bytes) const { return {0, begin_ + from, bytes}; }
+
+ private:
+  static constexpr size_t kHuge = size_t{2} << 20;
+  size_t bytes_;
+  void* at_;
+  std::byte* begin_;
+};
+
+// Of all memory of this process, as the kernel counts it.
+size_t bytes_in_huge_pages() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  size_t kilobytes = 0;
+  for (std::string line; std::getline(file, line);) std::sscanf(line.c_str(), "AnonHugePages: %zu", &kilobytes);
+  return kilobytes << 10;
+}
+
+// From Linux 6.7 on.
+bool kernel_tells_of_pages() {
+  utsname system{};
+  ::uname(&system);
+  int major = 0, minor = 0;
+  return std::sscanf(system.release, "%d.%d", &major, &minor) == 2 && (major > 6 || (major == 6 && minor >= 7));
+}
+
+TEST("memory in huge pages is told from other memory") {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const size_t before = bytes_in_huge_pages();
+  const Pages huge(16 * kMiB, MADV_HUGEPAGE);
+  const bool are_huge = bytes_in_huge_pages() >= before + 16 * kMiB;  // which the machine may not have
+  const Pages small(16 * kMiB, MADV_NOHUGEPAGE);
+  const auto mostly = [](std::vector<Run> runs) { return mostly_in_huge_pages(runs); };
+  if (are_huge) {
+    CHECK(mostly({huge.run(16, 12 * kMiB)}));
+    CHECK(mostly({huge.run(0, 4 * kMiB), huge.run(5, 0), huge.run(0, 1)}));
+    CHECK(mostly({small.run(16, 4 * kMiB), huge.run(0, 12 * kMiB)}));
+  }
+  if (!kernel_tells_of_pages()) return;
+  CHECK(!mostly({small.run(0, 16 * kMiB)}) && !mostly({}));
+  CHECK(!mostly({small.run(16, 8 * kMiB), huge.run(0, 8 * kMiB)}));
 }
 
 TEST("a threshold of the environment is the one that holds, and must be a number") {
@@ -329,7 +394,7 @@ TEST("a threshold of the environment is the one that holds, and must be a number
     const Thresholds given(around);
     CHECK_EQ(given.remote(1), 5);
     const auto never_asked = []() -> size_t { throw Error(Code::backend, "measured though given"); };
-    CHECK(given.remote(5, 1, false, never_asked) && !given.remote(4, 1, true, never_asked));
+    CHECK(given.remote(5, 1, false, never_asked, never_asked) && !given.remote(4, 1, true, never_asked, never_asked));
     CHECK_EQ(given.direct(), 7);
     CHECK_EQ(given.stream(), 9);
     CHECK(given.stream(9, false) && !given.stream(8, true));

@@ -104,10 +104,11 @@ class Exchange final : public Work {
   bool can_pull(Membership& m) const;
   bool own_copied() const { return pair(rank_).in_left == 0; }
   bool is_too_much(const Membership& m) const;
+  bool kernel_copy_pays(Membership& m, size_t bytes);
   bool copy_pays(Kind kind) const;
   void copy_for_all(Membership& m);
   void offer(Membership& m, Rank peer);
-  Kind choose_kind(Membership& m, Rank peer) const;
+  Kind choose_kind(Membership& m, Rank peer);
   void describe_source(Membership& m, Rank peer, Kind kind);
   bool stage(Membership& m, Rank peer);
   bool has_free_chunk(Membership& m, Rank peer);
@@ -146,6 +147,7 @@ class Exchange final : public Work {
   size_t sent_bytes_ = 0;              // in all
   size_t received_bytes_ = 0;          // in all
   bool too_much_ = false;              // for the caches, see Thresholds
+  std::optional<bool> in_huge_pages_;  // what is sent, once that was asked
   Stores stores_ = Stores::cached;     // of what is received
   bool posted_ = false;
   bool received_ = false;  // `done` was published

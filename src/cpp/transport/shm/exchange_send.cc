@@ -4,6 +4,7 @@
 
 #include "transport/shm/exchange.h"
 #include "transport/shm/faultpoint.h"
+#include "transport/shm/huge_pages.h"
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
@@ -99,7 +100,7 @@ bool Exchange::own_in_place() const {
 // A step of this rank's own part, or all of it in place. Stores past the caches are waited for at the end of each step;
 // other steps are short, to leave more that goes beside what a peer has.
 void Exchange::copy_own() {
-  const size_t step = size_t{stores_ == Stores::streaming ? 512 : 16} << 10;
+  const size_t step = (stores_ == Stores::streaming ? size_t{512} : size_t{16}) << 10;
   Pair& own = pair(rank_);
   if (own_in_place()) {
     copy_self(batch_.sends, batch_.recvs, rank_);
@@ -171,7 +172,17 @@ void Exchange::offer(Membership& m, Rank peer) {
   if (p.out != Pair::Out::settled) unsettled_.push_back(peer);
 }
 
-Kind Exchange::choose_kind(Membership& m, Rank peer) const {
+// Whether that is the way for so many bytes of a pair of private memory.
+bool Exchange::kernel_copy_pays(Membership& m, size_t bytes) {
+  const auto huge = [this] {
+    if (!in_huge_pages_) in_huge_pages_ = mostly_in_huge_pages(batch_.sends);
+    return *in_huge_pages_;
+  };
+  const size_t room = ChunkShape::of(m.size()).capacity();
+  return m.thresholds().remote(bytes, room, too_much_, huge, [&m] { return m.kernel_copy_pays_from(); });
+}
+
+Kind Exchange::choose_kind(Membership& m, Rank peer) {
   if (!batch_.refusal.empty()) return Kind::refused;
   const Pair& p = pair(peer);
   const size_t bytes = p.mine.sent;
@@ -184,7 +195,7 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) const {
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
   const bool may_read = bytes >= m.thresholds().remote_at_least() && host.reads_us;
-  return may_read && m.remote_pays(bytes, too_much_) ? Kind::remote : Kind::staged;
+  return may_read && kernel_copy_pays(m, bytes) ? Kind::remote : Kind::staged;
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.

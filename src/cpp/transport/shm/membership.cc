@@ -138,16 +138,14 @@ Membership::~Membership() {
   graveyard().sweep();
 }
 
-bool Membership::remote_pays(size_t bytes, bool too_much) {
-  return thresholds_.remote(bytes, ChunkShape::of(size()).capacity(), too_much, [this] {
-    for (Rank r = 0; r < rank_; ++r) {
-      const uint64_t measured = peer(r).block.words().kernel_copy_from.load(std::memory_order_relaxed);
-      if (measured != 0) return static_cast<size_t>(measured);
-    }
-    const size_t measured = kernel_copy_pays_from();
-    block_.words().kernel_copy_from.store(measured, std::memory_order_relaxed);
-    return measured;
-  });
+size_t Membership::kernel_copy_pays_from() {
+  for (Rank r = 0; r < rank_; ++r) {
+    const uint64_t measured = peer(r).block.words().kernel_copy_from.load(std::memory_order_relaxed);
+    if (measured != 0) return static_cast<size_t>(measured);
+  }
+  const size_t measured = shm::kernel_copy_pays_from();
+  block_.words().kernel_copy_from.store(measured, std::memory_order_relaxed);
+  return measured;
 }
 
 Chunks& Membership::chunks_to_fill(Rank rank) {

@@ -56,10 +56,9 @@ class Membership {
   Arena& arena() { return progress_->host().arena(); }
   bool threads() const { return threads_; }
 
-  // Whether the kernel's copy is the way for so many bytes of a pair of private memory; `too_much` is what Thresholds
-  // says of the operation. What the lowest rank has measured counts: two ranks that go different ways keep each other
-  // waiting.
-  bool remote_pays(size_t bytes, bool too_much);
+  // From how many bytes on the kernel's copy is faster. What the lowest rank has measured counts: two ranks that go
+  // different ways keep each other waiting.
+  size_t kernel_copy_pays_from();
 
   // The chunks shared with a peer; brings this rank's share the first time.
   Chunks& chunks_to_fill(Rank peer);

@@ -23,19 +23,20 @@ class Thresholds {
 
   // The receiver copies straight from the sender's memory, which saves one of two copies and costs the sender a wait:
   // bytes of a pair from shared memory or within one process (A2A_SHM_DIRECT_MIN), and bytes of a pair from private
-  // memory with process_vm_readv (A2A_SHM_CMA_MIN). `room` is that of the pair's chunks. Only when it matters from
-  // where the kernel's copy pays, `pays_from` is asked for that.
+  // memory with process_vm_readv (A2A_SHM_CMA_MIN). `room` is that of the pair's chunks. Only when it matters whether
+  // the memory lies in huge pages, and from where the kernel's copy pays without them, `huge` and `pays_from` are asked
+  // for that.
   size_t direct() const { return direct_; }
-  template <class PaysFrom>
-  bool remote(size_t bytes, size_t room, bool too_much, PaysFrom&& pays_from) const {
-    const size_t otherwise = remote_otherwise(too_much);
-    const bool decided = remote_given_ || bytes < remote_least(room) || bytes >= otherwise;
-    return bytes >= remote_from(room, otherwise, decided ? 0 : pays_from());
+  template <class Huge, class PaysFrom>
+  bool remote(size_t bytes, size_t room, bool too_much, Huge&& huge, PaysFrom&& pays_from) const {
+    if (remote_given_) return bytes >= *remote_given_;
+    if (bytes >= remote_otherwise(too_much) && huge()) return true;
+    return bytes >= remote_least(room) && bytes >= remote_measured(room, pays_from());
   }
   // Less never goes that way.
   size_t remote_at_least() const { return remote_given_.value_or(kLeastRemote); }
-  // The same as a number of bytes, where all pairs exchange as many, with what this process measures, which takes a few
-  // milliseconds the first time.
+  // The same as a number of bytes, where all pairs exchange as many, from huge pages, with what this process measures,
+  // which takes a few milliseconds the first time.
   size_t remote(size_t room) const;
 
   // Whether bytes received by one rank in all are written past the caches, and from how many on they are where all
@@ -50,9 +51,8 @@ class Thresholds {
 
   size_t remote_least(size_t room) const { return shared_cpus_ ? std::min(room, kLeastCalibrated) : kLeastCalibrated; }
   size_t remote_otherwise(bool too_much) const;
-  size_t remote_from(size_t room, size_t otherwise, size_t pays_from) const {
-    if (remote_given_) return *remote_given_;
-    return std::min(otherwise, pays_from <= kLeastCalibrated ? remote_least(room) : pays_from);
+  size_t remote_measured(size_t room, size_t pays_from) const {
+    return pays_from <= kLeastCalibrated ? remote_least(room) : pays_from;
   }
 
   size_t ranks_, too_much_;
