@@ -19,7 +19,7 @@ void Exchange::begin(Batch&& batch) {
   sent_bytes_ = batch_.sent_elsewhere;
   received_bytes_ = batch_.received_elsewhere;
   for_all_ = {};
-  in_huge_pages_.reset();
+  huge_pages_.reset();
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
   const Head common = common_facts(batch_.signature);

@@ -147,7 +147,7 @@ class Exchange final : public Work {
   size_t sent_bytes_ = 0;              // in all
   size_t received_bytes_ = 0;          // in all
   bool too_much_ = false;              // for the caches, see Thresholds
-  std::optional<bool> in_huge_pages_;  // what is sent, once that was asked
+  std::optional<bool> huge_pages_;     // in what is sent, once that was asked
   Stores stores_ = Stores::cached;     // of what is received
   bool posted_ = false;
   bool received_ = false;  // `done` was published

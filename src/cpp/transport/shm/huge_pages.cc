@@ -44,18 +44,17 @@ const std::byte* byte_at(std::span<const Run> runs, size_t offset) {
 
 }  // namespace
 
-bool mostly_in_huge_pages(std::span<const Run> runs) {
-  constexpr size_t kSamples = 4, kMost = 3;  // an array of 8 MiB may have a quarter before and behind its huge pages
-  size_t bytes = 0, huge = 0;
+bool has_huge_pages(std::span<const Run> runs) {
+  constexpr size_t kSamples = 4;
+  size_t bytes = 0;
   for (const Run& run : runs) bytes += run.bytes;
   if (bytes < kSamples) return false;
   const Fd pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   for (size_t i = 0; i < kSamples; ++i) {
     const int found = in_huge_page(pagemap.get(), byte_at(runs, bytes / (2 * kSamples) * (2 * i + 1)));
-    if (found < 0) return true;
-    huge += found > 0;
+    if (found != 0) return true;
   }
-  return huge >= kMost;
+  return false;
 }
 
 }  // namespace a2a::shm

@@ -8,8 +8,10 @@
 
 namespace a2a::shm {
 
-// Whether most of this process's memory in these runs, by a sample of it, lies in huge pages. Takes some microseconds.
-// True where the kernel does not tell: before Linux 6.7, and without /proc.
-bool mostly_in_huge_pages(std::span<const Run> runs);
+// Whether any of four places in this process's memory in these runs lies in a huge page. Ranks that come to different
+// answers keep each other waiting, so it does not matter how much of an array lies before its first huge page and
+// behind its last one. Takes some microseconds. True where the kernel does not tell: before Linux 6.7, and without
+// /proc.
+bool has_huge_pages(std::span<const Run> runs);
 
 }  // namespace a2a::shm
