@@ -124,7 +124,8 @@ bool Exchange::can_pull(Membership& m) const {
 // a cache for longer.
 bool Exchange::is_too_much(const Membership& m) const {
   constexpr size_t kMostOfOne = size_t{8} << 20;
-  if (!all_alike(batch_.sends, pairs_.size())) return m.thresholds().too_much(sent_bytes_, received_bytes_);
+  if (!m.thresholds().too_much(sent_bytes_, received_bytes_)) return false;
+  if (!all_alike(batch_.sends, pairs_.size())) return true;
   const size_t sent = batch_.sends[0].bytes;
   return sent >= kMostOfOne && m.thresholds().too_much(sent, received_bytes_);
 }
