@@ -20,6 +20,9 @@ using namespace std::chrono_literals;
 
 // With nothing new for this long a rank sleeps. Longer than ranks that compute the same thing drift apart.
 constexpr auto kAwake = 500us;
+// The same where it waits for a network, of which a process only learns what is complete: as long as some MiB take.
+// Ranks that nap meanwhile do not see what arrives, and those that share a CPU may leave it idle together.
+constexpr auto kAwakeForNetwork = 5ms;
 // The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
 constexpr auto kSlice = 10ms;
 // The longest sleep of a rank that waits for news which ring no bell.
@@ -171,8 +174,18 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
   if (!look(deadline)) return false;
   const auto now = Deadline::Clock::now();
   if (patience.since == Deadline::Clock::time_point{}) patience.since = now;
-  patience.exhausted |= now - patience.since >= kAwake;
+  patience.exhausted |= waited_long(now - patience.since);
   return patience.exhausted ? sleep(patience, deadline) : true;
+}
+
+bool Progress::waited_long(Deadline::Clock::duration waited) {
+  if (waited < kAwake || waited >= kAwakeForNetwork) return waited >= kAwake;
+  std::lock_guard lock(mutex_);
+  return !must_look();
+}
+
+bool Progress::must_look() {
+  return std::ranges::any_of(active_, [](Active* active) { return active->must_look(); });
 }
 
 bool Progress::sleep(Patience& patience, Deadline deadline) {
@@ -180,7 +193,7 @@ bool Progress::sleep(Patience& patience, Deadline deadline) {
   const auto look_again = [&] {
     std::lock_guard lock(mutex_);
     if (advance()) patience.renew();
-    if (std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) slice = kNap;
+    if (must_look()) slice = kNap;
     return !patience.exhausted;
   };
   bool interrupted = false;
