@@ -174,18 +174,8 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
   if (!look(deadline)) return false;
   const auto now = Deadline::Clock::now();
   if (patience.since == Deadline::Clock::time_point{}) patience.since = now;
-  patience.exhausted |= waited_long(now - patience.since);
+  patience.exhausted |= now - patience.since >= (slow_looks_ ? kAwakeForNetwork : kAwake);
   return patience.exhausted ? sleep(patience, deadline) : true;
-}
-
-bool Progress::waited_long(Deadline::Clock::duration waited) {
-  if (waited < kAwake || waited >= kAwakeForNetwork) return waited >= kAwake;
-  std::lock_guard lock(mutex_);
-  return !must_look();
-}
-
-bool Progress::must_look() {
-  return std::ranges::any_of(active_, [](Active* active) { return active->must_look(); });
 }
 
 bool Progress::sleep(Patience& patience, Deadline deadline) {
@@ -193,7 +183,7 @@ bool Progress::sleep(Patience& patience, Deadline deadline) {
   const auto look_again = [&] {
     std::lock_guard lock(mutex_);
     if (advance()) patience.renew();
-    if (must_look()) slice = kNap;
+    if (std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) slice = kNap;
     return !patience.exhausted;
   };
   bool interrupted = false;

@@ -151,8 +151,7 @@ class Progress {
     }
   };
   static void relax();
-  bool beside_peer();  // with the mutex held, like the next one
-  bool must_look();
+  bool beside_peer();  // with the mutex held
   // Has the communicators look at how the ranks are spread over the CPUs, from time to time: in short waits here, in
   // longer ones in look(). Both with the mutex held.
   void spread();
@@ -161,7 +160,6 @@ class Progress {
   bool look(Deadline deadline);
   // One step of waiting: spin or yield at first, sleep later. False when the deadline passed or a signal arrived.
   bool pause(Patience& patience, Deadline deadline);
-  bool waited_long(Deadline::Clock::duration waited);
   bool sleep(Patience& patience, Deadline deadline);
 
   // What the progress thread does: moves what is in flight and sleeps in between, until nothing is, or `stop`.
