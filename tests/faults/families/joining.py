@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 from ..harness import Answer, Board, Report, attempt, connect, job_name, judge, run, works, worse
 from ..rows import row
@@ -85,6 +86,15 @@ def stale(chance: random.Random) -> Report:
     return judge(run(3, meet, 3, job), (), since=begin, must_raise=False)
 
 
+def await_listener(job: str, seconds: float = 30.0) -> None:
+    """Until somebody listens there, as the kernel's list of sockets says by a flag."""
+    deadline = time.monotonic() + seconds
+    while not any(job in line and " 00010000 " in line for line in Path("/proc/net/unix").read_text().splitlines()):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"nobody listens for {job}")
+        time.sleep(0.0005)
+
+
 def meet_at_stale(rank: int, job: str, board: Board) -> Answer | None:
     if rank == 0:
         board.words[0] = 1
@@ -103,7 +113,7 @@ def stopped(chance: random.Random) -> Report:
     def during(pids: list[int]) -> None:
         holder[0] = pids[0]
         board.await_all(1)
-        time.sleep(0.05)
+        await_listener(job)
         os.kill(pids[0], signal.SIGSTOP)
         board.words[0] = 2
         time.sleep(0.9)
