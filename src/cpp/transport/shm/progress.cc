@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 // With nothing new for this long a rank sleeps. Longer than ranks that compute the same thing drift apart.
 constexpr auto kAwake = 500us;
-// The same where it waits for a network, of which a process only learns what is complete: as long as some MiB take.
+// The same for a rank that takes part in a network, of which it only learns what is complete: as long as some MiB take.
 // Ranks that nap meanwhile do not see what arrives, and those that share a CPU may leave it idle together.
 constexpr auto kAwakeForNetwork = 5ms;
 // The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
