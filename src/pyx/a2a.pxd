@@ -137,6 +137,7 @@ cdef extern from "a2a/communicator.h" nogil:
         size_t cma_min
         size_t stream_min
         cbool string_copies
+        cbool puts
 
     cdef cppclass CppView "a2a::View":
         size_t bytes

@@ -30,6 +30,7 @@ Operation draw_operation(check::Random& random, uint64_t number) {
   operation.kind = kinds[random.in(size_t{0}, kinds.size() - 1)];
   operation.runs = operation.recvs > 3 && random.chance(0.3) ? 3 : 1;
   operation.refused = random.chance(0.02);
+  operation.puts = random.chance(0.3);
   return operation;
 }
 
@@ -43,7 +44,11 @@ TEST("the hostile peer means well when nothing is flipped") {
         for (const size_t runs : {size_t{1}, size_t{3}}) {
           const check::Note note("kind", static_cast<uint64_t>(kind)), second("bytes", recvs);
           if (recvs <= runs && runs > 1) continue;
-          CHECK(play(hostile, {.number = ++number, .sends = sends, .recvs = recvs, .runs = runs, .kind = kind}, [] {}));
+          for (const bool puts : {false, true}) {
+            const Operation operation{
+                .number = ++number, .sends = sends, .recvs = recvs, .runs = runs, .kind = kind, .puts = puts};
+            CHECK(play(hostile, operation, [] {}));
+          }
         }
       }
     }

@@ -38,13 +38,13 @@ struct Case {
   std::vector<int64_t> counts;  // [from * size + to]
   size_t elem;
   bool displaced;
-  bool shared;  // the sends lie in shared memory
+  bool sends_shared, recvs_shared;  // lie in shared memory
 
   int64_t count(Rank from, Rank to) const { return counts[static_cast<size_t>(from * size + to)]; }
 };
 
 Case draw(check::Random& random, int size, int64_t most) {
-  Case c{size, {}, random.in(size_t{1}, size_t{8}), random.chance(0.5), random.chance(0.3)};
+  Case c{size, {}, random.in(size_t{1}, size_t{8}), random.chance(0.5), random.chance(0.4), random.chance(0.4)};
   for (int i = 0; i < size * size; ++i) {
     c.counts.push_back(random.chance(0.2)   ? 0
                        : random.chance(0.1) ? random.in(int64_t{0}, most)
@@ -73,6 +73,19 @@ Side lay_out(std::vector<int64_t> counts, bool displaced, uint64_t salt) {
   return side;
 }
 
+class Tensor {
+ public:
+  Tensor(size_t bytes, bool shared)
+      : private_(shared ? 0 : bytes), shared_(shared ? Communicator::allocate_shared(bytes) : nullptr), bytes_(bytes) {}
+  std::byte* data() const { return shared_ ? shared_.get() : private_.data(); }
+  std::span<std::byte> bytes() const { return {data(), bytes_}; }
+
+ private:
+  mutable std::vector<std::byte> private_;
+  std::shared_ptr<std::byte> shared_;
+  size_t bytes_;
+};
+
 void run_case(Communicator& comm, const Case& c, uint64_t round) {
   std::vector<int64_t> sent, received;
   for (Rank p = 0; p < c.size; ++p) {
@@ -81,12 +94,12 @@ void run_case(Communicator& comm, const Case& c, uint64_t round) {
   }
   const Side out = lay_out(sent, c.displaced, round * 1000 + static_cast<uint64_t>(comm.rank()));
   const Side in = lay_out(received, c.displaced, round * 1000 + 500 + static_cast<uint64_t>(comm.rank()));
-  const size_t out_bytes = static_cast<size_t>(out.rows) * c.elem;
-  std::vector<std::byte> own(c.shared ? 0 : out_bytes);
-  std::shared_ptr<std::byte> shared = c.shared ? Communicator::allocate_shared(out_bytes) : nullptr;
-  std::byte* send = c.shared ? shared.get() : own.data();
-  std::vector<std::byte> recv(static_cast<size_t>(in.rows) * c.elem, std::byte{0xee});
-  auto expected = recv;
+  const Tensor sent_from(static_cast<size_t>(out.rows) * c.elem, c.sends_shared);
+  const Tensor received_into(static_cast<size_t>(in.rows) * c.elem, c.recvs_shared);
+  std::byte* const send = sent_from.data();
+  const std::span<std::byte> recv = received_into.bytes();
+  std::ranges::fill(recv, std::byte{0xee});
+  std::vector<std::byte> expected(recv.begin(), recv.end());
   for (Rank p = 0; p < c.size; ++p) {
     const auto i = static_cast<size_t>(p);
     for (size_t b = 0; b < static_cast<size_t>(out.counts[i]) * c.elem; ++b) {
@@ -102,7 +115,7 @@ void run_case(Communicator& comm, const Case& c, uint64_t round) {
   const void* from = send;
   void* to = recv.data();
   comm.start(plan, {&from, 1}, {&to, 1}, {})->wait();
-  CHECK(recv == expected);
+  CHECK(std::ranges::equal(recv, expected));
 }
 
 void run_random_cases(Communicator& comm, int rounds, int64_t most) {
@@ -143,6 +156,25 @@ TEST("64 ranks, and 65, whose lines are shorter") {
       comm.close();
     });
   }
+}
+
+TEST("bytes are put into the receiver's memory, or taken from the sender's, as both ranks of a pair want") {
+  setenv("A2A_SHM_DIRECT_MIN", "1", 1);
+  for (const char* put : {"0", "1"}) {
+    setenv("A2A_SHM_PUT", put, 1);
+    everywhere(3, [](Communicator& comm) {
+      run_random_cases(comm, 60, 300'000);
+      check::Random random(check::seed());
+      for (uint64_t round = 0; round < 10; ++round) {  // large parts only, some in one direction
+        Case c{comm.size(), {}, 1, false, true, true};
+        for (int i = 0; i < c.size * c.size; ++i)
+          c.counts.push_back(random.chance(0.3) ? 0 : random.in(4096, 2'500'000));
+        run_case(comm, c, round);
+      }
+    });
+  }
+  unsetenv("A2A_SHM_DIRECT_MIN");
+  unsetenv("A2A_SHM_PUT");
 }
 
 TEST("every path: ring only, direct from the first byte, process_vm_readv from the first byte") {

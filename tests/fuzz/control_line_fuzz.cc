@@ -29,9 +29,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   static HostilePeer hostile;
   hostile.start_again();
   Input input(data, bytes);
-  hostile.allow_remote(input.take<uint8_t>() % 2 == 1);
+  const auto memory = input.take<uint8_t>();
+  hostile.allow_remote(memory % 2 == 1);
   for (uint64_t n = 1; n <= 4 && !input.empty(); ++n) {
-    play(hostile, operation_of(input, n), [&input] {
+    Operation operation = operation_of(input, n);
+    operation.puts = memory / 2 % 2 == 1;
+    play(hostile, operation, [&input] {
       const unsigned changes = input.take<uint8_t>() % 16;
       for (unsigned i = 0; i < changes && !input.empty(); ++i) {
         const size_t at = input.take<uint16_t>() % HostilePeer::kControlled;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "input.h"
@@ -45,18 +46,20 @@ class HostilePeer {
  public:
   static constexpr Rank kMe = 0, kPeer = 1;
   static constexpr size_t kSegment = size_t{4} << 20;
-  static constexpr size_t kSeat = 0, kBlock = 128, kList = 8192, kData = 16384;
+  static constexpr size_t kSeat = 0, kBlock = 128, kList = 8192, kInvited = kList + 64, kData = 16384;
   static_assert(kBlock + Block::bytes(2) <= kList);
-  static constexpr size_t kControlled = kList + 64;  // from the beginning: what it changes
+  static constexpr size_t kControlled = kInvited + 80;  // from the beginning: what it changes
 
   HostilePeer() : segment_(kSegment), common_(2 * kShape.share_bytes()), neighbour_(std::make_shared<Neighbour>()) {
     neighbour_->pid = ::getpid();
     neighbour_->base = segment_.begin();
+    neighbour_->outputs = segment_.begin();
     neighbour_->bytes = kSegment;
     neighbour_->common = common_.begin();
     neighbour_->common_bytes = common_.bytes();
     neighbour_->seat = reinterpret_cast<const SeatWords*>(segment_.begin() + kSeat);
     neighbour_->bell = &bell_;
+    ::setenv("A2A_SHM_PUT", "1", 1);
     start_again();
   }
   ~HostilePeer() { let_go(); }
@@ -83,8 +86,8 @@ class HostilePeer {
   std::byte* controlled() { return segment_.begin(); }
   Block block() { return Block(segment_.begin() + kBlock, 2); }
 
-  // Writes the line of an operation as a peer would that means well.
-  void publish_line(uint64_t n, Head head, Kind kind, size_t runs) {
+  // Writes the line of an operation as a peer would that means well: one that makes puts if it asks for them.
+  void publish_line(uint64_t n, Head head, Kind kind, size_t runs, bool puts) {
     head.kind = static_cast<uint8_t>(kind);
     head.count = 1;
     take_chunks();
@@ -93,6 +96,8 @@ class HostilePeer {
     } else if (kind != Kind::none && kind != Kind::inlined) {
       describe_runs(head, kind, runs);
     }
+    if (puts && (kind == Kind::none || kind == Kind::shared)) invite(head, runs);
+    publish_copied(block().pipe(kMe), n);
     Line& line = block().line(n, kMe);
     line.head = head;
     publish(line, n);
@@ -131,6 +136,13 @@ class HostilePeer {
     for (size_t i = 0; i + 1 < runs; ++i) entry[i] = {data + i, 1};
     entry[runs - 1] = {data, head.sent - (runs - 1)};
   }
+  void invite(Head& head, size_t runs) {
+    head.first = invitation(runs == 1 ? kData : kInvited) | (runs == 1 ? 0 : kSeveral);
+    auto* entry = reinterpret_cast<ListedRun*>(segment_.begin() + kInvited);
+    *entry++ = {0, runs};
+    for (size_t i = 0; i + 1 < runs; ++i) *entry++ = {kData + i, 1};
+    *entry = {kData, head.expected - std::min<size_t>(head.expected, runs - 1)};
+  }
   // The memory of a group is used again only when every peer has left.
   void let_go() {
     if (membership_) publish_left(block().words(), Left::dropped);
@@ -145,6 +157,25 @@ class HostilePeer {
   std::optional<Membership> membership_;
 };
 
+// Memory of this rank, private or shared.
+class Tensor {
+ public:
+  Tensor(Arena& arena, size_t bytes, bool shared)
+      : arena_(arena), private_(shared ? 0 : bytes), shared_(shared ? arena.allocate(bytes) : nullptr), bytes_(bytes) {}
+  ~Tensor() {
+    if (shared_ != nullptr) arena_.release(shared_);
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  std::span<std::byte> bytes() const { return {shared_ != nullptr ? shared_ : private_.data(), bytes_}; }
+
+ private:
+  Arena& arena_;
+  mutable std::vector<std::byte> private_;
+  std::byte* shared_;
+  size_t bytes_;
+};
+
 // One operation of a rank with such a peer: sizes, kind of line, and what the peer means to send.
 struct Operation {
   uint64_t number = 1;
@@ -153,6 +184,7 @@ struct Operation {
   Kind kind = Kind::none;
   Way way = Way::exchange;
   bool refused = false;  // by this rank
+  bool puts = false;     // both ranks have their tensors in shared memory, and would put bytes there
 };
 
 // Runs it for some steps; change() is called before each and may write into what the peer controls. An error is a fine
@@ -162,14 +194,17 @@ bool play(HostilePeer& hostile, const Operation& operation, Change change) {
   Membership& m = hostile.membership();
   constexpr std::byte kUntouched{0xA5};
   constexpr size_t kMargin = 64;
-  std::vector<std::byte> send(operation.sends), recv(operation.recvs + 2 * kMargin, kUntouched);
+  const Tensor sent(m.arena(), operation.sends, operation.puts);
+  const Tensor received(m.arena(), operation.recvs + 2 * kMargin, operation.puts);
+  const std::span<std::byte> send = sent.bytes(), recv = received.bytes();
+  std::ranges::fill(recv, kUntouched);
   Batch batch;
   batch.signature = {Op::alltoallv, Memory::host, DType{1, 8, 1}, operation.number, 0};
   batch.way = operation.way;
   if (operation.sends > 0) batch.sends = {{HostilePeer::kPeer, send.data(), operation.sends}};
   if (operation.recvs > 0) batch.recvs = {{HostilePeer::kPeer, recv.data() + kMargin, operation.recvs}};
   hostile.publish_line(operation.number, facts(batch.signature, batch.recvs, batch.sends), operation.kind,
-                       operation.runs);
+                       operation.runs, operation.puts);
   if (operation.refused) {
     batch.refusal = "bad arguments";
     batch.sends.clear();
@@ -195,8 +230,7 @@ bool play(HostilePeer& hostile, const Operation& operation, Change change) {
     hostile.start_again();
   }
   const auto untouched = [](const std::byte& b) { return b == kUntouched; };
-  require(std::all_of(recv.begin(), recv.begin() + kMargin, untouched) &&
-              std::all_of(recv.end() - kMargin, recv.end(), untouched),
+  require(std::ranges::all_of(recv.first(kMargin), untouched) && std::ranges::all_of(recv.last(kMargin), untouched),
           "something was written beside the receive buffer");
   return good;
 }

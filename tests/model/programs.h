@@ -94,16 +94,38 @@ struct Pull {
     }
     for (size_t i = 0; i < 2; ++i) {
       if (thread == 0) {
-        wait_until([&] { return is_pulled(reader, i + 1); });
-        require(is_pulled(reader, 1), "a later operation hides that an earlier one was read");
+        wait_until([&] { return is_copied(reader, i + 1); });
+        require(is_copied(reader, 1), "a later operation hides that an earlier one was read");
         memory[i] = 2;
       } else {
         wait_until([&] { return is_published(lines[i], i + 1); });
-        if (variant() == 1) publish_pulled(reader, i + 1);
+        if (variant() == 1) publish_copied(reader, i + 1);
         require(memory[i] == 1, "what was copied is not what was offered");
-        if (variant() != 1) publish_pulled(reader, i + 1);
+        if (variant() != 1) publish_copied(reader, i + 1);
       }
     }
+  }
+};
+
+// Two ranks put their bytes into each other's memory. Neither writes there before it was invited, nor reads its own
+// memory before all of it is there.
+struct Put {
+  static constexpr const char* kName = "what was put is there when its writer says so, and not before it was invited";
+  static constexpr int kThreads = 2, kVariants = 3;
+  std::array<PairLine_, 2> lines;
+  std::array<Pipe<Atomics, 1>, 2> pipes;
+  std::array<Atomics::plain<int>, 2> memory;
+
+  void run(int thread) {
+    const auto me = static_cast<size_t>(thread), peer = 1 - me;
+    memory[me] = 1;
+    publish(lines[me], 1);
+    if (variant() != 1) wait_until([&] { return is_published(lines[peer], 1); });
+    if (variant() == 2) publish_copied(pipes[me], 1);
+    memory[peer] = 2;
+    if (variant() != 2) publish_copied(pipes[me], 1);
+    if (variant() != 3) wait_until([&] { return is_copied(pipes[peer], 1); });
+    require(memory[me] == 2, "the peer's bytes are not there");
   }
 };
 
@@ -216,9 +238,12 @@ struct Sleep {
   }
 };
 
-// A rank copies straight from the memory of a rank of its own process, which gives up and frees that memory.
-struct AbortInProcess {
-  static constexpr const char* kName = "memory is not freed under a reader";
+// A rank copies straight from the memory of a rank of its own process, which gives up and frees that memory. Or to the
+// memory of any rank, which gives up and uses it for something else.
+template <bool kWrites>
+struct AbortUnderCopy {
+  static constexpr const char* kName = kWrites ? "memory is not used for something else while a peer writes there"
+                                               : "memory is not freed under a reader";
   static constexpr int kThreads = 2, kVariants = 2;
   static constexpr uint32_t kOwner = 1;
   Words owner, reader;
@@ -228,15 +253,16 @@ struct AbortInProcess {
     if (thread == 0) {
       text = 1;
       post_abort(owner, 5);
-      if (variant() != 1) wait_until([&] { return !is_reading(reader, kOwner); });
+      if (variant() != 1) wait_until([&] { return !is_copying(reader, kOwner); });
       memory = 2;
     } else {
       for (int i = 0; i < 2; ++i) {
         const uint32_t early = variant() == 2 ? abort_of(owner) : 0;
-        begin_reading(reader, kOwner);
+        begin_copying(reader, kOwner);
         const uint32_t code = variant() == 2 ? early : abort_of(owner);
-        require(code == 0 ? memory == 0 : text == 1, "freed memory was read");
-        end_reading(reader);
+        require(code == 0 ? memory < 2 : text == 1, "freed memory was read");
+        if (kWrites && code == 0) memory = 1;
+        end_copying(reader);
       }
     }
   }

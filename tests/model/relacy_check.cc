@@ -49,9 +49,9 @@ void check_programs(std::tuple<Programs...>*) {
 
 TEST("Relacy finds nothing in the protocol, and every mutant of it") {
   using namespace programs;
-  check_programs(
-      static_cast<std::tuple<Publish, Reuse, Pull, Backlog, ChunksToAndFro, Sleep<1>, AbortInProcess,
-                             AbortBetweenProcesses, Leave, View, TakeBack, Compare, Pass, Propose>*>(nullptr));
+  check_programs(static_cast<std::tuple<Publish, Reuse, Pull, Put, Backlog, ChunksToAndFro, Sleep<1>,
+                                        AbortUnderCopy<false>, AbortUnderCopy<true>, AbortBetweenProcesses, Leave, View,
+                                        TakeBack, Compare, Pass, Propose>*>(nullptr));
   for (const auto& [mutant, noticed] : caught()) {
     const check::Note note("line of protocol.h", mutant.first.line);
     CHECK(noticed);

@@ -162,6 +162,7 @@ def test_info() -> None:
     assert facts["transports"]["shared memory"] == "works"
     assert facts["transports"]["process_vm_readv"].startswith(("allowed", "not allowed"))
     assert facts["transports"]["copies"] in ("rep movsb from 4096 bytes on", "without rep movsb")
+    assert facts["transports"]["shared tensors"] in ("written by their sender", "read by their receiver")
     assert 1 <= facts["machine"]["cpus allowed"] <= facts["machine"]["cpus by affinity"]
     assert facts["launcher"]["seen"] == "none"
     thresholds = facts["thresholds of 2 ranks, bytes"]
@@ -172,6 +173,7 @@ def test_info() -> None:
     assert re.search(r"seen +a2a run\n +rank +1\n +size +2\n", text)
     assert re.search(r"A2A_SHM_DIRECT_MIN +77\n +A2A_SHM_CMA_MIN +(99|never)\n", text)
     assert "set from outside     A2A_SHM_DIRECT_MIN, A2A_SHM_CMA_MIN\n" in text
+    assert "shared tensors       read by their receiver\n" in call("info", A2A_SHM_PUT="0").stdout
     assert "thresholds of 3 ranks, bytes\n" in call("info", "-r", "3").stdout
     assert call("info", "-r", "0").returncode == 2
 

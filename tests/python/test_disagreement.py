@@ -16,18 +16,19 @@ import a2a
 pytestmark = pytest.mark.timeout(60)
 
 POISON = 0xEE
-# How the bytes travel: (environment, most rows of 8 bytes for a peer, whether sends lie in shared memory).
-PATHS: dict[str, tuple[dict[str, str], int, bool]] = {
-    "inline": ({}, 10, False),
-    "staged": ({"A2A_SHM_CMA": "0"}, 30_000, False),
-    "direct": ({"A2A_SHM_DIRECT_MIN": "1"}, 8_000, True),
-    "remote": ({"A2A_SHM_CMA_MIN": "1"}, 8_000, False),
-    "default": ({}, 30_000, True),
+# How the bytes travel: environment, most rows of 8 bytes for a peer, and of (send, receive) which lie in shared memory.
+PATHS: dict[str, tuple[dict[str, str], int, tuple[bool, bool]]] = {
+    "inline": ({}, 10, (False, False)),
+    "staged": ({"A2A_SHM_CMA": "0"}, 30_000, (False, False)),
+    "direct": ({"A2A_SHM_DIRECT_MIN": "1"}, 8_000, (True, False)),
+    "put": ({"A2A_SHM_DIRECT_MIN": "1", "A2A_SHM_PUT": "1"}, 8_000, (True, True)),
+    "remote": ({"A2A_SHM_CMA_MIN": "1"}, 8_000, (False, False)),
+    "default": ({}, 30_000, (True, False)),
 }
 
 
-def use_path(path: str) -> tuple[int, bool]:
-    for name in ("A2A_SHM_CMA", "A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN"):
+def use_path(path: str) -> tuple[int, tuple[bool, bool]]:
+    for name in ("A2A_SHM_CMA", "A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_PUT"):
         os.environ.pop(name, None)
     environment, most, shared = PATHS[path]
     os.environ.update(environment)
@@ -71,13 +72,12 @@ def disagree_at_random(rank: int, n: int, job: str, path: str, rounds: int) -> i
     comm = connect(rank, n, job)
     chance = np.random.default_rng(n)
     shape = (n * (most + 1), 4)
-    send = comm.empty(shape, "uint16") if shared else np.empty(shape, np.uint16)
-    view, recv = np.asarray(send), np.empty(shape, np.uint16)
+    send, recv = (np.asarray(comm.empty(shape, "uint16")) if way else np.empty(shape, np.uint16) for way in shared)
     displs = np.arange(n) * (most + 1)
     mismatches = 0
     for number in range(1, 2 * rounds, 2):
         traffic = Traffic(n, most, chance)
-        view.reshape(n, -1)[:] = 100 * rank + np.arange(n)[:, None] + 1000 * number
+        send.reshape(n, -1)[:] = 100 * rank + np.arange(n)[:, None] + 1000 * number
         recv.fill(POISON)
         call = (send, traffic.sent[rank], recv, traffic.expected[:, rank], displs, displs)
         if traffic.quarrels(rank):

@@ -69,6 +69,7 @@ def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
             "shared memory": probe["shared memory"],
             "process_vm_readv": probe["process_vm_readv"],
             "copies": probe["copies"],
+            "shared tensors": probe["shared tensors"],
             "nccl": _library("nccl"),
             "hccl": _library("hccl"),
             "mpi": _library("mpi"),
@@ -105,17 +106,23 @@ def _probe(ranks: int) -> dict[str, Any]:
     try:
         facts = _spawn.spawn(_probe_rank, ranks, timeout=_TIMEOUT_SECONDS)[0]
     except Error as error:
-        unknown = dict.fromkeys(("process_vm_readv", "copies"), "unknown")
+        unknown = dict.fromkeys(("process_vm_readv", "copies", "shared tensors"), "unknown")
         return {"shared memory": f"fails: {error}", **unknown, "thresholds": {}}
     allowed = "allowed" if facts["vm_readv"] else f"not allowed ({_ptrace_scope()})"
     thresholds = {
         f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
         for name in ("DIRECT", "CMA", "STREAM")
     }
-    settings = (*thresholds, "A2A_SHM_REP_MOVSB")
+    settings = (*thresholds, "A2A_SHM_REP_MOVSB", "A2A_SHM_PUT")
     thresholds["set from outside"] = ", ".join(name for name in settings if name in os.environ) or "none"
     copies = "rep movsb from 4096 bytes on" if facts["string_copies"] else "without rep movsb"
-    return {"shared memory": "works", "process_vm_readv": allowed, "copies": copies, "thresholds": thresholds}
+    return {
+        "shared memory": "works",
+        "process_vm_readv": allowed,
+        "copies": copies,
+        "shared tensors": "written by their sender" if facts["puts"] else "read by their receiver",
+        "thresholds": thresholds,
+    }
 
 
 def _probe_rank(comm: Communicator) -> dict[str, Any]:

@@ -50,6 +50,7 @@ struct HostFacts {
   // From how many bytes on this rank's host memory takes another way (A2A_SHM_..._MIN in docs/transports.md).
   size_t direct_min = 0, cma_min = 0, stream_min = 0;
   bool string_copies = false;  // of 4 KiB and more, by `rep movsb` and not by a loop, because they are faster here
+  bool puts = false;           // one copy from shared memory to shared memory is made by its sender
 };
 
 // The transport of host memory. It also carries what the ranks have to tell each other about operations that run on

@@ -35,22 +35,29 @@ from ..harness import (
 from ..rows import row
 
 LOST = ("PeerLostError",)
-# How the bytes travel: environment, bytes for each pair of ranks, whether the sends lie in shared memory.
+PUT = {"A2A_SHM_PUT": "1"}
+# How the bytes travel: environment, bytes for each pair of ranks, whether the sends lie in shared memory, and with PUT
+# what is received as well.
 WAYS: list[tuple[dict[str, str], int, bool]] = [
     ({}, 8, False),
     ({"A2A_SHM_CMA": "0"}, 1 << 20, False),
     ({"A2A_SHM_CMA_MIN": "1"}, 1 << 20, False),
     ({}, 1 << 20, True),
+    (PUT, 1 << 20, True),
 ]
 Way = tuple[dict[str, str], int, bool]
 
 
 def buffers(comm: a2a.Communicator, way: Way) -> tuple[Any, Any]:
-    _, pair_bytes, shared = way
-    size = comm.size * pair_bytes
-    send = comm.empty(size, "uint8") if shared else np.empty(size, np.uint8)
-    np.asarray(send)[:] = comm.rank
-    return send, np.zeros(size, np.uint8)
+    send, recv = empty_buffers(comm, way, (comm.size * way[1],), "uint8")
+    send[:], recv[:] = comm.rank, 0
+    return send, recv
+
+
+def empty_buffers(comm: a2a.Communicator, way: Way, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
+    shared = way[2], way[0] == PUT
+    send, recv = (np.asarray(comm.empty(shape, dtype)) if one else np.empty(shape, dtype) for one in shared)
+    return send, recv
 
 
 def exchange_for_ever(rank: int, n: int, job: str, board: Board, way: Way) -> Answer:

@@ -31,7 +31,7 @@ from ..harness import (
     worse,
 )
 from ..rows import row
-from .death import WAYS, Way
+from .death import WAYS, Way, empty_buffers
 
 MISMATCH = ("MismatchError",)
 ROUNDS = 25
@@ -67,13 +67,12 @@ def disagree_in_counts(rank: int, n: int, job: str, seed: str, way: Way) -> list
     comm = connect(rank, n, job)
     chance, most = random.Random(seed), max(way[1] // 64, 5)
     shape = (n * (most + 1), 4)
-    send = comm.empty(shape, "uint16") if way[2] else np.empty(shape, np.uint16)
-    recv = np.empty(shape, np.uint16)
+    send, recv = empty_buffers(comm, way, shape, "uint16")
     displs = np.arange(n) * (most + 1)
     answers = []
     for number in range(ROUNDS):
         traffic = Traffic(n, most, chance)
-        np.asarray(send).reshape(n, -1)[:] = 100 * rank + np.arange(n)[:, None] + 1000 * number
+        send.reshape(n, -1)[:] = 100 * rank + np.arange(n)[:, None] + 1000 * number
         recv.fill(POISON)
         call = (send, traffic.sent[rank], recv, traffic.expected[:, rank], displs, displs)
         answers.append(attempt(comm.alltoallv, *call))

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..harness import Answer, Report, attempt, connect, exchange, job_name, judge, run, worse
 from ..rows import row
-from .death import WAYS, Way
+from .death import WAYS, Way, buffers, empty_buffers
 
 ROUNDS = 50
 
@@ -28,9 +28,9 @@ def drop_tensors(rank: int, n: int, job: str, seed: str, way: Way) -> list[Answe
     chance, answers = random.Random(seed), []
     for number in range(ROUNDS):
         begin, count = time.monotonic(), chance.choice([1, 1000, 30_000])
-        send: Any = comm.empty(n * count, "int64") if way[2] else np.empty(n * count, np.int64)
-        np.asarray(send).reshape(n, count)[:] = (np.arange(n) + 100 * rank + number)[:, None]
-        recv = np.full(n * count, -1)
+        send, recv = empty_buffers(comm, way, (n * count,), "int64")
+        send.reshape(n, count)[:] = (np.arange(n) + 100 * rank + number)[:, None]
+        recv.fill(-1)
         work = comm.alltoall(send, recv, async_op=True)
         del send
         drop_work = chance.random() < 0.5
@@ -60,8 +60,7 @@ def drop_communicator(rank: int, n: int, job: str, dropper: int, way: Way) -> li
     os.environ.update(way[0])
     comm: Any = connect(rank, n, job)
     comm.barrier()
-    size = n * way[1]
-    send, recv = comm.empty(size, "uint8") if way[2] else np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    send, recv = buffers(comm, way)
     if rank != dropper:
         return [attempt(lambda: [comm.alltoall(send, recv) for _ in range(3)])]
     work = comm.alltoall(send, recv, async_op=True)

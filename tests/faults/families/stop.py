@@ -12,7 +12,7 @@ import numpy as np
 
 from ..harness import Answer, Board, End, Report, attempt, connect, job_name, judge, run
 from ..rows import row
-from .death import WAYS, Way, meet, meeting_point, named, pick, take_part
+from .death import PUT, WAYS, Way, meet, meeting_point, named, pick, take_part
 
 DEADLINE, JOINING = 0.5, 1.5
 LATE = ("TimeoutError",)
@@ -70,16 +70,19 @@ def stopped_in(job: str, ways: Sequence[Way], words: list[str], chance: random.R
 
 
 def stop_in(phase: str, chance: random.Random) -> Report:
-    """The operation in which it is stopped has a deadline; earlier ones of the loop take no time."""
     n = chance.choice([2, 3, 4])
+    return stop_at(n, *pick(phase, n, chance), chance)
+
+
+def stop_at(n: int, point: str, count: int, way: Way, chance: random.Random) -> Report:
+    """The operation in which it is stopped has a deadline; earlier ones of the loop take no time."""
     victim = chance.randrange(n)
-    point, count, way = pick(phase, n, chance)
     since = [0.0]
 
     def during(pids: list[int]) -> None:
         assert _stopped(pids[victim]), "the victim was not struck"
         since[0] = time.monotonic()
-        time.sleep(DEADLINE + 0.3)
+        time.sleep(DEADLINE + (1.5 if point == "put" else 0.3))
         os.kill(pids[victim], signal.SIGKILL)
 
     program = (take_part, n, job_name(), victim, (point, count, int(signal.SIGSTOP)), way, DEADLINE)
@@ -95,6 +98,12 @@ def stopped_in_publish(chance: random.Random) -> Report:
 @row("stopped in copy", "raise by name at the deadline +-10 %", 2, 60, exactly=DEADLINE, faultpoints=True)
 def stopped_in_copy(chance: random.Random) -> Report:
     return stop_in("copy", chance)
+
+
+@row("stopped while it writes to a peer's memory", "raise by name, <= 2 s", 2, 60, within=2.0, faultpoints=True)
+def stopped_in_put(chance: random.Random) -> Report:
+    n = chance.choice([2, 3, 4])
+    return stop_at(n, "put", chance.randint(1, 3 * n), (PUT, 1 << 20, True), chance)
 
 
 @row("stopped in acknowledge", "raise by name at the deadline +-10 %", 2, 60, exactly=DEADLINE, faultpoints=True)

@@ -92,6 +92,17 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   return *this;
 }
 
+Mapping Mapping::writable_twin() const {
+  Mapping twin;
+  // Of a shared mapping mremap() makes another one if it is told that the old one has no bytes.
+  void* base = ::mremap(base_, 0, bytes_, MREMAP_MAYMOVE);
+  if (base == MAP_FAILED) return twin;
+  twin.base_ = static_cast<std::byte*>(base);
+  twin.bytes_ = bytes_;
+  if (::mprotect(base, bytes_, PROT_READ | PROT_WRITE) != 0) return {};
+  return twin;
+}
+
 Mapping::~Mapping() {
   if (base_ != nullptr) ::munmap(base_, bytes_);
 }

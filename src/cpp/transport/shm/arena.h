@@ -41,6 +41,9 @@ class Mapping {
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }
 
+  // The same memory at another address, writable whether this mapping is or not. Empty where there is no room for it.
+  Mapping writable_twin() const;
+
  private:
   std::byte* base_ = nullptr;
   size_t bytes_ = 0;

@@ -193,15 +193,16 @@ void Exchange::look_once_more(Membership& m) {
 bool Exchange::needs(Membership& m, Rank peer) const {
   if (!posted_) return m.peer(peer).done + kSlots < number();
   const Pair& p = pair(peer);
-  if (p.out == Pair::Out::unacknowledged && !was_pulled(m, peer)) return true;
+  const bool copies = p.out == Pair::Out::unacknowledged || p.in == Pair::In::expecting;
+  if (copies && !has_copied(m, peer)) return true;
   if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming) return true;
   if (p.in != Pair::In::awaited) return batch_.way == Way::compare && !m.finished(peer, number());
   return !is_published(m.peer(peer).block.line(number(), m.rank()), number());
 }
 
-// Whether the peer has copied all that this rank showed it of its memory.
-bool Exchange::was_pulled(Membership& m, Rank peer) const {
-  return is_pulled(m.peer(peer).block.pipe(rank_), number());
+// Whether the peer has made all its copies from or to this rank's memory.
+bool Exchange::has_copied(Membership& m, Rank peer) const {
+  return is_copied(m.peer(peer).block.pipe(rank_), number());
 }
 
 // Of a rank whose bytes are all here only the word is wanted that it has finished. It may be waiting for the others.
@@ -220,6 +221,7 @@ std::string Exchange::missing(Membership& m) const {
   std::ranges::sort(here);
   std::string text;
   for (const Rank peer : absent) text += (text.empty() ? "" : "; ") + m.describe(peer);
+  if (absent.empty()) text = "its own copies";
   for (Rank& peer : here) peer = m.name(peer);
   return text + have_come(here);
 }

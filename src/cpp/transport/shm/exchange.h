@@ -19,8 +19,8 @@ inline constexpr size_t kCopyStep = size_t{1} << 20;
 
 // What this rank owes to, and still wants from, one peer in one operation. To itself only bytes are left.
 struct alignas(kCacheLine) Pair {
-  enum class Out : uint8_t { settled, streaming, unacknowledged };
-  enum class In : uint8_t { awaited, streaming, pulling, arrived };
+  enum class Out : uint8_t { settled, streaming, unacknowledged, putting };
+  enum class In : uint8_t { awaited, streaming, pulling, expecting, arrived };
 
   // What every operation needs comes first, in three cache lines.
   Out out = Out::settled;
@@ -34,7 +34,7 @@ struct alignas(kCacheLine) Pair {
   uint64_t out_first = 0;   // the number of the first chunk staged
   uint64_t out_handed = 0;  // chunks staged
   uint64_t out_left = 0;    // chunks still to stage
-  std::vector<Run> listed;  // the peer's runs, when the bytes are pulled
+  std::vector<Run> listed;  // the peer's runs, from which bytes are pulled or to which they are put
   Cursor remote;            // what is left of them
 
   // The bytes of the next chunk to stage.
@@ -109,6 +109,7 @@ class Exchange final : public Work {
   void copy_for_all(Membership& m);
   void offer(Membership& m, Rank peer);
   Kind choose_kind(Membership& m, Rank peer);
+  ListedRun* new_list(Membership& m, size_t entries);
   void describe_source(Membership& m, Rank peer, Kind kind);
   bool stage(Membership& m, Rank peer);
   bool has_free_chunk(Membership& m, Rank peer);
@@ -121,12 +122,22 @@ class Exchange final : public Work {
   bool take(Membership& m, Rank peer);
   bool open(Membership& m, Rank peer);
   void begin_pull(Membership& m, Rank peer, Kind kind);
+  void find_runs(Membership& m, Rank peer, Kind kind, const ListedRun& run);
+  void find_runs(Membership& m, Rank peer, Kind kind, uint64_t list, size_t count, uint64_t bytes);
+  void add_run(Membership& m, Rank peer, Kind kind, const ListedRun& run);
   void begin_taking(Membership& m, Rank peer);
   void take_chunks(Membership& m, Rank peer);
   void copy_beside_own(Pair& from, size_t bytes);
   void pull(Membership& m, Rank peer);
-  bool was_pulled(Membership& m, Rank peer) const;
+  bool has_copied(Membership& m, Rank peer) const;
   [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);
+
+  bool wants_puts(Membership& m, Rank peer);
+  uint64_t invite(Membership& m, Rank peer);
+  bool is_put(Rank peer) const;
+  void begin_put(Membership& m, Rank peer);
+  void put(Membership& m, Rank peer);
+
   void disagree(Membership& m, Rank peer);
   void give_up_pair(Membership& m, Rank peer);
   std::string quarrels() const;

@@ -9,31 +9,6 @@
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
-namespace {
-
-// Says that this rank is copying from a peer's memory, in steps short enough to wait for. A peer that gives up waits
-// for the end of the step before its caller may free that memory (see Membership::post_abort).
-class ReadingGuard {
- public:
-  ReadingGuard(Membership& m, Rank peer) : words_(m.block().words()) {
-    begin_reading(words_, static_cast<uint32_t>(peer) + 1);
-    try {
-      m.throw_if_aborted(peer);
-    } catch (...) {
-      end_reading(words_);
-      throw;
-    }
-  }
-  ~ReadingGuard() { end_reading(words_); }
-  ReadingGuard(const ReadingGuard&) = delete;
-  ReadingGuard& operator=(const ReadingGuard&) = delete;
-
- private:
-  RankWords& words_;
-};
-
-}  // namespace
-
 // Takes what has come from any peer. Returns whether anything moved. One peer's memory after the other's: who was read
 // can go on.
 bool Exchange::receive(Membership& m) {
@@ -56,7 +31,18 @@ bool Exchange::receive(Membership& m) {
 bool Exchange::take(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   const size_t before = p.in_left;
-  p.in == Pair::In::streaming ? take_chunks(m, peer) : pull(m, peer);
+  switch (p.in) {
+    case Pair::In::streaming:
+      take_chunks(m, peer);
+      break;
+    case Pair::In::expecting:
+      if (!has_copied(m, peer)) break;
+      p.in_left = 0;
+      p.in = Pair::In::arrived;
+      break;
+    default:
+      pull(m, peer);
+  }
   return p.in_left != before || p.in == Pair::In::arrived;
 }
 
@@ -78,6 +64,10 @@ bool Exchange::open(Membership& m, Rank peer) {
     return true;
   }
   if (batch_.at_most) p.in_left = p.theirs.sent;
+  if (is_put(peer)) {
+    begin_put(m, peer);
+    return true;
+  }
   switch (kind) {
     case Kind::none:
       if (p.in_left != 0) m.nonsense(peer, "kind");
@@ -109,30 +99,48 @@ void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
   const Neighbour& host = *m.peer(peer).host;
   if ((kind == Kind::pointer && !host.same_process) || (kind == Kind::remote && !host.readable))
     m.nonsense(peer, "kind");
-  const size_t count = p.theirs.count;
-  std::vector<ListedRun> entries(1, {p.theirs.where, p.theirs.sent});
-  if (count != 1) {
-    const size_t bytes = count * sizeof(ListedRun);
-    // No run is empty, so a list that is longer than the bytes is none; it could be as long as all memory.
-    if (count == 0 || count > p.theirs.sent || p.theirs.where % alignof(ListedRun) != 0 ||
-        p.theirs.where > host.bytes || host.bytes - p.theirs.where < bytes) {
-      m.nonsense(peer, "list of runs");
-    }
-    entries.resize(count);
-    std::memcpy(entries.data(), host.base + p.theirs.where, bytes);
+  if (p.theirs.count == 1) {
+    find_runs(m, peer, kind, {p.theirs.where, p.theirs.sent});
+  } else {
+    find_runs(m, peer, kind, p.theirs.where, p.theirs.count, p.theirs.sent);
   }
-  uint64_t left = p.theirs.sent;
+  p.in = Pair::In::pulling;
+}
+
+// Checks what a peer says of its memory before any of it is used.
+void Exchange::find_runs(Membership& m, Rank peer, Kind kind, const ListedRun& run) {
+  pair(peer).listed.clear();
+  add_run(m, peer, kind, run);
+  pair(peer).remote = {pair(peer).listed};
+}
+
+void Exchange::find_runs(Membership& m, Rank peer, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
+  Pair& p = pair(peer);
+  const Neighbour& host = *m.peer(peer).host;
+  // No run is empty, so a list that is longer than the bytes is none; it could be as long as all memory.
+  if (count == 0 || count > bytes || list % alignof(ListedRun) != 0 || list > host.bytes ||
+      (host.bytes - list) / sizeof(ListedRun) < count) {
+    m.nonsense(peer, "list of runs");
+  }
+  uint64_t left = bytes;
   p.listed.clear();
-  for (const auto& [where, bytes] : entries) {
-    if (bytes == 0 || bytes > left) m.nonsense(peer, "list of runs");
-    if (kind == Kind::shared && (where > host.bytes || host.bytes - where < bytes)) m.nonsense(peer, "run");
-    left -= bytes;
-    const auto* data = kind == Kind::shared ? host.base + where : reinterpret_cast<const std::byte*>(where);
-    p.listed.push_back({peer, const_cast<std::byte*>(data), bytes});
+  for (size_t i = 0; i < count; ++i) {
+    ListedRun run;
+    std::memcpy(&run, host.base + list + i * sizeof run, sizeof run);
+    if (run.bytes > left) m.nonsense(peer, "list of runs");
+    left -= run.bytes;
+    add_run(m, peer, kind, run);
   }
   if (left != 0) m.nonsense(peer, "list of runs");
   p.remote = {p.listed};
-  p.in = Pair::In::pulling;
+}
+
+void Exchange::add_run(Membership& m, Rank peer, Kind kind, const ListedRun& run) {
+  const Neighbour& host = *m.peer(peer).host;
+  const bool inside = run.where <= host.bytes && host.bytes - run.where >= run.bytes;
+  if (run.bytes == 0 || (kind == Kind::shared && !inside)) m.nonsense(peer, "run");
+  const auto* data = kind == Kind::shared ? host.base + run.where : reinterpret_cast<const std::byte*>(run.where);
+  pair(peer).listed.push_back({peer, const_cast<std::byte*>(data), run.bytes});
 }
 
 void Exchange::begin_taking(Membership& m, Rank peer) {
@@ -215,13 +223,13 @@ void Exchange::pull(Membership& m, Rank peer) {
     if (copied <= 0) cannot_read(m, peer, errno);
     p.in_left -= static_cast<size_t>(copied);
   } else {
-    const ReadingGuard guard(m, peer);
+    const CopyingGuard guard(m, peer);
     copy_beside_own(p, step);
   }
   faultpoint("copy");
   if (p.in_left > 0) return;
   m.throw_if_aborted(peer);  // it may have used that memory again while this rank copied from it
-  publish_pulled(m.block().pipe(peer), number());
+  publish_copied(m.block().pipe(peer), number());
   p.in = Pair::In::arrived;
 }
 

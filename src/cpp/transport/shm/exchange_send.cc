@@ -165,6 +165,7 @@ void Exchange::offer(Membership& m, Rank peer) {
   const Kind kind = choose_kind(m, peer);
   p.mine.kind = static_cast<uint8_t>(kind);
   p.mine.backlog = static_cast<uint8_t>(backlog(m.block().words(), n) | (batch_.remark ? kRemark : 0));
+  if (kind == Kind::none) p.mine.first = invite(m, peer);
   if (kind != Kind::none && kind != Kind::refused && kind != Kind::inlined) describe_source(m, peer, kind);
   std::memcpy(&line.head, &p.mine, sizeof(Head));
   if (kind == Kind::inlined) gather(p.source, const_cast<std::byte*>(inline_payload(line)), p.mine.sent);
@@ -199,6 +200,12 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) {
   return may_read && kernel_copy_pays(m, bytes) ? Kind::remote : Kind::staged;
 }
 
+// In this rank's segment, until the operation is over.
+ListedRun* Exchange::new_list(Membership& m, size_t entries) {
+  lists_.push_back(m.arena().allocate(entries * sizeof(ListedRun)));
+  return reinterpret_cast<ListedRun*>(lists_.back());
+}
+
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.
 void Exchange::describe_source(Membership& m, Rank peer, Kind kind) {
   Pair& p = pair(peer);
@@ -213,7 +220,10 @@ void Exchange::describe_source(Membership& m, Rank peer, Kind kind) {
     head.count = chunk ? 1 + *chunk : 0;
     return;
   }
-  if (p.source.runs.data() != &for_all_) p.out = Pair::Out::unacknowledged;
+  if (p.source.runs.data() != &for_all_) {
+    p.out = Pair::Out::unacknowledged;
+    if (kind != Kind::remote) head.first = invite(m, peer);
+  }
   const auto where = [&](const Run& run) {
     return kind == Kind::shared ? m.arena().offset(run.data) : reinterpret_cast<uint64_t>(run.data);
   };
@@ -222,11 +232,10 @@ void Exchange::describe_source(Membership& m, Rank peer, Kind kind) {
     head.where = where(p.source.runs[0]);
     return;
   }
-  std::byte* list = m.arena().allocate(p.source.runs.size() * sizeof(ListedRun));
-  lists_.push_back(list);
-  auto* entry = reinterpret_cast<ListedRun*>(list);
+  ListedRun* const list = new_list(m, p.source.runs.size());
+  ListedRun* entry = list;
   for (const Run& run : p.source.runs) *entry++ = {where(run), run.bytes};
-  head.where = m.arena().offset(list);
+  head.where = m.arena().offset(reinterpret_cast<const std::byte*>(list));
 }
 
 // Whether there is a chunk to fill.
@@ -287,13 +296,19 @@ void Exchange::share_out(Membership& m, Rank peer) {
   }
 }
 
-// Stages a chunk, or looks for the acknowledgement. Returns whether anything moved. One chunk at a time: where the peer
-// sends as well, the chunk that has just come from it is the one that is filled next.
+// Stages a chunk, makes a copy to the peer's memory, or looks for the acknowledgement. Returns whether anything moved.
+// One chunk at a time: where the peer sends as well, the chunk that has just come from it is the one that is filled
+// next.
 bool Exchange::stage(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   if (p.out == Pair::Out::unacknowledged) {
-    if (!was_pulled(m, peer)) return false;
+    // Who has put its own bytes has copied as well. Only its line tells whether it also expects some.
+    if (p.in == Pair::In::awaited || !has_copied(m, peer)) return false;
     p.out = Pair::Out::settled;
+    return true;
+  }
+  if (p.out == Pair::Out::putting) {
+    put(m, peer);
     return true;
   }
   if (!stage_chunk(m, peer)) return false;

@@ -36,8 +36,8 @@ enum class Kind : uint8_t {
   none = 0,     // nothing to send
   inlined = 1,  // in the line itself
   staged = 2,   // through chunks that the two ranks hand to and fro
-  shared = 3,   // the receiver copies from the sender's segment
-  pointer = 4,  // the receiver copies from the sender's memory, which is its own process's
+  shared = 3,   // one copy, from or to the segment of the other one of the two ranks
+  pointer = 4,  // one copy, from or to the other one's memory, which is that of the same process
   remote = 5,   // the receiver copies with process_vm_readv
   refused = 6,  // the sender's arguments were bad; the reason stands in its refusal text
 };
@@ -57,10 +57,17 @@ struct Head {
   uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most kMostBacklog; kRemark
   uint32_t count;  // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, remote: runs
   uint64_t where;  // staged: the writer's share of the chunks; one run: its offset or address; several: their list
-  uint64_t first;  // staged: how many chunks the writer has handed over before
+  uint64_t first;  // staged: how many chunks the writer has handed over before; none, shared, pointer: an invitation
 };
 static_assert(sizeof(Head) == 56);
 constexpr uint8_t kRemark = 0x80, kMostBacklog = 0x7f;
+
+// A rank may invite a peer to put its bytes where they are to go, and offer to do the same. Where both ranks of a pair
+// do, that is how the bytes travel, both ways. The invitation is 0, or 1 + where the receiver's run stands, or the list
+// of its runs, and kSeveral.
+constexpr uint64_t kNoInvitation = 0, kSeveral = uint64_t{1} << 63;
+constexpr uint64_t invitation(uint64_t where) { return where + 1; }
+constexpr uint64_t invited_to(uint64_t invitation) { return (invitation & ~kSeveral) - 1; }
 
 // One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where, so that up to
 // 16 bytes arrive with the first cache line, and runs on behind this struct to the end of the line (line_bytes()).
@@ -77,9 +84,10 @@ constexpr size_t kInlineOffset = 48;
 constexpr size_t line_bytes(size_t ranks) { return (ranks <= 64 ? 10 : 2) * kCacheLine; }
 constexpr size_t inline_bytes(size_t ranks) { return line_bytes(ranks) - kInlineOffset; }
 
-// One run of a run list, in the sender's segment.
+// One run of a run list, in the segment of the rank whose runs they are. The list of an invitation starts with an entry
+// that has the number of runs in `bytes`.
 struct ListedRun {
-  uint64_t where;  // offset in the sender's segment, or address
+  uint64_t where;  // offset in that segment, or address
   uint64_t bytes;
 };
 
@@ -96,9 +104,10 @@ template <class A, size_t kEntries = kListed>
 struct Pipe {
   ChunkFlow<A, kEntries> handed;    // chunks, full
   ChunkFlow<A, kEntries> returned;  // chunks, empty
-  // The last operation in which the owner has copied from the peer's own memory, all there was. Stored with release
-  // after the last copy; a peer that reads n may reuse what it gave to operations up to n.
-  alignas(kCacheLine) typename A::template atomic<uint64_t> pulled;
+  // The last operation in which the owner has made all its copies from the peer's own memory, or to it. Stored with
+  // release after the last copy; a peer that reads n may use again what it gave to operations up to n, or has all that
+  // it got in them.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> copied;
 };
 
 // A rank's membership in one communicator. Written by its owner only.
@@ -108,8 +117,8 @@ struct alignas(2 * kCacheLine) RankBlock {
   // All lines of operations up to this number were read and all their bytes copied. The owner stores it with release
   // after its last copy; a peer that reads n may reuse everything it gave to operation n.
   alignas(kCacheLine) typename A::template atomic<uint64_t> done;
-  // 0, or 1 + the rank from whose memory the owner is copying just now.
-  typename A::template atomic<uint32_t> reading;
+  // 0, or 1 + the rank from or to whose memory the owner is copying just now.
+  typename A::template atomic<uint32_t> copying;
   // Only for messages: what the owner started last.
   alignas(kCacheLine) typename A::template atomic<uint64_t> started;
   typename A::template atomic<uint32_t> started_op;

@@ -202,14 +202,21 @@ void Membership::post_abort(Code code, std::string_view text) noexcept {
   if (words.aborted.load(std::memory_order_relaxed) != 0) return;
   write_text(words.abort_text, text);
   shm::post_abort(words, static_cast<uint32_t>(code));
+  const Deadline deadline = Deadline::after_seconds(1);
   for (Rank r = 0; r < size(); ++r) {
     if (r == rank_) continue;
     wake_always(*peer(r).host);
-    // A thread of this process copies from addresses that the caller may unmap as soon as it hears of the error.
-    while (peer(r).host->same_process && is_reading(peer(r).block.words(), my_mark())) {
-      std::this_thread::yield();
-    }
+    while (may_copy(r, deadline)) std::this_thread::yield();
   }
+}
+
+// Whether a peer may still be in the middle of a copy from this rank's memory, which the caller may unmap as soon as it
+// hears of the error, or to it, which the caller may use for something else. A process that is stopped there must not
+// keep this rank.
+bool Membership::may_copy(Rank rank, Deadline deadline) {
+  const uint32_t mark = static_cast<uint32_t>(rank_) + 1;
+  Neighbour& host = *peer(rank).host;
+  return is_copying(peer(rank).block.words(), mark) && (host.same_process || (!host.gone() && !deadline.passed()));
 }
 
 void Membership::leave(Left how) noexcept {

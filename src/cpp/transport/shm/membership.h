@@ -105,7 +105,7 @@ class Membership {
   std::string describe(Rank peer);
 
  private:
-  uint32_t my_mark() const { return static_cast<uint32_t>(rank_) + 1; }
+  bool may_copy(Rank rank, Deadline deadline);
 
   Rank rank_;
   int size_;
@@ -123,6 +123,27 @@ class Membership {
   std::array<Room, kSlots> rooms_;
   bool threads_ = false;
   bool left_ = false;
+};
+
+// Says that this rank is copying from a peer's memory, or to it, in steps short enough to wait for. A peer that gives
+// up waits for the end of the step before its caller may use that memory (see Membership::post_abort).
+class CopyingGuard {
+ public:
+  CopyingGuard(Membership& m, Rank peer) : words_(m.block().words()) {
+    begin_copying(words_, static_cast<uint32_t>(peer) + 1);
+    try {
+      m.throw_if_aborted(peer);
+    } catch (...) {
+      end_copying(words_);
+      throw;
+    }
+  }
+  ~CopyingGuard() { end_copying(words_); }
+  CopyingGuard(const CopyingGuard&) = delete;
+  CopyingGuard& operator=(const CopyingGuard&) = delete;
+
+ private:
+  RankWords& words_;
 };
 
 }  // namespace a2a::shm

@@ -28,6 +28,15 @@ Block Neighbour::block(uint64_t offset, int size) const {
   return Block(const_cast<std::byte*>(base) + offset, size);
 }
 
+bool Neighbour::map_outputs() {
+  if (outputs == nullptr && !same_process && !tried_to_map) {
+    tried_to_map = true;
+    writable_segment = segment.writable_twin();
+    outputs = writable_segment.base();
+  }
+  return outputs != nullptr;
+}
+
 bool Neighbour::gone() {
   if (same_process || lost.load(std::memory_order_relaxed)) return lost.load(std::memory_order_relaxed);
   // A pidfd is readable once the process has ended; the socket hangs up then, and also when a process that cannot be

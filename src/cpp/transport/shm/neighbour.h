@@ -31,7 +31,8 @@ struct Neighbour {
   bool reads_us = false;            // it may use process_vm_readv on this rank
   const std::byte* base = nullptr;  // of its segment
   size_t bytes = 0;
-  std::byte* common = nullptr;  // where both may write
+  std::byte* outputs = nullptr;  // its segment once more, where this rank may write; see map_outputs()
+  std::byte* common = nullptr;   // where both may write
   size_t common_bytes = 0;
   const SeatWords* seat = nullptr;
   BellWord* bell = nullptr;
@@ -44,15 +45,19 @@ struct Neighbour {
   Sleeper sleeper() const { return {seat, bell}; }
   // Its block at that offset of its segment. Throws Error(backend) when it would not lie inside.
   Block block(uint64_t offset, int size) const;
+  // Maps its segment so that this rank can put bytes into tensors there: when it first does, since most ranks never do.
+  // Returns whether it can. Not thread-safe.
+  bool map_outputs();
   // Whether its process is gone; once true, always true. Asks the kernel.
   bool gone();
   // For messages: "pid 4711, stopped", "pid 4711, exited", ...
   std::string state() const;
 
   Host* host = nullptr;
-  Mapping segment, common_memory;  // empty for a thread of this process
+  Mapping segment, common_memory, writable_segment;  // empty for a thread of this process
   Fd socket, pidfd;
   std::atomic<bool> lost{false};
+  bool tried_to_map = false;
 };
 
 // All that a rank needs to look at its peers' memory, also when the communicator is gone.

@@ -63,18 +63,19 @@ inline void learn_from_backlog(const Head& theirs, uint64_t n, uint64_t* known) 
   if (behind < kMostBacklog && behind <= n) *known = std::max(*known, n - behind);
 }
 
-// ---- what was copied from a peer's memory --------------------------------------------------------------------------
+// ---- what was copied from a peer's memory, or to it ----------------------------------------------------------------
 
-// Says that this rank has copied all that the peer showed it of its memory in operation n and before.
+// Says that this rank has made all its copies of operation n and before from the memory that the peer showed it, or to
+// the memory to which it was invited.
 template <class A, size_t kEntries>
-void publish_pulled(Pipe<A, kEntries>& own, uint64_t n) {
-  own.pulled.store(n, std::memory_order_release);
+void publish_copied(Pipe<A, kEntries>& own, uint64_t n) {
+  own.copied.store(n, std::memory_order_release);
 }
 
-// Whether a peer has said that of this rank's memory, which may be written then.
+// Whether a peer has said that of this rank's memory, which may be written then, or read.
 template <class A, size_t kEntries>
-bool is_pulled(const Pipe<A, kEntries>& theirs, uint64_t n) {
-  return theirs.pulled.load(std::memory_order_acquire) >= n;
+bool is_copied(const Pipe<A, kEntries>& theirs, uint64_t n) {
+  return theirs.copied.load(std::memory_order_acquire) >= n;
 }
 
 // ---- chunks --------------------------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ bool must_wake(const Seat<A>& seat, Bell<A>& bell) {
 
 // Says why this rank gave up; the text is written before. Whatever this rank does to its buffers afterwards, a peer
 // that sees any of it also sees the abort when it looks again; and a peer that has not seen the abort when it begins to
-// read is seen by is_reading().
+// copy is seen by is_copying().
 template <class A>
 void post_abort(RankBlock<A>& words, uint32_t code) {
   words.aborted.store(code, std::memory_order_release);
@@ -157,21 +158,21 @@ uint32_t abort_of(const RankBlock<A>& words) {
   return words.aborted.load(std::memory_order_acquire);
 }
 
-// Between these two a rank copies from the memory of a peer in its own process. It asks abort_of() first.
+// Between these two a rank copies from the memory of a peer, or to it. It asks abort_of() first.
 template <class A>
-void begin_reading(RankBlock<A>& words, uint32_t mark) {
-  words.reading.store(mark, std::memory_order_relaxed);
+void begin_copying(RankBlock<A>& words, uint32_t mark) {
+  words.copying.store(mark, std::memory_order_relaxed);
   A::fence(std::memory_order_seq_cst);
 }
 template <class A>
-void end_reading(RankBlock<A>& words) {
-  words.reading.store(0, std::memory_order_release);
+void end_copying(RankBlock<A>& words) {
+  words.copying.store(0, std::memory_order_release);
 }
 
-// After post_abort(): whether that peer may still read this rank's memory. Once false, always false.
+// After post_abort(): whether that peer may still read this rank's memory, or write there. Once false, always false.
 template <class A>
-bool is_reading(const RankBlock<A>& words, uint32_t mark) {
-  return words.reading.load(std::memory_order_acquire) == mark;
+bool is_copying(const RankBlock<A>& words, uint32_t mark) {
+  return words.copying.load(std::memory_order_acquire) == mark;
 }
 
 // Says that this rank takes no more part. All it wrote before can be read by whoever sees it, and it reads no more.

@@ -411,7 +411,8 @@ HostFacts ShmTransport::facts() {
           .direct_min = thresholds.direct(),
           .cma_min = vm_readv() ? thresholds.remote(ChunkShape::of(around.ranks).capacity()) : SIZE_MAX,
           .stream_min = thresholds.stream(),
-          .string_copies = string_copies() != StringCopies::slower};
+          .string_copies = string_copies() != StringCopies::slower,
+          .puts = thresholds.put()};
 }
 
 std::unique_ptr<HostTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,

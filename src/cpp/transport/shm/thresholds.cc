@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -19,6 +20,11 @@ std::optional<size_t> bytes_of(const char* name) {
     throw Error(Code::invalid_argument, std::string(name) + " = '" + text + "' is not a number of bytes");
   }
   return bytes;
+}
+
+std::optional<bool> flag(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? std::nullopt : std::optional(std::strcmp(text, "0") != 0);
 }
 
 // Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth; a virtual machine may
@@ -58,7 +64,8 @@ Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
       direct_(bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus_ ? 16 : 8) * kKiB)),
       stream_otherwise_(cache / static_cast<size_t>(std::max(1, std::min(surroundings.ranks, surroundings.cpus)))),
       remote_given_(bytes_of("A2A_SHM_CMA_MIN")),
-      stream_given_(bytes_of("A2A_SHM_STREAM_MIN")) {}
+      stream_given_(bytes_of("A2A_SHM_STREAM_MIN")),
+      put_given_(flag("A2A_SHM_PUT")) {}
 
 // Chunks that are all full cost a turn of the scheduler, too, each time they are: that is why the system call wins
 // there from the size on that fills them, if it is fast here, and from another one on in any case. Wherever memory sets

@@ -39,6 +39,11 @@ class Thresholds {
   // which takes a few milliseconds the first time.
   size_t remote(size_t room) const;
 
+  // Whether a receiver with memory in a peer's reach has the peer put its bytes there (A2A_SHM_PUT), rather than copy
+  // them from the peer's memory itself. The lines of either side are in both CPUs' caches, so that who writes them has
+  // to call them back: `rep movsb` does so without waiting for each, and the program's own stores do not.
+  bool put() const { return put_given_.value_or(string_copies() >= StringCopies::faster_but_just_behind); }
+
   // Whether bytes received by one rank in all are written past the caches, and from how many on they are where all
   // ranks receive as many (A2A_SHM_STREAM_MIN).
   bool stream(size_t received, bool too_much) const {
@@ -59,6 +64,7 @@ class Thresholds {
   bool shared_cpus_;
   size_t direct_, stream_otherwise_;
   std::optional<size_t> remote_given_, stream_given_;
+  std::optional<bool> put_given_;
 };
 
 }  // namespace a2a::shm
