@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from bare import BareGroup
+from bare import BareGroup, BareSharedGroup
 from cases import WORD, Case
 from pattern import Words
 
@@ -55,6 +55,27 @@ class Bare(Backend):
 
     def prepare(self, case: Case, send: Words, recv: Words) -> Call:
         return self._group.prepare(case, send, recv)
+
+
+class BareShared(Backend):
+    """The same between tensors in shared memory."""
+
+    version = "one copy into the receiver's tensor in shared memory and two words of each rank"
+
+    def __init__(self) -> None:
+        self.rank = int(os.environ["RANK"])
+        self.size = int(os.environ["WORLD_SIZE"])
+        self._group = BareSharedGroup(self.rank, self.size)
+        self._first = True
+
+    def allocate(self, words: int) -> Words:
+        """Called for the input and then for the output of each case."""
+        tensor = self._group.allocate(words, first=self._first)
+        self._first = not self._first
+        return tensor
+
+    def prepare(self, case: Case, send: Words, recv: Words) -> Call:
+        return self._group.prepare(case, send)
 
 
 class Mpi(Backend):
@@ -209,5 +230,6 @@ def make_backend(name: str) -> Backend:
         "a2a-plan": PlannedA2a,
         "a2a-shared": SharedA2a,
         "bare": Bare,
+        "bare-shared": BareShared,
     }
     return kinds[name]()

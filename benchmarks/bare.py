@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
 import os
+import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +21,16 @@ _ALL_PIECES_BYTES = 512 << 10
 
 _LINE_BYTES = 64
 
+_AREA_BYTES = 8 << 30
+"""Of a rank's tensors in shared memory; only what is written exists."""
+
+_HEAD_BYTES = mmap.PAGESIZE
+"""Of an area, before its tensors."""
+
 
 class BareGroup:
-    """Membership of a rank that has no library. The ranks are placed evenly on the CPUs: what they do shall be as fast
-    as it can be."""
+    """Membership of a rank that has no library, with private arrays. The ranks are placed evenly on the CPUs: what they
+    do shall be as fast as it can be."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -33,8 +43,7 @@ class BareGroup:
         if not member:
             raise OSError(f"rank {rank} cannot map {path}")
         self._member = ctypes.c_void_p(member)
-        cpus = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
+        _stay_on_one_cpu(rank)
 
     def prepare(self, case: Case, send: Words, recv: Words) -> Callable[[], object]:
         """The exchange as one foreign call."""
@@ -56,6 +65,81 @@ class BareGroup:
         lists = (*puts.arguments(rounds), *takes.arguments(rounds))
         exchange = _Exchange(self._member, rounds, alike, *lists, send.ctypes.data, recv.ctypes.data)
         return partial(self._library.bare_exchange, ctypes.byref(exchange))
+
+
+class BareSharedGroup:
+    """The same with tensors in shared memory: each rank's are an area, a file in memory that all ranks map."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._yield = size > len(os.sched_getaffinity(0))
+        self._library = ctypes.CDLL(os.environ["A2A_BENCH_BARE_LIBRARY"])
+        self._round = ctypes.c_uint64(0)
+        self._used = 0
+        path = os.environ["A2A_BENCH_BARRIER_FILE"] + ".area-"
+        own = os.memfd_create("bare")
+        os.ftruncate(own, _AREA_BYTES)
+        Path(f"{path}{rank}").symlink_to(f"/proc/{os.getpid()}/fd/{own}")
+        self._maps = [mmap.mmap(_opened(f"{path}{peer}"), _AREA_BYTES) for peer in range(size)]
+        starts = [ctypes.addressof(ctypes.c_char.from_buffer(area)) for area in self._maps]
+        self._areas = (ctypes.c_void_p * size)(*starts)
+        _stay_on_one_cpu(rank)
+
+    def allocate(self, words: int, *, first: bool) -> Words:
+        """A tensor behind the last one; the ``first`` of two takes the place of earlier ones."""
+        self._used = _HEAD_BYTES if first else self._used
+        tensor = np.frombuffer(self._maps[self._rank], np.uint64, words, self._used)
+        self._used = _tensor_end(self._used, words)
+        return tensor
+
+    def prepare(self, case: Case, send: Words) -> Callable[[], object]:
+        """The exchange as one foreign call. Outputs stand behind the inputs of their rank."""
+        blocks = case.matrix[self._rank]
+        starts = np.zeros_like(blocks) if case.op == "allgather" else np.cumsum(blocks) - blocks
+        puts = _Copies(self._size, _AREA_BYTES, 0)
+        for step in range(self._size):
+            peer = (self._rank + step) % self._size
+            recv = _tensor_end(_HEAD_BYTES, case.send_words(peer))
+            for segment in (one for one in case.segments(peer) if one.source == self._rank):
+                source = int(starts[peer]) + segment.block_word * WORD
+                puts.add(0, step, source, recv + segment.recv_word * WORD, segment.words * WORD)
+        where = (self._areas, self._rank, self._size, self._yield, ctypes.pointer(self._round))
+        placing = _Placing(*where, *puts.arguments(1), send.ctypes.data)
+        return partial(self._library.bare_place, ctypes.byref(placing))
+
+
+def _stay_on_one_cpu(rank: int) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
+
+
+def _opened(path: str) -> int:
+    """As soon as its owner has made it."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDWR)
+        time.sleep(0.001)
+    raise TimeoutError(f"{path} was not made")
+
+
+def _tensor_end(start: int, words: int) -> int:
+    return start + -(-words * WORD // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+class _Placing(ctypes.Structure):
+    """``Placing`` in ``bare.cc``."""
+
+    _fields_ = (
+        ("areas", ctypes.POINTER(ctypes.c_void_p)),
+        ("rank", ctypes.c_int64),
+        ("size", ctypes.c_int64),
+        ("yield_", ctypes.c_int64),
+        ("round", ctypes.POINTER(ctypes.c_uint64)),
+        ("puts", ctypes.POINTER(ctypes.c_int64)),
+        ("put_starts", ctypes.POINTER(ctypes.c_int64)),
+        ("send", ctypes.c_void_p),
+    )
 
 
 class _Exchange(ctypes.Structure):

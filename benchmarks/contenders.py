@@ -120,15 +120,19 @@ def own(backend: str) -> Callable[[Path], Contender]:
     return make
 
 
-def bare(cache: Path) -> Contender:
+def bare(backend: str) -> Callable[[Path], Contender]:
     """Not a library but a reference: the least that an exchange takes without the kernel's help."""
-    library = compiled(cache, "bare.cc", library=True)
 
-    def processes(ranks: int) -> list[Process]:
-        env = clean_environment() | {"WORLD_SIZE": str(ranks), "A2A_BENCH_BARE_LIBRARY": str(library)}
-        return [Process([sys.executable, WORKER, "bare"], env | {"RANK": str(rank)}) for rank in range(ranks)]
+    def make(cache: Path) -> Contender:
+        library = compiled(cache, "bare.cc", library=True)
 
-    return Contender("bare", False, processes)
+        def processes(ranks: int) -> list[Process]:
+            env = clean_environment() | {"WORLD_SIZE": str(ranks), "A2A_BENCH_BARE_LIBRARY": str(library)}
+            return [Process([sys.executable, WORKER, backend], env | {"RANK": str(rank)}) for rank in range(ranks)]
+
+        return Contender(backend, False, processes)
+
+    return make
 
 
 MAKERS: dict[str, Callable[[Path], Contender]] = {
@@ -139,5 +143,6 @@ MAKERS: dict[str, Callable[[Path], Contender]] = {
     "mpich": mpich,
     "impi": intel_mpi,
     "gloo": gloo,
-    "bare": bare,
+    "bare": bare("bare"),
+    "bare-shared": bare("bare-shared"),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from cases import Case
 from report import size_text
-from results import BARE, FLOOR, Point, Results
+from results import BARE, BARE_SHARED, FLOOR, Point, Results
 
 _MIN_RANKS = 3  # So many numbers of ranks make a curve.
 # The same for a contender in all pictures; a2a's own stand out.
@@ -24,6 +24,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "gloo": {"color": "#8d6e63", "marker": ">"},
     FLOOR: {"color": "black", "linestyle": "--"},
     BARE: {"color": "grey", "linestyle": ":"},
+    BARE_SHARED: {"color": "#b39ddb", "linestyle": ":"},
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cases import Case
-from results import ABOVE_FLOOR_US, BARE, FLOOR, GLOO, SHARED, Point, Results, ratio
+from results import ABOVE_FLOOR_US, BARE, BARE_SHARED, FLOOR, GLOO, SHARED, Point, Results, ratio
 
 _QUIET_PERCENT = 10.0
 _LEGEND = (
@@ -94,8 +94,9 @@ def _comparison(results: Results, case: Case) -> dict[str, str]:
         cells["best MPI"] = f"{best.contender} {time_text(best.time_us)}"
     for against in results.ratios(case):
         cells[f"{GLOO if against.slow == GLOO else 'MPI'} / {against.fast}"] = str(against)
-    if best and (bare := results.point(case, BARE)):
-        cells[f"MPI / {BARE}"] = str(ratio(best, bare))
+    for reference in (BARE, BARE_SHARED):
+        if best and (bare := results.point(case, reference)):
+            cells[f"MPI / {reference}"] = str(ratio(best, bare))
     if floor := results.point(case, FLOOR):
         cells[FLOOR] = time_text(floor.time_us)
     if above := results.above_floor(case):

@@ -17,32 +17,36 @@ import numpy.typing as npt
 from cases import Case
 
 FLOOR = "floor"
-BARE = "bare"
+BARE, BARE_SHARED = "bare", "bare-shared"
 GLOO = "gloo"
 SHARED = "a2a-shared"
 ABOVE_FLOOR_US = 2.0
 """What an exchange on shared tensors is granted beyond the floor's copies: telling each other that they are there."""
-REFERENCES = (FLOOR, BARE)
+REFERENCES = (FLOOR, BARE, BARE_SHARED)
 """What is measured for orientation and is no library."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One round of one contender: the slowest rank's median, and the median time from the first rank's start of a call
-    to the last rank's end, both in microseconds."""
+    """One round of one contender, in microseconds: the slowest rank's median, and the median times from the first
+    rank's start of a call to the last rank's end, and to the first rank's start of the next call, 0 where that was not
+    taken."""
 
     time_us: float
     span_us: float
     wrong: int
     iterations: int
+    step_us: float = 0.0
 
     @staticmethod
     def of_replies(replies: Sequence[dict[str, Any]]) -> Sample:
         starts = np.array([reply["starts"] for reply in replies])
         ends = np.array([reply["ends"] for reply in replies])
-        slowest = np.median(ends - starts, axis=1).max()
-        span = np.median(ends.max(axis=0) - starts.min(axis=0))
-        return Sample(float(slowest) / 1e3, float(span) / 1e3, sum(r["wrong"] for r in replies), starts.shape[1])
+        slowest = float(np.median(ends - starts, axis=1).max())
+        span = float(np.median(ends.max(axis=0) - starts.min(axis=0)))
+        step = float(np.median(np.diff(starts.min(axis=0))))
+        wrong, iterations = sum(r["wrong"] for r in replies), starts.shape[1]
+        return Sample(slowest / 1e3, span / 1e3, wrong, iterations, step / 1e3)
 
 
 @dataclass
