@@ -332,6 +332,22 @@ TEST("memory sets the pace once all buffers are twice what the cache holds") {
   CHECK(Thresholds({.ranks = 64, .cpus = 2}, 32 * kMiB).remote(kRoom) == 32 * kKiB);
 }
 
+TEST("bytes are put where that is wanted, until all buffers are four times what the cache holds") {
+  const Variable none("A2A_SHM_STREAM_MIN", nullptr);
+  constexpr size_t kMiB = size_t{1} << 20;
+  const Surroundings around{.ranks = 8, .cpus = 2};
+  {
+    const Variable wanted("A2A_SHM_PUT", "1");
+    const Thresholds thresholds(around, 32 * kMiB);
+    CHECK(thresholds.put() && thresholds.put(8 * kMiB - 4, 8 * kMiB) && !thresholds.put(8 * kMiB, 8 * kMiB));
+    const Variable past("A2A_SHM_STREAM_MIN", "9");
+    const Thresholds given(around, 32 * kMiB);
+    CHECK(given.put(64 * kMiB, 8) && !given.put(1, 9));
+  }
+  const Variable unwanted("A2A_SHM_PUT", "0");
+  CHECK(!Thresholds(around).put() && !Thresholds(around).put(1, 1));
+}
+
 // So many bytes that begin where a huge page may.
 class Pages {
  public:

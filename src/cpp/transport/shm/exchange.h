@@ -157,6 +157,7 @@ class Exchange final : public Work {
   std::optional<Error> error_;         // written before finished_
   size_t sent_bytes_ = 0;              // in all
   size_t received_bytes_ = 0;          // in all
+  bool alike_ = false;                 // every rank gets the same
   bool too_much_ = false;              // for the caches, see Thresholds
   std::optional<bool> huge_pages_;     // in what is sent, once that was asked
   Stores stores_ = Stores::cached;     // of what is received

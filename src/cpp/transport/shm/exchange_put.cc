@@ -15,8 +15,9 @@ namespace a2a::shm {
 bool Exchange::wants_puts(Membership& m, Rank peer) {
   constexpr size_t kLeastPiece = 4096;
   const Pair& p = pair(peer);
-  if (std::max(p.mine.sent, p.mine.expected) < m.thresholds().direct() || !m.thresholds().put()) return false;
-  if (batch_.way != Way::exchange || batch_.asynchronous || batch_.at_most || stores_ != Stores::cached) return false;
+  if (batch_.way != Way::exchange || batch_.asynchronous || batch_.at_most) return false;
+  if (std::max(p.mine.sent, p.mine.expected) < m.thresholds().direct()) return false;
+  if (!m.thresholds().put(alike_ ? batch_.sends[0].bytes : sent_bytes_, received_bytes_)) return false;
   const auto whole = [](const Cursor& at, size_t bytes) { return bytes >= kLeastPiece * at.runs.size(); };
   if (!whole(p.source, p.mine.sent) || !whole(p.target, p.mine.expected)) return false;
   Neighbour& host = *m.peer(peer).host;

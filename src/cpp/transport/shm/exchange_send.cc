@@ -69,6 +69,7 @@ bool Exchange::post(Membership& m) {
   auto& words = m.block().words();
   words.started_op.store(static_cast<uint32_t>(batch_.signature.op), std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
+  alike_ = all_alike(batch_.sends, pairs_.size());
   too_much_ = is_too_much(m);
   stores_ = m.thresholds().stream(received_bytes_, too_much_) ? Stores::streaming : Stores::cached;
   const bool refused = !batch_.refusal.empty();
@@ -125,7 +126,7 @@ bool Exchange::can_pull(Membership& m) const {
 bool Exchange::is_too_much(const Membership& m) const {
   constexpr size_t kMostOfOne = size_t{8} << 20;
   if (!m.thresholds().too_much(sent_bytes_, received_bytes_)) return false;
-  if (!all_alike(batch_.sends, pairs_.size())) return true;
+  if (!alike_) return true;
   const size_t sent = batch_.sends[0].bytes;
   return sent >= kMostOfOne && m.thresholds().too_much(sent, received_bytes_);
 }
@@ -144,7 +145,7 @@ bool Exchange::copy_pays(Kind kind) const {
 // What all peers get alike is copied once. Nobody waits for them to have read it: it stays as it is until the slots of
 // this operation are used again.
 void Exchange::copy_for_all(Membership& m) {
-  if (!all_alike(batch_.sends, pairs_.size())) return;
+  if (!alike_) return;
   const Run& run = batch_.sends[0];
   for (Rank peer = 0; peer < m.size() && run.bytes >= m.thresholds().direct(); ++peer) {
     if (peer == rank_ || !copy_pays(choose_kind(m, peer))) continue;

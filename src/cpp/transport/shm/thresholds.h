@@ -43,6 +43,12 @@ class Thresholds {
   // them from the peer's memory itself. The lines of either side are in both CPUs' caches, so that who writes them has
   // to call them back: `rep movsb` does so without waiting for each, and the program's own stores do not.
   bool put() const { return put_given_.value_or(string_copies() >= StringCopies::faster_but_just_behind); }
+  // The same for a rank that sends and receives so many bytes in all. While the buffers are no more than four times
+  // what the cache holds, that is worth more than to leave what is received out of the cache.
+  bool put(size_t sent, size_t received) const {
+    const bool streams = stream_given_ ? received >= *stream_given_ : too_much(sent / 2, received / 2);
+    return !streams && put();
+  }
 
   // Whether bytes received by one rank in all are written past the caches, and from how many on they are where all
   // ranks receive as many (A2A_SHM_STREAM_MIN).
