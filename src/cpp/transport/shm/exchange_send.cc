@@ -182,7 +182,8 @@ bool Exchange::kernel_copy_pays(Membership& m, size_t bytes) {
     return *huge_pages_;
   };
   const size_t room = ChunkShape::of(m.size()).capacity();
-  return m.thresholds().remote(bytes, room, too_much_, huge, [&m] { return m.kernel_copy_pays_from(); });
+  const bool far_too_much = too_much_ && m.thresholds().far_too_much(sent_bytes_, received_bytes_);
+  return m.thresholds().remote(bytes, room, far_too_much, huge, [&m] { return m.kernel_copy_pays_from(); });
 }
 
 Kind Exchange::choose_kind(Membership& m, Rank peer) {
