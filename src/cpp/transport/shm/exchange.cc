@@ -19,6 +19,7 @@ void Exchange::begin(Batch&& batch) {
   sent_bytes_ = batch_.sent_elsewhere;
   received_bytes_ = batch_.received_elsewhere;
   for_all_ = {};
+  lists_ = 0;
   huge_pages_.reset();
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
@@ -164,8 +165,6 @@ void Exchange::finish(Membership& m) {
     if (!m.finished(peer, number())) m.throw_if_aborted(peer);
   }
   if (!quarrels_.empty()) error_.emplace(Code::mismatch, quarrels());
-  for (std::byte* list : lists_) m.arena().release(list);
-  lists_.clear();
   finished_.store(true, std::memory_order_release);
 }
 
@@ -173,7 +172,6 @@ void Exchange::fail(Membership& m, const Error& error) {
   if (finished()) return;
   if (batch_.last_look) look_once_more(m);
   error_.emplace(error);
-  for (std::byte* list : lists_) m.arena().release(list);
   finished_.store(true, std::memory_order_release);
 }
 

@@ -100,6 +100,7 @@ class Exchange final : public Work {
 
   bool only_unfinished(Rank peer) const;
   void copy_own();
+  bool only_expects() const;
   bool own_in_place() const;
   bool can_pull(Membership& m) const;
   bool own_copied() const { return pair(rank_).in_left == 0; }
@@ -151,7 +152,7 @@ class Exchange final : public Work {
   std::vector<Pair> pairs_;
   std::vector<Rank> awaited_;          // peers whose bytes are not all here
   std::vector<Rank> unsettled_;        // peers that still stage or have not acknowledged
-  std::vector<std::byte*> lists_;      // run lists in the segment
+  size_t lists_ = 0;                   // of runs, in the segment
   Run for_all_;                        // a copy in the segment of what goes to all peers alike, if there is one
   std::vector<std::string> quarrels_;  // disagreements with single peers
   std::optional<Error> error_;         // written before finished_

@@ -98,10 +98,17 @@ bool Exchange::own_in_place() const {
   return untouched && !batch_.at_most && !disjoint(own.source.runs, own.target.runs);
 }
 
+// Whether there is nothing to do for any peer, now or soon: those whose bytes are missing put them here.
+bool Exchange::only_expects() const {
+  const auto expects = [this](Rank peer) { return pair(peer).in == Pair::In::expecting; };
+  return posted_ && unsettled_.empty() && std::ranges::all_of(awaited_, expects);
+}
+
 // A step of this rank's own part, or all of it in place. Stores past the caches are waited for at the end of each step;
 // other steps are short, to leave more that goes beside what a peer has.
 void Exchange::copy_own() {
-  const size_t step = (stores_ == Stores::streaming ? size_t{512} : size_t{16}) << 10;
+  const size_t short_step = (stores_ == Stores::streaming ? size_t{512} : size_t{16}) << 10;
+  const size_t step = only_expects() ? kCopyStep : short_step;
   Pair& own = pair(rank_);
   if (own_in_place()) {
     copy_self(batch_.sends, batch_.recvs, rank_);
@@ -202,10 +209,9 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) {
   return may_read && kernel_copy_pays(m, bytes) ? Kind::remote : Kind::staged;
 }
 
-// In this rank's segment, until the operation is over.
+// In this rank's segment, until the slots of this operation are used again.
 ListedRun* Exchange::new_list(Membership& m, size_t entries) {
-  lists_.push_back(m.arena().allocate(entries * sizeof(ListedRun)));
-  return reinterpret_cast<ListedRun*>(lists_.back());
+  return reinterpret_cast<ListedRun*>(m.room_for_list(number(), lists_++, entries * sizeof(ListedRun)));
 }
 
 // Fills in where the peer finds the bytes, and what this rank still has to do for them.

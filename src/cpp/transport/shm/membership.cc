@@ -125,8 +125,11 @@ Membership::~Membership() {
   if (host.inherited()) return;
   leave(Left::dropped);
   Graveyard::Grave grave{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
-  for (const Room& room : rooms_) {
-    if (room.data != nullptr) grave.in_segment.push_back(room.data);
+  for (size_t slot = 0; slot < kSlots; ++slot) {
+    if (for_all_[slot].data != nullptr) grave.in_segment.push_back(for_all_[slot].data);
+    for (const Room& room : for_lists_[slot]) {
+      if (room.data != nullptr) grave.in_segment.push_back(room.data);
+    }
   }
   for (Rank r = 0; r < size(); ++r) {
     if (r == rank_) continue;
@@ -154,20 +157,31 @@ Chunks& Membership::chunks_to_fill(Rank rank) {
   return chunks;
 }
 
+void Membership::enlarge(Room& room, size_t bytes, size_t aside) {
+  if (room.bytes >= bytes) return;
+  if (room.data != nullptr) arena().release(room.data);
+  room = {};
+  const size_t rounded = std::bit_ceil(bytes);
+  room = {arena().allocate(aside + rounded), rounded};
+}
+
 std::byte* Membership::room_for_all(uint64_t n, size_t bytes) {
   constexpr size_t kSmallest = 4096;
-  Room& room = rooms_[n % kSlots];
-  if (room.bytes < bytes) {
-    if (room.data != nullptr) arena().release(room.data);
-    room = {};
-    const size_t rounded = std::bit_ceil(std::max(bytes, kSmallest));
-    try {
-      room = {arena().allocate(kAside + rounded), rounded};
-    } catch (const Error&) {
-      return nullptr;
-    }
+  Room& room = for_all_[n % kSlots];
+  try {
+    enlarge(room, std::max(bytes, kSmallest), kAside);
+  } catch (const Error&) {
+    return nullptr;
   }
   return room.data + kAside;
+}
+
+std::byte* Membership::room_for_list(uint64_t n, size_t i, size_t bytes) {
+  constexpr size_t kSmallest = 256;
+  auto& rooms = for_lists_[n % kSlots];
+  if (rooms.size() <= i) rooms.resize(i + 1);
+  enlarge(rooms[i], std::max(bytes, kSmallest), 0);
+  return rooms[i].data;
 }
 
 void Membership::pass(const Signature& signature) {

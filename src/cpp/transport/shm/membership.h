@@ -67,6 +67,8 @@ class Membership {
   // until they have finished it; it is used again by the operation that takes the same slots. nullptr where the
   // program's tensors have left none.
   std::byte* room_for_all(uint64_t n, size_t bytes);
+  // The same for the i-th of operation n's lists of runs. Throws Error(backend) where there is none.
+  std::byte* room_for_list(uint64_t n, size_t i, size_t bytes);
 
   // Whether the slot of operation n is free at this peer.
   bool slot_free(Rank rank, uint64_t n) { return n <= kSlots || finished(rank, n - kSlots); }
@@ -120,7 +122,9 @@ class Membership {
     std::byte* data = nullptr;
     size_t bytes = 0;
   };
-  std::array<Room, kSlots> rooms_;
+  void enlarge(Room& room, size_t bytes, size_t aside);
+  std::array<Room, kSlots> for_all_;
+  std::array<std::vector<Room>, kSlots> for_lists_;  // in the order in which an operation needs them
   bool threads_ = false;
   bool left_ = false;
 };
