@@ -280,9 +280,10 @@ class Communicator:
         dtype: Any = "float32",
         like: Literal["numpy", "torch", "paddle", "jax"] | Any = "numpy",
     ) -> Any:
-        """An uninitialised tensor in shared memory, which peers read with one copy. ``dtype`` is a name ("bfloat16",
-        "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or one of its tensors. The memory
-        lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed communicator."""
+        """An uninitialised tensor in shared memory. From such an input to any output bytes go with one copy. ``dtype``
+        is a name ("bfloat16", "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or a tensor
+        of it. The memory lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed
+        communicator."""
     def connect(self, device: str, *, timeout: float | None = None) -> None:
         """Collective. Meet the peers for operations on tensors of ``device``, such as "cuda:0", which otherwise the
         first of them does. Ranks may have different devices, but each has one for all its operations. Raises

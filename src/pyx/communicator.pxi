@@ -286,9 +286,10 @@ cdef class Communicator(_Endpoint):
         return self.run_control(Op.allgather, task_allgather_bytes(self.live(), mine, call.deadline)).strings
 
     def empty(self, shape, dtype="float32", like="numpy"):
-        """An uninitialised tensor in shared memory, which peers read with one copy. ``dtype`` is a name ("bfloat16",
-        "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or one of its tensors. The memory
-        lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed communicator."""
+        """An uninitialised tensor in shared memory. From such an input to any output bytes go with one copy. ``dtype``
+        is a name ("bfloat16", "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or a tensor
+        of it. The memory lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed
+        communicator."""
         if dereference(self.live()).closed():
             raise AbortedError("empty: the communicator is closed, or was inherited by a forked child")
         return empty_like(like, parse_dtype(dtype), shape)

@@ -146,8 +146,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
 
   HostFacts host_facts() const;
 
-  // Memory that every rank of the group can read with one copy. 64-byte aligned, zeroed, alive until released, also
-  // beyond close(). Throws Error(backend) when there is not enough.
+  // Memory that every rank of the group can reach: from such an input to any output bytes go with one copy. 64-byte
+  // aligned, zeroed, alive until released, also beyond close(). Throws Error(backend) when there is not enough.
   static std::shared_ptr<std::byte> allocate_shared(size_t bytes);
 
  private:
