@@ -7,6 +7,7 @@ import ctypes
 import mmap
 import os
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -86,10 +87,14 @@ class BareSharedGroup:
         _stay_on_one_cpu(rank)
 
     def allocate(self, words: int, *, first: bool) -> Words:
-        """A tensor behind the last one; the ``first`` of two takes the place of earlier ones."""
-        self._used = _HEAD_BYTES if first else self._used
-        tensor = np.frombuffer(self._maps[self._rank], np.uint64, words, self._used)
-        self._used = _tensor_end(self._used, words)
+        """A tensor behind the last one; the ``first`` of two takes the place of earlier ones. Its memory is given back
+        when nobody has it any more."""
+        start = _HEAD_BYTES if first else self._used
+        self._used = _tensor_end(start, words)
+        tensor = np.frombuffer(self._maps[self._rank], np.uint64, words, start)
+        if words:
+            area, size = self._maps[self._rank], self._used - start
+            weakref.finalize(tensor, area.madvise, mmap.MADV_REMOVE, start, size)
         return tensor
 
     def prepare(self, case: Case, send: Words) -> Callable[[], object]:
