@@ -18,7 +18,7 @@ size_t kernel_copy_pays_from();
 // `rep movsb` of AMD's processors (docs/performance.md). A process measures once, for some milliseconds.
 bool kernel_copy_stumbles();
 
-// Whether `rep movsb` copies what the second-level cache holds faster than a loop with vectors: by a tenth or more
+// Whether `rep movsb` copies what the second-level cache holds faster than a loop with vectors: by a hundredth or more
 // wherever the two places stand in their pages, and nowhere slower; with the target just behind the source, where some
 // processors are ten times slower, at least not much slower, or it is left to the loop there. A process measures once,
 // for a millisecond; A2A_SHM_REP_MOVSB decides without that.
