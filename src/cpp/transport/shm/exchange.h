@@ -151,8 +151,8 @@ class Exchange final : public Work {
   Rank rank_;
   std::vector<Pair> pairs_;
   std::vector<Rank> awaited_;          // peers whose bytes are not all here
-  std::vector<Rank> unsettled_;        // peers that still stage or have not acknowledged
-  size_t lists_ = 0;                   // of runs, in the segment
+  std::vector<Rank> unsettled_;        // peers to which something is still staged or put, or that have not acknowledged
+  size_t lists_ = 0;                   // how many lists of runs this operation has in the segment
   Run for_all_;                        // a copy in the segment of what goes to all peers alike, if there is one
   std::vector<std::string> quarrels_;  // disagreements with single peers
   std::optional<Error> error_;         // written before finished_

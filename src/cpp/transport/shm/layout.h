@@ -1,8 +1,8 @@
 // The words that ranks share: who writes and who reads each of them, and where they stand.
 //
-// A rank's words stand in its own segment, which peers map read-only. The one exception is the doorbell, which stands
-// in memory that peers may write, beside the chunks. Everything read from a peer is copied once into a local and
-// checked before use.
+// A rank's words stand in its own segment, where peers write nothing but bytes into tensors to which they were invited.
+// The one exception is the doorbell, which stands in memory that peers may write, beside the chunks. Everything read
+// from a peer is copied once into a local and checked before use.
 //
 // All atomics that ranks share are in this file, and every access to them that needs a memory order is a step in
 // protocol.h. Both are templates over the atomics, so that a model checker drives this very code (tests/model).
@@ -115,7 +115,8 @@ template <class A>
 struct alignas(2 * kCacheLine) RankBlock {
   alignas(kCacheLine) uint64_t uid;  // of this block; another value means it was given up and the memory used again
   // All lines of operations up to this number were read and all their bytes copied. The owner stores it with release
-  // after its last copy; a peer that reads n may reuse everything it gave to operation n.
+  // after its last copy; a peer that reads n may reuse everything it gave to operation n, but for outputs to which it
+  // invited the owner: those are whole when Pipe::copied says so.
   alignas(kCacheLine) typename A::template atomic<uint64_t> done;
   // 0, or 1 + the rank from or to whose memory the owner is copying just now.
   typename A::template atomic<uint32_t> copying;
