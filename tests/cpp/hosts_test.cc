@@ -507,6 +507,35 @@ TEST("who passes an operation is found out by ranks that tell and by ranks that 
   }
 }
 
+TEST("who passes what others repeat keeps none of them") {
+  transports(4, [](Rank rank, HostTransport& transport) {
+    constexpr size_t kBytes = 20'000;
+    std::vector<std::byte> memory(8 * kBytes);
+    const auto exchange = [&](uint64_t number) {
+      Batch batch;
+      batch.signature = {Op::alltoallv, Memory::host, DType{}, number, 0};
+      batch.deadline = Deadline::after_seconds(20);
+      for (Rank p = 0; p < 4; ++p) {
+        batch.sends.push_back({p, memory.data() + static_cast<size_t>(p) * kBytes, kBytes});
+        batch.recvs.push_back({p, memory.data() + static_cast<size_t>(4 + p) * kBytes, kBytes});
+      }
+      return transport.start(std::move(batch), {});
+    };
+    exchange(1)->wait();
+    exchange(2)->wait();
+    if (rank != 1) {
+      CHECK_THROWS(Code::mismatch, "runs it on a device without comparing", exchange(3)->wait());
+      return;
+    }
+    const auto until = Deadline::after_seconds(20);
+    std::optional<Error> error = transport.pass(on_device(3));
+    while (!error && !until.passed()) error = transport.contradiction(on_device(3));
+    CHECK(error && error->code() == Code::mismatch);
+    const auto longer = Deadline::after_seconds(1);  // others may still ask
+    while (!longer.passed()) transport.refusal(on_device(4));
+  });
+}
+
 TEST("who passes an operation hears of a rank that has given up or left, on this host or another") {
   for (const Rank gone : {1, 2}) {  // rank 3 shares its host with the first of them
     for (const bool aborts : {true, false}) {

@@ -81,13 +81,13 @@ size_t Places::seat_of(Rank rank) const {
 }
 
 // These duties are spread over the ranks. Those of one pair of hosts need not have the same place on both.
-Rank Places::sender_of(int host, int other) const {
-  const auto& mates = ranks_of(host);
+Rank Places::sender_of(int home, int other) const {
+  const auto& mates = ranks_of(home);
   return mates[static_cast<size_t>(other) % mates.size()];
 }
 
-Rank Places::receiver_of(int host, int other) const {
-  const auto& mates = ranks_of(host);
+Rank Places::receiver_of(int home, int other) const {
+  const auto& mates = ranks_of(home);
   return mates[(static_cast<size_t>(other) + mates.size() / 2) % mates.size()];
 }
 

@@ -275,7 +275,9 @@ void RemoteExchange::hear_passed(Rank peer) {
                         " runs it on a device without comparing, rank " + std::to_string(rank_) + " in " +
                         to_string(batch_.signature.memory) + " memory");
   }
+  keep_unsent(peer);
   settle(p);
+  part_from(peer);
 }
 
 void RemoteExchange::settle(Pair& pair) {

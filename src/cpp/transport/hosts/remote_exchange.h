@@ -59,7 +59,7 @@ class RemoteExchange {
   bool arrived(Rank peer) const;
   bool waits_for(Rank peer) const;
 
-  // That rank has left: it will not throw away what this one repeated.
+  // That rank has left, or takes no part: it will not throw away what this one repeated.
   void part_from(Rank peer) noexcept;
   // Gives up.
   void abandon() noexcept;
