@@ -439,6 +439,17 @@ def groups() -> None:
     say("rank", me, "is fine")
 
 
+def long_messages() -> None:
+    """Each rank says something else each time, from nothing to megabytes."""
+    meeting = _core.mpi_bootstrap()
+    rank, n = meeting.rank, meeting.size
+    sizes = (0, 1, 10_000, 300_000, 4_000_000)
+    for turn in range(3 * len(sizes)):
+        said = [bytes([65 + r]) * (sizes[(turn + r) % len(sizes)]) for r in range(n)]
+        assert meeting.allgather(said[rank]) == said, turn
+    say("rank", rank, "is fine")
+
+
 def comes_late() -> None:
     """The last rank comes when the others have given up twice, and finds them at their third attempt."""
     from mpi4py import MPI

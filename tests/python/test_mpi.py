@@ -215,6 +215,10 @@ def test_communicators_of_some_ranks(mpi: Mpi) -> None:
     assert (status, lines) == (0, [f"rank {rank} is fine" for rank in range(4)])
 
 
+def test_messages_of_any_length(mpi: Mpi) -> None:
+    assert run(mpi, "a,b,c", "long_messages") == (0, [f"rank {rank} is fine" for rank in range(3)])
+
+
 def test_a_rank_that_comes_late(mpi: Mpi) -> None:
     needs("mpi4py")
     status, lines = run(mpi, "a,a,b", "comes_late", **mpi.for_mpi4py())

@@ -158,6 +158,8 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
     }
   }
 
+  // Each probe is several looks at the network; a receive from anybody that is always posted would be one. But MPICH
+  // 5.0.2 over UCX loses messages that are to go to such a receive.
   void receive_messages() {
     while (const auto arrival = library_->probe(kMessageTag)) {
       arriving_.push_back({std::string(static_cast<size_t>(arrival->bytes), '\0'), 0, arrival->source});
