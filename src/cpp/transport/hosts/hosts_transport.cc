@@ -74,7 +74,8 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
     const auto stay = Deadline::Clock::now() + (repeated ? kStay : kStay.zero());
     const auto seen = [&] {
       if (operation->finished()) return true;
-      const bool duties = relay_ != nullptr && relay_->leads() && !relay_->finished(operation->number());
+      const bool duties =
+          relay_ != nullptr && relay_->leads(operation->number()) && !relay_->finished(operation->number());
       const bool told = operation->posted && operation->local->posted() && !duties && network_->flushed();
       return told && (operation->remote.finished() || Deadline::Clock::now() > stay);
     };
@@ -250,7 +251,8 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
     case Kind::bundle:
       if (relay_ == nullptr) throw no_sense();
       if (relay_->wants(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
-      tell(relay_->receiver_on(places_->host_of(prefix.source)), {channel_, Kind::silence, rank_, prefix.number}, {});
+      tell(relay_->receiver_on(places_->host_of(prefix.source), prefix.number),
+           {channel_, Kind::silence, rank_, prefix.number}, {});
       [[fallthrough]];
     case Kind::facts: {
       const auto entries = entries_of(text);

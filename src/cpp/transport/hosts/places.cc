@@ -55,7 +55,7 @@ std::string own_host() {
 }
 
 struct Card {
-  uint32_t version = 4;
+  uint32_t version = 5;
   Rank rank = 0;
   Limits limits;
   char host[96] = {};
@@ -80,15 +80,18 @@ size_t Places::seat_of(Rank rank) const {
   return static_cast<size_t>(std::ranges::find(mates, rank) - mates.begin());
 }
 
-// These duties are spread over the ranks. Those of one pair of hosts need not have the same place on both.
-Rank Places::sender_of(int home, int other) const {
+// These duties are spread over the ranks, and go round with the operations: where ranks share a CPU and each is a
+// scheduling group of its own (a session, as MPICH's launcher makes them), yielding does not change how much of the CPU
+// each gets, which is the same for all, so that a round takes as if all had to do what the busiest has. Those of one
+// pair of hosts need not have the same place on both.
+Rank Places::sender_of(int home, int other, uint64_t number) const {
   const auto& mates = ranks_of(home);
-  return mates[static_cast<size_t>(other) % mates.size()];
+  return mates[(static_cast<size_t>(other) + number) % mates.size()];
 }
 
-Rank Places::receiver_of(int home, int other) const {
+Rank Places::receiver_of(int home, int other, uint64_t number) const {
   const auto& mates = ranks_of(home);
-  return mates[(static_cast<size_t>(other) + mates.size() / 2) % mates.size()];
+  return mates[(static_cast<size_t>(other) + number + mates.size() / 2) % mates.size()];
 }
 
 Places Places::of(std::span<const Rank> members) const {

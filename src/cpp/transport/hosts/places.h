@@ -1,6 +1,7 @@
 // Which rank lives on which host.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,9 +34,10 @@ struct Places {
   int hosts() const { return static_cast<int>(ranks.size()); }
   // The rank's place among those of its host.
   size_t seat_of(Rank rank) const;
-  // Who sends, of the ranks of `home`, what they relay to another one, and who receives what that one relays.
-  Rank sender_of(int home, int other) const;
-  Rank receiver_of(int home, int other) const;
+  // Who sends, of the ranks of `home`, what they relay to another one in that operation, and who receives what that one
+  // relays.
+  Rank sender_of(int home, int other, uint64_t number) const;
+  Rank receiver_of(int home, int other, uint64_t number) const;
 
   // Of these ranks alone, renumbered.
   Places of(std::span<const Rank> members) const;

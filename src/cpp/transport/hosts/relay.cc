@@ -32,18 +32,21 @@ Relay::Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, 
       channel_(channel),
       network_(std::move(network)),
       gather_(std::move(gather)),
-      scatter_(std::move(scatter)),
-      senders_(leaders(&Places::sender_of)),
-      receivers_(leaders(&Places::receiver_of)) {}
+      scatter_(std::move(scatter)) {
+  for (uint64_t number = 0; number < mates_.size(); ++number) {
+    duties_.push_back({leaders(&Places::sender_of, number), leaders(&Places::receiver_of, number)});
+  }
+}
 
 Error Relay::no_sense(const char* what) const {
   return Error(Code::backend, network_->name() + ": a " + what + " of entries makes no sense");
 }
 
-Relay::Leaders Relay::leaders(Rank (Places::*of)(int host, int other) const) const {
+Relay::Leaders Relay::leaders(Rank (Places::*of)(int host, int other, uint64_t number) const, uint64_t number) const {
   std::map<Rank, std::vector<int>> by_seat;
   for (int host = 0; host < places_->hosts(); ++host) {
-    if (host != home_) by_seat[static_cast<Rank>(places_->seat_of((*places_.*of)(home_, host)))].push_back(host);
+    if (host == home_) continue;
+    by_seat[static_cast<Rank>(places_->seat_of((*places_.*of)(home_, host, number)))].push_back(host);
   }
   const size_t entry = room_for(std::max<size_t>(places_->relayed, kLongestRefusal));
   Leaders leaders;
@@ -64,14 +67,19 @@ Relay::Leaders Relay::leaders(Rank (Places::*of)(int host, int other) const) con
 Relay::Round& Relay::new_round(const Signature& signature) {
   if (spare_rounds_.empty()) {
     Round& fresh = spare_rounds_.emplace_back();
-    fresh.to_senders.resize(senders_.all.size());
-    fresh.to_mates.resize(receivers_.mine.hosts.empty() ? 0 : mates_.size());
-    fresh.from_mates = std::make_unique_for_overwrite<char[]>(senders_.mine.room * mates_.size());
-    fresh.from_receivers = std::make_unique_for_overwrite<char[]>(receivers_.room);
+    size_t from_mates = 0, from_receivers = 0;
+    for (const Duties& duties : duties_) {
+      from_mates = std::max(from_mates, duties.senders.mine.room * mates_.size());
+      from_receivers = std::max(from_receivers, duties.receivers.room);
+    }
+    fresh.to_mates.resize(mates_.size());
+    fresh.from_mates = std::make_unique_for_overwrite<char[]>(from_mates);
+    fresh.from_receivers = std::make_unique_for_overwrite<char[]>(from_receivers);
   }
   rounds_.splice(rounds_.end(), spare_rounds_, spare_rounds_.begin());
   Round& round = rounds_.back();
   round.signature = signature;
+  round.duties = &duties(signature.number);
   round.relays.reset();
   round.gather = round.scatter = nullptr;
   round.bundles.clear();
@@ -81,9 +89,11 @@ Relay::Round& Relay::new_round(const Signature& signature) {
 
 void Relay::post(const Signature& signature, const std::vector<Entry>& entries, bool relays) {
   Round& round = new_round(signature);
+  const Leaders& senders = round.duties->senders;
+  round.to_senders.resize(senders.all.size());
   for (EntryList& list : round.to_senders) list.clear();
   for (const Entry& entry : entries) {
-    round.to_senders[senders_.with[static_cast<size_t>(places_->host_of(entry.target))]].append(entry);
+    round.to_senders[senders.with[static_cast<size_t>(places_->host_of(entry.target))]].append(entry);
   }
   if (relays) round.relays = true;
 }
@@ -121,10 +131,11 @@ void Relay::skip(shm::ShmTransport& transport, const Signature& signature) {
 void Relay::start_gather(Round& round) {
   Batch batch;
   batch.at_most = true;
+  const Leaders& senders = round.duties->senders;
   for (size_t i = 0; i < round.to_senders.size(); ++i) {
-    round.to_senders[i].append_runs(senders_.all[i].seat, batch.sends);
+    round.to_senders[i].append_runs(senders.all[i].seat, batch.sends);
   }
-  const size_t room = senders_.mine.room;
+  const size_t room = senders.mine.room;
   for (size_t mate = 0; mate < mates_.size() && room > 0; ++mate) {
     batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * room, room});
   }
@@ -146,7 +157,8 @@ bool Relay::complete(uint64_t number) const {
     const auto here = [host, this](const auto& bundle) { return places_->host_of(bundle.first) == host; };
     return std::ranges::any_of(found->second, here);
   };
-  return receivers_.mine.hosts.empty() || (found != come_.end() && std::ranges::all_of(receivers_.mine.hosts, from));
+  const auto& hosts = duties(number).receivers.mine.hosts;
+  return hosts.empty() || (found != come_.end() && std::ranges::all_of(hosts, from));
 }
 
 bool Relay::advance(const Deliver& deliver, const Ask& ask, const Stray& stray) {
@@ -169,28 +181,29 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
     round.delivered = true;
     return true;
   }
-  if (!round.bundled) {
-    if (!hosts::finished(round.gather)) return false;
+  bool moved = false;
+  if (!round.bundled && hosts::finished(round.gather)) {
     send_bundles(round);
-    round.bundled = true;
+    moved = round.bundled = true;
   }
-  if (round.scatter == nullptr) {
-    if (!complete(round.signature.number)) return false;
+  // Who receives nothing for others has nothing to wait for, and nobody has to wait for its lines later.
+  if (round.scatter == nullptr && complete(round.signature.number)) {
     start_scatter(round);
-    return true;
+    moved = true;
   }
-  if (!hosts::finished(round.scatter)) return false;
+  if (!round.bundled || round.scatter == nullptr || !hosts::finished(round.scatter)) return moved;
   deliver(round, deliver_to);
   round.delivered = true;
   return true;
 }
 
 std::string_view Relay::from_mate(const Round& round, size_t mate) const {
-  return entries_at({round.from_mates.get() + mate * senders_.mine.room, senders_.mine.room});
+  const size_t room = round.duties->senders.mine.room;
+  return entries_at({round.from_mates.get() + mate * room, room});
 }
 
 void Relay::send_bundles(Round& round) {
-  const auto& hosts = senders_.mine.hosts;
+  const auto& hosts = round.duties->senders.mine.hosts;
   if (hosts.empty()) return;
   size_t bytes = 0;
   for (size_t mate = 0; mate < mates_.size(); ++mate) bytes += from_mate(round, mate).size();
@@ -209,13 +222,14 @@ void Relay::send_bundles(Round& round) {
         if (places_->has(entry.target) && places_->host_of(entry.target) == host) append(bundle, entry);
       }
     }
-    network_->post(places_->endpoint_of(receiver_on(host)), std::move(bundle));
+    network_->post(places_->endpoint_of(receiver_on(host, round.signature.number)), std::move(bundle));
   }
 }
 
 // To each mate the entries that have come for it.
 void Relay::start_scatter(Round& round) {
-  const auto& hosts = receivers_.mine.hosts;
+  const Leaders& receivers = round.duties->receivers;
+  const auto& hosts = receivers.mine.hosts;
   for (EntryList& list : round.to_mates) list.clear();
   if (auto come = come_.extract(round.signature.number); !come.empty()) round.bundles = std::move(come.mapped());
   bool told = false;
@@ -232,12 +246,12 @@ void Relay::start_scatter(Round& round) {
   if (!told) round.bundles.clear();
   Batch batch;
   batch.at_most = true;
-  for (size_t mate = 0; mate < round.to_mates.size(); ++mate) {
-    if (round.to_mates[mate].bytes() > receivers_.mine.room) throw no_sense("bundle");
+  for (size_t mate = 0; mate < round.to_mates.size() && !hosts.empty(); ++mate) {
+    if (round.to_mates[mate].bytes() > receivers.mine.room) throw no_sense("bundle");
     round.to_mates[mate].append_runs(static_cast<Rank>(mate), batch.sends);
   }
   std::byte* lists = bytes_of(round.from_receivers);
-  for (const Leader& receiver : receivers_.all) {
+  for (const Leader& receiver : receivers.all) {
     batch.recvs.push_back({receiver.seat, lists, receiver.room});
     lists += receiver.room;
   }
@@ -246,14 +260,15 @@ void Relay::start_scatter(Round& round) {
 }
 
 void Relay::deliver(Round& round, const Deliver& deliver) {
+  const Leaders& receivers = round.duties->receivers;
   const char* list = round.from_receivers.get();
-  for (size_t i = 0; i < receivers_.all.size(); ++i) {
-    const auto entries = entries_of(entries_at({list, receivers_.all[i].room}));
-    list += receivers_.all[i].room;
+  for (size_t i = 0; i < receivers.all.size(); ++i) {
+    const auto entries = entries_of(entries_at({list, receivers.all[i].room}));
+    list += receivers.all[i].room;
     if (!entries) throw no_sense("list");
     for (const Entry& entry : *entries) {
       const bool known = places_->has(entry.source) && places_->host_of(entry.source) != home_;
-      if (!known || receivers_.with[static_cast<size_t>(places_->host_of(entry.source))] != i) throw no_sense("list");
+      if (!known || receivers.with[static_cast<size_t>(places_->host_of(entry.source))] != i) throw no_sense("list");
       deliver(round.signature.number, entry);
     }
   }
@@ -264,13 +279,19 @@ bool Relay::finished(uint64_t number) const { return rounds_.empty() || rounds_.
 bool Relay::served(uint64_t number) const {
   const auto round = std::ranges::find_if(rounds_, [&](const Round& r) { return r.signature.number == number; });
   if (round == rounds_.end() || round->delivered) return true;
-  return round->scatter != nullptr && round->scatter->posted() && round->bundles.empty();
+  return round->bundled && round->scatter != nullptr && round->scatter->posted() && round->bundles.empty();
 }
 
+bool Relay::leads(uint64_t number) const {
+  return !duties(number).senders.mine.hosts.empty() || !duties(number).receivers.mine.hosts.empty();
+}
+
+// While a mate is still to hand over its entries the bundles of others can wait: a look for them takes longer than a
+// turn of that mate, which may want this CPU.
 bool Relay::waits_for_network() const {
-  if (receivers_.mine.hosts.empty()) return false;
-  return std::ranges::any_of(
-      rounds_, [](const Round& round) { return round.relays.value_or(false) && round.scatter == nullptr; });
+  return std::ranges::any_of(rounds_, [](const Round& round) {
+    return !round.duties->receivers.mine.hosts.empty() && round.bundled && round.scatter == nullptr;
+  });
 }
 
 void Relay::fail(const Error& error) {

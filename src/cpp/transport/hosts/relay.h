@@ -20,7 +20,7 @@ namespace a2a::hosts {
 // For each other host one rank of a host sends, and another one receives: a rank that did both would be what everybody
 // waits for. In every operation the ranks of a host hand their entries to the senders, in shared memory; each sends
 // what it has for a host to the receiver there; and that one hands the entries on, in shared memory. All hosts choose
-// both by the same rule.
+// both by the same rule, and others for each operation.
 //
 // In an operation in which no rank of a host has something to hand over, because each repeats what was agreed on or
 // tells the others itself, the relay of that host does nothing. The ranks find that out in what they tell each other
@@ -56,11 +56,11 @@ class Relay {
   bool finished(uint64_t number) const;
   // Whether this rank has done what the others of its host need for the operation.
   bool served(uint64_t number) const;
-  // Whether this rank sends or receives for others.
-  bool leads() const { return !senders_.mine.hosts.empty() || !receivers_.mine.hosts.empty(); }
+  // Whether this rank sends or receives for others in that operation.
+  bool leads(uint64_t number) const;
   // Who receives, on that host, what comes from this one.
-  Rank receiver_on(int host) const { return places_->receiver_of(host, home_); }
-  // Whether a bundle is still to come.
+  Rank receiver_on(int host, uint64_t number) const { return places_->receiver_of(host, home_, number); }
+  // Whether a bundle of another host is all that is still to come: this host's own are sent.
   bool waits_for_network() const;
   void fail(const Error& error);
   void leave(Left how) noexcept;
@@ -78,9 +78,13 @@ class Relay {
     Leader mine;               // without hosts when this rank is none
     size_t room = 0;           // of all
   };
+  struct Duties {
+    Leaders senders, receivers;
+  };
   // The memory of an operation is used again for later ones.
   struct Round {
     Signature signature;
+    const Duties* duties = nullptr;
     std::vector<EntryList> to_senders, to_mates;
     std::unique_ptr<char[]> from_mates, from_receivers;
     std::map<Rank, std::string> bundles;  // that the runs of to_mates lie in
@@ -90,7 +94,8 @@ class Relay {
     bool delivered = false;
   };
 
-  Leaders leaders(Rank (Places::*of)(int host, int other) const) const;
+  Leaders leaders(Rank (Places::*of)(int host, int other, uint64_t number) const, uint64_t number) const;
+  const Duties& duties(uint64_t number) const { return duties_[number % duties_.size()]; }
   Round& new_round(const Signature& signature);
   bool decide(const Ask& ask, const Stray& stray);
   void start_gather(Round& round);
@@ -110,7 +115,7 @@ class Relay {
   const uint64_t channel_;
   const std::shared_ptr<Network> network_;
   const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
-  const Leaders senders_, receivers_;
+  std::vector<Duties> duties_;  // they go round with the operations
   std::list<Round> rounds_, spare_rounds_;
   std::map<uint64_t, std::map<Rank, std::string>> come_;  // bundles by number and sender, until handed on
   uint64_t decided_ = 0;                                  // the last operation of which it is known whether to relay

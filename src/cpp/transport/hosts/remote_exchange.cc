@@ -146,9 +146,11 @@ void RemoteExchange::tell_receivers(Known& known) const {
   const auto untold = [&](Rank peer) { return pair(peer).remote && known[static_cast<size_t>(peer)] == nullptr; };
   if (std::ranges::none_of(std::views::iota(Rank{0}, places_.size()), untold)) return;
   const int home = places_.host_of(rank_);
+  const uint64_t number = batch_.signature.number;
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     const int host = places_.host_of(peer);
-    const bool receives = peer == places_.receiver_of(host, home) || rank_ == places_.receiver_of(home, host);
+    const bool receives =
+        peer == places_.receiver_of(host, home, number) || rank_ == places_.receiver_of(home, host, number);
     if (host != home && receives) known[static_cast<size_t>(peer)] = nullptr;
   }
 }

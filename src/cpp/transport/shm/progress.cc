@@ -151,7 +151,7 @@ bool Progress::look(Deadline deadline) {
   const bool ask_kernel = now - last_asked_ >= kSlice;
   if (ask_kernel) last_asked_ = now;
   for (size_t i = 0; i < active_.size(); ++i) active_[i]->check(now, ask_kernel);
-  if (crowded_) spread();
+  if (crowded_ && ask_kernel) spread();
   return true;
 }
 
