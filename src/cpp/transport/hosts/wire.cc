@@ -29,6 +29,20 @@ std::string_view bytes_of(const T& value) {
 
 }  // namespace
 
+std::string packed(std::span<const Run> runs, size_t bytes) {
+  std::string piece;
+  piece.reserve(bytes);
+  for (const Run& run : runs) piece.append(reinterpret_cast<const char*>(run.data), run.bytes);
+  return piece;
+}
+
+void unpack(std::string_view piece, std::span<const Run> runs) {
+  for (const Run& run : runs) {
+    std::memcpy(run.data, piece.data(), run.bytes);
+    piece.remove_prefix(run.bytes);
+  }
+}
+
 std::string begin_message(const Prefix& prefix, size_t bytes) {
   std::string text;
   text.reserve(sizeof(prefix) + bytes);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,15 @@ enum class Carriage : uint8_t {
   memory,   // from memory to memory, run by run; `where` is the tag
   packed,   // the same with all runs in one piece
 };
+
+inline Carriage carriage(const shm::Head& facts) { return static_cast<Carriage>(facts.kind); }
+inline bool moves_memory(const shm::Head& facts) {
+  return carriage(facts) == Carriage::memory || carriage(facts) == Carriage::packed;
+}
+
+// The bytes of all runs in one piece, and back.
+std::string packed(std::span<const Run> runs, size_t bytes);
+void unpack(std::string_view piece, std::span<const Run> runs);
 
 // What one rank tells another about an operation. Some fields of the facts mean here:
 //   kind   Carriage: how the bytes travel
