@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import multiprocessing
 import os
 import random
 import signal
@@ -198,6 +199,50 @@ def test_stopped_rank() -> None:
     for rank, (text, seconds) in enumerate(results):
         assert f"rank {victim} (pid" in text and "stopped" in text and "last operation barrier #1" in text, text
         assert rank == victim or 0.9 <= seconds <= 1.15, seconds
+
+
+def miss(rank: int, n: int, job: str, board: Board, dies: bool) -> tuple[str, float]:
+    comm = connect(rank, n, job)
+    comm.barrier()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    board.words[rank] = 1
+    board.await_all(1)
+    begin = time.monotonic()
+    if rank == n - 1:
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(5)
+        return "", 0
+    kind = a2a.PeerLostError if dies else a2a.TimeoutError
+    text = raised(kind, comm.alltoall, np.zeros(n), np.zeros(n), timeout=20 if dies else 1)
+    return text, time.monotonic() - begin
+
+
+def compute() -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    while True:
+        pass
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("dies", [False, True])
+@apart
+def test_missed_beside_programs_that_compute(dies: bool) -> None:
+    """Each yield of a waiting rank lasts as long as the turns of all the others on its CPU."""
+    n, board = 3, Board(3)
+    busy = [multiprocessing.get_context("fork").Process(target=compute) for _ in range(10)]
+    for process in busy:
+        process.start()
+    try:
+        *ends, last = run(n, miss, n, job_name(), board, dies)
+    finally:
+        for process in busy:
+            process.kill()
+            process.join()
+    assert last.status == (SIGKILLED if dies else 0)
+    for text, seconds in values(ends):
+        assert f"rank {n - 1} (pid" in text, text
+        assert seconds < 2, seconds
 
 
 def leave(rank: int, n: int, job: str, how: str, board: Board) -> str:

@@ -144,15 +144,15 @@ void Progress::keep_apart() {
 bool Progress::look(Deadline deadline) {
   constexpr auto kOften = 500us;  // aborts and deadlines
   const auto now = Deadline::Clock::now();
-  if (deadline.passed(now)) return false;
+  const bool in_time = !deadline.passed(now);
   std::lock_guard lock(mutex_);
-  if (now - last_checked_ < kOften) return true;
+  if (now - last_checked_ < kOften) return in_time;
   last_checked_ = now;
   const bool ask_kernel = now - last_asked_ >= kSlice;
   if (ask_kernel) last_asked_ = now;
   for (size_t i = 0; i < active_.size(); ++i) active_[i]->check(now, ask_kernel);
   if (crowded_ && ask_kernel) spread();
-  return true;
+  return in_time;
 }
 
 bool Progress::pause(Patience& patience, Deadline deadline) {
@@ -169,7 +169,9 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
       return true;
     }
     ::sched_yield();
-    if (patience.idle % kYieldsPerLook != 0) return true;
+    const auto tick = last_tick();
+    if (patience.idle % kYieldsPerLook != 0 && tick == patience.tick) return true;
+    patience.tick = tick;
   }
   if (!look(deadline)) return false;
   const auto now = Deadline::Clock::now();

@@ -137,10 +137,11 @@ class Progress {
   // How long this wait has lasted since something moved last.
   struct Patience {
     unsigned moves = 0;
-    unsigned idle = 0;                    // looks since then
-    Deadline::Clock::time_point since{};  // set at the first look at the clock
-    bool spinning = true;                 // before it yields
-    bool exhausted = false;               // sleep from now on
+    unsigned idle = 0;                               // looks since then
+    Deadline::Clock::time_point since{};             // set at the first look at the clock
+    Deadline::Clock::time_point tick = last_tick();  // of the last look, or the beginning
+    bool spinning = true;                            // before it yields
+    bool exhausted = false;                          // sleep from now on
 
     void renew() {
       ++moves;
@@ -156,9 +157,11 @@ class Progress {
   // longer ones in look(). Both with the mutex held.
   void spread();
   void keep_apart();
-  // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths.
+  // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths. Also then:
+  // where programs that compute share the CPU, a caller that waits in slices may not get here before each of them ends.
   bool look(Deadline deadline);
-  // One step of waiting: spin or yield at first, sleep later. False when the deadline passed or a signal arrived.
+  // One step of waiting: spin or yield at first, sleep later. False when the deadline passed or a signal arrived. One
+  // yield takes as long as thousands otherwise where programs that compute share the CPU, so there is a look each tick.
   bool pause(Patience& patience, Deadline deadline);
   bool sleep(Patience& patience, Deadline deadline);
 
