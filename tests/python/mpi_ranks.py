@@ -54,7 +54,7 @@ def repeats(seed: str) -> None:
     The arrays live no longer than a call."""
     comm = a2a.init(timeout=30)
     n, random = comm.size, np.random.default_rng(int(seed))
-    shapes = [random.integers(0, most, (n, n)) for most in (3, 3_000, 5_000, 9_000, 60_000, 60_000)]
+    shapes = [random.integers(0, most, (n, n)) for most in (3, 3_000, 5_000, 9_000, 60_000, 120_000)]
 
     def launch(counts: np.ndarray, offset: int, async_op: bool) -> tuple[Any, np.ndarray, np.ndarray]:
         values = np.arange(n * n).reshape(n, n) + offset
@@ -352,6 +352,16 @@ def without_threads() -> None:
     from mpi4py import MPI
 
     say(outcome(lambda: a2a.init(bootstrap=MPI.COMM_WORLD)))
+
+
+def awaits_receivers() -> None:
+    """Exchanges that repeat an earlier one, small and large. Who receives much says when it is ready."""
+    comm = a2a.init(timeout=30)
+    for elems in (20_000, 100_000):
+        exchange(comm, elems)
+        before = _core.host_facts(comm)["messages"]
+        exchange(comm, elems)
+        say(comm.rank, elems, _core.host_facts(comm)["messages"] - before)
 
 
 def counts_messages() -> None:

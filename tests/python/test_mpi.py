@@ -146,6 +146,12 @@ def test_messages_are_counted(mpi: Mpi) -> None:
     assert lines == ["messages 3"] * 6
 
 
+def test_large_memory_waits_for_its_receiver(mpi: Mpi) -> None:
+    """Otherwise MPI would keep what comes early in memory of its own."""
+    _, lines = run(mpi, "a,b", "awaits_receivers")
+    assert lines == ["0 100000 2", "0 20000 1", "1 100000 2", "1 20000 1"]
+
+
 def test_bench(mpi: Mpi) -> None:
     command = mpi.command(4, "-m", "a2a", "bench", "-b", "64", "-n", "2", "-w", "1")
     env = mpi.environment(A2A_HOSTS="a,a,b,b")

@@ -1,0 +1,104 @@
+// What connects hosts where MPI does.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/hosts/network.h"
+#include "transport/mpi/library.h"
+
+namespace a2a::mpi {
+
+using hosts::Endpoint;
+using hosts::Message;
+using hosts::Transfer;
+
+class Sending;
+
+class MpiNetwork final : public hosts::Network, public std::enable_shared_from_this<MpiNetwork> {
+ public:
+  explicit MpiNetwork(std::unique_ptr<Library> library);
+
+  // Whether all processes have come: nothing else may be called before.
+  bool connected();
+  bool connects_processes_of(const Library& library) const { return library_->same_processes(library); }
+
+  // A name for the next meeting that was given this one: all processes come to the same, and never again.
+  std::string next_meeting(const std::string& name);
+
+  Endpoint self() const override { return library_->rank(); }
+  int size() const override { return library_->size(); }
+  std::string name() const override { return library_->name(); }
+
+  void enter(User* user) override;
+  void leave(User* user) noexcept override;
+
+  void post(Endpoint to, std::string bytes) override;
+  std::optional<Message> take(uint64_t channel) override;
+  bool flushed() override;
+  void close(uint64_t channel) noexcept override;
+
+  uint32_t next_tag(Endpoint to) override;
+  bool fresh(Endpoint to, uint32_t tag) const override;
+  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override;
+  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override;
+  std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) override;
+
+  uint64_t sent() const override;
+
+  // At the end of the process: whether nothing is left to be done, so that MPI can be finalised.
+  bool quiet();
+  // At the beginning of MPI_Finalize.
+  void end() noexcept;
+  void finalise() { library_->finalise(); }
+
+ private:
+  friend class Pieces;
+  friend class Sending;
+  friend class Receiving;
+
+  // A message on its way in or out, with the memory that MPI uses. Lists of these do not move their elements.
+  struct Flight {
+    std::string bytes;
+    Handle request = 0;
+    Endpoint peer = 0;
+  };
+
+  Error finalised_by_program() const;
+  void refuse_if_ended() const;
+  void start_post(Endpoint to, std::string bytes, int tag);
+  void move_messages();
+  void receive_messages();
+  void deliver(Message message);
+  void look_after_posted();
+  void drain();
+  // What waits for its receiver, and need not any longer.
+  void start_awaited();
+
+  std::mutex users_mutex_;  // before mutex_
+  std::vector<User*> users_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::unique_ptr<Library> library_;
+  bool ended_ = false;  // nothing of MPI may be called any more
+  const uint32_t largest_tag_;
+  std::vector<uint32_t> tags_;  // the last one used towards each process
+  std::list<Flight> posted_, arriving_;
+  std::map<uint64_t, std::deque<Message>> arrived_;  // by channel
+  std::set<uint64_t> closed_;
+  std::map<std::string, uint64_t> meetings_;
+  uint64_t sent_ = 0;
+  uint64_t unfinished_ = 0;                                       // transfers that MPI still has
+  std::vector<Sending*> waiting_;                                 // for their receivers
+  std::map<std::pair<Endpoint, uint32_t>, unsigned> needlessly_;  // who was told so often that a tag is received
+};
+
+}  // namespace a2a::mpi
