@@ -3,6 +3,7 @@
 // TCP, through this machine's kernel.
 #pragma once
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -21,6 +22,9 @@ namespace hosts_test {
 using a2a::hosts::Endpoint;
 using a2a::hosts::Message;
 using a2a::hosts::Transfer;
+
+// The endpoint that hears nothing for the moment, as if its messages took long.
+inline std::atomic<Endpoint> deaf{-1};
 
 // What all endpoints share.
 class Hub {
@@ -105,6 +109,7 @@ class LoopbackNetwork final : public a2a::hosts::Network {
   }
 
   std::optional<Message> take(uint64_t channel) override {
+    if (self_ == deaf) return std::nullopt;
     const std::lock_guard lock(hub_->mutex);
     auto& inbox = hub_->inboxes[static_cast<size_t>(self_)];
     for (auto it = inbox.begin(); it != inbox.end(); ++it) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <numeric>
+#include <thread>
 
 #include "transport/hosts/connect.h"
 #include "transport/hosts/operation.h"
@@ -362,6 +363,37 @@ TEST("what was agreed on is repeated without a word, also with hosts of one rank
     comm.close();
   };
   on_hosts(4, body, 10);
+}
+
+TEST("who repeats and hears late that the other one does not takes no bytes of a later operation for the answer") {
+  on_hosts("a,b", 2, [](Communicator& comm) {
+    using std::chrono::milliseconds;
+    constexpr int64_t kLong = 20'000;
+    const auto exchange = [&](int64_t value, int64_t too_many) {
+      const std::vector<int64_t> counts(2, kLong), expected{kLong + too_many, kLong}, send(2 * kLong, value);
+      std::vector<int64_t> recv(2 * kLong + 1, -1);
+      alltoallv<int64_t>(comm, send, counts, recv, expected);
+      CHECK(std::count(recv.begin(), recv.end(), value) == 2 * kLong);
+    };
+    exchange(1, 0);
+    exchange(2, 0);
+    if (comm.rank() == 0) {
+      std::this_thread::sleep_for(milliseconds(50));
+      hosts_test::deaf = 0;
+      CHECK_THROWS(Code::mismatch, "which expects 20001", exchange(3, 0));
+      exchange(4, 0);
+    } else {
+      std::this_thread::sleep_for(milliseconds(400));  // rank 0 says what it repeats meanwhile
+      CHECK_THROWS(Code::mismatch, "which expects 20001", exchange(3, 1));
+      const std::jthread later([] {
+        std::this_thread::sleep_for(milliseconds(200));
+        hosts_test::deaf = -1;
+      });
+      exchange(4, 0);
+    }
+    exchange(5, 0);
+    comm.close();
+  });
 }
 
 TEST("operations that begin while earlier ones wait for their turn") {

@@ -21,9 +21,16 @@ class Agreements {
   // Of ranks that said these facts, or nothing. Valid until the next note().
   const Agreement* find(const shm::Head& mine) const {
     for (size_t i = 0; i < count_; ++i) {
-      if (same((*latest_)[i].mine, mine)) return &(*latest_)[i];
+      if (same((*latest_)[i].mine, mine) && (*latest_)[i].mine.count != 0) return &(*latest_)[i];
     }
     return nullptr;
+  }
+
+  // Never again the one with this tag of the other rank's.
+  void forget(uint64_t their_tag) {
+    for (size_t i = 0; i < count_; ++i) {
+      if ((*latest_)[i].theirs.where == their_tag) (*latest_)[i].mine.count = 0;
+    }
   }
 
   void note(const Agreement& agreement) {

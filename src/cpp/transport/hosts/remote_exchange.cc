@@ -306,6 +306,9 @@ void RemoteExchange::discard(const Entry& entry) {
 void RemoteExchange::note_agreements(std::vector<Agreements>& agreed) const {
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     const Pair& p = pair(peer);
+    // It said so before it heard that this one does not, or may have: then it still waits for bytes with this one's tag
+    // of that agreement, and would take those of a later operation for them.
+    if (p.heard && p.theirs.first != 0) agreed[static_cast<size_t>(peer)].forget(p.theirs.where);
     if (!p.agreed || p.mine.count == 0 || p.theirs.count == 0) continue;
     Agreement agreement{p.mine, p.theirs};
     agreement.mine.first = agreement.theirs.first = 0;

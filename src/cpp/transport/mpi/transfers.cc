@@ -1,9 +1,9 @@
 // Runs of memory between this process and another one.
 //
 // What arrives before there is a receive MPI puts into memory of its own, and copies it later. Of large runs that is
-// new memory, which the kernel has to clear each time: half of what ranks sent each other came so, and took a quarter
-// more time (docs/performance.md). So of those the receiver says when it is ready, by an empty message, and the sender
-// waits for that.
+// new memory, which the kernel has to clear each time: half of what ranks sent each other came so, and took up to a
+// third more time (docs/performance.md). So of those the receiver says when it is ready, by an empty message, and the
+// sender waits for that.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
