@@ -25,6 +25,8 @@ using a2a::hosts::Transfer;
 
 // The endpoint that hears nothing for the moment, as if its messages took long.
 inline std::atomic<Endpoint> deaf{-1};
+// The network keeps what is abandoned, as MPI does with what it sends.
+inline std::atomic<bool> clings{false};
 
 // What all endpoints share.
 class Hub {
@@ -75,6 +77,7 @@ class LoopbackTransfer final : public Transfer {
     return memory_->done;
   }
   void abandon() noexcept override {
+    if (clings) return;
     const std::lock_guard lock(hub_->mutex);
     hub_->transfers.remove(memory_);
     memory_->done = true;

@@ -396,6 +396,48 @@ TEST("who repeats and hears late that the other one does not takes no bytes of a
   });
 }
 
+TEST("nobody takes what a rank that has given up writes to memory that is still on its way") {
+  using std::chrono::milliseconds;
+  constexpr int64_t kLong = 20'000;
+  for (const auto late : {milliseconds(1), milliseconds(30), milliseconds(60), milliseconds(300)}) {
+    const bool deaf = late < milliseconds(100) && check::option("network", "") != "tcp";  // TCP is not
+    hosts_test::clings = true;
+    std::barrier together(2);
+    const auto body = [&](Communicator& comm) {
+      const Rank me = comm.rank();
+      const std::vector<int64_t> counts(2, kLong);
+      std::vector<int64_t> send(2 * kLong, me), recv(2 * kLong, -1);
+      const auto begin = [&] {
+        const void* from = send.data();
+        void* to = recv.data();
+        const Plan plan = Plan::alltoallv(me, 2, 8, {counts, {}}, send.size(), {counts, {}}, recv.size());
+        return comm.start(plan, {&from, 1}, {&to, 1}, {});
+      };
+      begin()->wait();
+      const auto since = Deadline::Clock::now();
+      begin()->wait();
+      together.arrive_and_wait();
+      if (deaf) hosts_test::deaf = 1;
+      if (me == 0) {
+        (void)begin();
+        comm.abort("enough");
+        std::ranges::fill(send, 99);
+      } else {
+        std::this_thread::sleep_for(late);
+        const auto exchange = [&] { begin()->wait(); };
+        if (!deaf) CHECK_THROWS(Code::aborted, "enough", exchange());
+        if (deaf) exchange();
+        const bool in_time = Deadline::Clock::now() - since < milliseconds(100);  // it asks otherwise, and is deaf
+        if (deaf && in_time) CHECK_EQ(std::count(recv.begin(), recv.end(), 0), kLong);
+      }
+      together.arrive_and_wait();
+    };
+    on_hosts("a,b", 2, body, 10);
+    hosts_test::deaf = -1;
+    hosts_test::clings = false;
+  }
+}
+
 TEST("operations that begin while earlier ones wait for their turn") {
   on_hosts("a,a,b,b", 4, [](Communicator& comm) {
     struct Exchange {

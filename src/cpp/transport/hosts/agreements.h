@@ -2,14 +2,20 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <memory>
 
+#include "a2a/types.h"
 #include "transport/shm/layout.h"
 
 namespace a2a::hosts {
 
+// How long ranks that repeat what they have agreed on get along without a word.
+inline constexpr std::chrono::milliseconds kSilence{100};
+
 struct Agreement {
   shm::Head mine{}, theirs{};
+  Deadline::Clock::time_point since{};  // this rank began the latest operation in which both sent what it says
 };
 
 // Those of this rank and another one: the latest few, since a program goes through some exchanges in turn. Each has its

@@ -1,6 +1,8 @@
 // How ranks of several hosts find out who is gone or has given up, tell each other, and leave.
+#include <algorithm>
 #include <chrono>
 #include <limits>
+#include <thread>
 
 #include "transport/hosts/hosts_transport.h"
 #include "transport/shm/facts.h"
@@ -87,12 +89,25 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
   broken_.emplace(error);
   local_->break_with(error);
   if (relay_ != nullptr) relay_->fail(error);
+  if (tell_others) tell_why();
+  end_loans();
   for (auto& operation : queue_) {
     operation->fail(error);
     if (!operation->remote.let_go()) keep(operation);
   }
   queue_.clear();
-  if (tell_others) tell_why();
+}
+
+// A caller that hears of an error may write to its tensors again. Peers to which they are still on their way have had
+// time then to take them as they were (RemoteExchange::good_until).
+void HostsTransport::end_loans() {
+  const auto until = Deadline::Clock::now() + kSilence;
+  const auto lent = [](const auto& operation) { return !operation->remote.let_go(); };
+  try {
+    for (auto& operation : queue_) operation->remote.abandon();
+    while (std::ranges::any_of(queue_, lent) && Deadline::Clock::now() < until) std::this_thread::yield();
+  } catch (const Error&) {  // the network is what broke
+  }
 }
 
 void HostsTransport::tell_why() {

@@ -61,7 +61,8 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
     started_ = operation->number();
     queue_.push_back(operation);
     guarded([this] {
-      if (Deadline::Clock::now() - last_listened_ > kOften) listen();  // who has told facts already wants to hear some
+      if (Deadline::Clock::now() - last_listened_ > kSilence)
+        listen();          // who has told facts already wants to hear some
       return post_next();  // the other hosts first: what goes there takes longest
     });
     if (broken_) return operation;
@@ -107,7 +108,7 @@ bool HostsTransport::step() {
   const uint64_t before = network_->moved();
   // Asking the network costs more than all the rest. Who gives up is heard from time to time, in check().
   constexpr unsigned kStepsUnheard = 16;  // facts may come instead of bytes
-  if (must_listen() || ++unheard_ % kStepsUnheard == 0) listen();
+  if (must_listen() || (!queue_.front()->remote.finished() && ++unheard_ % kStepsUnheard == 0)) listen();
   if (queue_.empty()) return true;  // a peer has given up
   bool moved = post_next();
   moved |= advance_relay();
@@ -187,9 +188,11 @@ bool HostsTransport::complete(Operation& operation) {
     const bool agreed = quarrels.empty() && operation.their_quarrel.empty();
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
-  // A rank that has given up said so before its caller could write to the memory again that was read here. Where only
-  // copies were read it is enough to ask from time to time: asking costs more than a small exchange.
-  if (operation.remote.read_memory() || Deadline::Clock::now() - last_listened_ > kOften) listen();
+  // A rank that has given up said so before its caller could write to the memory again that was read here. Where nobody
+  // can have, it is enough to ask from time to time. Asking costs more than a small exchange, and a large one as well:
+  // it fetches what others send for the next, to which this rank has not given memory yet.
+  const auto now = Deadline::Clock::now();
+  if (now > operation.remote.good_until() || now - last_listened_ > kSilence) listen();
   if (broken_) return true;
   const std::string& why = quarrels.empty() ? operation.their_quarrel : quarrels;
   operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));

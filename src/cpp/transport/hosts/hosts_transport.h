@@ -107,7 +107,8 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   void tell(uint64_t number, const Entry& entry);
   void expire(const Operation& operation);
   void break_with(const Error& error, bool tell_others);
-  void tell_why();  // what broke it, to the other hosts
+  void tell_why();   // what broke it, to the other hosts
+  void end_loans();  // waits for memory that is on its way
   void hear_aborts();
   std::optional<Error> find_lost(uint64_t needed);  // that died or left without having come to that operation
   // What has come for an operation that this rank does not compare; the mutex is held.

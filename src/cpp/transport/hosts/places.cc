@@ -55,7 +55,7 @@ std::string own_host() {
 }
 
 struct Card {
-  uint32_t version = 6;
+  uint32_t version = 7;
   Rank rank = 0;
   Limits limits;
   char host[96] = {};

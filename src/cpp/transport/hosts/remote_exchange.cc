@@ -1,7 +1,6 @@
 #include "transport/hosts/remote_exchange.h"
 
 #include <algorithm>
-#include <chrono>
 #include <ranges>
 #include <utility>
 
@@ -16,9 +15,6 @@ constexpr size_t kLongRun = size_t{16} << 10;
 // So many bytes of a pair go in the message that this rank tells the peer itself: a copy at each end costs less than
 // another message.
 constexpr size_t kMostBesideFacts = size_t{32} << 10;
-
-// How long a rank that repeats facts waits for the others without a word.
-constexpr auto kSilence = std::chrono::milliseconds(100);
 
 bool in_short_runs(std::span<const Run> runs, size_t bytes) {
   return runs.size() > 1 && bytes / runs.size() < kLongRun;
@@ -68,6 +64,7 @@ bool RemoteExchange::waits_for(Rank peer) const {
 // ---- what is told --------------------------------------------------------------------------------------------------
 
 std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, const Told& told) {
+  began_ = Deadline::Clock::now();
   Known repeated = agreed != nullptr ? known(*agreed, told) : Known(pairs_.size());
   tells_itself_ = prefers_to_tell(repeated);
   if (!tells_itself_) tell_receivers(repeated);
@@ -90,7 +87,7 @@ std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, 
     if (wants_tag) p.mine.where = network_.next_tag(places_.endpoint_of(peer));
     entries.push_back(entry_for(peer));
   }
-  if (!unsent_.empty()) speaks_up_ = Deadline::Clock::now() + kSilence;
+  if (repeating_ > 0) speaks_up_ = began_ + kSilence;
   begin_sends();
   return entries;
 }
@@ -175,6 +172,7 @@ Carriage RemoteExchange::choose_for_repeats(const Pair& pair) const {
 void RemoteExchange::repeat(Rank peer, const Agreement& agreement) {
   Pair& p = pair(peer);
   p.repeats = true;
+  p.since = agreement.since;
   ++repeating_;
   p.mine = agreement.mine;
   p.theirs = agreement.theirs;
@@ -289,6 +287,7 @@ void RemoteExchange::agree(const Entry& entry) {
   p.agreed = true;
   if (carriage(p.theirs) == Carriage::entry) unpack(entry.payload, p.recvs);
   if (moves_memory(p.theirs)) begin_receive(entry.source);
+  if (carriage(p.theirs) == Carriage::memory) good_until_ = {};
   if (moves_memory(p.mine) && p.mine.first == 0) begin_send(entry.source);
   begin_sends();
   settle(p);
@@ -310,7 +309,7 @@ void RemoteExchange::note_agreements(std::vector<Agreements>& agreed) const {
     // of that agreement, and would take those of a later operation for them.
     if (p.heard && p.theirs.first != 0) agreed[static_cast<size_t>(peer)].forget(p.theirs.where);
     if (!p.agreed || p.mine.count == 0 || p.theirs.count == 0) continue;
-    Agreement agreement{p.mine, p.theirs};
+    Agreement agreement{p.mine, p.theirs, began_};
     agreement.mine.first = agreement.theirs.first = 0;
     agreed[static_cast<size_t>(peer)].note(agreement);
   }

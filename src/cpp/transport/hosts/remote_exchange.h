@@ -52,8 +52,10 @@ class RemoteExchange {
   bool finished() const;
   // Whether it waits for something that does not come in an entry.
   bool waits_for_network() const;
-  // Whether bytes came straight from a peer's memory.
-  bool read_memory() const { return read_memory_; }
+  // When all has come: until then no peer can have given up and let its caller write to memory that bytes came from. Of
+  // a peer that repeats this is known: it began after it had what this rank sent in an operation before, and one that
+  // gives up keeps memory that is on its way for kSilence.
+  Deadline::Clock::time_point good_until() const { return good_until_; }
   // Whether somebody is still to tell something. Those that may repeat facts are not counted.
   bool listens() const { return unsettled_ > repeating_; }
   bool arrived(Rank peer) const;
@@ -87,6 +89,7 @@ class RemoteExchange {
     bool sends_memory = false;   // to be sent, or being sent
     bool waits_to_send = false;  // among unsent_
     Transfers sending, receiving;
+    Deadline::Clock::time_point since{};  // of those that repeat: see Agreement
   };
 
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
@@ -127,7 +130,8 @@ class RemoteExchange {
   int sending_ = 0;                                       // pairs
   int unsettled_ = 0;                                     // pairs
   int repeating_ = 0;  // of them those of which it is not known whether the other end repeats, too
-  bool read_memory_ = false;
+  Deadline::Clock::time_point began_{};
+  Deadline::Clock::time_point good_until_ = Deadline::Clock::time_point::max();
   std::vector<std::string> quarrels_;
 };
 

@@ -28,7 +28,6 @@ void RemoteExchange::begin_receive(Rank peer) {
     p.incoming = std::make_unique_for_overwrite<std::byte[]>(p.mine.expected);
     p.receiving.push_back(network_.receive(there, tag, p.incoming.get(), p.mine.expected));
   } else {
-    read_memory_ = true;
     for (const Run& run : p.recvs) p.receiving.push_back(network_.receive(there, tag, run.data, run.bytes));
   }
 }
@@ -95,6 +94,7 @@ bool RemoteExchange::advance(Rank peer) {
   if (end_repeat(p)) {  // the other end does, too
     p.heard = true;
     p.agreed = true;
+    if (carriage(p.theirs) == Carriage::memory) good_until_ = std::min(good_until_, p.since + kSilence);
     settle(p);
   }
   if (p.sends_memory || !p.settled) return false;
