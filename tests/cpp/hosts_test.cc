@@ -473,6 +473,13 @@ TEST("long segments for more peers than are served at a time") {
   });
 }
 
+TEST("a rank's own part that waits for what the network moves") {
+  on_hosts(3, [](Communicator& comm) {
+    for (int i = 0; i < 3; ++i) equal_exchange(comm, 300'000);  // 2.4 MB
+    equal_exchange(comm, 10);
+  });
+}
+
 TEST("groups of one host and of several") {
   on_hosts("x,x,y,y", 4, [](Communicator& comm) {
     const auto same = comm.split(comm.rank() / 2, 0), across = comm.split(comm.rank() % 2, -comm.rank());
@@ -488,7 +495,7 @@ TEST("groups of one host and of several") {
   });
 }
 
-TEST("the exchange on one host is told how many bytes go elsewhere meanwhile") {
+TEST("the exchange on one host is told what takes up the caches meanwhile") {
   hosts::Places places;
   places.host = {0, 1, 0, 1}, places.endpoint = {0, 1, 2, 3}, places.ranks = {{0, 2}, {1, 3}};
   const auto network = std::make_shared<hosts_test::LoopbackNetwork>(std::make_shared<hosts_test::Hub>(4), 2);
@@ -496,11 +503,17 @@ TEST("the exchange on one host is told how many bytes go elsewhere meanwhile") {
   Batch batch;
   batch.sends = {{0, memory.data(), 1}, {1, memory.data(), 20}, {1, memory.data(), 300}, {2, memory.data(), 4}};
   batch.recvs = {{0, memory.data(), 5}, {2, memory.data(), 4}, {3, memory.data(), 600}};
-  const hosts::Operation operation(batch, std::make_shared<shm::Progress>(), 2,
-                                   std::make_shared<const hosts::Places>(places), network);
-  const Batch local = operation.local_batch();
-  CHECK_EQ(local.sent_elsewhere, 320);
-  CHECK_EQ(local.received_elsewhere, 600);
+  const auto local_batch = [&](std::vector<int> machines) {
+    places.machine = std::move(machines);
+    return hosts::Operation(batch, std::make_shared<shm::Progress>(), 2, std::make_shared<const hosts::Places>(places),
+                            network)
+        .local_batch();
+  };
+  const Batch local = local_batch({0, 1, 0, 1}), on_one_machine = local_batch({0, 0, 0, 0});
+  CHECK_EQ(local.sent_elsewhere, 2 * 320);
+  CHECK_EQ(local.received_elsewhere, 2 * 600);
+  CHECK_EQ(on_one_machine.sent_elsewhere, 5 + 4 * 320);
+  CHECK_EQ(on_one_machine.received_elsewhere, 9 + 4 * 600);
   CHECK(local.sends.size() == 2 && local.sends[0].peer == 0 && local.sends[1].peer == 1 && local.sends[1].bytes == 4);
   CHECK(local.recvs.size() == 2 && local.recvs[1].peer == 1 && local.recvs[0].bytes == 5);
 }

@@ -52,7 +52,8 @@ struct Terms {
   bool last_look = false;     // likewise: when it fails, the lines that are there by then are still read
   bool remark = false;        // likewise: something to tell the peers that is not compared
   bool asynchronous = false;  // the caller, or on a device its stream, runs on meanwhile
-  // Bytes of the operation that another transport moves meanwhile, which take up caches and memory, too.
+  bool own_last = false;      // likewise: the rank's own part, if it is large, waits until it is told to go
+  // Likewise: what takes up caches and memory meanwhile as if the rank sent and received it here, in bytes.
   size_t sent_elsewhere = 0, received_elsewhere = 0;
 };
 

@@ -113,7 +113,10 @@ bool HostsTransport::step() {
   bool moved = post_next();
   moved |= advance_relay();
   if (queue_.empty()) return true;
-  for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) moved |= queue_[i]->remote.advance();
+  for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
+    moved |= queue_[i]->remote.advance();
+    if (queue_[i]->remote.finished() && queue_[i]->local != nullptr) queue_[i]->local->let_own_go();
+  }
   while (!queue_.empty() && complete(*queue_.front())) {
     moved = true;
     if (queue_.empty()) break;  // a peer has given up

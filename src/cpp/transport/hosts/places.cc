@@ -45,20 +45,24 @@ std::string assigned_host(Rank rank, int size) {
   return "assigned " + text.substr(begin, text.find(',', begin) - begin);
 }
 
-// Ranks in different network namespaces cannot reach each other's sockets.
-std::string own_host() {
+std::string own_machine() {
   std::string boot_id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  return boot_id;
+}
+
+// Ranks in different network namespaces cannot reach each other's sockets.
+std::string own_host() {
   struct stat network{};
   ::stat("/proc/self/ns/net", &network);
-  return boot_id + " " + std::to_string(network.st_ino);
+  return own_machine() + " " + std::to_string(network.st_ino);
 }
 
 struct Card {
   uint32_t version = 7;
   Rank rank = 0;
   Limits limits;
-  char host[96] = {};
+  char host[96] = {}, machine[40] = {};
 };
 
 Card own_card(Rank rank, int size) {
@@ -70,6 +74,7 @@ Card own_card(Rank rank, int size) {
   const std::string host = assigned.empty() ? own_host() : assigned;
   if (host.size() >= sizeof(card.host)) throw Error(Code::invalid_argument, "A2A_HOSTS: " + host + " is too long");
   host.copy(card.host, sizeof(card.host) - 1);
+  own_machine().copy(card.machine, sizeof(card.machine) - 1);
   return card;
 }
 
@@ -78,6 +83,10 @@ Card own_card(Rank rank, int size) {
 size_t Places::seat_of(Rank rank) const {
   const auto& mates = ranks_of(host_of(rank));
   return static_cast<size_t>(std::ranges::find(mates, rank) - mates.begin());
+}
+
+size_t Places::on_machine_of(Rank rank) const {
+  return static_cast<size_t>(std::ranges::count(machine, machine[static_cast<size_t>(rank)]));
 }
 
 // These duties are spread over the ranks, and go round with the operations: where ranks share a CPU and each is a
@@ -103,6 +112,7 @@ Places Places::of(std::span<const Rank> members) const {
     part.ranks.resize(numbers.size());
     part.host.push_back(there);
     part.endpoint.push_back(endpoint_of(members[i]));
+    part.machine.push_back(machine[static_cast<size_t>(members[i])]);
     part.ranks[static_cast<size_t>(there)].push_back(static_cast<Rank>(i));
   }
   return part;
@@ -125,7 +135,7 @@ Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline)
                                             std::to_string(size));
   }
   Places places;
-  std::map<std::string, int> numbers;
+  std::map<std::string, int> numbers, machines;
   for (Rank r = 0; r < size; ++r) {
     Card card;
     const std::string& text = all.at(static_cast<size_t>(r));
@@ -140,10 +150,11 @@ Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline)
       throw Error(Code::mismatch,
                   "rank " + std::to_string(r) + " of the bootstrap was started as rank " + std::to_string(card.rank));
     }
-    card.host[sizeof(card.host) - 1] = '\0';
+    card.host[sizeof(card.host) - 1] = card.machine[sizeof(card.machine) - 1] = '\0';
     const int number = numbers.emplace(card.host, static_cast<int>(numbers.size())).first->second;
     places.ranks.resize(numbers.size());
     places.host.push_back(number);
+    places.machine.push_back(machines.emplace(card.machine, static_cast<int>(machines.size())).first->second);
     places.endpoint.push_back(r);
     places.ranks[static_cast<size_t>(number)].push_back(r);
     if (r == 0) places.limits = card.limits;

@@ -18,9 +18,10 @@ struct Limits {
   uint32_t aggregate = 8192;
 };
 
-// A group whose ranks may live on several hosts. Hosts are numbered in the order of their first ranks.
+// A group whose ranks may live on several hosts. Hosts are numbered in the order of their first ranks. Several may be
+// on one machine: containers with a network each.
 struct Places {
-  std::vector<int> host;                 // by rank
+  std::vector<int> host, machine;        // by rank
   std::vector<Endpoint> endpoint;        // by rank
   std::vector<std::vector<Rank>> ranks;  // by host
   Limits limits;
@@ -34,6 +35,8 @@ struct Places {
   int hosts() const { return static_cast<int>(ranks.size()); }
   // The rank's place among those of its host.
   size_t seat_of(Rank rank) const;
+  // How many ranks, this one included, share its machine.
+  size_t on_machine_of(Rank rank) const;
   // Who sends, of the ranks of `home`, what they relay to another one in that operation, and who receives what that one
   // relays.
   Rank sender_of(int home, int other, uint64_t number) const;

@@ -37,6 +37,7 @@ void Exchange::begin(Batch&& batch) {
   // Of its part to itself this rank knows already whether it is less than there is room for (at_most).
   Pair& own = pair(rank_);
   own.in_left = std::min(own.in_left, own.mine.sent);
+  own_waits_ = batch_.own_last && own.in_left > kOwnBeside;
 }
 
 bool Exchange::streaming() const {
@@ -85,7 +86,7 @@ bool Exchange::advance(Membership& m) {
     if (pair(peer).out != Pair::Out::settled) moved |= stage(m, peer);
     return pair(peer).out == Pair::Out::settled;
   });
-  if (!moved && !own_copied()) {
+  if (!moved && !own_copied() && !own_waits_) {
     copy_own();
     moved = true;
   }

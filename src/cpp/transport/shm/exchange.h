@@ -16,6 +16,8 @@ namespace a2a::shm {
 
 // The most a rank copies for one peer, or for itself, before it looks after the others, deadlines and aborts again.
 inline constexpr size_t kCopyStep = size_t{1} << 20;
+// A larger part of the rank's own is better copied before or after what a network moves than meanwhile.
+inline constexpr size_t kOwnBeside = size_t{2} << 20;
 
 // What this rank owes to, and still wants from, one peer in one operation. To itself only bytes are left.
 struct alignas(kCacheLine) Pair {
@@ -78,6 +80,8 @@ class Exchange final : public Work {
   // Whether some of its bytes are not in their chunks yet.
   bool streaming() const;
   bool finished() const { return finished_.load(std::memory_order_acquire); }
+  // See Terms::own_last.
+  void let_own_go() { own_waits_ = false; }
 
   // Writes this rank's lines if their slots are free at every peer. Returns whether it did.
   bool post(Membership& m);
@@ -160,6 +164,7 @@ class Exchange final : public Work {
   size_t received_bytes_ = 0;          // in all
   bool alike_ = false;                 // every rank gets the same
   bool too_much_ = false;              // for the caches, see Thresholds
+  bool own_waits_ = false;             // this rank's own part, see Terms::own_last
   std::optional<bool> huge_pages_;     // in what is sent, once that was asked
   Stores stores_ = Stores::cached;     // of what is received
   bool posted_ = false;

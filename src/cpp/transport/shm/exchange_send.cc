@@ -83,7 +83,7 @@ bool Exchange::post(Membership& m) {
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
   }
   m.wake_sleepers();
-  const bool later = batch_.asynchronous && m.progress().is_served();
+  const bool later = own_waits_ || (batch_.asynchronous && m.progress().is_served());
   while (!later && !own_copied() && !can_pull(m)) copy_own();
   posted_ = true;
   return true;
