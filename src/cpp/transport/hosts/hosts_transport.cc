@@ -61,8 +61,8 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
     started_ = operation->number();
     queue_.push_back(operation);
     guarded([this] {
-      if (Deadline::Clock::now() - last_listened_ > kSilence)
-        listen();          // who has told facts already wants to hear some
+      // Who has told facts already wants to hear some.
+      if (Deadline::Clock::now() - last_listened_ > kSilence) listen();
       return post_next();  // the other hosts first: what goes there takes longest
     });
     if (broken_) return operation;

@@ -24,11 +24,11 @@ size_t bytes_of(std::span<const Run> runs) {
                          [](size_t sum, const Run& run) { return sum + run.bytes; });
 }
 
-// What takes up the caches besides these bytes that a rank exchanges on its host. What goes to other hosts or comes
-// from there lies in the kernel's memory, too; and other hosts on the same machine fill its caches just so.
-size_t besides(size_t here, size_t elsewhere, const Places& places, Rank rank) {
-  const size_t all = (here + 2 * elsewhere) * places.on_machine_of(rank) / places.ranks_of(places.host_of(rank)).size();
-  return all - here;
+// What takes up the caches besides these bytes that each of `mates` ranks exchanges on its host. What goes to other
+// hosts or comes from there lies in the kernel's memory, too; and other hosts on the same machine fill its caches just
+// so.
+size_t besides(size_t here, size_t elsewhere, size_t mates, size_t on_machine) {
+  return (here + 2 * elsewhere) * on_machine / mates - here;
 }
 
 }  // namespace
@@ -75,15 +75,17 @@ Batch Operation::local_batch() const {
   Batch batch;
   batch.sends = local_runs(batch_.sends, *places_, rank_);
   batch.recvs = local_runs(batch_.recvs, *places_, rank_);
-  const size_t sent = bytes_of(batch.sends), received = bytes_of(batch.recvs);
-  batch.sent_elsewhere = besides(sent, bytes_of(batch_.sends) - sent, *places_, rank_);
-  batch.received_elsewhere = besides(received, bytes_of(batch_.recvs) - received, *places_, rank_);
+  const size_t sent = bytes_of(batch.sends), sent_far = bytes_of(batch_.sends) - sent;
+  const size_t received = bytes_of(batch.recvs), received_far = bytes_of(batch_.recvs) - received;
+  const size_t mates = places_->ranks_of(places_->host_of(rank_)).size(), on_machine = places_->on_machine_of(rank_);
+  batch.sent_elsewhere = besides(sent, sent_far, mates, on_machine);
+  batch.received_elsewhere = besides(received, received_far, mates, on_machine);
+  batch.own_last = sent_far + received_far > 0;
   batch.signature = batch_.signature;
   batch.unit_bytes = batch_.unit_bytes;
   batch.deadline = batch_.deadline;
   batch.refusal = batch_.refusal;
   batch.way = batch_.way;
-  batch.own_last = batch.sent_elsewhere > 0;
   batch.remark = relayed || !posted;  // the rank cannot say that it hands nothing to the relay
   return batch;
 }
