@@ -38,6 +38,7 @@ import site
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 

@@ -30,8 +30,8 @@ cdef object allocate_exchange(const DLPackExchangeAPI* api, const View* view, in
 
 
 cdef object allocate_like(object tensor, const View* view, int64_t rows):
-    """An uninitialised tensor of ``rows`` rows shaped like those of the view, in the framework of ``tensor``.
-    Frameworks whose arrays cannot be written get a NumPy array, which convert_like then turns into theirs."""
+    """An uninitialised tensor of ``rows`` rows shaped like those of the view, in the framework of ``tensor`` and on its
+    device. For JAX it is something to write into, of which convert_like then makes an array."""
     cdef _ExchangeType kind
     cdef bint numpy = isinstance(tensor, ndarray)
     cdef int i
@@ -43,21 +43,53 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
     shape = [rows]
     for i in range(1, view.ndim):
         shape.append(view.shape[i])
-    if not is_host(view.device.device_type):
-        if framework_of(tensor) != "cupy":
-            raise UnsupportedError(f"{type_name(tensor)} gives no way to make another one on a device; receive into a "
-                                   f"tensor of your own, with a call that takes one")
+    if is_host(view.device.device_type):
+        return np.empty(shape, tensor.dtype if numpy else numpy_dtype(view.dtype))
+    framework = framework_of(tensor)
+    if framework == "cupy":
         with tensor.device:
             return importlib.import_module("cupy").empty(shape, tensor.dtype)
-    return np.empty(shape, tensor.dtype if numpy else numpy_dtype(view.dtype))
+    if framework == "jax":
+        return _NewJaxArray(like_jax(tensor, partial(importlib.import_module("jax.numpy").empty, shape, tensor.dtype)))
+    raise UnsupportedError(f"{type_name(tensor)} gives no way to make another one on a device; receive into a tensor "
+                           f"of your own, with a call that takes one")
+
+
+cdef class _NewJaxArray:
+    """A JAX array on a device that nobody has seen yet, so that it may still be written."""
+
+    cdef object array
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+
+def like_jax(tensor, make):
+    """The JAX array that ``make`` returns, on the device of ``tensor``, also where JAX prefers another one, and bound
+    to it as ``tensor`` is."""
+    jax = importlib.import_module("jax")
+    device = next(iter(tensor.devices()))
+    with jax.default_device(device):
+        array = make()
+    return jax.device_put(array, device) if tensor.committed else array
+
+
+def to_jax(tensor, made):
+    if isinstance(made, _NewJaxArray):
+        return (<_NewJaxArray> made).array
+    return like_jax(tensor, partial(importlib.import_module("jax.numpy").asarray, made))
 
 
 cdef object convert_like(object tensor):
-    """What turns the result of allocate_like(tensor) into the framework of ``tensor``; None where it is already."""
-    if framework_of(tensor) != "jax":
-        return None
-    import jax.numpy
-    return jax.numpy.asarray
+    """What turns the result of allocate_like(tensor) into the framework of ``tensor``, once the operation is over; None
+    where it is already."""
+    return partial(to_jax, tensor) if framework_of(tensor) == "jax" else None
 
 
 cdef str parse_like(object like):

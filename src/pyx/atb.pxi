@@ -142,7 +142,8 @@ cdef class AtbOperation:
         with nogil:
             status = self.atb.start(work)
         require(status)
-        if self.atb.ordered_by_stream():
+        convert = convert_like(tensors[0])
+        if self.atb.ordered_by_stream() and convert is None:
             unfinished.append(make_flight(work, (holders, output)))
             return [output]
         try:
@@ -152,7 +153,6 @@ cdef class AtbOperation:
         except BaseException:
             unfinished.append(make_flight(work, (holders, output)))
             raise
-        convert = convert_like(tensors[0])
         return [output if convert is None else convert(output)]
 
     cdef tuple set_up(self, object tensors):

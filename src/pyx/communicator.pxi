@@ -164,8 +164,18 @@ cdef class Communicator(_Endpoint):
             convert = convert_like(send)
         except BaseException as error:
             raise self.refused(second.call, error)
-        self.launch(second, False, tensors, None, None)
-        return (recv if convert is None else convert(recv)), wanted
+        return self.received(second, False, tensors, recv, convert), wanted
+
+    cdef object received(self, Exchange& x, bint async_op, object tensors, object recv, object convert):
+        """Run an operation that has allocated ``recv``: its Work, or the received tensor."""
+        # JAX has no stream that could wait for a device.
+        cdef bint waits = convert is not None and x.call.memory != Memory.host
+        work = self.launch(x, async_op or waits, tensors, recv, convert)
+        if async_op:
+            return work
+        if waits:
+            return (<Work> work).result
+        return recv if convert is None else convert(recv)
 
     def global_scatter(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
                        timeout=None):
@@ -190,10 +200,7 @@ cdef class Communicator(_Endpoint):
                                            async_op)
         except BaseException as error:
             raise self.refused(x.call, error)
-        work = self.launch(x, async_op, tensors, recv, convert)
-        if async_op:
-            return work
-        return recv if convert is None else convert(recv)
+        return self.received(x, async_op, tensors, recv, convert)
 
     def plan_alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None):
         """A reusable plan. The tensors give dtype, row size and bounds; they are not kept. Every rank makes its plans

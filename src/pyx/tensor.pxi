@@ -256,7 +256,7 @@ cdef object view_protocol(object obj, str name, View* view, void* stream):
     except Exception as error:
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be exported: {first_line(error)}") from error
     kind = type(obj)
-    view_capsule(capsule, name, False, framework in mutable_frameworks, view)
+    view_capsule(capsule, name, False, framework in mutable_frameworks or isinstance(obj, _NewJaxArray), view)
     view.stream = <void*> <uintptr_t> usable
     if framework == "jax":
         view.access = READ_ONLY

@@ -151,7 +151,7 @@ TEST("streams and events") {
         CUstream gone;
         CHECK_EQ(cuStreamCreate(&gone, 0), CUDA_SUCCESS);
         CHECK_EQ(cuStreamDestroy_v2(gone), CUDA_SUCCESS);
-        CHECK_EQ(cuStreamSynchronize(gone), CUDA_ERROR_INVALID_HANDLE);
+        CHECK_EQ(cuStreamSynchronize(gone), CUDA_ERROR_INVALID_CONTEXT);
         // A stream that waits for a word, and another that writes it.
         CHECK_EQ(cuMemsetD8_v2(a.address, 0, 256), CUDA_SUCCESS);
         CHECK_EQ(cuStreamWaitValue32_v2(first, a.address, 5, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);

@@ -177,6 +177,17 @@ def other_calls(comm: Comm, name: str) -> None:
     assert taken.tolist() == [2] * n and values(got).tolist() == values(recv).tolist()
 
 
+def pinned(comm: Comm) -> None:
+    """Pages of the host that the GPU can read go through shared memory as all others do."""
+    import torch
+
+    place(comm, "torch")
+    n, rank = comm.size, comm.rank
+    send, recv = (torch.full((n, 5000), value, dtype=torch.int32).pin_memory() for value in (rank, -1))
+    comm.alltoall(send, recv)
+    assert recv.is_pinned() and (recv == torch.arange(n)[:, None]).all()
+
+
 def large(comm: Comm) -> float:
     """More than 2^31 bytes to the next rank, in Torch; the seconds it takes."""
     import torch
@@ -328,6 +339,25 @@ def graph(comm: Comm, name: str) -> None:
     x.check()
 
 
+def torchs_graph(comm: Comm) -> None:
+    """The same in Torch's own words: on its current stream, which is one of its own during the capture."""
+    import torch
+
+    x = Exchange(comm, "torch", seed=5)
+    plan = comm.plan_alltoallv(*x.arguments())
+    plan.run(x.send, x.recv)
+    torch.cuda.synchronize()
+    comm.barrier()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        plan.run(x.send, x.recv)
+    comm.barrier()
+    for _ in range(3):
+        x.poison()
+        captured.replay()
+        x.check()
+
+
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
 
 
@@ -356,6 +386,21 @@ def mismatch(comm: Comm, name: str, check: str) -> list[str]:
     comm.barrier()
     made.abort()
     return [told, f"{took:.1f}"]
+
+
+def disagreement(comm: Comm, name: str) -> str:
+    """What each rank hears where the last one means another dtype, in a communicator that works afterwards."""
+    x, told = Exchange(comm, name), ""
+    plan = comm.plan_alltoallv(*x.arguments())  # the first run of which is compared
+    other = Exchange(comm, name, "int32")
+    bad = comm.plan_alltoallv(*(other if comm.rank == comm.size - 1 else x).arguments())
+    try:
+        bad.run(*((other.send, other.recv) if comm.rank == comm.size - 1 else (x.send, x.recv)))
+    except a2a.Error as error:
+        told = f"{type(error).__name__}: {error}"
+    plan.run(x.send, x.recv)
+    x.check()
+    return told
 
 
 def aborted(comm: Comm, name: str) -> list[str]:
@@ -482,10 +527,10 @@ def destroyed_stream(comm: Comm, name: str) -> list[str]:
             told.append(f"{type(error).__name__}: {error}")
 
     busy, named = nvidia.Stream(), nvidia.Stream()
-    if comm.rank == comm.size - 1:
-        named.destroy()
     with nvidia.held_up(comm.rank % x.framework.devices(), busy.cuda_stream):
         work = made.alltoallv(*x.arguments(), async_op=True, stream=busy)
+        if comm.rank == comm.size - 1:
+            named.destroy()  # not earlier: CUDA gives its handle to the next stream that somebody makes
         attempt(lambda: work.order_before(named.cuda_stream))
     attempt(lambda: made.alltoallv(*x.arguments(), stream=named.cuda_stream))
     x.poison()

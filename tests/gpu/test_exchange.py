@@ -31,6 +31,12 @@ def test_the_other_calls(ranks: Pool, framework: str) -> None:
     ranks.run(gpu_ranks.other_calls, framework)
 
 
+def test_pinned_memory(ranks: Pool, framework: str) -> None:
+    if framework != "torch":
+        pytest.skip("Torch pins memory")
+    ranks.run(gpu_ranks.pinned)
+
+
 def test_more_than_two_gibibytes(ranks: Pool, double: bool) -> None:
     if double or not frameworks.is_installed("torch") or not frameworks.load("torch", "cuda").devices():
         pytest.skip("needs a Torch that sees a GPU")

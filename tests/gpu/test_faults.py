@@ -56,7 +56,7 @@ def test_another_device_is_current(ranks: Pool, framework: str) -> None:
     ranks.run(gpu_ranks.another_device_is_current, framework)
 
 
-def test_a_stream_that_was_destroyed(ranks: Pool, double: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_gone(ranks: Pool, double: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In processes of their own: CUDA does not say what it does then, and may end the last rank's."""
     *others, last = apart(ranks.n, gpu_ranks.destroyed_stream, monkeypatch)
     if not double and not last.value:

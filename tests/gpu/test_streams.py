@@ -30,3 +30,9 @@ def test_tensors_dropped_in_flight(ranks: Pool, framework: str) -> None:
 
 def test_a_plan_in_a_graph(ranks: Pool, framework: str) -> None:
     ranks.run(gpu_ranks.graph, framework)
+
+
+def test_a_plan_captured_by_torch(ranks: Pool, framework: str) -> None:
+    if framework != "torch":
+        pytest.skip("Torch has these graphs")
+    ranks.run(gpu_ranks.torchs_graph)

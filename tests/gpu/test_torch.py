@@ -34,3 +34,16 @@ def test_the_same_as_torch(pool: Pool, dtype: str, async_op: bool) -> None:
     import torch_ranks
 
     pool.run(torch_ranks.same, dtype, async_op)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_same_gradients_as_torch(pool: Pool, compiled: bool) -> None:
+    import torch_ranks
+
+    pool.run(torch_ranks.gradients, compiled)
+
+
+def test_the_backend(pool: Pool) -> None:
+    import torch_ranks
+
+    pool.run(torch_ranks.backend)

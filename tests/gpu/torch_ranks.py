@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import a2a.torch as dist_a2a
+import a2a.torch.nn.functional as ours
 import gpu_ranks
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional as theirs
 
 import a2a
 
@@ -48,6 +50,45 @@ def same(comm: a2a.Communicator, dtype: str, async_op: bool) -> None:
     _finish(dist.all_gather_into_tensor(alls[0], part, async_op=async_op))
     _finish(dist_a2a.all_gather_into_tensor(alls[1], part, group=comm, async_op=async_op))
     _assert_same(*alls)
+
+
+def gradients(comm: a2a.Communicator, compiled: bool) -> None:
+    """The same derivatives as Torch's, of an exchange whose rows have weights on both sides."""
+    n, rank = comm.size, comm.rank
+    rows = [[(3 * source + target) % 4 + 1 for target in range(n)] for source in range(n)]
+    give, take = rows[rank], [rows[source][rank] for source in range(n)]
+    torch.manual_seed(rank)
+    x, weights = torch.randn(sum(give), 5, device="cuda"), torch.randn(sum(take), 5, device="cuda")
+    found = []
+    for module, group in ((theirs, dist.group.WORLD), (ours, dist.group.WORLD if compiled else comm)):
+
+        def loss(given: Any, module: Any = module, group: Any = group) -> Any:
+            out = torch.empty(sum(take), 5, device="cuda")
+            return (module.all_to_all_single(out, given.sin(), take, give, group=group) * weights).square().sum()
+
+        leaf = x.clone().requires_grad_()
+        step = torch.compile(loss, fullgraph=True, backend="aot_eager") if compiled and module is ours else loss
+        step(leaf).backward()
+        found.append(leaf.grad)
+    _assert_same(*found)
+
+
+def backend(comm: a2a.Communicator) -> None:
+    """A process group of the backend "a2a": tensors on the host go over a2a, those on the GPU over Torch's NCCL."""
+    n, rank = comm.size, comm.rank
+    group = dist.new_group(backend="a2a")
+    for device in ("cpu", "cuda", "cpu"):
+        x = torch.arange(n * 3, device=device) + 100 * rank
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x, group=group)
+        assert out.tolist() == [100 * peer + 3 * rank + i for peer in range(n) for i in range(3)]
+        every = torch.empty(n * n * 3, dtype=x.dtype, device=device)
+        dist.all_gather_into_tensor(every, x, group=group)
+        assert every.tolist() == [100 * peer + i for peer in range(n) for i in range(3 * n)]
+        dist.all_reduce(x, group=group)
+        assert x.tolist() == [n * i + 50 * n * (n - 1) for i in range(3 * n)]
+    dist.barrier(group=group)
+    dist.destroy_process_group(group)
 
 
 def _finish(work: Any) -> None:

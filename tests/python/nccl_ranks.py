@@ -13,7 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nvidia import Array, Produced, Stream, copy, framework, held_up, nccl, new_communicator, require, use
+from nvidia import (
+    Array,
+    Produced,
+    Stream,
+    copy,
+    framework,
+    held_up,
+    held_up_for,
+    jax,
+    nccl,
+    new_communicator,
+    require,
+    use,
+)
 
 import a2a
 from a2a import testing
@@ -84,10 +97,12 @@ def calls(comm: Comm, log: Path) -> dict[str, list[str]]:
     send, recv = (Array(np.zeros((sum(part), 4), np.float32), rank) for part in (give, take))
     arguments = (send.tensor, give, recv.tensor, take)
     plan = comm.plan_alltoallv(*arguments)
+    mostly_own = [1 + (peer == rank) for peer in range(n)]
     steps: dict[str, Callable[[], object]] = {
         "call": lambda: comm.alltoallv(*arguments),
         "plan": lambda: plan.run(send.tensor, recv.tensor),
         "async": lambda: comm.alltoallv(*arguments, async_op=True, stream=0),
+        "own": lambda: comm.alltoallv(send.tensor, mostly_own, recv.tensor, mostly_own),
     }
 
     def logged() -> list[str]:
@@ -147,6 +162,37 @@ def adopted(comm: Comm) -> None:
     require(nccl().ncclCommCount(ctypes.c_void_p(own), ctypes.byref(size)))
     assert size.value == n
     require(nccl().ncclCommDestroy(ctypes.c_void_p(own)))
+
+
+def new_jax_arrays(comm: Comm) -> None:
+    """Calls that allocate their output write into a JAX array that nobody has seen, and return when it is full: JAX
+    has no stream that could wait."""
+    n, rank = comm.size, comm.rank
+    use(rank)
+    counts = [[source + target + 1 for target in range(n)] for source in range(n)]
+    sent = [np.arange(3.0 * sum(row)).reshape(-1, 3) + 100 * source for source, row in enumerate(counts)]
+    take = [counts[source][rank] for source in range(n)]
+    wanted = np.concatenate([np.split(sent[source], np.cumsum(counts[source]))[rank] for source in range(n)])
+    with jax() as array:
+        x = array(Array(sent[rank], rank))
+        for call in ("exchange", "scatter", "async"):
+            stream = Stream()
+            with held_up_for(0.2, rank, stream) as seconds:
+                if call == "exchange":
+                    got, received = comm.exchange(x, counts[rank], stream=stream)
+                    assert received.tolist() == take
+                else:
+                    got = comm.global_scatter(x, counts[rank], take, async_op=call == "async", stream=stream)
+                if call == "async":
+                    got = got.result
+                assert seconds() > 0.15
+            assert type(got) is type(x) and got.devices() == x.devices()
+            np.testing.assert_array_equal(got.array.read(), wanted)
+        back = comm.global_gather(got, counts[rank], take)
+        np.testing.assert_array_equal(back.array.read(), sent[rank])
+        with pytest.raises(a2a.InvalidArgumentError):
+            made: Any = comm.split(0)
+            made.alltoallv(x, counts[rank], got, take)  # seen by now
 
 
 def streams(comm: Comm) -> None:

@@ -8,6 +8,8 @@ import ctypes
 import functools
 import os
 import sys
+import threading
+import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -187,6 +189,25 @@ def held_up(device: int, stream: int) -> Iterator[None]:
         synchronize(stream)  # before the word is freed
 
 
+@contextlib.contextmanager
+def held_up_for(seconds: float, device: int, stream: Stream) -> Iterator[Callable[[], float]]:
+    """What is enqueued on that stream in here waits for so many seconds. Yields what says how many have passed."""
+    held = contextlib.ExitStack()
+    held.enter_context(held_up(device, stream.cuda_stream))
+
+    def let_go() -> None:
+        use(device)
+        held.close()
+
+    start = time.monotonic()
+    timer = threading.Timer(seconds, let_go)
+    timer.start()
+    try:
+        yield lambda: time.monotonic() - start
+    finally:
+        timer.join()
+
+
 class Graph:
     """What ``body`` enqueues on the stream, to be launched again and again."""
 
@@ -263,6 +284,49 @@ class _CuPyArray:
 
 
 _CuPyArray.__module__ = "cupy"
+
+
+class _JaxArray:
+    """As much of jax.Array as a2a uses, to which nobody can write who asks for it by name."""
+
+    committed = True
+
+    def __init__(self, array: Array) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def devices(self) -> set[str]:
+        return {f"cuda:{self.array.device}"}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CUDA, self.array.device
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        assert stream is not None and stream > 0
+        return self.array.tensor.__dlpack__()  # which does not say whether it may be written
+
+
+_JaxArray.__module__ = "jaxlib.xla"
+
+
+@contextlib.contextmanager
+def jax() -> Iterator[Callable[[Array], _JaxArray]]:
+    """What makes arrays of a JAX that works in here. It prefers another device than theirs."""
+    module, numpy, chosen = types.ModuleType("jax"), types.ModuleType("jax.numpy"), ["cuda:7"]
+
+    @contextlib.contextmanager
+    def default_device(device: str) -> Iterator[None]:
+        chosen.append(device)
+        yield
+        chosen.pop()
+
+    def empty(shape: list[int], dtype: Any) -> _JaxArray:
+        return _JaxArray(Array(np.full(shape, 99, dtype), int(chosen[-1].removeprefix("cuda:"))))
+
+    numpy.empty = empty  # type: ignore[attr-defined]
+    module.numpy, module.default_device = numpy, default_device  # type: ignore[attr-defined]
+    module.device_put = lambda array, device: array  # type: ignore[attr-defined]
+    with mock.patch.dict(sys.modules, {"jax": module, "jax.numpy": numpy}):
+        yield _JaxArray
 
 
 @contextlib.contextmanager

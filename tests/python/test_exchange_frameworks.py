@@ -4,7 +4,8 @@ cannot be written, so rank 3 only sends from them; what it receives is allocated
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import frameworks
@@ -242,3 +243,22 @@ def run_nothing(comm: a2a.Communicator) -> list[Any]:
 
 def test_nothing_to_send(pool: Pool) -> None:
     assert pool.run(run_nothing) == [[mine(rank), 3, 0, 0, RANKS, 0, RANKS] for rank in range(RANKS)]
+
+
+def on_another_device_than_jax_prefers(comm: a2a.Communicator) -> None:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    import jax
+
+    _, other = jax.devices()
+    bound = jax.device_put(np.arange(comm.size, dtype=np.float32), other)
+    with jax.default_device(other):
+        loose = jax.numpy.arange(comm.size, dtype=np.float32)
+    for x in (bound, loose):
+        for got in (comm.exchange(x, [1] * comm.size)[0], comm.global_scatter(x, [1] * comm.size, [1] * comm.size)):
+            assert got.devices() == {other} and got.committed == x.committed
+            assert got.tolist() == [comm.rank] * comm.size
+
+
+def test_a_jax_array_arrives_on_the_device_of_the_one_that_is_sent(run_ranks: Callable[..., list[Any]]) -> None:
+    pytest.importorskip("jax")
+    run_ranks(2, on_another_device_than_jax_prefers)

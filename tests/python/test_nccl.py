@@ -64,6 +64,10 @@ def test_a_framework_that_has_to_be_told_the_stream(pool: Pool) -> None:
     pool.run(ranks.told)
 
 
+def test_new_jax_arrays(pool: Pool) -> None:
+    pool.run(ranks.new_jax_arrays)
+
+
 def test_a_communicator_of_the_programs_own(pool: Pool) -> None:
     pool.run(ranks.adopted)
 
@@ -71,12 +75,14 @@ def test_a_communicator_of_the_programs_own(pool: Pool) -> None:
 def test_what_an_exchange_calls(
     version: str, run_ranks: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One copy, one group and one event: nothing that allocates, and nothing that waits for the device."""
+    """One group and one event, and one copy where this rank's own part is the largest: nothing that allocates, and
+    nothing that waits for the device."""
     monkeypatch.setenv("A2A_FAKE_LOG", str(tmp_path / "log"))
-    exchange = ["cuMemcpyAsync", "ncclGroupStart", *["Send", "Recv"] * 2, "ncclGroupEnd", "cuEventRecord"]
+    exchange = ["ncclGroupStart", *["Send", "Recv"] * 3, "ncclGroupEnd", "cuEventRecord"]
+    own = ["cuMemcpyAsync", "ncclGroupStart", *["Send", "Recv"] * 2, "ncclGroupEnd", "cuEventRecord"]
     after_the_stream = ["cuEventRecord", "cuStreamWaitEvent"]
     for told in run_ranks(3, ranks.calls, tmp_path / "log"):
-        assert told == {"call": exchange, "plan": exchange, "async": after_the_stream + exchange}
+        assert told == {"call": exchange, "plan": exchange, "async": after_the_stream + exchange, "own": own}
 
 
 def test_tensors_in_the_wrong_place(pool: Pool) -> None:

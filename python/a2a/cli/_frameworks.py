@@ -1,4 +1,5 @@
-"""The frameworks that the demo speaks: how to find one without importing it, make a tensor and scale its rows."""
+"""The frameworks that the demo speaks: how to find one without importing it, make a tensor in host memory, also where
+the framework prefers a GPU, and scale its rows."""
 
 from __future__ import annotations
 
@@ -94,20 +95,23 @@ def _torch_scale(x: Any, factors: npt.NDArray[np.float32]) -> Any:
 def _paddle_tensor(bits: Bits) -> Any:
     import paddle
 
+    host = paddle.CPUPlace()
     if bits.dtype == np.uint32:
-        return paddle.to_tensor(bits.view(np.float32))
-    return paddle.view(paddle.to_tensor(bits.view(np.int16)), "bfloat16")
+        return paddle.to_tensor(bits.view(np.float32), place=host)
+    return paddle.view(paddle.to_tensor(bits.view(np.int16), place=host), "bfloat16")
 
 
 def _paddle_scale(x: Any, factors: npt.NDArray[np.float32]) -> Any:
     import paddle
 
-    return x * paddle.to_tensor(factors).astype(x.dtype).unsqueeze(1)
+    return x * paddle.to_tensor(factors, place=x.place).astype(x.dtype).unsqueeze(1)
 
 
 def _jax_tensor(bits: Bits) -> Any:
+    import jax
     import jax.numpy as jnp
 
+    jax.config.update("jax_platforms", "cpu")
     return jnp.asarray(bits.view(_numpy_dtype(bits)))
 
 

@@ -29,7 +29,8 @@ Handles<Graph>& executables() {
   return *it;
 }
 
-CUresult no_stream() { return cuda_refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream; was it destroyed?"); }
+// What driver 580.159 says of one that was destroyed, where that does not end the process.
+CUresult no_stream() { return cuda_refuse(CUDA_ERROR_INVALID_CONTEXT, "no such stream; was it destroyed?"); }
 CUresult no_event() { return cuda_refuse(CUDA_ERROR_INVALID_HANDLE, "no such event; was it destroyed?"); }
 
 CUresult spoil(Graph& graph, CUresult code, const std::string& text) {

@@ -93,8 +93,11 @@ bool CudaDevice::capturing(Stream stream) {
 }
 
 void CudaDevice::check_stream(int error, const char* call) const {
-  constexpr int kInvalidHandle = 400;
-  if (error == kInvalidHandle) throw Error(Code::invalid_argument, "the stream does not exist; was it destroyed?");
+  // Of the stream's context: this thread's is there. What the driver finds where a stream has been differs.
+  constexpr int kInvalidContext = 201, kContextIsDestroyed = 709, kInvalidHandle = 400;
+  if (error == kInvalidHandle || error == kInvalidContext || error == kContextIsDestroyed) {
+    throw Error(Code::invalid_argument, "the stream does not exist; was it destroyed?");
+  }
   cuda_.check(error, call);
 }
 

@@ -1,5 +1,6 @@
 #include "transport/nccl/nccl_collectives.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -67,8 +68,9 @@ class NcclCollectives final : public device::Collectives {
     if (batch.sends.empty() && batch.recvs.empty()) return nullptr;
     const Means means = means_of(batch.signature.op);
     if (means == Means::group) {
-      copy_own(batch, stream);
-      if (size_ > 1) group(batch, stream, lock);
+      const bool hides_own = own_is_hidden(batch);
+      if (!hides_own) copy_own(batch, stream);
+      if (size_ > 1) group(batch, stream, hides_own, lock);
     } else if (means == Means::alltoall) {
       const Result result = api_.alltoall(batch.sends[0].data, batch.recvs[0].data, batch.sends[0].bytes, Type::uint8,
                                           comm_, stream.handle);
@@ -177,7 +179,22 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  // This rank's own part stays out of the group, where it would cost a channel.
+  // Whether NCCL moves this rank's own part while it moves another one that is no shorter. A copy of its own costs a
+  // launch more, before all others, but NCCL gives a part few of the device's multiprocessors.
+  bool own_is_hidden(const Batch& batch) const {
+    size_t own = 0, longest = 0;
+    for (Runs rest : {Runs(batch.sends), Runs(batch.recvs)}) {
+      while (!rest.empty()) {
+        const Rank peer = rest[0].peer;
+        size_t bytes = 0;
+        for (const Run& run : take_runs(rest, peer)) bytes += run.bytes;
+        size_t& most = peer == rank_ ? own : longest;
+        most = std::max(most, bytes);
+      }
+    }
+    return own <= longest;
+  }
+
   void copy_own(const Batch& batch, Stream stream) {
     const CudaDriver& driver = cuda();
     const Runs from = runs_with(batch.sends, rank_), to = runs_with(batch.recvs, rank_);
@@ -189,7 +206,7 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  void group(const Batch& batch, Stream stream, std::unique_lock<std::mutex>& lock) {
+  void group(const Batch& batch, Stream stream, bool with_own, std::unique_lock<std::mutex>& lock) {
     api_.check(api_.group_start(), comm_, "ncclGroupStart");
     Result first = Result::success;  // an error must not leave the group open
     const char* call = "ncclGroupEnd";
@@ -198,9 +215,9 @@ class NcclCollectives final : public device::Collectives {
         first = result, call = name;
     };
     Rotation rotation(batch.sends, batch.recvs, rank_, size_);
-    rotation.next();  // the own part is no matter of NCCL's
-    for (int step = 1; step < size_ && first == Result::success; ++step) {
+    for (int step = 0; step < size_ && first == Result::success; ++step) {
       const auto [sends, recvs] = rotation.next();
+      if (step == 0 && !with_own) continue;
       for (const Run& run : sends) {
         note(api_.send(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclSend");
       }
