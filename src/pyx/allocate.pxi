@@ -77,7 +77,7 @@ def like_jax(tensor, make):
     device = next(iter(tensor.devices()))
     with jax.default_device(device):
         array = make()
-    return jax.device_put(array, device) if tensor.committed else array
+    return jax.device_put(array, device) if getattr(tensor, "committed", True) else array
 
 
 def to_jax(tensor, made):
