@@ -216,8 +216,8 @@ class Communicator:
     def exchange(
         self, send: _T, send_counts: Counts, *, stream: StreamLike = None, timeout: float | None = None
     ) -> tuple[_T, npt.NDArray[np.int64]]:
-        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``.
-        Returns (recv, recv_counts)."""
+        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``
+        and on its device. Returns (recv, recv_counts). For JAX arrays on a device it waits until the output is full."""
     def global_scatter(
         self,
         x: _T,
@@ -232,7 +232,8 @@ class Communicator:
         """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by
         (rank, expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come
         from rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in
-        the framework of ``x``. With ``async_op=True`` the Work's ``result`` is the output."""
+        the framework of ``x`` and on its device, where for JAX the call waits until it is full. With
+        ``async_op=True`` the Work's ``result`` is the output."""
     def global_gather(
         self,
         x: _T,

@@ -144,8 +144,8 @@ cdef class Communicator(_Endpoint):
             self.leave()
 
     def exchange(self, send, send_counts, *, stream=None, timeout=None):
-        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``.
-        Returns (recv, recv_counts)."""
+        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``
+        and on its device. Returns (recv, recv_counts). For JAX arrays on a device it waits until the output is full."""
         cdef Exchange first, second
         try:
             parse_call(&first.call, Op.exchange, stream, timeout)
@@ -182,7 +182,8 @@ cdef class Communicator(_Endpoint):
         """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by
         (rank, expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come
         from rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in
-        the framework of ``x``. With ``async_op=True`` the Work's ``result`` is the output."""
+        the framework of ``x`` and on its device, where for JAX the call waits until it is full. With
+        ``async_op=True`` the Work's ``result`` is the output."""
         return self.global_exchange(False, x, local_count, global_count, out, async_op, stream, timeout)
 
     def global_gather(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
