@@ -99,7 +99,8 @@ CORE = [
         "{counts.sendCounts, {}},\n",
         "atb.",
     ),
-    Mutant(NCCL, "      copy_own(batch, stream);\n", "", transport="nccl"),
+    Mutant(NCCL, "      if (!hides_own) copy_own(batch, stream);\n", "", transport="nccl"),
+    Mutant(NCCL, "if (step == 0 && !with_own) continue;", "if (step == 0) continue;", transport="nccl"),
     Mutant(NCCL, "to[i].bytes, stream.handle", "to[i].bytes / 2, stream.handle", transport="nccl"),
     Mutant(HCCL, "static_cast<size_t>(run.data - base) / unit", "0", transport="hccl"),
     Mutant(
