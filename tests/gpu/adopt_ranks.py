@@ -16,7 +16,7 @@ from a2a._core import library_of
 
 Comm = a2a.Communicator
 Own = tuple[int, Callable[[], None]]
-"""The address of an ncclComm_t, and what runs an operation of the program's on it and looks at the result."""
+"""The address of an ncclComm_t, and what uses it as the program would: it looks at the result."""
 
 
 def adopt(comm: Comm, whose: str, store: str) -> str:

@@ -10,7 +10,8 @@ from rank_pool import Pool
 pytestmark = pytest.mark.timeout(150)
 
 
-def test_all_to_all_v(ranks: Pool, framework: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_all_to_all_v(ranks: Pool, framework: str, dtype: str) -> None:
     if framework == DRIVER:
         pytest.skip("the operation allocates its output, which the tests' own framework has no way to do")
-    ranks.run(atb_nccl_ranks.exchange, framework)
+    ranks.run(atb_nccl_ranks.exchange, framework, dtype)

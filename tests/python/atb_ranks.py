@@ -41,6 +41,14 @@ class Recipe:
         )
 
 
+def expected(recipe: Recipe, ranks: int) -> list[Any]:
+    """The output of each rank."""
+    case = recipe.case(ranks)
+    sends = [recipe.array(rank, elems) for rank, elems in enumerate(case.send_rows)]
+    recvs = [np.zeros(elems, sends[0].dtype) for elems in case.recv_rows]
+    return testing.alltoallv(sends, case.send_counts, recvs, case.send_displs, case.recv_displs)
+
+
 def parameters(case: testing.Case, rank: int, camel: bool = False) -> dict[str, Any]:
     counts, displs = ("sendCounts", "recvCounts") if camel else ("send_counts", "recv_counts"), ("sdispls", "rdispls")
     return {

@@ -18,7 +18,7 @@ import atb_ranks
 import frameworks
 import numpy as np
 import pytest
-from atb_ranks import DTYPES, Recipe
+from atb_ranks import DTYPES, Recipe, expected
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rank_pool import Pool
@@ -47,13 +47,6 @@ def pool(request: pytest.FixtureRequest, threads: bool) -> Iterator[Pool]:
 def four(threads: bool) -> Iterator[Pool]:
     with Pool(4, threads) as pool:
         yield pool
-
-
-def expected(recipe: Recipe, ranks: int) -> list[Any]:
-    case = recipe.case(ranks)
-    sends = [recipe.array(rank, elems) for rank, elems in enumerate(case.send_rows)]
-    recvs = [np.zeros(elems, sends[0].dtype) for elems in case.recv_rows]
-    return testing.alltoallv(sends, case.send_counts, recvs, case.send_displs, case.recv_displs)
 
 
 def require_oracle(results: list[Any], recipe: Recipe, framework: str) -> None:
