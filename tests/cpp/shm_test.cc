@@ -274,10 +274,10 @@ TEST("where the kernel's copy pays is measured once") {
   constexpr size_t kRoom = 128 << 10;  // of a pair's chunks
   const size_t measured = alone.remote(kRoom);
   const int64_t measuring = cpu_time() - begin;
-  CHECK(measured == kLeastCalibrated || measured == 1 << 20 || measured == 9 << 20);
+  CHECK(measured == kLeastCalibrated || measured == 1 << 20 || measured == 8 << 20);
   begin = cpu_time();
   CHECK_EQ(alone.remote(kRoom), measured);
-  CHECK_EQ(crowded.remote(kRoom), measured == kLeastCalibrated ? kRoom : std::min<size_t>(measured, (2 << 20) * 9 / 8));
+  CHECK_EQ(crowded.remote(kRoom), measured == kLeastCalibrated ? kRoom : std::min<size_t>(measured, 2 << 20));
   CHECK(cpu_time() - begin < measuring / 3);
 }
 
@@ -320,7 +320,6 @@ TEST("memory sets the pace once all buffers are twice what the cache holds") {
   const Thresholds crowded({.ranks = 8, .cpus = 2}, 32 * kMiB), alone({.ranks = 2, .cpus = 2}, 32 * kMiB);
   CHECK(crowded.too_much(4 * kMiB, 4 * kMiB) && !crowded.too_much(4 * kMiB - 2, 4 * kMiB));
   CHECK(crowded.too_much(kMiB, 7 * kMiB) && !crowded.too_much(7 * kMiB - 2, kMiB));
-  CHECK(crowded.far_too_much(4608 * kKiB, 4608 * kKiB) && !crowded.far_too_much(4608 * kKiB - 2, 4608 * kKiB));
   CHECK(crowded.stream(1, true) && !crowded.stream(16 * kMiB - 1, false) && crowded.stream(16 * kMiB, false));
   CHECK_EQ(crowded.stream(), 4 * kMiB);
   CHECK_EQ(alone.stream(), 16 * kMiB);
@@ -328,8 +327,8 @@ TEST("memory sets the pace once all buffers are twice what the cache holds") {
   CHECK(crowded.remote(8 * kMiB, kRoom, false, huge, slow) && !crowded.remote(8 * kMiB - 1, kRoom, false, huge, slow));
   CHECK(alone.remote(32 * kKiB, kRoom, true, huge, slow) && !alone.remote(64 * kMiB, kRoom, false, huge, slow));
   CHECK(!crowded.remote(8 * kMiB, kRoom, true, small, slow) && !alone.remote(8 * kMiB, kRoom, true, small, slow));
-  CHECK(crowded.remote(kRoom) <= 576 * kKiB);
-  CHECK(alone.remote(kRoom) <= 9 * kMiB);
+  CHECK(crowded.remote(kRoom) <= 512 * kKiB);
+  CHECK(alone.remote(kRoom) <= 8 * kMiB);
   CHECK(Thresholds({.ranks = 64, .cpus = 2}, 32 * kMiB).remote(kRoom) == 32 * kKiB);
 }
 

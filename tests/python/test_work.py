@@ -145,7 +145,7 @@ def test_a_rank_that_computes_gives_what_it_has(pool: Pool, tmp_path: Path, put:
 
 def run_ahead(comm: a2a.Communicator, gate: Path) -> None:
     """Rank 1 copies rank 0's memory, then a part of rank 2's, and stops. Rank 0 opens the gate for it."""
-    mib = np.array([[0, 1, 1], [1, 0, 1], [1, 8, 0]]) << 20
+    mib = np.array([[0, 1, 1], [1, 0, 1], [1, 32, 0]]) << 20
     send, recv = (comm.empty(int(counts.sum()), np.uint8) for counts in (mib[comm.rank], mib[:, comm.rank]))
     np.asarray(send).fill(comm.rank)
     with side_of(comm) as side:  # To close it is to wait, and who waits for anything copies.

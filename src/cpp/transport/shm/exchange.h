@@ -15,7 +15,7 @@
 namespace a2a::shm {
 
 // The most a rank copies for one peer, or for itself, before it looks after the others, deadlines and aborts again.
-inline constexpr size_t kCopyStep = size_t{1} << 20;
+inline constexpr size_t kCopyStep = size_t{4} << 20;
 // A larger part of the rank's own is better copied before or after what a network moves than meanwhile.
 inline constexpr size_t kOwnBeside = size_t{2} << 20;
 
@@ -106,7 +106,7 @@ class Exchange final : public Work {
   void copy_own();
   bool only_expects() const;
   bool own_in_place() const;
-  bool can_pull(Membership& m) const;
+  bool peers_come_first(Membership& m) const;
   bool own_copied() const { return pair(rank_).in_left == 0; }
   bool is_too_much(const Membership& m) const;
   bool kernel_copy_pays(Membership& m, size_t bytes);

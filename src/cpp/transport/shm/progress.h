@@ -131,7 +131,7 @@ class Progress {
   // because whoever it waits for may stand in line for this very CPU. Ranks that are known to share CPUs yield from the
   // start, and so does one that finds a peer on its own, where the kernel puts two while a stranger uses another.
   static constexpr unsigned kSpins = 128;
-  // A step copies at most 1 MiB for each peer, so that a long copy is looked up from often enough.
+  // A step copies at most 4 MiB for each peer, so that a long copy is looked up from often enough.
   static constexpr unsigned kMovesPerLook = 4;
 
   // How long this wait has lasted since something moved last.

@@ -59,7 +59,6 @@ Thresholds::Thresholds(const Surroundings& surroundings)
 Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
     : ranks_(static_cast<size_t>(surroundings.ranks)),
       too_much_(cache / ranks_),
-      far_too_much_(too_much_ + too_much_ / 8),
       shared_cpus_(surroundings.oversubscribed()),
       // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs.
       direct_(bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus_ ? 16 : 8) * kKiB)),
@@ -72,14 +71,14 @@ Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
 // there from the size on that fills them, if it is fast here, and from another one on in any case. Wherever memory sets
 // the pace it wins because it asks less of it. Both only where it has few pages to pin: from pages of 4 KiB it took 1.1
 // to 1.5 times as long as chunks.
-size_t Thresholds::remote_otherwise(bool far_too_much) const {
-  if (far_too_much) return kLeastRemote;
+size_t Thresholds::remote_otherwise(bool too_much) const {
+  if (too_much) return kLeastRemote;
   return shared_cpus_ ? 8 * kMiB : SIZE_MAX;
 }
 
 size_t Thresholds::remote(size_t room) const {
   if (remote_given_) return *remote_given_;
-  const size_t equal_parts = std::max(kLeastRemote, far_too_much_ / ranks_);
+  const size_t equal_parts = std::max(kLeastRemote, too_much_ / ranks_);
   return std::min({remote_otherwise(false), equal_parts, remote_measured(room, kernel_copy_pays_from())});
 }
 

@@ -20,8 +20,6 @@ class Thresholds {
   // Whether the buffers of all ranks are twice what the cache holds, if this one, which sends and receives so many
   // bytes in all, has as much as they have on average. Then memory sets the pace.
   bool too_much(size_t sent, size_t received) const { return sent / 2 + received / 2 >= too_much_; }
-  // Whether they are an eighth more than that. At twice, chunks still take 0.8 to 1.0 of the time of the kernel's copy.
-  bool far_too_much(size_t sent, size_t received) const { return sent / 2 + received / 2 >= far_too_much_; }
 
   // The receiver copies straight from the sender's memory, which saves one of two copies and costs the sender a wait:
   // bytes of a pair from shared memory or within one process (A2A_SHM_DIRECT_MIN), and bytes of a pair from private
@@ -30,9 +28,9 @@ class Thresholds {
   // for that.
   size_t direct() const { return direct_; }
   template <class Huge, class PaysFrom>
-  bool remote(size_t bytes, size_t room, bool far_too_much, Huge&& huge, PaysFrom&& pays_from) const {
+  bool remote(size_t bytes, size_t room, bool too_much, Huge&& huge, PaysFrom&& pays_from) const {
     if (remote_given_) return bytes >= *remote_given_;
-    if (bytes >= remote_otherwise(far_too_much) && huge()) return true;
+    if (bytes >= remote_otherwise(too_much) && huge()) return true;
     return bytes >= remote_least(room) && bytes >= remote_measured(room, pays_from());
   }
   // Less never goes that way.
@@ -63,12 +61,12 @@ class Thresholds {
   static constexpr size_t kLeastRemote = size_t{32} << 10;  // less was not measured
 
   size_t remote_least(size_t room) const { return shared_cpus_ ? std::min(room, kLeastCalibrated) : kLeastCalibrated; }
-  size_t remote_otherwise(bool far_too_much) const;
+  size_t remote_otherwise(bool too_much) const;
   size_t remote_measured(size_t room, size_t pays_from) const {
     return pays_from <= kLeastCalibrated ? remote_least(room) : pays_from;
   }
 
-  size_t ranks_, too_much_, far_too_much_;
+  size_t ranks_, too_much_;
   bool shared_cpus_;
   size_t direct_, stream_otherwise_;
   std::optional<size_t> remote_given_, stream_given_;
