@@ -354,12 +354,19 @@ class Pages {
   Pages(size_t bytes, int advice) : bytes_(bytes + kHuge) {
     at_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     begin_ = static_cast<std::byte*>(at_) + -reinterpret_cast<uintptr_t>(at_) % kHuge;
-    ::madvise(begin_, bytes, advice);
-    std::memset(begin_, 1, bytes);
+    renew(advice);
   }
   ~Pages() { ::munmap(at_, bytes_); }
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
+
+  // Other pages in the same place.
+  void renew(int advice) {
+    const size_t bytes = bytes_ - kHuge;
+    ::madvise(begin_, bytes, MADV_DONTNEED);
+    ::madvise(begin_, bytes, advice);
+    std::memset(begin_, 1, bytes);
+  }
 
   Run run(size_t from, size_t bytes) const { return {0, begin_ + from, bytes}; }
 
@@ -401,6 +408,24 @@ TEST("memory in huge pages is told from other memory") {
   if (!kernel_tells_of_pages()) return;
   CHECK(!any({small.run(0, 16 * kMiB)}) && !any({}));
   CHECK(!any({small.run(16, 15 * kMiB), huge.run(0, 1 * kMiB)}));
+}
+
+TEST("an answer about huge pages stands for a while, for the same memory") {
+  if (!kernel_tells_of_pages()) return;
+  constexpr size_t kMiB = size_t{1} << 20;
+  Pages pages(16 * kMiB, MADV_NOHUGEPAGE);
+  const std::vector<Run> some{pages.run(0, 8 * kMiB)}, more{pages.run(0, 9 * kMiB)};
+  HugePages asked;
+  CHECK(!asked.in(some) && !asked.in({}));
+  const size_t before = bytes_in_huge_pages();
+  pages.renew(MADV_HUGEPAGE);
+  if (bytes_in_huge_pages() < before + 16 * kMiB) return;  // the machine may not have them
+  CHECK(!asked.in(some));
+  CHECK(asked.in(more) && asked.in(some));
+  pages.renew(MADV_NOHUGEPAGE);
+  int stood = 0;
+  while (asked.in(some)) ++stood;
+  CHECK_EQ(stood, 255);
 }
 
 TEST("a threshold of the environment is the one that holds, and must be a number") {

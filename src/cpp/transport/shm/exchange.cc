@@ -20,7 +20,6 @@ void Exchange::begin(Batch&& batch) {
   received_bytes_ = batch_.received_elsewhere;
   for_all_ = {};
   lists_ = 0;
-  huge_pages_.reset();
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
   const Head common = common_facts(batch_.signature);

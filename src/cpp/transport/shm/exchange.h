@@ -10,6 +10,7 @@
 #include "a2a/transport.h"
 #include "transport/shm/copy.h"
 #include "transport/shm/facts.h"
+#include "transport/shm/huge_pages.h"
 #include "transport/shm/membership.h"
 
 namespace a2a::shm {
@@ -165,7 +166,7 @@ class Exchange final : public Work {
   bool alike_ = false;                 // every rank gets the same
   bool too_much_ = false;              // for the caches, see Thresholds
   bool own_waits_ = false;             // this rank's own part, see Terms::own_last
-  std::optional<bool> huge_pages_;     // in what is sent, once that was asked
+  HugePages huge_pages_;               // in what is sent
   Stores stores_ = Stores::cached;     // of what is received
   bool posted_ = false;
   bool received_ = false;  // `done` was published

@@ -187,10 +187,7 @@ void Exchange::offer(Membership& m, Rank peer) {
 
 // Whether that is the way for so many bytes of a pair of private memory.
 bool Exchange::kernel_copy_pays(Membership& m, size_t bytes) {
-  const auto huge = [this] {
-    if (!huge_pages_) huge_pages_ = has_huge_pages(batch_.sends);
-    return *huge_pages_;
-  };
+  const auto huge = [this] { return huge_pages_.in(batch_.sends); };
   const size_t room = ChunkShape::of(m.size()).capacity();
   return m.thresholds().remote(bytes, room, too_much_, huge, [&m] { return m.kernel_copy_pays_from(); });
 }

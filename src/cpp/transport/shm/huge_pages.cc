@@ -57,4 +57,17 @@ bool has_huge_pages(std::span<const Run> runs) {
   return false;
 }
 
+bool HugePages::in(std::span<const Run> runs) {
+  constexpr unsigned kUses = 256;  // one for each peer
+  if (runs.empty()) return false;
+  const std::byte *begin = runs.front().data, *end = runs.back().data + runs.back().bytes;
+  if (begin != begin_ || end != end_ || ++uses_ > kUses) {
+    found_ = has_huge_pages(runs);
+    begin_ = begin;
+    end_ = end;
+    uses_ = 1;
+  }
+  return found_;
+}
+
 }  // namespace a2a::shm
