@@ -61,8 +61,8 @@ void RemoteExchange::start_send(Rank peer) {
   }
 }
 
-// Asking after a transfer may cost as much as a look at the whole network. So each time one pair is asked after, and
-// the next ones as long as they are done.
+// Asking after a transfer may cost as much as a look at the whole network. So each time one transfer is asked after,
+// and the next ones as long as they are done.
 bool RemoteExchange::advance() {
   bool moved = false;
   for (size_t left = moving_.size(); left > 0; --left) {
@@ -78,10 +78,12 @@ bool RemoteExchange::advance() {
   return moved;
 }
 
-// Whether all is done for the pair.
+// Whether all is done for the pair. What is sent comes first: others wait for its place in the window, and it needs
+// nothing but the peer's receive.
 bool RemoteExchange::advance(Rank peer) {
   Pair& p = pair(peer);
-  if (p.sends_memory && all_done(p.sending)) {
+  if (p.sends_memory) {
+    if (!all_done(p.sending)) return false;
     p.sends_memory = false;
     p.outgoing.clear();
     --sending_;
@@ -97,7 +99,7 @@ bool RemoteExchange::advance(Rank peer) {
     if (carriage(p.theirs) == Carriage::memory) good_until_ = std::min(good_until_, p.since + kSilence);
     settle(p);
   }
-  if (p.sends_memory || !p.settled) return false;
+  if (!p.settled) return false;
   p.moves = false;
   return true;
 }
