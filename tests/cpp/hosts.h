@@ -233,15 +233,17 @@ inline void on_hosts(const std::string& hosts, int n, const ranks::Body& body, d
   });
 }
 
+// n ranks on so many hosts, in turn.
+inline std::string in_turn(int n, int hosts) {
+  std::string names;
+  for (int r = 0; r < n; ++r) names.append(r > 0 ? "," : "").append(std::to_string(r % hosts));
+  return names;
+}
+
 // n ranks on two hosts in turn, and each on a host of its own.
 inline void on_hosts(int n, const ranks::Body& body, double timeout = 60) {
-  std::string in_turn, alone;
-  for (int r = 0; r < n; ++r) {
-    in_turn.append(r > 0 ? "," : "").append(std::to_string(r % 2));
-    alone.append(r > 0 ? "," : "").append(std::to_string(r));
-  }
-  on_hosts(in_turn, n, body, timeout);
-  if (n <= 8) on_hosts(alone, n, body, timeout);
+  on_hosts(in_turn(n, 2), n, body, timeout);
+  if (n <= 8) on_hosts(in_turn(n, n), n, body, timeout);
 }
 
 }  // namespace hosts_test

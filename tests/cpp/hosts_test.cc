@@ -15,6 +15,7 @@
 namespace {
 
 using namespace a2a;
+using hosts_test::in_turn;
 using hosts_test::on_hosts;
 using hosts_test::Setting;
 
@@ -468,9 +469,11 @@ TEST("operations that begin while earlier ones wait for their turn") {
 }
 
 TEST("long segments for more peers than are served at a time") {
-  on_hosts(13, [](Communicator& comm) {
+  constexpr int kRanks = 20;  // each on a host of its own, and eight are served
+  const auto body = [](Communicator& comm) {
     for (int i = 0; i < 3; ++i) equal_exchange(comm, 5000);
-  });
+  };
+  on_hosts(in_turn(kRanks, kRanks), kRanks, body, 20);
 }
 
 TEST("a rank's own part that waits for what the network moves") {
