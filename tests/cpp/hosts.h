@@ -38,6 +38,7 @@ class Hub {
     size_t bytes;
     bool sends;
     bool done = false;
+    bool known = false;  // since that end's advance()
   };
 
   explicit Hub(int size) : inboxes(static_cast<size_t>(size)) {}
@@ -68,29 +69,34 @@ class Hub {
 
 class LoopbackTransfer final : public Transfer {
  public:
-  LoopbackTransfer(std::shared_ptr<Hub> hub, std::shared_ptr<Hub::Memory> memory)
-      : hub_(std::move(hub)), memory_(std::move(memory)) {
-    hub_->offer(memory_);
+  LoopbackTransfer(std::shared_ptr<Hub> hub, std::vector<std::shared_ptr<Hub::Memory>> runs)
+      : hub_(std::move(hub)), runs_(std::move(runs)) {
+    for (const auto& run : runs_) hub_->offer(run);
   }
   bool done() override {
     const std::lock_guard lock(hub_->mutex);
-    return memory_->done;
+    return std::ranges::all_of(runs_, [](const auto& run) { return run->known; });
   }
   void abandon() noexcept override {
     if (clings) return;
     const std::lock_guard lock(hub_->mutex);
-    hub_->transfers.remove(memory_);
-    memory_->done = true;
+    for (const auto& run : runs_) {
+      hub_->transfers.remove(run);
+      run->known = true;
+    }
   }
   // Nothing may have been sent for it.
   void withdraw() noexcept override {
-    CHECK(!done());
+    {
+      const std::lock_guard lock(hub_->mutex);
+      for (const auto& run : runs_) CHECK(!run->done);
+    }
     abandon();
   }
 
  private:
   std::shared_ptr<Hub> hub_;
-  std::shared_ptr<Hub::Memory> memory_;
+  std::vector<std::shared_ptr<Hub::Memory>> runs_;
 };
 
 class LoopbackNetwork final : public a2a::hosts::Network {
@@ -136,19 +142,26 @@ class LoopbackNetwork final : public a2a::hosts::Network {
     const std::lock_guard lock(hub_->mutex);
     return tags_[static_cast<size_t>(to)] - tag < kFresh;
   }
-  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override {
-    auto sending = transfer({self_, to, tag, const_cast<std::byte*>(data), bytes, true});
-    const std::lock_guard lock(hub_->mutex);
-    ++sent_;
-    return sending;
+  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, std::span<const a2a::Run> runs) override {
+    {
+      const std::lock_guard lock(hub_->mutex);
+      sent_ += runs.size();
+    }
+    return transfer({self_, to, tag, nullptr, 0, true}, runs);
   }
-  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override {
-    return transfer({from, self_, tag, data, bytes, false});
+  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::span<const a2a::Run> runs) override {
+    return transfer({from, self_, tag, nullptr, 0, false}, runs);
   }
 
   std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) override {
     auto& memory = discarded_.emplace_back(bytes);
-    return receive(from, tag, memory.data(), bytes);
+    const a2a::Run run{0, memory.data(), bytes};
+    return receive(from, tag, {&run, 1});
+  }
+
+  void advance() override {
+    const std::lock_guard lock(hub_->mutex);
+    std::erase_if(flying_, [](const auto& memory) { return memory->known |= memory->done; });
   }
 
   uint64_t sent() const override {
@@ -159,14 +172,22 @@ class LoopbackNetwork final : public a2a::hosts::Network {
  private:
   static constexpr uint32_t kFresh = 40;
 
-  std::unique_ptr<Transfer> transfer(Hub::Memory memory) {
-    return std::make_unique<LoopbackTransfer>(hub_, std::make_shared<Hub::Memory>(memory));
+  std::unique_ptr<Transfer> transfer(Hub::Memory memory, std::span<const a2a::Run> runs) {
+    std::vector<std::shared_ptr<Hub::Memory>> all;
+    for (const a2a::Run& run : runs) {
+      memory.data = run.data;
+      memory.bytes = run.bytes;
+      all.push_back(std::make_shared<Hub::Memory>(memory));
+    }
+    flying_.insert(flying_.end(), all.begin(), all.end());
+    return std::make_unique<LoopbackTransfer>(hub_, std::move(all));
   }
 
   std::shared_ptr<Hub> hub_;
   Endpoint self_;
   std::vector<uint32_t> tags_;
   std::list<std::vector<std::byte>> discarded_;
+  std::vector<std::shared_ptr<Hub::Memory>> flying_;
   uint64_t sent_ = 0;
 };
 

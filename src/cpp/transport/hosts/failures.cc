@@ -103,11 +103,8 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
 void HostsTransport::end_loans() {
   const auto until = Deadline::Clock::now() + kSilence;
   const auto lent = [](const auto& operation) { return !operation->remote.let_go(); };
-  try {
-    for (auto& operation : queue_) operation->remote.abandon();
-    while (std::ranges::any_of(queue_, lent) && Deadline::Clock::now() < until) std::this_thread::yield();
-  } catch (const Error&) {  // the network is what broke
-  }
+  for (auto& operation : queue_) operation->remote.abandon();
+  while (std::ranges::any_of(queue_, lent) && Deadline::Clock::now() < until) std::this_thread::yield();
 }
 
 void HostsTransport::tell_why() {

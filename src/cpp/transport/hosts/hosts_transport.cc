@@ -1,8 +1,11 @@
 #include "transport/hosts/hosts_transport.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <ranges>
 
 namespace a2a::hosts {
 namespace {
@@ -11,8 +14,14 @@ namespace {
 constexpr size_t kAhead = 2;
 // How long the network may go unasked: a look costs as much as a small exchange, so there is not one for each.
 constexpr auto kOften = std::chrono::microseconds(500);
+// Where ranks share CPUs, the first steps of an operation that has sent all it sends, with no look at the network:
+// others have yet to do their part, and may want this CPU for it.
+constexpr unsigned kStepsUnseen = 2;  // one in start(), one in the wait for it
 // How long a rank whose arguments were refused stays to throw away what others send it that do not know that yet.
 constexpr auto kStay = std::chrono::milliseconds(200);
+
+// Of this machine, whichever of them this process may use.
+size_t cpus() { return static_cast<size_t>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1l)); }
 
 }  // namespace
 
@@ -25,6 +34,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
       local_(std::move(local)),
       progress_(local_->progress()),
       relay_(std::move(relay)),
+      crowded_(progress_->crowded() || places_->on_machine_of(rank_) > cpus()),
       last_(static_cast<size_t>(places_->size())),
       agreed_(static_cast<size_t>(places_->size())) {
   progress_->note_slow_looks();
@@ -104,6 +114,14 @@ bool HostsTransport::must_listen() {
          !network_->flushed();
 }
 
+// Whether to ask after transfers.
+bool HostsTransport::wants_look() {
+  Operation& oldest = *queue_.front();
+  if (crowded_ && oldest.remote.sent_at_once() && oldest.steps++ < kStepsUnseen) return false;
+  const auto waits = [](const auto& operation) { return operation->remote.waits_for_network(); };
+  return std::ranges::any_of(queue_ | std::views::take(kAhead), waits);
+}
+
 bool HostsTransport::step() {
   const uint64_t before = network_->moved();
   // Asking the network costs more than all the rest. Who gives up is heard from time to time, in check().
@@ -113,6 +131,10 @@ bool HostsTransport::step() {
   bool moved = post_next();
   moved |= advance_relay();
   if (queue_.empty()) return true;
+  if (wants_look()) {
+    network_->advance();
+    last_looked_ = Deadline::Clock::now();
+  }
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
     moved |= queue_[i]->remote.advance();
     if (queue_[i]->remote.finished() && queue_[i]->local != nullptr) queue_[i]->local->let_own_go();
@@ -231,8 +253,8 @@ void HostsTransport::listen() {
   // A network that nobody has asked for long may need several calls to come up with all that has arrived, such as the
   // word of a rank that has given up meanwhile.
   constexpr int kAsksOfLateRank = 5;
-  int asks = now - last_listened_ > kOften ? kAsksOfLateRank : 1;
-  last_listened_ = now;
+  int asks = now - last_looked_ > kOften ? kAsksOfLateRank : 1;
+  last_listened_ = last_looked_ = now;
   while (asks > 0) {
     auto message = network_->take(channel_);
     if (!message) {

@@ -72,6 +72,7 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   bool must_look() override;
   bool must_listen();
+  bool wants_look();
 
   void network_ends(const Error& why) noexcept override;
 
@@ -126,17 +127,19 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   const std::unique_ptr<shm::ShmTransport> local_;
   const std::shared_ptr<shm::Progress> progress_;
   const std::unique_ptr<Relay> relay_;  // empty: each rank tells each other one itself
+  const bool crowded_;                  // ranks share CPUs, those of other hosts on this machine included
 
   std::deque<std::shared_ptr<Operation>> queue_;
   std::map<uint64_t, std::vector<Early>> early_;  // by number
   std::vector<Last> last_;                        // by rank
   std::vector<Agreements> agreed_;                // by rank
   bool repeats_ = true;                           // operations do what was agreed on without a word
-  Deadline::Clock::time_point last_listened_{};
-  uint64_t started_ = 0;         // the last operation
-  uint64_t finished_ = 0;        // the last one of those that were told to other hosts
-  std::deque<uint64_t> passed_;  // the latest of those that were not, in order
-  unsigned unheard_ = 0;         // steps without a look for messages
+  Deadline::Clock::time_point last_listened_{};   // for messages
+  Deadline::Clock::time_point last_looked_{};     // for messages or transfers
+  uint64_t started_ = 0;                          // the last operation
+  uint64_t finished_ = 0;                         // the last one of those that were told to other hosts
+  std::deque<uint64_t> passed_;                   // the latest of those that were not, in order
+  unsigned unheard_ = 0;                          // steps without a look for messages
   std::optional<Error> broken_;
   bool left_ = false;
 };

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
+#include "a2a/schedule.h"
 #include "a2a/types.h"
 
 namespace a2a::hosts {
@@ -20,12 +22,12 @@ struct Message {
   std::string bytes;
 };
 
-// One run of memory on its way.
+// Runs of memory on their way.
 class Transfer {
  public:
   virtual ~Transfer() = default;
-  // Whether the network has let go of the memory. Lends a hand, to all that is on its way; never blocks. Throws
-  // Error(backend).
+  // Whether the network has let go of the memory, as far as Network::advance() has found out. Throws what
+  // went wrong, Error(backend), once.
   virtual bool done() = 0;
   // Nobody waits for it any more. The network may let go earlier, or when it likes.
   virtual void abandon() noexcept = 0;
@@ -77,14 +79,17 @@ class Network {
   virtual void close(uint64_t channel) noexcept = 0;
 
   // Memory that is sent and received without a copy here. The tag pairs the two ends, and those of one tag in their
-  // order; next_tag() gives the sender one that no unfinished transfer to that process has.
+  // order; both have runs of the same lengths. next_tag() gives the sender one that no unfinished transfer to that
+  // process has. The list of runs lasts as long as the transfer.
   virtual uint32_t next_tag(Endpoint to) = 0;
   // Whether that tag may be used once more. Only so many are given out before they come round again.
   virtual bool fresh(Endpoint to, uint32_t tag) const = 0;
-  virtual std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) = 0;
-  virtual std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) = 0;
-  // Receives what one send() there sends, and throws it away.
+  virtual std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, std::span<const Run> runs) = 0;
+  virtual std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::span<const Run> runs) = 0;
+  // Receives what one send() of a single run sends there, and throws it away.
   virtual std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) = 0;
+  // One look at all transfers: moves what can move, and finds out which are done.
+  virtual void advance() = 0;
 
   // Goes up whenever bytes of a transfer have moved, where the network knows: whoever waits for it does not sleep then.
   virtual uint64_t moved() const { return 0; }

@@ -46,6 +46,7 @@ class Operation final : public Work {
   std::shared_ptr<shm::Exchange> local;
   RemoteExchange remote;
   bool posted = false;        // the other hosts were told
+  unsigned steps = 0;         // that were taken while it was the oldest
   bool relayed = false;       // through the relay
   bool judged = false;        // the verdict of this rank is out
   std::set<Rank> verdicts;    // whose have come

@@ -235,8 +235,9 @@ bool RemoteExchange::end_repeat(Pair& pair) {
 
 // The other end says what it does instead of sending what it sent before.
 void RemoteExchange::withdraw(Pair& pair) {
-  for (const auto& transfer : pair.receiving) transfer->withdraw();
-  pair.withdrawn = std::move(pair.incoming);
+  if (pair.receiving != nullptr) pair.receiving->withdraw();
+  pair.withdrawn = std::move(pair.receiving);
+  pair.withdrawn_incoming = std::move(pair.incoming);
 }
 
 // What was to be repeated is not wanted. What is on its way already the other end throws away.
@@ -298,7 +299,7 @@ void RemoteExchange::discard(const Entry& entry) {
   Pair& p = pair(entry.source);
   if (!moves_memory(p.theirs) || p.theirs.first == 0) return;
   const Endpoint there = places_.endpoint_of(entry.source);
-  p.receiving.push_back(network_.discard(there, static_cast<uint32_t>(p.theirs.where), p.theirs.sent));
+  p.receiving = network_.discard(there, static_cast<uint32_t>(p.theirs.where), p.theirs.sent);
   move(entry.source);
 }
 

@@ -1,7 +1,6 @@
 // What one operation has to do with the ranks of other hosts.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,6 +38,10 @@ class RemoteExchange {
   // size: they go along.
   bool tells_itself() const { return tells_itself_; }
 
+  // Whether all that goes from memory to memory is so little that the network has sent it when it is begun: larger
+  // messages ask for a hand.
+  bool sent_at_once() const;
+
   // What to tell after all, because the others take so long: they may repeat something else.
   std::vector<Entry> speak_up(Deadline::Clock::time_point now);
 
@@ -46,7 +49,8 @@ class RemoteExchange {
   std::optional<Entry> hear(const Entry& entry);
   void hear_passed(Rank peer);
 
-  // Moves what can move. Returns whether anything did.
+  // After Network::advance(): takes note of what is done, and goes on with what waits for it. Returns whether there was
+  // anything.
   bool advance();
   // Whether there is nothing left to hear or to move.
   bool finished() const;
@@ -66,14 +70,13 @@ class RemoteExchange {
   // Gives up.
   void abandon() noexcept;
   // Whether the network has no memory of the batch any more. After a failure it may keep some for a while.
-  bool let_go();
+  bool let_go() noexcept;
 
   const std::vector<std::string>& quarrels() const { return quarrels_; }
   // When it is finished: what later operations may repeat.
   void note_agreements(std::vector<Agreements>& agreed) const;
 
  private:
-  using Transfers = std::vector<std::unique_ptr<Transfer>>;
   struct Pair {
     bool remote = false;
     bool repeats = false;  // and it is not known yet whether the other end does
@@ -84,14 +87,18 @@ class RemoteExchange {
     shm::Head mine{}, theirs{};
     std::span<const Run> sends, recvs;
     std::string outgoing;  // several runs in one piece
-    std::unique_ptr<std::byte[]> incoming, withdrawn;
-    bool moves = false;          // among moving_
-    bool sends_memory = false;   // to be sent, or being sent
-    bool waits_to_send = false;  // among unsent_
-    Transfers sending, receiving;
-    Deadline::Clock::time_point since{};  // of those that repeat: see Agreement
+    std::unique_ptr<std::byte[]> incoming, withdrawn_incoming;
+    Run outgoing_run, incoming_run;                           // those pieces
+    bool moves = false;                                       // among moving_
+    bool sends_memory = false;                                // to be sent, or being sent
+    bool waits_to_send = false;                               // among unsent_
+    std::unique_ptr<Transfer> sending, receiving, withdrawn;  // empty: there is none, or it is done
+    Deadline::Clock::time_point since{};                      // of those that repeat: see Agreement
   };
 
+  static bool all_received(Pair& pair);
+  static bool all_done(Pair& pair);
+  static void abandon(Pair& pair) noexcept;
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
   using Known = std::vector<const Agreement*>;  // by rank: what is repeated with it
@@ -121,10 +128,11 @@ class RemoteExchange {
   const std::shared_ptr<const Places> kept_;
   const Places& places_;
   Network& network_;
-  std::vector<Pair> pairs_;  // by rank
-  std::deque<Rank> moving_;  // agreed, and the network has or will have their memory
-  std::deque<Rank> unsent_;  // of them those whose memory waits for its turn
-  std::deque<Rank> parted_;  // the network may still have memory that was to go there
+  std::vector<Pair> pairs_;   // by rank
+  std::vector<Rank> moving_;  // agreed, and the network has or will have their memory
+  std::vector<Rank> unsent_;  // of them those whose memory waits for its turn, from next_unsent_ on
+  size_t next_unsent_ = 0;
+  std::vector<Rank> parted_;  // the network may still have memory that was to go there
   bool tells_itself_ = false;
   std::optional<Deadline::Clock::time_point> speaks_up_;  // then, unless all have come
   int sending_ = 0;                                       // pairs

@@ -7,12 +7,27 @@
 namespace a2a::hosts {
 namespace {
 
-bool all_done(std::vector<std::unique_ptr<Transfer>>& transfers) {
-  while (!transfers.empty() && transfers.back()->done()) transfers.pop_back();
-  return transfers.empty();
+bool done(std::unique_ptr<Transfer>& transfer) {
+  if (transfer != nullptr && transfer->done()) transfer.reset();
+  return transfer == nullptr;
 }
 
 }  // namespace
+
+bool RemoteExchange::all_received(Pair& pair) { return done(pair.withdrawn) && done(pair.receiving); }
+
+bool RemoteExchange::all_done(Pair& pair) { return done(pair.sending) && all_received(pair); }
+
+void RemoteExchange::abandon(Pair& pair) noexcept {
+  for (auto* transfer : {&pair.sending, &pair.receiving, &pair.withdrawn}) {
+    if (*transfer != nullptr) (*transfer)->abandon();
+  }
+}
+
+bool RemoteExchange::sent_at_once() const {
+  constexpr size_t kAtOnce = size_t{1} << 10;  // MPICH over UCX begins to negotiate above
+  return std::ranges::all_of(pairs_, [](const Pair& pair) { return pair.mine.sent <= kAtOnce; });
+}
 
 void RemoteExchange::move(Rank peer) {
   if (std::exchange(pair(peer).moves, true)) return;
@@ -26,9 +41,10 @@ void RemoteExchange::begin_receive(Rank peer) {
   move(peer);
   if (carriage(p.theirs) == Carriage::packed) {
     p.incoming = std::make_unique_for_overwrite<std::byte[]>(p.mine.expected);
-    p.receiving.push_back(network_.receive(there, tag, p.incoming.get(), p.mine.expected));
+    p.incoming_run = {peer, p.incoming.get(), p.mine.expected};
+    p.receiving = network_.receive(there, tag, {&p.incoming_run, 1});
   } else {
-    for (const Run& run : p.recvs) p.receiving.push_back(network_.receive(there, tag, run.data, run.bytes));
+    p.receiving = network_.receive(there, tag, p.recvs);
   }
 }
 
@@ -43,7 +59,7 @@ void RemoteExchange::begin_send(Rank peer) {
 // there from the beginning, so whoever sends first, nobody waits for a turn of the other side.
 void RemoteExchange::begin_sends() {
   constexpr int kWindow = 8;
-  for (; sending_ < kWindow && !unsent_.empty(); unsent_.pop_front()) start_send(unsent_.front());
+  while (sending_ < kWindow && next_unsent_ < unsent_.size()) start_send(unsent_[next_unsent_++]);
 }
 
 void RemoteExchange::start_send(Rank peer) {
@@ -54,41 +70,29 @@ void RemoteExchange::start_send(Rank peer) {
   const auto tag = static_cast<uint32_t>(p.mine.where);
   if (carriage(p.mine) == Carriage::packed) {
     p.outgoing = packed(p.sends, p.mine.sent);
-    p.sending.push_back(
-        network_.send(there, tag, reinterpret_cast<const std::byte*>(p.outgoing.data()), p.outgoing.size()));
+    p.outgoing_run = {peer, reinterpret_cast<std::byte*>(p.outgoing.data()), p.outgoing.size()};
+    p.sending = network_.send(there, tag, {&p.outgoing_run, 1});
   } else {
-    for (const Run& run : p.sends) p.sending.push_back(network_.send(there, tag, run.data, run.bytes));
+    p.sending = network_.send(there, tag, p.sends);
   }
 }
 
-// Asking after a transfer may cost as much as a look at the whole network. So each time one transfer is asked after,
-// and the next ones as long as they are done.
 bool RemoteExchange::advance() {
-  bool moved = false;
-  for (size_t left = moving_.size(); left > 0; --left) {
-    const Rank peer = moving_.front();
-    moving_.pop_front();
-    const bool asked = !pair(peer).waits_to_send;
-    const bool done = asked && advance(peer);
-    moved |= done;
-    if (!done) moving_.push_back(peer);
-    if (asked && !done) break;
-  }
+  const size_t before = moving_.size();
+  std::erase_if(moving_, [this](Rank peer) { return advance(peer); });
   begin_sends();
-  return moved;
+  return moving_.size() != before;
 }
 
-// Whether all is done for the pair. What is sent comes first: others wait for its place in the window, and it needs
-// nothing but the peer's receive.
+// Whether all is done for the pair.
 bool RemoteExchange::advance(Rank peer) {
   Pair& p = pair(peer);
-  if (p.sends_memory) {
-    if (!all_done(p.sending)) return false;
+  if (p.sends_memory && !p.waits_to_send && done(p.sending)) {
     p.sends_memory = false;
     p.outgoing.clear();
     --sending_;
   }
-  if (!all_done(p.receiving)) return false;
+  if (!all_received(p) || p.sends_memory) return false;
   if (p.incoming != nullptr) {
     unpack({reinterpret_cast<const char*>(p.incoming.get()), p.mine.expected}, p.recvs);
     p.incoming.reset();
@@ -107,8 +111,7 @@ bool RemoteExchange::advance(Rank peer) {
 void RemoteExchange::part_from(Rank peer) noexcept {
   Pair& p = pair(peer);
   if (!p.settled || p.agreed || !p.moves) return;
-  for (const auto& transfer : p.sending) transfer->abandon();
-  for (const auto& transfer : p.receiving) transfer->abandon();
+  abandon(p);
   if (p.sends_memory) --sending_;
   p.sends_memory = p.moves = false;
   std::erase(moving_, peer);
@@ -118,21 +121,20 @@ void RemoteExchange::part_from(Rank peer) noexcept {
 void RemoteExchange::abandon() noexcept {
   unsent_.clear();
   for (const auto* const ranks : {&moving_, &parted_}) {
-    for (const Rank peer : *ranks) {
-      for (const auto& transfer : pair(peer).sending) transfer->abandon();
-      for (const auto& transfer : pair(peer).receiving) transfer->abandon();
-    }
+    for (const Rank peer : *ranks) abandon(pair(peer));
   }
 }
 
-bool RemoteExchange::let_go() {
+bool RemoteExchange::let_go() noexcept try {
+  network_.advance();
   for (auto* const ranks : {&moving_, &parted_}) {
     for (; !ranks->empty(); ranks->pop_back()) {
-      Pair& p = pair(ranks->back());
-      if (!all_done(p.sending) || !all_done(p.receiving)) return false;
+      if (!all_done(pair(ranks->back()))) return false;
     }
   }
   return true;
+} catch (const std::exception&) {  // nobody knows then what the network does with it
+  return false;
 }
 
 }  // namespace a2a::hosts

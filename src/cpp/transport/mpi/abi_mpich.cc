@@ -16,7 +16,7 @@ struct MpichAbi {
   static constexpr int kThreadSerialized = 2, kThreadMultiple = 3;
   static constexpr int kTagUb = 0x64400001;
   static constexpr int kIdent = 0;
-  static constexpr size_t kSourceOffset = 8;
+  static constexpr size_t kSourceOffset = 8, kStatusBytes = 20;
 
   static Comm null(const DynamicLibrary&) { return 0x04000000; }
   static Comm world(const DynamicLibrary&) { return 0x44000000; }

@@ -9,7 +9,7 @@ struct OpenMpiAbi : PointerHandles {
   static constexpr int kThreadSerialized = 2, kThreadMultiple = 3;
   static constexpr int kTagUb = 0;
   static constexpr int kIdent = 0;
-  static constexpr size_t kSourceOffset = 0;
+  static constexpr size_t kSourceOffset = 0, kStatusBytes = 24;
 
   template <class T>
   static T* object(const DynamicLibrary& library, const char* symbol) {

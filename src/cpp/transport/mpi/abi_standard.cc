@@ -10,7 +10,7 @@ struct StandardAbi : PointerHandles {
   static constexpr int kThreadSerialized = 2048, kThreadMultiple = 4096;
   static constexpr int kTagUb = 501;
   static constexpr int kIdent = 201;
-  static constexpr size_t kSourceOffset = 0;
+  static constexpr size_t kSourceOffset = 0, kStatusBytes = 32;
 
   static Comm null(const DynamicLibrary&) { return reinterpret_cast<Comm>(uintptr_t{0x100}); }
   static Comm world(const DynamicLibrary&) { return reinterpret_cast<Comm>(uintptr_t{0x101}); }

@@ -1,8 +1,11 @@
 // The calls of MPI over one ABI. An ABI is a struct that says what its handles are and which values its constants have.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "transport/mpi/library.h"
 
@@ -114,9 +117,44 @@ class BoundLibrary final : public Library {
     return done != 0;
   }
 
-  void cancel(Handle request) override {
-    auto handle = unpack<Request>(request);
-    check(cancel_(&handle), "MPI_Cancel");
+  void watch(Handle request, Watcher* watcher) override {
+    requests_.push_back(unpack<Request>(request));
+    watchers_.push_back(watcher);
+  }
+
+  size_t watched() const override { return requests_.size(); }
+
+  void look() override {
+    if (requests_.empty()) return;
+    done_.resize(requests_.size());
+    statuses_.resize(requests_.size());
+    int count = 0;
+    const int result =
+        testsome_(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(), statuses_.data());
+    complete_.clear();
+    for (int i = 0; i < count; ++i) {
+      const auto index = static_cast<size_t>(done_[static_cast<size_t>(i)]);
+      complete_.push_back({index, watchers_[index], result != 0 ? error_of(static_cast<size_t>(i)) : 0});
+    }
+    // From the last one on, so that what takes the place of one is none of the others.
+    std::ranges::sort(complete_, std::greater(), &Complete::index);
+    for (const Complete& one : complete_) take_out(one.index);
+    for (const Complete& one : complete_) {
+      const auto failure = error("MPI_Testsome", one.result);
+      if (one.watcher != nullptr) one.watcher->completed(failure ? &*failure : nullptr);
+    }
+    const auto failed = [](const Complete& one) { return one.result != 0; };
+    if (std::ranges::none_of(complete_, failed)) check(result, "MPI_Testsome");
+  }
+
+  void cancel(const Watcher* watcher) override {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (watchers_[i] == watcher) check(cancel_(&requests_[i]), "MPI_Cancel");
+    }
+  }
+
+  void unwatch(const Watcher* watcher) noexcept override {
+    std::ranges::replace(watchers_, const_cast<Watcher*>(watcher), nullptr);
   }
 
   // MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
@@ -141,6 +179,28 @@ class BoundLibrary final : public Library {
   struct Status {
     int64_t words[8];
   };
+
+  struct Complete {
+    size_t index = 0;
+    Watcher* watcher = nullptr;
+    int result = 0;
+  };
+
+  void take_out(size_t index) {
+    requests_[index] = requests_.back();
+    watchers_[index] = watchers_.back();
+    requests_.pop_back();
+    watchers_.pop_back();
+  }
+
+  // MPI_ERROR of a status. Only valid where the result of the call says that there are errors.
+  int error_of(size_t status) const {
+    constexpr size_t kErrorOffset = Abi::kSourceOffset + 2 * sizeof(int);
+    int error = 0;
+    std::memcpy(&error, reinterpret_cast<const char*>(statuses_.data()) + status * Abi::kStatusBytes + kErrorOffset,
+                sizeof(error));
+    return error;
+  }
 
   // While it lives, errors over a communicator come back as results: by default they end the job.
   class ErrorsReturned {
@@ -206,8 +266,13 @@ class BoundLibrary final : public Library {
     return handle;
   }
 
+  std::optional<Error> error(const char* what, int result) const {
+    if (result == 0) return std::nullopt;
+    return Error(Code::backend, library_.where() + ": " + what + ": " + words_of(result));
+  }
+
   void check(int result, const char* call) const {
-    if (result != 0) throw Error(Code::backend, library_.where() + ": " + call + ": " + words_of(result));
+    if (const auto failure = error(call, result)) throw *failure;
   }
 
   std::string words_of(int result) const {
@@ -243,6 +308,7 @@ class BoundLibrary final : public Library {
     library_.require("MPI_Imrecv", &imrecv_);
     library_.require("MPI_Get_count", &get_count_);
     library_.require("MPI_Test", &test_);
+    library_.require("MPI_Testsome", &testsome_);
     library_.require("MPI_Cancel", &cancel_);
   }
 
@@ -271,6 +337,12 @@ class BoundLibrary final : public Library {
   Datatype byte_{};
   bool ours_ = false, duplicated_ = false;
 
+  std::vector<Request> requests_;   // that are watched
+  std::vector<Watcher*> watchers_;  // of each of them; nullptr: there is none any more
+  std::vector<int> done_;           // the following are for look() alone
+  std::vector<Status> statuses_;
+  std::vector<Complete> complete_;
+
   int (*init_thread_)(int*, char***, int, int*) = nullptr;
   int (*initialized_)(int*) = nullptr;
   int (*finalized_)(int*) = nullptr;
@@ -296,6 +368,7 @@ class BoundLibrary final : public Library {
   int (*imrecv_)(void*, int, Datatype, Arrived*, Request*) = nullptr;
   int (*get_count_)(const void*, Datatype, int*) = nullptr;
   int (*test_)(Request*, int*, void*) = nullptr;
+  int (*testsome_)(int, Request*, int*, int*, void*) = nullptr;
   int (*cancel_)(Request*) = nullptr;
 };
 

@@ -24,6 +24,13 @@ struct Arrival {
   Handle message = 0;
 };
 
+// Is told when a request is complete, and what went wrong, if anything did.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  virtual void completed(const Error* error) = 0;
+};
+
 // One communicator of the program, and its duplicate. Calls come one at a time. All throw Error(backend) with MPI's own
 // words when they fail.
 class Library {
@@ -49,7 +56,16 @@ class Library {
   virtual Handle start_receive(void* data, const Arrival& arrival) = 0;
   // Whether the request is complete, which ends it.
   virtual bool test(Handle* request) = 0;
-  virtual void cancel(Handle request) = 0;
+
+  // Requests that are asked after together: one call of MPI's finds out about all of them.
+  virtual void watch(Handle request, Watcher* watcher) = 0;
+  virtual size_t watched() const = 0;
+  // Lends MPI a hand once, and tells the watchers what is complete. An error of a request is its watcher's.
+  virtual void look() = 0;
+  // Cancels the watcher's requests. It is told of them when they are complete all the same.
+  virtual void cancel(const Watcher* watcher) = 0;
+  // The watcher's requests go on, and nobody is told.
+  virtual void unwatch(const Watcher* watcher) noexcept = 0;
 
   // Has this called at the beginning of MPI_Finalize, whoever calls that. MPI can be used in it.
   virtual void call_at_finalise(void (*callback)()) = 0;

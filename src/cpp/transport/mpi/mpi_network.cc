@@ -23,7 +23,7 @@ constexpr int kMessageTag = 0;  // for the others see transfers.cc, two for each
 MpiNetwork::MpiNetwork(std::unique_ptr<Library> library)
     : library_(std::move(library)),
       largest_tag_(static_cast<uint32_t>(library_->largest_tag()) / 2 - 1),
-      tags_(static_cast<size_t>(library_->size()), kMessageTag) {}
+      tags_(static_cast<size_t>(library_->size())) {}
 
 bool MpiNetwork::connected() {
   const std::lock_guard lock(mutex_);
@@ -140,12 +140,11 @@ uint64_t MpiNetwork::sent() const {
 
 uint32_t MpiNetwork::next_tag(Endpoint to) {
   const std::lock_guard lock(mutex_);
-  uint32_t& tag = tags_[static_cast<size_t>(to)];
+  auto& tag = tags_[static_cast<size_t>(to)];
   return tag = tag % largest_tag_ + 1;
 }
 
 bool MpiNetwork::fresh(Endpoint to, uint32_t tag) const {
-  const std::lock_guard lock(mutex_);
   return (tags_[static_cast<size_t>(to)] + largest_tag_ - tag) % largest_tag_ < largest_tag_ / 2;
 }
 
@@ -166,7 +165,7 @@ bool MpiNetwork::quiet() {
   const std::lock_guard lock(mutex_);
   if (ended_ || !library_->duplicated()) return false;
   drain();
-  return posted_.empty() && arriving_.empty() && unfinished_ == 0;
+  return posted_.empty() && arriving_.empty() && library_->watched() == 0;
 }
 
 void MpiNetwork::end() noexcept {

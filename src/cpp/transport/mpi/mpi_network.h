@@ -1,6 +1,7 @@
 // What connects hosts where MPI does.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -21,8 +22,6 @@ namespace a2a::mpi {
 using hosts::Endpoint;
 using hosts::Message;
 using hosts::Transfer;
-
-class Sending;
 
 class MpiNetwork final : public hosts::Network, public std::enable_shared_from_this<MpiNetwork> {
  public:
@@ -49,9 +48,10 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   uint32_t next_tag(Endpoint to) override;
   bool fresh(Endpoint to, uint32_t tag) const override;
-  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override;
-  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override;
+  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, std::span<const Run> runs) override;
+  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::span<const Run> runs) override;
   std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) override;
+  void advance() override;
 
   uint64_t sent() const override;
 
@@ -81,8 +81,6 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   void deliver(Message message);
   void look_after_posted();
   void drain();
-  // What waits for its receiver, and need not any longer.
-  void start_awaited();
 
   std::mutex users_mutex_;  // before mutex_
   std::vector<User*> users_;
@@ -90,14 +88,12 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   std::unique_ptr<Library> library_;
   bool ended_ = false;  // nothing of MPI may be called any more
   const uint32_t largest_tag_;
-  std::vector<uint32_t> tags_;  // the last one used towards each process
+  std::vector<std::atomic<uint32_t>> tags_;  // the last one used towards each process; fresh() reads it unlocked
   std::list<Flight> posted_, arriving_;
   std::map<uint64_t, std::deque<Message>> arrived_;  // by channel
   std::set<uint64_t> closed_;
   std::map<std::string, uint64_t> meetings_;
   uint64_t sent_ = 0;
-  uint64_t unfinished_ = 0;                                       // transfers that MPI still has
-  std::vector<Sending*> waiting_;                                 // for their receivers
   std::map<std::pair<Endpoint, uint32_t>, unsigned> needlessly_;  // who was told so often that a tag is received
 };
 

@@ -5,11 +5,14 @@
 // third more time (docs/performance.md). So of those the receiver says when it is ready, by an empty message, and the
 // sender waits for that.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <numeric>
+#include <optional>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "transport/mpi/mpi_network.h"
 
@@ -25,50 +28,70 @@ int ready_tag(uint32_t tag) { return static_cast<int>(2 * tag + 1); }
 
 }  // namespace
 
-// One run, in as many pieces as MPI's counts ask for. Pieces of one tag arrive in their order.
-class Pieces : public Transfer {
+// Runs, in as many pieces as MPI's counts ask for. Pieces of one tag arrive in their order.
+class Pieces : public Transfer, public Watcher {
  public:
-  Pieces(std::shared_ptr<MpiNetwork> network, Endpoint peer, uint32_t tag, std::byte* data, size_t bytes)
-      : network_(std::move(network)), peer_(peer), tag_(tag), data_(data), bytes_(bytes) {}
+  Pieces(std::shared_ptr<MpiNetwork> network, Endpoint peer, uint32_t tag, std::span<const Run> runs)
+      : network_(std::move(network)), peer_(peer), tag_(tag), runs_(runs) {}
 
  protected:
   Library& library() { return *network_->library_; }
 
   void begin(Handle request) {
-    requests_.push_back(request);
-    ++network_->unfinished_;
+    ++left_;
+    library().watch(request, this);
   }
 
   template <class Begin>
   void begin_pieces(Begin&& begin_piece) {
-    for (size_t done = 0; done < bytes_; done += kMostBytes) {
-      begin(begin_piece(data_ + done, std::min(kMostBytes, bytes_ - done)));
+    for (const Run& run : runs_) {
+      for (size_t done = 0; done < run.bytes; done += kMostBytes) {
+        begin(begin_piece(run.data + done, std::min(kMostBytes, run.bytes - done)));
+      }
     }
   }
 
+  // Both ends come to the same.
+  bool awaited() const {
+    const auto longer = [](size_t sum, const Run& run) { return sum + run.bytes; };
+    return std::accumulate(runs_.begin(), runs_.end(), size_t{0}, longer) >= kAwaited;
+  }
+
+  void completed(const Error* error) override {
+    if (error != nullptr && !error_) error_ = *error;
+    --left_;
+  }
+
+  bool all_gone() const { return left_ == 0; }
+  // Throws what went wrong, once.
   bool all_done() {
-    while (!requests_.empty() && library().test(&requests_.back())) {
-      requests_.pop_back();
-      --network_->unfinished_;
-    }
-    return requests_.empty();
+    if (!all_gone()) return false;
+    if (error_) throw *std::exchange(error_, std::nullopt);
+    return true;
   }
 
   void cancel() noexcept {
     if (std::exchange(cancelled_, true) || network_->ended_) return;
     try {
-      for (const Handle request : requests_) library().cancel(request);
+      library().cancel(this);
     } catch (const Error&) {  // it stays with MPI then
     }
+  }
+
+  // The last thing that is done with it.
+  void unwatch() noexcept {
+    if (all_gone()) return;
+    const std::lock_guard lock(network_->mutex_);
+    library().unwatch(this);
   }
 
   const std::shared_ptr<MpiNetwork> network_;
   const Endpoint peer_;
   const uint32_t tag_;
-  std::byte* const data_;
-  const size_t bytes_;
-  std::vector<Handle> requests_;
+  const std::span<const Run> runs_;
   bool cancelled_ = false;
+  std::optional<Error> error_;     // written before the last one leaves
+  std::atomic<unsigned> left_{0};  // pieces, and a word of the receiver's, that MPI has
 };
 
 class Sending final : public Pieces {
@@ -76,35 +99,35 @@ class Sending final : public Pieces {
   using Pieces::Pieces;
   ~Sending() override {
     abandon();
-    const std::lock_guard lock(network_->mutex_);
-    std::erase(network_->waiting_, this);
+    unwatch();
   }
 
   void start() {
-    if (bytes_ < kAwaited) return send();
+    if (!awaited()) return send();
     begin(library().start_receive(nullptr, 0, peer_, ready_tag(tag_)));
     waits_ = true;
-    network_->waiting_.push_back(this);
   }
 
-  // Of one that waits. Returns whether it does no longer.
-  bool start_if_ready() {
-    if (!all_done()) return false;
-    waits_ = false;
-    if (!cancelled_) send();
-    return true;
+  void completed(const Error* error) override {
+    std::optional<Error> failure;
+    try {
+      if (std::exchange(waits_, false) && !cancelled_ && error == nullptr) send();
+    } catch (const Error& of_send) {  // nobody else's
+      failure = of_send;
+    }
+    Pieces::completed(failure ? &*failure : error);
   }
 
   bool done() override {
+    if (all_done()) return true;
     const std::lock_guard lock(network_->mutex_);
-    if (network_->ended_) return waits_ || library().finalised();  // until then MPI may use the memory
-    network_->start_awaited();
-    return !waits_ && all_done();
+    return network_->ended_ && (waits_ || library().finalised());  // until then MPI may use the memory
   }
 
   void withdraw() noexcept override { abandon(); }
 
   void abandon() noexcept override {
+    if (all_gone()) return;
     const std::lock_guard lock(network_->mutex_);
     if (waits_) cancel();
   }
@@ -123,30 +146,33 @@ class Sending final : public Pieces {
 class Receiving final : public Pieces {
  public:
   using Pieces::Pieces;
-  ~Receiving() override { abandon(); }
+  ~Receiving() override {
+    abandon();
+    unwatch();
+  }
 
   void start() {
     begin_pieces(
         [&](std::byte* data, size_t bytes) { return library().start_receive(data, bytes, peer_, memory_tag(tag_)); });
-    if (bytes_ >= kAwaited) tell_sender();
+    if (awaited()) tell_sender();
   }
 
   bool done() override {
+    if (all_done()) return true;
     const std::lock_guard lock(network_->mutex_);
-    if (network_->ended_) return library().finalised();
-    network_->start_awaited();
-    return all_done();
+    return network_->ended_ && library().finalised();
   }
 
   // The sender was told, and will find that when it sends something with this tag another time.
   void withdraw() noexcept override {
     abandon();
-    if (bytes_ < kAwaited) return;
+    if (!awaited()) return;
     const std::lock_guard lock(network_->mutex_);
     ++network_->needlessly_[{peer_, tag_}];
   }
 
   void abandon() noexcept override {
+    if (all_gone()) return;
     const std::lock_guard lock(network_->mutex_);
     cancel();
   }
@@ -164,7 +190,8 @@ class Discarded final : public Transfer {
  public:
   Discarded(MpiNetwork& network, Endpoint from, uint32_t tag, size_t bytes)
       : memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
-        transfer_(network.receive(from, tag, memory_.get(), bytes)) {}
+        run_{0, memory_.get(), bytes},
+        transfer_(network.receive(from, tag, {&run_, 1})) {}
   ~Discarded() override {
     try {
       if (done()) return;
@@ -179,34 +206,29 @@ class Discarded final : public Transfer {
 
  private:
   std::unique_ptr<std::byte[]> memory_;
+  const Run run_;
   std::unique_ptr<Transfer> transfer_;
 };
 
-void MpiNetwork::start_awaited() {
-  for (size_t i = 0; i < waiting_.size();) {
-    if (waiting_[i]->start_if_ready()) {
-      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-    } else {
-      ++i;
-    }
-  }
-}
-
-std::unique_ptr<Transfer> MpiNetwork::send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) {
-  // A transfer has one pointer for both directions; of what is sent nothing is written.
-  auto sending = std::make_unique<Sending>(shared_from_this(), to, tag, const_cast<std::byte*>(data), bytes);
+std::unique_ptr<Transfer> MpiNetwork::send(Endpoint to, uint32_t tag, std::span<const Run> runs) {
+  auto sending = std::make_unique<Sending>(shared_from_this(), to, tag, runs);
   const std::lock_guard lock(mutex_);
   refuse_if_ended();
   sending->start();
   return sending;
 }
 
-std::unique_ptr<Transfer> MpiNetwork::receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) {
-  auto receiving = std::make_unique<Receiving>(shared_from_this(), from, tag, data, bytes);
+std::unique_ptr<Transfer> MpiNetwork::receive(Endpoint from, uint32_t tag, std::span<const Run> runs) {
+  auto receiving = std::make_unique<Receiving>(shared_from_this(), from, tag, runs);
   const std::lock_guard lock(mutex_);
   refuse_if_ended();
   receiving->start();
   return receiving;
+}
+
+void MpiNetwork::advance() {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) library_->look();
 }
 
 std::unique_ptr<Transfer> MpiNetwork::discard(Endpoint from, uint32_t tag, size_t bytes) {

@@ -66,6 +66,7 @@ class Progress {
 
   // How to wait depends on how crowded the host is; the most crowded communicator decides.
   void note(const Surroundings& surroundings, bool threads);
+  bool crowded() const { return crowded_; }
   // A look takes microseconds, because it asks a network: spinning would take the CPU from whoever is to answer, and
   // yielding costs little beside it. Nor does every network let another thread ask it: there is no progress thread
   // then.

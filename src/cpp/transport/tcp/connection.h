@@ -46,7 +46,7 @@ class Connection {
   void read(const Deliver& deliver);
   void write();
   // Whether something waits for the socket to take it; whether messages do.
-  bool has_more() const { return !frames_.empty(); }
+  bool has_more() const { return !frames_.empty() || departures_.have_turns(); }
   bool flushed() const { return frames_.empty() || (frames_.size() == 1 && frames_.front().flight != nullptr); }
 
   // Says goodbye, as far as the socket takes it, and closes.

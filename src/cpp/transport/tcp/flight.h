@@ -56,6 +56,8 @@ class Departures {
     FlightPtr flight;
     size_t bytes = 0;  // from flight->data on
   };
+  // Whether something may go next: next() finds out.
+  bool have_turns() const { return !turns_.empty(); }
   // What goes next, at most so many bytes; the tags take turns. The caller has them sent, and advances the flight.
   std::optional<Part> next(size_t most) {
     while (!turns_.empty()) {

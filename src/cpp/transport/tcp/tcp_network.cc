@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -13,19 +14,19 @@ using hosts::Transfer;
 
 class TcpTransfer final : public Transfer {
  public:
-  TcpTransfer(std::shared_ptr<TcpNetwork> network, Endpoint peer, uint32_t tag, FlightPtr flight)
-      : network_(std::move(network)), peer_(peer), tag_(tag), flight_(std::move(flight)) {}
+  TcpTransfer(std::shared_ptr<TcpNetwork> network, Endpoint peer, uint32_t tag, std::vector<FlightPtr> flights)
+      : network_(std::move(network)), peer_(peer), tag_(tag), flights_(std::move(flights)) {}
   ~TcpTransfer() override { abandon(); }
 
-  bool done() override { return network_->done(peer_, *flight_); }
-  void abandon() noexcept override { network_->abandon(peer_, *flight_); }
-  void withdraw() noexcept override { network_->withdraw(peer_, tag_, *flight_); }
+  bool done() override { return network_->done(flights_); }
+  void abandon() noexcept override { network_->abandon(peer_, flights_); }
+  void withdraw() noexcept override { network_->withdraw(peer_, tag_, flights_); }
 
  private:
   std::shared_ptr<TcpNetwork> network_;
   Endpoint peer_;
   uint32_t tag_;
-  FlightPtr flight_;
+  std::vector<FlightPtr> flights_;  // in the order in which they go
 };
 
 // Over when all of it has come, though nobody has the memory.
@@ -83,7 +84,7 @@ TcpNetwork::~TcpNetwork() {
 
 // ---- progress ------------------------------------------------------------------------------------------------------
 
-void TcpNetwork::advance() {
+void TcpNetwork::look() {
   std::array<epoll_event, 64> events;
   const int n = ::epoll_wait(poller_.fd(), events.data(), events.size(), 0);
   for (int i = 0; i < n; ++i) advance(static_cast<Endpoint>(events[static_cast<size_t>(i)].data.u32));
@@ -139,7 +140,7 @@ std::optional<Message> TcpNetwork::take(uint64_t channel) {
   const std::lock_guard lock(mutex_);
   auto found = arrived_.find(channel);
   if (found == arrived_.end()) {
-    advance();
+    look();
     found = arrived_.find(channel);
   }
   if (found == arrived_.end()) return std::nullopt;
@@ -188,22 +189,26 @@ bool TcpNetwork::fresh(Endpoint to, uint32_t tag) const {
   return connections_[static_cast<size_t>(to)].tag - tag < UINT32_MAX / 2;
 }
 
-std::unique_ptr<Transfer> TcpNetwork::send(Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) {
+std::unique_ptr<Transfer> TcpNetwork::send(Endpoint to, uint32_t tag, std::span<const Run> runs) {
   const std::lock_guard lock(mutex_);
-  ++sent_;
-  // A flight has one pointer for both directions; of what is sent nothing is written.
-  const auto flight = std::make_shared<Flight>(Flight{const_cast<std::byte*>(data), bytes});
-  if (bytes > 0) line(to).connection->send(tag, flight);
-  watch(to);
-  return std::make_unique<TcpTransfer>(shared_from_this(), to, tag, flight);
+  sent_ += runs.size();
+  return begin(to, tag, runs, &Connection::send);
 }
 
-std::unique_ptr<Transfer> TcpNetwork::receive(Endpoint from, uint32_t tag, std::byte* data, size_t bytes) {
+std::unique_ptr<Transfer> TcpNetwork::receive(Endpoint from, uint32_t tag, std::span<const Run> runs) {
   const std::lock_guard lock(mutex_);
-  const auto flight = std::make_shared<Flight>(Flight{data, bytes});
-  if (bytes > 0) line(from).connection->receive(tag, flight);
-  watch(from);
-  return std::make_unique<TcpTransfer>(shared_from_this(), from, tag, flight);
+  return begin(from, tag, runs, &Connection::receive);
+}
+
+std::unique_ptr<Transfer> TcpNetwork::begin(Endpoint peer, uint32_t tag, std::span<const Run> runs,
+                                            void (Connection::*begin_flight)(uint32_t, FlightPtr)) {
+  std::vector<FlightPtr> flights;
+  for (const Run& run : runs) {
+    flights.push_back(std::make_shared<Flight>(Flight{run.data, run.bytes}));
+    (*line(peer).connection.*begin_flight)(tag, flights.back());
+  }
+  watch(peer);
+  return std::make_unique<TcpTransfer>(shared_from_this(), peer, tag, std::move(flights));
 }
 
 std::unique_ptr<Transfer> TcpNetwork::discard(Endpoint from, uint32_t tag, size_t bytes) {
@@ -214,31 +219,35 @@ std::unique_ptr<Transfer> TcpNetwork::discard(Endpoint from, uint32_t tag, size_
   return std::make_unique<Discarded>(shared_from_this(), from, flight);
 }
 
-bool TcpNetwork::done(Endpoint peer, const Flight& flight) {
+bool TcpNetwork::done(std::span<const FlightPtr> flights) {
   const std::lock_guard lock(mutex_);
-  if (!flight.done()) advance(peer);  // the kernel has no news of what this process may go on writing
-  if (!flight.done()) advance();
-  return flight.done();
+  return std::ranges::all_of(flights, &Flight::done, &FlightPtr::operator*);
 }
 
 bool TcpNetwork::arrived(Endpoint peer, const Flight& flight) {
   const std::lock_guard lock(mutex_);
-  if (flight.left > 0) advance();
   return flight.left == 0 || !line(peer).connection->open();
 }
 
-void TcpNetwork::abandon(Endpoint peer, Flight& flight) {
+void TcpNetwork::abandon(Endpoint peer, std::span<const FlightPtr> flights) {
   if (home_.inherited()) return;  // a forked child; the mutex may be held for ever
   const std::lock_guard lock(mutex_);
-  if (!flight.done()) line(peer).connection->abandon(flight);
+  for (const FlightPtr& flight : flights) {
+    if (!flight->done()) line(peer).connection->abandon(*flight);
+  }
 }
 
-void TcpNetwork::withdraw(Endpoint peer, uint32_t tag, Flight& flight) {
+void TcpNetwork::withdraw(Endpoint peer, uint32_t tag, std::span<const FlightPtr> flights) {
   if (home_.inherited()) return;
   const std::lock_guard lock(mutex_);
-  flight.abandoned = true;
+  for (const FlightPtr& flight : flights) flight->abandoned = true;
   line(peer).connection->withdraw(tag);
   watch(peer);
+}
+
+void TcpNetwork::advance() {
+  const std::lock_guard lock(mutex_);
+  look();
 }
 
 uint64_t TcpNetwork::sent() const {

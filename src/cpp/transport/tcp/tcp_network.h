@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,10 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   uint32_t next_tag(hosts::Endpoint to) override;
   bool fresh(hosts::Endpoint to, uint32_t tag) const override;
-  std::unique_ptr<hosts::Transfer> send(hosts::Endpoint to, uint32_t tag, const std::byte* data, size_t bytes) override;
-  std::unique_ptr<hosts::Transfer> receive(hosts::Endpoint from, uint32_t tag, std::byte* data, size_t bytes) override;
+  std::unique_ptr<hosts::Transfer> send(hosts::Endpoint to, uint32_t tag, std::span<const Run> runs) override;
+  std::unique_ptr<hosts::Transfer> receive(hosts::Endpoint from, uint32_t tag, std::span<const Run> runs) override;
   std::unique_ptr<hosts::Transfer> discard(hosts::Endpoint from, uint32_t tag, size_t bytes) override;
+  void advance() override;
 
   uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
   uint64_t sent() const override;
@@ -59,14 +61,16 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   Line& line(hosts::Endpoint peer) { return connections_[static_cast<size_t>(peer)]; }
   // What can be done without waiting: for all, or for one whether or not the kernel has news of it.
-  void advance();
+  void look();
   void advance(hosts::Endpoint peer);
   void watch(hosts::Endpoint peer);
   void deliver(hosts::Endpoint from, std::string message);
-  bool done(hosts::Endpoint peer, const Flight& flight);
+  std::unique_ptr<hosts::Transfer> begin(hosts::Endpoint peer, uint32_t tag, std::span<const Run> runs,
+                                         void (Connection::*begin_flight)(uint32_t, FlightPtr));
+  bool done(std::span<const FlightPtr> flights);
   bool arrived(hosts::Endpoint peer, const Flight& flight);
-  void abandon(hosts::Endpoint peer, Flight& flight);
-  void withdraw(hosts::Endpoint peer, uint32_t tag, Flight& flight);
+  void abandon(hosts::Endpoint peer, std::span<const FlightPtr> flights);
+  void withdraw(hosts::Endpoint peer, uint32_t tag, std::span<const FlightPtr> flights);
 
   mutable std::mutex mutex_;
   shm::Host& home_;
