@@ -12,6 +12,8 @@ namespace {
 
 // How long ranks that relay may take to pass on what they have of a rank that is gone.
 constexpr auto kEcho = std::chrono::milliseconds(20);
+// How often a rank that waits for something else asks whether somebody gives up.
+constexpr auto kRarely = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -44,7 +46,7 @@ std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) co
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   if (queue_.empty() || broken_) return;
   guarded([this, now] {
-    listen();
+    if (now - last_listened_ >= kRarely) listen();
     // What the ranks of this host found out says more than who is missed elsewhere because of it.
     if (!queue_.empty() && queue_.front()->local->finished()) queue_.front()->settle_local();
     for (const auto& operation : queue_) {

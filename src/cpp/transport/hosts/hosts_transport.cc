@@ -122,11 +122,19 @@ bool HostsTransport::wants_look() {
   return std::ranges::any_of(queue_ | std::views::take(kAhead), waits);
 }
 
+// Facts may come instead of the bytes that are waited for. Asking costs more than all the rest of a step, so the less
+// often, the longer none have.
+bool HostsTransport::has_not_heard_for_long() {
+  constexpr unsigned kMostUnheard = 256;
+  if (++unheard_ < patience_) return false;
+  unheard_ = 0;
+  patience_ = std::min(2 * patience_, kMostUnheard);
+  return true;
+}
+
 bool HostsTransport::step() {
   const uint64_t before = network_->moved();
-  // Asking the network costs more than all the rest. Who gives up is heard from time to time, in check().
-  constexpr unsigned kStepsUnheard = 16;  // facts may come instead of bytes
-  if (must_listen() || (!queue_.front()->remote.finished() && ++unheard_ % kStepsUnheard == 0)) listen();
+  if (must_listen() || (!queue_.front()->remote.finished() && has_not_heard_for_long())) listen();
   if (queue_.empty()) return true;  // a peer has given up
   bool moved = post_next();
   moved |= advance_relay();
@@ -341,7 +349,10 @@ void HostsTransport::hear_entry(uint64_t number, const Entry& entry) {
 }
 
 void HostsTransport::hear(Operation& operation, const Entry& entry) {
-  if (const auto answer = operation.remote.hear(entry)) tell(operation.number(), *answer);
+  const auto answer = operation.remote.hear(entry);
+  if (!answer) return;
+  patience_ = kLeastUnheard;
+  tell(operation.number(), *answer);
 }
 
 void HostsTransport::give(Operation& operation, const Early& early) {

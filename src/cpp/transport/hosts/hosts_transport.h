@@ -73,6 +73,7 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   bool must_look() override;
   bool must_listen();
   bool wants_look();
+  bool has_not_heard_for_long();
 
   void network_ends(const Error& why) noexcept override;
 
@@ -139,7 +140,9 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   uint64_t started_ = 0;                          // the last operation
   uint64_t finished_ = 0;                         // the last one of those that were told to other hosts
   std::deque<uint64_t> passed_;                   // the latest of those that were not, in order
-  unsigned unheard_ = 0;                          // steps without a look for messages
+  static constexpr unsigned kLeastUnheard = 16;
+  unsigned unheard_ = 0;               // steps without a look for messages that may come instead of bytes
+  unsigned patience_ = kLeastUnheard;  // after so many there is one
   std::optional<Error> broken_;
   bool left_ = false;
 };
