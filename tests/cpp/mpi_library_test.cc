@@ -1,0 +1,118 @@
+// Requests that are asked after together: who is told what of which.
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "scripted_mpi.h"
+#include "transport/mpi/library.h"
+
+namespace {
+
+using a2a::Code;
+using a2a::Error;
+using a2a::mpi::Library;
+
+struct Script {
+  Script() {
+    setenv("A2A_TEST_DOUBLES", "1", 1);
+    const auto file = a2a::DynamicLibrary::open({"MPI", "A2A_SCRIPTED_MPI", {A2A_SCRIPTED_MPI_FILE}});
+    file.require("script_begun", &begun);
+    file.require("script_complete", &complete);
+    file.require("script_fail", &fail);
+    file.require("script_cancelled", &cancelled);
+    library = a2a::mpi::bind_standard_abi(file, std::nullopt);
+  }
+
+  // Begins a receive. Returns its number.
+  uintptr_t watch(a2a::mpi::Watcher* watcher) {
+    library->watch(library->start_receive(nullptr, 0, 0, 1), watcher);
+    return begun();
+  }
+
+  decltype(&script_begun) begun = nullptr;
+  decltype(&script_complete) complete = nullptr;
+  decltype(&script_fail) fail = nullptr;
+  decltype(&script_cancelled) cancelled = nullptr;
+  std::unique_ptr<Library> library;
+};
+
+struct Told final : a2a::mpi::Watcher {
+  void completed(const Error* error) override { told.emplace_back(error != nullptr ? error->what() : ""); }
+  std::vector<std::string> told;
+};
+
+TEST("each request is told of to its own watcher, in whatever order they are complete") {
+  Script script;
+  check::Random random(check::seed());
+  std::vector<Told> watchers(7);
+  std::vector<size_t> expected(watchers.size());
+  std::vector<std::pair<uintptr_t, size_t>> open;  // with the watcher's number
+  for (int step = 0; step < 2000; ++step) {
+    if (open.empty() || random.chance(0.6)) {
+      const size_t whose = random.in(size_t{0}, watchers.size() - 1);
+      open.emplace_back(script.watch(&watchers[whose]), whose);
+    }
+    for (size_t i = open.size(); i-- > 0;) {
+      if (!random.chance(0.25)) continue;
+      script.complete(open[i].first, 0);
+      ++expected[open[i].second];
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    script.library->look();
+    CHECK_EQ(script.library->watched(), open.size());
+    for (size_t w = 0; w < watchers.size(); ++w) CHECK_EQ(watchers[w].told.size(), expected[w]);
+  }
+}
+
+TEST("what went wrong with a request only its watcher is told") {
+  Script script;
+  Told good, bad;
+  const auto first = script.watch(&good), second = script.watch(&bad), third = script.watch(&good);
+  script.watch(&good);  // not complete
+  for (const auto request : {first, third}) script.complete(request, 0);
+  script.complete(second, 5);
+  script.library->look();
+  CHECK(good.told == std::vector<std::string>{"", ""});
+  if (!CHECK(bad.told.size() == 1)) return;
+  CHECK(bad.told[0].ends_with("MPI_Testsome: error 5 of the script"));
+  CHECK_EQ(script.library->watched(), size_t{1});
+}
+
+TEST("what is wrong with no request in particular whoever looks is told") {
+  Script script;
+  Told watcher;
+  const auto request = script.watch(&watcher);
+  script.fail(3);
+  CHECK_THROWS(Code::backend, "MPI_Testsome: error 3 of the script", script.library->look());
+  script.fail(0);
+  script.complete(request, 0);
+  script.library->look();
+  CHECK_EQ(watcher.told.size(), size_t{1});
+}
+
+TEST("a watcher that is gone is not told, and its requests go on") {
+  Script script;
+  Told gone, stays;
+  const auto of_gone = script.watch(&gone);
+  script.watch(&stays);
+  script.library->unwatch(&gone);
+  CHECK_EQ(script.library->watched(), size_t{2});
+  script.complete(of_gone, 5);
+  script.library->look();
+  CHECK_EQ(script.library->watched(), size_t{1});
+  CHECK(gone.told.empty() && stays.told.empty());
+}
+
+TEST("only the watcher's own requests are cancelled") {
+  Script script;
+  Told one, other;
+  const auto first = script.watch(&one), second = script.watch(&other), third = script.watch(&one);
+  script.library->cancel(&one);
+  CHECK_EQ(script.cancelled(first), size_t{1});
+  CHECK_EQ(script.cancelled(second), size_t{0});
+  CHECK_EQ(script.cancelled(third), size_t{1});
+}
+
+}  // namespace
