@@ -117,7 +117,7 @@ bool HostsTransport::must_listen() {
 // Whether to ask after transfers.
 bool HostsTransport::wants_look() {
   Operation& oldest = *queue_.front();
-  if (crowded_ && oldest.remote.sent_at_once() && oldest.steps++ < kStepsUnseen) return false;
+  if (crowded_ && oldest.steps++ < kStepsUnseen && oldest.remote.sent_at_once()) return false;
   const auto waits = [](const auto& operation) { return operation->remote.waits_for_network(); };
   return std::ranges::any_of(queue_ | std::views::take(kAhead), waits);
 }

@@ -126,7 +126,7 @@ void RemoteExchange::abandon() noexcept {
 }
 
 bool RemoteExchange::let_go() noexcept try {
-  network_.advance();
+  if (!moving_.empty() || !parted_.empty()) network_.advance();
   for (auto* const ranks : {&moving_, &parted_}) {
     for (; !ranks->empty(); ranks->pop_back()) {
       if (!all_done(pair(ranks->back()))) return false;
