@@ -309,7 +309,7 @@ class Belongings:
     def now() -> Belongings:
         gc.collect()
         temporary = os.environ.get("A2A_FAULTS_TMP")  # all of it is ours; in shared memory others come and go
-        files = {str(path) for path in Path("/dev/shm").glob("*a2a*")}
+        files = {str(path) for path in Path("/dev/shm").glob("*a2a*")} | _files_of_mpi()
         files |= {str(path) for path in Path(temporary).rglob("*")} if temporary else set()
         return Belongings(frozenset(files), frozenset(_descriptors()), frozenset(_children()))
 
@@ -329,6 +329,12 @@ class Belongings:
             "descriptors": len(self.descriptors - before.descriptors),
             "processes": len(self.processes - before.processes),
         }
+
+
+def _files_of_mpi() -> set[str]:
+    from .launched import files_in_shared_memory
+
+    return files_in_shared_memory()
 
 
 def _children() -> set[int]:

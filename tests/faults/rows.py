@@ -23,6 +23,7 @@ FAMILIES = (
     "joining",
     "threads",
     "network",
+    "mpi",
     "views",
     "soak",
 )
@@ -121,7 +122,7 @@ def run_row(row: Row, n: int, seed: int, strict: bool, seconds: float) -> Result
             reports = Report("crash", text=f"the harness failed: {error!r}")
         for report in reports if isinstance(reports, list) else [reports]:
             _count(result, report, trial, delays)
-        left = _left_since(before)
+        left = left_since(before)
         if any(left.values()):
             result.failures.append({"seed": trial, "outcome": "leftovers", "text": str(left)})
             result.left = {kind: result.left[kind] + count for kind, count in left.items()}
@@ -136,7 +137,7 @@ def run_row(row: Row, n: int, seed: int, strict: bool, seconds: float) -> Result
     return result
 
 
-def _left_since(before: Belongings, grace_seconds: float = 1.0) -> dict[str, int]:
+def left_since(before: Belongings, grace_seconds: float = 1.0) -> dict[str, int]:
     """Whoever is just leaving, like the helper processes of multiprocessing, has a moment to do so."""
     deadline = time.monotonic() + grace_seconds
     while (now := Belongings.now()).has_more_than(before) and time.monotonic() < deadline:

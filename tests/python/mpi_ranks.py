@@ -213,6 +213,44 @@ def killed(timeout: str = "30") -> None:
     leave_together()
 
 
+def ends(how: str, who: str, others: str) -> None:
+    """That rank ends in one way or another, while the others send it what it will never receive; they catch their
+    errors or do not."""
+    comm = a2a.init(timeout=20)
+    send, recv = np.zeros((comm.size, 10_000)), np.zeros((comm.size, 10_000))
+    comm.alltoall(send, recv)
+    if comm.rank == int(who) % comm.size:
+        if how == "raises":
+            raise KeyError("a mistake")
+        if how in ("kill", "term"):
+            os.kill(os.getpid(), signal.SIGKILL if how == "kill" else signal.SIGTERM)
+        if how == "_exit":
+            os._exit(4)
+        sys.exit(3 if how == "exits" else 0)
+    try:
+        comm.alltoall(send, recv)  # what was agreed on, and so at once
+    except a2a.Error:
+        if others == "raise":
+            raise
+
+
+def is_struck(who: str, milliseconds: str, seed: str) -> None:
+    """Exchanges of any sizes, every byte of which is looked at, until that rank is killed at a moment of its own."""
+    comm = a2a.init(timeout=20)
+    random = np.random.default_rng(int(seed))
+    exchange(comm, 10)
+    say("ready")
+    if comm.rank == int(who):
+        threading.Timer(int(milliseconds) / 1000, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    try:
+        while True:
+            exchange(comm, int(random.choice([1, 100, 3000, 20_000, 100_000])))
+    except AssertionError:
+        say("wrong bytes on rank", comm.rank)
+    except a2a.PeerLostError:
+        say("lost")
+
+
 def killed_with_the_job() -> None:
     """The last rank is killed, and the others would live on for a minute."""
     comm = a2a.init(timeout=30)

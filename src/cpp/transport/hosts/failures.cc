@@ -89,6 +89,8 @@ void HostsTransport::expire(const Operation& operation) {
 void HostsTransport::break_with(const Error& error, bool tell_others) {
   if (broken_) return;
   broken_.emplace(error);
+  died_ |= local_->has_dead_peer();
+  network_->broke(error.code(), died_);
   local_->break_with(error);
   if (relay_ != nullptr) relay_->fail(error);
   if (tell_others) tell_why();
@@ -110,8 +112,8 @@ void HostsTransport::end_loans() {
 }
 
 void HostsTransport::tell_why() {
-  const auto code = static_cast<uint32_t>(broken_->code());
-  std::string text(reinterpret_cast<const char*>(&code), sizeof(code));
+  const Reason why{static_cast<uint32_t>(broken_->code()), died_ ? 1U : 0U};
+  std::string text(reinterpret_cast<const char*>(&why), sizeof(why));
   text += broken_->what();
   try {
     tell_remote({channel_, Kind::aborted, rank_, 0}, text);

@@ -316,12 +316,14 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
       }
       return;
     case Kind::aborted: {
-      uint32_t code = 0;
-      if (text.size() < sizeof(code)) throw no_sense();
-      std::memcpy(&code, text.data(), sizeof(code));
-      const bool known = code >= static_cast<uint32_t>(Code::peer_lost) && code <= static_cast<uint32_t>(Code::backend);
-      return break_with(Error(known ? static_cast<Code>(code) : Code::aborted, std::string(text.substr(sizeof(code)))),
-                        false);
+      Reason why;
+      if (text.size() < sizeof(why)) throw no_sense();
+      std::memcpy(&why, text.data(), sizeof(why));
+      died_ |= why.died != 0;
+      const bool known =
+          why.code >= static_cast<uint32_t>(Code::peer_lost) && why.code <= static_cast<uint32_t>(Code::backend);
+      return break_with(
+          Error(known ? static_cast<Code>(why.code) : Code::aborted, std::string(text.substr(sizeof(why)))), false);
     }
     case Kind::left:
       last_[static_cast<size_t>(prefix.source)].left_after = prefix.number;

@@ -144,6 +144,7 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   unsigned unheard_ = 0;               // steps without a look for messages that may come instead of bytes
   unsigned patience_ = kLeastUnheard;  // after so many there is one
   std::optional<Error> broken_;
+  bool died_ = false;  // a process, as far as this rank knew when it broke
   bool left_ = false;
 };
 

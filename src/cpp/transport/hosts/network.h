@@ -60,6 +60,8 @@ class Network {
   // way.
   virtual void enter(User*) {}
   virtual void leave(User*) noexcept {}
+  // What broke a user, and whether it knows of a process that died: that one will not come to the network's end.
+  virtual void broke(Code, bool) noexcept {}
 
   virtual Endpoint self() const = 0;
   virtual int size() const = 0;

@@ -23,7 +23,7 @@ enum class Kind : uint32_t {
   silence,   // the answer to a bundle that nobody waits for: this host tells that one nothing
   verdict,   // of an operation that is compared: the disagreement this rank has found, or nothing
   passed,    // this rank runs the operation on a device, uncompared
-  aborted,   // code and reason
+  aborted,   // Reason, and words
   left,      // `number`: the last operation this rank has started
 };
 
@@ -33,6 +33,12 @@ struct Prefix {
   Kind kind = Kind::text;
   Rank source = 0;
   uint64_t number = 0;
+};
+
+// Why a rank gave up.
+struct Reason {
+  uint32_t code = 0;
+  uint32_t died = 0;  // 1: it knows of a process that is dead
 };
 
 // How the bytes of a pair travel: Head::kind between hosts.

@@ -12,7 +12,7 @@ struct MpichAbi {
   using Datatype = int;
   using Errhandler = int;
 
-  static constexpr int kAnySource = -2;
+  static constexpr int kAnySource = -2, kAnyTag = -1;
   static constexpr int kThreadSerialized = 2, kThreadMultiple = 3;
   static constexpr int kTagUb = 0x64400001;
   static constexpr int kIdent = 0;

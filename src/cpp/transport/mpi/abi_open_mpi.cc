@@ -5,7 +5,7 @@ namespace a2a::mpi {
 namespace {
 
 struct OpenMpiAbi : PointerHandles {
-  static constexpr int kAnySource = -1;
+  static constexpr int kAnySource = -1, kAnyTag = -1;
   static constexpr int kThreadSerialized = 2, kThreadMultiple = 3;
   static constexpr int kTagUb = 0;
   static constexpr int kIdent = 0;

@@ -6,7 +6,7 @@ namespace a2a::mpi {
 namespace {
 
 struct StandardAbi : PointerHandles {
-  static constexpr int kAnySource = -1;
+  static constexpr int kAnySource = -1, kAnyTag = -2;
   static constexpr int kThreadSerialized = 2048, kThreadMultiple = 4096;
   static constexpr int kTagUb = 501;
   static constexpr int kIdent = 201;

@@ -87,11 +87,11 @@ class BoundLibrary final : public Library {
     return pack(request);
   }
 
-  std::optional<Arrival> probe(int tag) override {
+  std::optional<Arrival> probe(std::optional<int> tag) override {
     int found = 0;
     Arrived message{};
     Status status;
-    check(improbe_(Abi::kAnySource, tag, comm_, &found, &message, status.words), "MPI_Improbe");
+    check(improbe_(Abi::kAnySource, tag.value_or(Abi::kAnyTag), comm_, &found, &message, status.words), "MPI_Improbe");
     if (found == 0) return std::nullopt;
     Arrival arrival;
     arrival.message = pack(message);
@@ -157,6 +157,18 @@ class BoundLibrary final : public Library {
     std::ranges::replace(watchers_, const_cast<Watcher*>(watcher), nullptr);
   }
 
+  void tell_watchers_to_expect_nothing() noexcept override {
+    for (Watcher* watcher : watchers_) {
+      if (watcher != nullptr) watcher->expect_nothing();
+    }
+  }
+
+  Handle start_barrier() override {
+    Request request{};
+    check(ibarrier_(comm_, &request), "MPI_Ibarrier");
+    return pack(request);
+  }
+
   // MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else.
   void call_at_finalise(void (*callback)()) override {
     int key = 0;
@@ -170,9 +182,9 @@ class BoundLibrary final : public Library {
     return finalised != 0;
   }
 
-  void finalise() override {
-    if (ours_ && !finalised()) check(finalize_(), "MPI_Finalize");
-  }
+  bool ours() override { return ours_ && !finalised(); }
+  void finalise() override { check(finalize_(), "MPI_Finalize"); }
+  void abort(int status) noexcept override { abort_(Abi::world(library_), status); }
 
  private:
   // Larger than any ABI's, and aligned for all.
@@ -287,6 +299,7 @@ class BoundLibrary final : public Library {
     library_.require("MPI_Initialized", &initialized_);
     library_.require("MPI_Finalized", &finalized_);
     library_.require("MPI_Finalize", &finalize_);
+    library_.require("MPI_Abort", &abort_);
     library_.require("MPI_Query_thread", &query_thread_);
     library_.require("MPI_Error_string", &error_string_);
     library_.require("MPI_Comm_idup", &comm_idup_);
@@ -310,6 +323,7 @@ class BoundLibrary final : public Library {
     library_.require("MPI_Test", &test_);
     library_.require("MPI_Testsome", &testsome_);
     library_.require("MPI_Cancel", &cancel_);
+    library_.require("MPI_Ibarrier", &ibarrier_);
   }
 
   void initialise(bool given) {
@@ -347,6 +361,7 @@ class BoundLibrary final : public Library {
   int (*initialized_)(int*) = nullptr;
   int (*finalized_)(int*) = nullptr;
   int (*finalize_)() = nullptr;
+  int (*abort_)(Comm, int) = nullptr;
   int (*query_thread_)(int*) = nullptr;
   int (*error_string_)(int, char*, int*) = nullptr;
   int (*comm_idup_)(Comm, Comm*, Request*) = nullptr;
@@ -370,6 +385,7 @@ class BoundLibrary final : public Library {
   int (*test_)(Request*, int*, void*) = nullptr;
   int (*testsome_)(int, Request*, int*, int*, void*) = nullptr;
   int (*cancel_)(Request*) = nullptr;
+  int (*ibarrier_)(Comm, Request*) = nullptr;
 };
 
 }  // namespace a2a::mpi

@@ -29,6 +29,8 @@ class Watcher {
  public:
   virtual ~Watcher() = default;
   virtual void completed(const Error* error) = 0;
+  // The network ends: what it still waits to receive will not come.
+  virtual void expect_nothing() noexcept {}
 };
 
 // One communicator of the program, and its duplicate. Calls come one at a time. All throw Error(backend) with MPI's own
@@ -51,8 +53,8 @@ class Library {
 
   virtual Handle start_send(const void* data, size_t bytes, int to, int tag) = 0;
   virtual Handle start_receive(void* data, size_t bytes, int from, int tag) = 0;
-  // The next message with that tag from anybody.
-  virtual std::optional<Arrival> probe(int tag) = 0;
+  // The next message from anybody, with that tag or with any.
+  virtual std::optional<Arrival> probe(std::optional<int> tag) = 0;
   virtual Handle start_receive(void* data, const Arrival& arrival) = 0;
   // Whether the request is complete, which ends it.
   virtual bool test(Handle* request) = 0;
@@ -66,13 +68,21 @@ class Library {
   virtual void cancel(const Watcher* watcher) = 0;
   // The watcher's requests go on, and nobody is told.
   virtual void unwatch(const Watcher* watcher) noexcept = 0;
+  virtual void tell_watchers_to_expect_nothing() noexcept = 0;
+
+  // Is complete when all processes have called it.
+  virtual Handle start_barrier() = 0;
 
   // Has this called at the beginning of MPI_Finalize, whoever calls that. MPI can be used in it.
   virtual void call_at_finalise(void (*callback)()) = 0;
   // Whether MPI_Finalize is over.
   virtual bool finalised() = 0;
-  // Finalises MPI if it was initialised here and nobody has. Waits for all other processes.
+  // Whether it was initialised here, and nobody has finalised it.
+  virtual bool ours() = 0;
+  // Waits for all other processes.
   virtual void finalise() = 0;
+  // Ends all processes of the job, which ends with that status.
+  virtual void abort(int status) noexcept = 0;
 
   // See describe().
   const std::string& name() const { return name_; }

@@ -1,17 +1,7 @@
 #include "transport/mpi/mpi_network.h"
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <thread>
-
-#include "a2a/bootstrap.h"
-#include "a2a/work.h"
-#include "transport/hosts/network_bootstrap.h"
 
 namespace a2a::mpi {
 namespace {
@@ -150,124 +140,44 @@ bool MpiNetwork::fresh(Endpoint to, uint32_t tag) const {
 
 // ---- the end -------------------------------------------------------------------------------------------------------
 
-// What was sent last may still be on its way: closing a communicator ends with a message. After a failure MPI could
-// wait for ever for a process that is gone.
-void MpiNetwork::drain() {
-  constexpr auto kPatience = std::chrono::seconds(5);
-  const auto deadline = Deadline::at(Deadline::Clock::now() + kPatience);
-  while (!posted_.empty() && !deadline.passed()) {
-    move_messages();
-    std::this_thread::yield();
-  }
+void MpiNetwork::broke(Code code, bool died) noexcept {
+  if (died) died_ = true;
+  if (code == Code::timeout || code == Code::backend) late_ = true;
 }
 
-bool MpiNetwork::quiet() {
-  const std::lock_guard lock(mutex_);
-  if (ended_ || !library_->duplicated()) return false;
-  drain();
-  return posted_.empty() && arriving_.empty() && library_->watched() == 0;
+void MpiNetwork::tell_users() noexcept {
+  const std::lock_guard lock(users_mutex_);
+  for (User* user : users_) user->network_ends(finalised_by_program());
 }
 
-void MpiNetwork::end() noexcept {
-  {
-    const std::lock_guard lock(users_mutex_);
-    for (User* user : users_) user->network_ends(finalised_by_program());
-  }
+// A rank that failed leaves sends behind that nobody would receive any more. So each process takes whatever still
+// comes, until all have come to their end, and what all have sent is complete.
+bool MpiNetwork::wind_up() {
   const std::lock_guard lock(mutex_);
-  try {
-    drain();
-  } catch (const Error&) {  // MPI_Finalize has its own words for it
+  if (ended_) return true;
+  if (!library_->duplicated()) return false;
+  library_->tell_watchers_to_expect_nothing();
+  throw_away_arrivals();
+  look_after_posted();
+  library_->look();
+  if (!last_barrier_) {
+    if (!posted_.empty() || library_->watched() != 0) return false;
+    last_barrier_ = library_->start_barrier();
   }
+  return ended_ = library_->test(&*last_barrier_) && arriving_.empty();
+}
+
+void MpiNetwork::throw_away_arrivals() {
+  while (const auto arrival = library_->probe(std::nullopt)) {
+    arriving_.push_back({std::string(static_cast<size_t>(arrival->bytes), '\0'), 0, arrival->source});
+    arriving_.back().request = library_->start_receive(arriving_.back().bytes.data(), *arrival);
+  }
+  std::erase_if(arriving_, [this](Flight& message) { return library_->test(&message.request); });
+}
+
+void MpiNetwork::give_up() noexcept {
+  const std::lock_guard lock(mutex_);
   ended_ = true;
 }
 
-// ---- networks of this process --------------------------------------------------------------------------------------
-
-namespace {
-
-// Networks of this process, one for each group of processes. A communicator is none: its handle may come to mean
-// another one. All processes of a group make its network together, so they all have it, or none does. Never destroyed:
-// MPI may be used until the very end, and processes let go of a network at different times.
-struct Networks {
-  std::mutex mutex;
-  std::vector<std::shared_ptr<MpiNetwork>> all;
-  pid_t owner = 0;
-};
-
-Networks& networks() {
-  static auto& one = *new Networks;
-  return one;
-}
-
-void end_all() {
-  Networks& here = networks();
-  if (here.owner != ::getpid()) return;  // a forked child
-  const std::lock_guard lock(here.mutex);
-  for (const auto& network : here.all) network->end();
-}
-
-void finalise_all() {
-  Networks& here = networks();
-  if (here.owner != ::getpid()) return;  // a forked child
-  try {
-    if (!std::ranges::all_of(here.all, [](const auto& network) { return network->quiet(); })) return;
-    for (const auto& network : here.all) network->finalise();
-  } catch (const Error&) {  // nobody is left to tell
-  }
-}
-
-// The network of the communicator's processes, which need not be connected yet.
-std::shared_ptr<MpiNetwork> begin(std::optional<int> fortran_handle) {
-  Networks& here = networks();
-  const std::lock_guard lock(here.mutex);
-  if (here.owner != 0 && here.owner != ::getpid()) {
-    throw Error(Code::aborted, "MPI was initialised before fork(): it belongs to the parent process");
-  }
-  auto library = open_library(fortran_handle);
-  for (const auto& network : here.all) {
-    if (network->connects_processes_of(*library)) return network;
-  }
-  library->start_duplicate();
-  if (here.owner == 0) {
-    library->call_at_finalise(end_all);
-    std::atexit(finalise_all);
-  }
-  here.owner = ::getpid();
-  return here.all.emplace_back(std::make_shared<MpiNetwork>(std::move(library)));
-}
-
-void forget(const std::shared_ptr<MpiNetwork>& network) {
-  Networks& here = networks();
-  const std::lock_guard lock(here.mutex);
-  std::erase(here.all, network);
-}
-
-// A wait that is given up changes nothing: whoever calls next for these processes goes on with it. That is what keeps
-// the processes together, since those that come late find the others' part done.
-std::shared_ptr<MpiNetwork> connect(std::optional<int> fortran_handle, Deadline deadline) {
-  auto network = begin(fortran_handle);
-  try {
-    while (!network->connected()) {
-      SignalWatch::look();
-      if (deadline.passed()) {
-        throw Error(Code::timeout, "rank " + std::to_string(network->self()) + " of " +
-                                       std::to_string(network->size()) + " timed out in MPI_Comm_idup, " +
-                                       "to which not all have come; the next call for these processes goes on with it");
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
-  } catch (const Error& error) {
-    if (error.code() == Code::backend) forget(network);
-    throw;
-  }
-  return network;
-}
-
-}  // namespace
 }  // namespace a2a::mpi
-
-std::shared_ptr<a2a::Bootstrap> a2a::mpi_bootstrap(std::optional<int> fortran_handle, const std::string& name,
-                                                   Deadline deadline) {
-  const auto network = mpi::connect(fortran_handle, deadline);
-  return std::make_shared<hosts::NetworkBootstrap>(network, network->next_meeting(name));
-}

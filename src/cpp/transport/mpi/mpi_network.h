@@ -40,6 +40,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   void enter(User* user) override;
   void leave(User* user) noexcept override;
+  void broke(Code code, bool died) noexcept override;
 
   void post(Endpoint to, std::string bytes) override;
   std::optional<Message> take(uint64_t channel) override;
@@ -55,11 +56,15 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   uint64_t sent() const override;
 
-  // At the end of the process: whether nothing is left to be done, so that MPI can be finalised.
-  bool quiet();
-  // At the beginning of MPI_Finalize.
-  void end() noexcept;
-  void finalise() { library_->finalise(); }
+  // The end, of MPI or of the process. Users have a last word first. Then nothing may be left under way between the
+  // processes, or MPI_Finalize would wait for it: wind_up() does a part of that, and says whether all is done. For late
+  // ones it waits in vain. Afterwards, and after give_up(), MPI is not called any more.
+  void tell_users() noexcept;
+  bool wind_up();
+  void give_up() noexcept;
+  bool has_died() const { return died_; }
+  bool may_be_stuck() const { return late_; }
+  Library& library() { return *library_; }
 
  private:
   friend class Pieces;
@@ -80,13 +85,15 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   void receive_messages();
   void deliver(Message message);
   void look_after_posted();
-  void drain();
+  void throw_away_arrivals();
 
   std::mutex users_mutex_;  // before mutex_
   std::vector<User*> users_;
   mutable std::mutex mutex_;  // guards what follows
   std::unique_ptr<Library> library_;
   bool ended_ = false;  // nothing of MPI may be called any more
+  std::optional<Handle> last_barrier_;
+  std::atomic<bool> died_ = false, late_ = false;  // a process, as far as users know
   const uint32_t largest_tag_;
   std::vector<std::atomic<uint32_t>> tags_;  // the last one used towards each process; fresh() reads it unlocked
   std::list<Flight> posted_, arriving_;

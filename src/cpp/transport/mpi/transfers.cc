@@ -140,6 +140,10 @@ class Sending final : public Pieces {
     });
   }
 
+  void expect_nothing() noexcept override {
+    if (waits_) cancel();
+  }
+
   bool waits_ = false;
 };
 
@@ -178,6 +182,8 @@ class Receiving final : public Pieces {
   }
 
  private:
+  void expect_nothing() noexcept override { cancel(); }
+
   void tell_sender() {
     const auto told = network_->needlessly_.find({peer_, tag_});
     if (told == network_->needlessly_.end()) return network_->start_post(peer_, {}, ready_tag(tag_));

@@ -357,6 +357,10 @@ std::optional<Error> ShmTransport::find_lost(uint64_t needed) {
 
 bool ShmTransport::peer_died() {
   std::lock_guard lock(membership_.progress().mutex());
+  return has_dead_peer();
+}
+
+bool ShmTransport::has_dead_peer() {
   for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == membership_.rank() || left_of(membership_.peer(peer).block.words()) != Left::no) continue;
     if (membership_.peer(peer).host->gone()) return true;

@@ -59,6 +59,8 @@ class ShmTransport final : public HostTransport, private Active {
   // Also when this rank waits for nobody here, with the mutex held: why another rank has given up, and the error for
   // one that died or left without having come to operation `needed`.
   std::optional<Error> given_up();
+  // peer_died(), with the mutex held.
+  bool has_dead_peer();
   std::optional<Error> find_lost(uint64_t needed);
   bool is_broken() const { return broken_.has_value(); }
 
