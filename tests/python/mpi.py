@@ -49,7 +49,7 @@ def files_in_shared_memory() -> set[str]:
             with contextlib.suppress(OSError):  # it has ended
                 text = mappings.read_text()
                 found = {path for path in found if path not in text}
-    return found
+    return {path for path in found if Path(path).exists()}  # others come and go
 
 
 # MPICH's, Open MPI's and Intel MPI's.

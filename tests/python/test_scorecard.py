@@ -102,3 +102,11 @@ def test_guard() -> None:
         "[('descriptors', 1), ('files', 1), ('processes', 2)]",
         "[('descriptors', 0), ('files', 0), ('processes', 0)]",
     ]
+
+
+@pytest.mark.parametrize("transport", ["shm", "threads", "tcp", "mpi"])
+def test_chaos(transport: str) -> None:
+    """A few seconds of what runs for minutes at night."""
+    command = [sys.executable, "-m", "tests.faults.chaos", "--minutes", "0.08", "--transport", transport]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0 and transport in done.stdout, f"{done.stdout}\n{done.stderr}"

@@ -1,12 +1,15 @@
 #include "transport/mpi/mpi_network.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace a2a::mpi {
 namespace {
 
-constexpr int kMessageTag = 0;  // for the others see transfers.cc, two for each of next_tag()'s
+constexpr uint64_t kObituary = ~uint64_t{0};  // the channel of the news that a process is dead
+constexpr int kMessageTag = 0;                // for the others see transfers.cc, two for each of next_tag()'s
 
 }  // namespace
 
@@ -156,6 +159,7 @@ bool MpiNetwork::wind_up() {
   const std::lock_guard lock(mutex_);
   if (ended_) return true;
   if (!library_->duplicated()) return false;
+  if (arrived_.contains(kObituary)) died_ = true;
   library_->tell_watchers_to_expect_nothing();
   throw_away_arrivals();
   look_after_posted();
@@ -172,7 +176,28 @@ void MpiNetwork::throw_away_arrivals() {
     arriving_.push_back({std::string(static_cast<size_t>(arrival->bytes), '\0'), 0, arrival->source});
     arriving_.back().request = library_->start_receive(arriving_.back().bytes.data(), *arrival);
   }
-  std::erase_if(arriving_, [this](Flight& message) { return library_->test(&message.request); });
+  std::erase_if(arriving_, [this](Flight& message) {
+    if (!library_->test(&message.request)) return false;
+    died_ = died_ || (message.bytes.size() == sizeof(kObituary) &&
+                      std::memcmp(message.bytes.data(), &kObituary, sizeof(kObituary)) == 0);
+    return true;
+  });
+}
+
+// Who heard of it from a rank of his own host does not know that the process is dead, and would wait for it.
+void MpiNetwork::tell_of_death() noexcept {
+  constexpr auto kPatience = std::chrono::milliseconds(100);
+  const auto deadline = Deadline::at(Deadline::Clock::now() + kPatience);
+  const std::lock_guard lock(mutex_);
+  try {
+    if (ended_ || !library_->duplicated()) return;
+    for (Endpoint peer = 0; peer < size(); ++peer) {
+      if (peer == self()) continue;
+      start_post(peer, std::string(reinterpret_cast<const char*>(&kObituary), sizeof(kObituary)), kMessageTag);
+    }
+    for (; !posted_.empty() && !deadline.passed(); std::this_thread::yield()) look_after_posted();
+  } catch (const Error&) {  // they find out otherwise
+  }
 }
 
 void MpiNetwork::give_up() noexcept {

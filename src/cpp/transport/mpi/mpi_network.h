@@ -61,6 +61,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   // ones it waits in vain. Afterwards, and after give_up(), MPI is not called any more.
   void tell_users() noexcept;
   bool wind_up();
+  void tell_of_death() noexcept;
   void give_up() noexcept;
   bool has_died() const { return died_; }
   bool may_be_stuck() const { return late_; }

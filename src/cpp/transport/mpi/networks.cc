@@ -78,7 +78,10 @@ bool wind_up_here() noexcept {
     done = wind_up(all);
   } catch (const std::exception&) {  // MPI_Finalize has its own words for it, and nobody is left to tell
   }
-  for (const auto& network : all) network->give_up();
+  for (const auto& network : all) {
+    if (any_died(all)) network->tell_of_death();
+    network->give_up();
+  }
   return done;
 }
 
