@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._core import Error, InvalidArgumentError, PeerLostError, connect
+from ._descriptors import above_standard
 from ._spawn import Outcome, call_rank, first_failure, job_name, unfinished
 
 # How long to wait for the rank that caused it after ranks noticed that another one failed.
@@ -39,8 +40,8 @@ class _Process:
 
     def __init__(self, rank: int, size: int, job: str, call: int) -> None:
         self.rank = rank
-        self.board = os.memfd_create("a2a-result", os.MFD_CLOEXEC)
-        self.news, writer = os.pipe()
+        self.board = above_standard(os.memfd_create("a2a-result", os.MFD_CLOEXEC))
+        self.news, writer = map(above_standard, os.pipe())
         facts = (rank, size, job, os.getpid(), call, self.board, writer)
         program = f"import sys; sys.path[:] = {sys.path!r}; from a2a._processes import rank_main; rank_main{facts!r}"
         env = os.environ | {
@@ -180,7 +181,7 @@ def _pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> int:
             f"spawn: the function or its arguments cannot be pickled ({error}); use a function of a module, "
             "or threads=True"
         ) from error
-    board = os.memfd_create("a2a-call", os.MFD_CLOEXEC)
+    board = above_standard(os.memfd_create("a2a-call", os.MFD_CLOEXEC))
     with open(board, "wb", closefd=False) as file:
         pickle.dump(preparation, file)
         file.write(call)
@@ -211,7 +212,8 @@ def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int
         os._exit(1)
     for descriptor in (call, board, news):
         os.set_inheritable(descriptor, False)
-    faulthandler.enable()
+    if sys.stderr is not None:
+        faulthandler.enable()
     with open(board, "r+b", buffering=0, closefd=False) as stack:
         faulthandler.register(signal.SIGUSR2, file=stack, all_threads=True)
         try:

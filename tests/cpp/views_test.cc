@@ -201,7 +201,8 @@ TEST("whatever a peer says of its tensor, a view lies in its segment or is refus
   vicinity->neighbours = {nullptr, std::make_shared<shm::Neighbour>()};
   shm::Neighbour& peer = *vicinity->neighbours[1];
   shm::SeatWords seat{};
-  peer.base = peers.base(), peer.bytes = peers.bytes(), peer.seat = &seat, peer.bell = &host.bell(0);
+  CHECK(peers.mapping().reach(peers.bytes()));
+  peer.base = peers.base(), peer.bytes = peer.open = peers.bytes(), peer.seat = &seat, peer.bell = &host.bell(0);
   const auto mine = tensor_of(0, 4, 0);
   shm::Loan loan(host, vicinity, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
   const uint64_t end = peers.bytes();

@@ -54,9 +54,9 @@ class HostilePeer {
     neighbour_->pid = ::getpid();
     neighbour_->base = segment_.begin();
     neighbour_->outputs = segment_.begin();
-    neighbour_->bytes = kSegment;
+    neighbour_->bytes = neighbour_->open = kSegment;
     neighbour_->common = common_.begin();
-    neighbour_->common_bytes = common_.bytes();
+    neighbour_->common_bytes = neighbour_->common_open = common_.bytes();
     neighbour_->seat = reinterpret_cast<const SeatWords*>(segment_.begin() + kSeat);
     neighbour_->bell = &bell_;
     ::setenv("A2A_SHM_PUT", "1", 1);

@@ -16,6 +16,7 @@ except ImportError:
     # away when it was uninstalled, and nothing but this command can tell.
     raise SystemExit(f"a2a: {ADVICE}") from None
 
+from .._descriptors import open_standard
 from . import bench, conformance, demo, explain, info, run
 
 __all__ = ["main"]
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in (run, demo, info, bench, conformance, explain):
         command.add_parser(commands)
     options = parser.parse_args(argv)
+    open_standard()
     try:
         code: int = options.function(options)
         if sys.stdout is not None:

@@ -5,31 +5,14 @@
 #include <unistd.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "a2a/descriptor.h"
 #include "a2a/types.h"
 
 namespace a2a {
 
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int fd() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
+using Socket = Descriptor;
 
 // Throws Error(backend) with what errno says.
 [[noreturn]] void socket_failure(const std::string& what);

@@ -45,7 +45,7 @@ enum class State : uint32_t {
 };
 
 struct Entry {
-  uint64_t number;  // of the operation, stored last; 0 while the entry is written
+  uint64_t number;  // of the operation; 0 for none
   uint64_t plan;
   uint64_t started, ended;  // times
   uint64_t unit_bytes;      // of one row or element

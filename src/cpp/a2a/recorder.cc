@@ -1,8 +1,8 @@
 #include "a2a/recorder.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "a2a/communicator.h"
 #include "a2a/hash.h"
@@ -66,28 +67,22 @@ void say_once(const std::string& folder, const std::string& problem) {
   });
 }
 
-struct File {
-  std::byte* base = nullptr;
-  size_t bytes = 0;
-};
-
 [[noreturn]] void fail(int error, const std::string& what) {
   throw std::system_error(error, std::generic_category(), what);
 }
 
-// All of its blocks are there: writing to a mapping of a full disk would be SIGBUS.
-File make_file(const std::string& path, size_t bytes) {
+size_t file_size_limit() {
   rlimit limit{};
-  ::getrlimit(RLIMIT_FSIZE, &limit);
-  if (limit.rlim_cur < bytes) fail(EFBIG, path);  // to try would raise SIGXFSZ
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) fail(errno, path);
-  errno = ::posix_fallocate(fd, 0, static_cast<off_t>(bytes));
-  void* base = MAP_FAILED;
-  if (errno == 0) base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  const int error = errno;
-  ::close(fd);
-  if (base != MAP_FAILED) return {static_cast<std::byte*>(base), bytes};
+  return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+// All of its blocks are there: a disk that is full later keeps nothing from being recorded.
+Descriptor make_file(const std::string& path, size_t bytes) {
+  if (file_size_limit() < bytes) fail(EFBIG, path);  // to try would raise SIGXFSZ
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.open()) fail(errno, path);
+  const int error = ::posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes));
+  if (error == 0) return file;
   ::unlink(path.c_str());
   fail(error, path);
 }
@@ -148,8 +143,8 @@ std::shared_ptr<Recorder> Recorder::open(Rank rank, int size, uint64_t group, st
   const std::filesystem::path path = std::filesystem::path(folder) / name, unfinished = path.string() + ".new";
   try {
     std::filesystem::create_directories(folder);
-    const File file = make_file(unfinished, record::kHeaderBytes + capacity * entry_bytes);
-    std::shared_ptr<Recorder> recorder(new Recorder(file.base, file.bytes));
+    const size_t bytes = record::kHeaderBytes + capacity * entry_bytes;
+    std::shared_ptr<Recorder> recorder(new Recorder(make_file(unfinished, bytes), bytes));
     recorder->write_header(rank, size, group, label, entry_bytes, capacity);
     std::filesystem::rename(unfinished, path);  // nobody finds a file without its header
     any_record.store(true, std::memory_order_relaxed);
@@ -173,13 +168,23 @@ void Recorder::write_header(Rank rank, int size, uint64_t group, std::string_vie
   header.started_at = process_start(header.pid);
   write_text(header.host, host_name());
   write_text(header.label, label);
+  write(&header, sizeof(header));
 }
 
-Recorder::~Recorder() { ::munmap(base_, bytes_); }
+void Recorder::write(const void* part, size_t bytes) noexcept {
+  // The program may have closed the descriptor, or set a limit beyond which writing raises SIGXFSZ; a forked child
+  // records nothing of its parent's.
+  struct stat status{};
+  if (file_.if_ours() < 0 || ::fstat(file_.fd(), &status) != 0) return;
+  if (file_size_limit() < bytes_ || ::getpid() != header().pid) return;
+  const auto* from = static_cast<const std::byte*>(part);
+  if (std::cmp_less(status.st_size, bytes_)) from = all_.get(), bytes = bytes_;
+  (void)!::pwrite(file_.fd(), from, bytes, from - all_.get());
+}
 
 Entry& Recorder::entry(uint64_t number) const {
   const size_t index = number % header().capacity;
-  return *reinterpret_cast<Entry*>(base_ + record::kHeaderBytes + index * header().entry_bytes);
+  return *reinterpret_cast<Entry*>(all_.get() + record::kHeaderBytes + index * header().entry_bytes);
 }
 
 bool Recorder::has(uint64_t number) const {
@@ -210,6 +215,7 @@ Recorder::Operation Recorder::begin(const std::shared_ptr<Recorder>& recorder, c
   write_text(entry.text, batch.refusal);
   entry.state = static_cast<uint32_t>(batch.refusal.empty() ? State::started : State::refused);
   std::atomic_ref(entry.number).store(signature.number, std::memory_order_release);
+  recorder->write(&entry, recorder->header().entry_bytes);
   return {recorder, signature.number};
 }
 
@@ -221,14 +227,16 @@ void Recorder::settle(uint64_t number, State state, const Error* error) {
     entry.error = static_cast<uint32_t>(error->code());
     write_text(entry.text, error->what());
   }
-  std::atomic_ref(entry.state).store(static_cast<uint32_t>(state), std::memory_order_release);
+  entry.state = static_cast<uint32_t>(state);
+  write(&entry, sizeof(entry));
 }
 
 void Recorder::end(record::Fate fate, std::string_view reason) noexcept {
   Header& header = this->header();
   if (header.fate != static_cast<uint32_t>(record::Fate::open)) return;
   write_text(header.reason, reason);
-  std::atomic_ref(header.fate).store(static_cast<uint32_t>(fate), std::memory_order_release);
+  header.fate = static_cast<uint32_t>(fate);
+  write(&header, sizeof(header));
 }
 
 void Recorder::Operation::finished() const { recorder_->settle(number_, State::finished, nullptr); }

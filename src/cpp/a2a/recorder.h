@@ -1,5 +1,6 @@
-// The record of a rank's last operations on one communicator, in a file that `a2a explain` reads. The file is mapped:
-// it tells of a rank that was killed, too, and can be read while the rank is stuck. Not public.
+// The record of a rank's last operations on one communicator, in a file that `a2a explain` reads. The kernel keeps what
+// was written: the file tells of a rank that was killed, too, and can be read while the rank is stuck. It is written
+// and not mapped, because whoever truncates a mapped file ends the program that has it. Not public.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "a2a/descriptor.h"
 #include "a2a/record.h"
 #include "a2a/schedule.h"
 #include "a2a/work.h"
@@ -49,7 +51,6 @@ class Recorder {
   // In the folder that A2A_DUMP names; nothing where it names none. Whatever prevents a record is said on standard
   // error, once: the program is worth more than its record. `group` is the same on all ranks, and no other group's.
   static std::shared_ptr<Recorder> open(Rank rank, int size, uint64_t group, std::string_view label);
-  ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
@@ -61,16 +62,19 @@ class Recorder {
   void end(record::Fate fate, std::string_view reason = "") noexcept;
 
  private:
-  Recorder(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) {}
+  Recorder(Descriptor file, size_t bytes) : file_(std::move(file)), all_(new std::byte[bytes]{}), bytes_(bytes) {}
 
   void write_header(Rank rank, int size, uint64_t group, std::string_view label, size_t entry_bytes, size_t capacity);
-  record::Header& header() const { return *reinterpret_cast<record::Header*>(base_); }
+  record::Header& header() const { return *reinterpret_cast<record::Header*>(all_.get()); }
   record::Entry& entry(uint64_t number) const;
   // The entry is of that operation still.
   bool has(uint64_t number) const;
   void settle(uint64_t number, record::State state, const Error* error);
+  // Writes this part of the record, or all of it where somebody has truncated the file.
+  void write(const void* part, size_t bytes) noexcept;
 
-  std::byte* base_;
+  Descriptor file_;
+  std::unique_ptr<std::byte[]> all_;  // what the file holds
   size_t bytes_;
 };
 

@@ -3,18 +3,24 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "a2a/types.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; older headers do not have it
+#endif
 
 namespace a2a::shm {
 namespace {
@@ -29,101 +35,49 @@ constexpr size_t kReturnToSystem = size_t{1} << 20;  // freed blocks from this s
 
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+// The most bytes that a file may have: beyond it ftruncate() would raise SIGXFSZ.
+size_t file_size_limit() {
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return limited ? limit.rlim_cur : SIZE_MAX;
+}
+
 // The most memory this process could ever share: what the machine has, or its control group allows.
 size_t memory_limit() {
   auto limit = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * kPage;
   std::ifstream file("/sys/fs/cgroup/memory.max");
   if (size_t allowed = 0; file >> allowed) limit = std::min(limit, allowed);
-  rlimit file_size{};
-  if (getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY) {
-    if (file_size.rlim_cur < kSmallestSegment) {  // beyond it ftruncate would raise SIGXFSZ
-      throw Error(Code::backend, "shared memory: the limit on file sizes (ulimit -f) is " +
-                                     std::to_string(file_size.rlim_cur) + " bytes; at least 16777216 are needed");
-    }
-    limit = std::min<size_t>(limit, file_size.rlim_cur);
-  }
-  return limit;
+  return std::min(limit, file_size_limit());
 }
 
 size_t wanted_segment() {
-  if (const char* text = std::getenv("A2A_SHM_SEGMENT")) {
-    char* end = nullptr;
-    const unsigned long long bytes = std::strtoull(text, &end, 10);
-    if (end == text || *end != '\0' || bytes < kSmallestSegment) {
-      throw Error(Code::invalid_argument,
-                  std::string("A2A_SHM_SEGMENT = '") + text + "' is not a number of bytes of at least 16777216");
-    }
-    return round_up(bytes, kPage);
+  const char* const text = std::getenv("A2A_SHM_SEGMENT");
+  const size_t most = file_size_limit();
+  if (most < kSmallestSegment) {
+    throw Error(Code::backend, "shared memory: the limit on file sizes (ulimit -f) is " + std::to_string(most) +
+                                   " bytes; at least 16777216 are needed");
   }
-  return std::max(memory_limit() / kPage * kPage, kSmallestSegment);
+  if (text == nullptr) return std::max(memory_limit() / kPage * kPage, kSmallestSegment);
+  constexpr size_t kMost = size_t{1} << 62;
+  const std::string_view digits(text);
+  size_t bytes = 0;
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), bytes);
+  if (error != std::errc() || end != digits.end() || bytes < kSmallestSegment || bytes > kMost) {
+    throw Error(Code::invalid_argument,
+                std::string("A2A_SHM_SEGMENT = '") + text + "' is not a number of bytes from 16777216 to 2^62");
+  }
+  if (bytes > most) {
+    throw Error(Code::invalid_argument, std::string("A2A_SHM_SEGMENT = ") + text +
+                                            " is more than the limit on file sizes (ulimit -f), " +
+                                            std::to_string(most) + " bytes");
+  }
+  return round_up(bytes, kPage);
 }
 
-// Gives the pages back to the system; they read as zero afterwards.
-void punch(int fd, size_t offset, size_t bytes) {
-  ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
-}
+// Gives the pages back to the system; they read as zero afterwards. Not where the program has locked its memory.
+bool give_back(std::byte* data, size_t bytes) noexcept { return ::madvise(data, bytes, MADV_REMOVE) == 0; }
 
 }  // namespace
-
-Fd& Fd::operator=(Fd&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-void Fd::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
-Mapping::Mapping(int fd, size_t bytes, bool writable) : bytes_(bytes) {
-  const int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* base = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (base == MAP_FAILED) fail("cannot map " + std::to_string(bytes) + " bytes (see ulimit -v)");
-  base_ = static_cast<std::byte*>(base);
-  ::madvise(base, bytes, MADV_DONTDUMP);  // a core file need not hold every peer's memory
-}
-
-Mapping::Mapping(Mapping&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-Mapping& Mapping::operator=(Mapping&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-Mapping Mapping::writable_twin() const {
-  Mapping twin;
-  // Of a shared mapping mremap() makes another one if it is told that the old one has no bytes.
-  void* base = ::mremap(base_, 0, bytes_, MREMAP_MAYMOVE);
-  if (base == MAP_FAILED) return twin;
-  twin.base_ = static_cast<std::byte*>(base);
-  twin.bytes_ = bytes_;
-  if (::mprotect(base, bytes_, PROT_READ | PROT_WRITE) != 0) return {};
-  return twin;
-}
-
-Mapping::~Mapping() {
-  if (base_ != nullptr) ::munmap(base_, bytes_);
-}
-
-Fd sealed_memfd(const char* name, size_t bytes) {
-  Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.get() < 0) fail("memfd_create");
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fail("cannot size " + std::to_string(bytes) + " bytes");
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("cannot seal");
-  return fd;
-}
-
-Mapping map_peer(int fd, size_t bytes, bool writable) {
-  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  struct stat status{};
-  if ((::fcntl(fd, F_GET_SEALS) & kSeals) != kSeals || ::fstat(fd, &status) != 0 ||
-      static_cast<size_t>(status.st_size) != bytes) {
-    throw Error(Code::backend, "shared memory: a peer offered a segment that is not sealed or not of the size it said");
-  }
-  return Mapping(fd, bytes, writable);
-}
 
 Arena::Arena(const char* name, size_t most, size_t reserved) {
   for (size_t bytes = std::min(wanted_segment(), most);; bytes = bytes / 2 / kPage * kPage) {
@@ -137,6 +91,15 @@ Arena::Arena(const char* name, size_t most, size_t reserved) {
     }
   }
   free_[reserved] = mapping_.bytes() - reserved;
+}
+
+int Arena::fd() const {
+  const int fd = fd_.if_ours();
+  if (fd < 0) {
+    throw Error(Code::backend, "shared memory: the program has closed file descriptor " + std::to_string(fd_.get()) +
+                                   ", which a2a had opened to show its memory to other ranks");
+  }
+  return fd;
 }
 
 size_t Arena::take(size_t bytes, size_t alignment) {
@@ -169,6 +132,23 @@ void Arena::give(size_t offset, size_t bytes) noexcept {
   }
 }
 
+void Arena::commit(size_t offset, size_t bytes) {
+  const size_t first = offset / kPage * kPage, room = round_up(offset + bytes, kPage) - first;
+  int error = mapping_.reach(first + room) ? 0 : errno;
+  while (error == 0 && ::madvise(base() + first, room, MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR) continue;
+    // Before Linux 5.14 only the file can be told.
+    error = errno == EINVAL ? ::posix_fallocate(fd(), static_cast<off_t>(first), static_cast<off_t>(room)) : errno;
+    if (error == EINTR)
+      error = 0;
+    else
+      break;
+  }
+  if (error == 0) return;
+  errno = error == EFAULT ? ENOMEM : error;  // EFAULT: an access would have been SIGBUS
+  fail("no memory for " + std::to_string(bytes) + " bytes");
+}
+
 std::byte* Arena::allocate(size_t bytes) {
   const size_t room = round_up(std::max<size_t>(bytes, 1), bytes >= kPage ? kPage : 64);
   if (room < bytes) throw Error(Code::backend, "shared memory: no room for " + std::to_string(bytes) + " bytes");
@@ -178,18 +158,15 @@ std::byte* Arena::allocate(size_t bytes) {
     offset = take(room, bytes >= kPage ? kPage : 64);
   }
   std::byte* data = base() + offset;
-  const bool large = room >= kReturnToSystem;
-  if (large) punch(fd(), offset, room);  // zeroes what smaller blocks left here
-  int error = 0;
-  do {
-    error = ::posix_fallocate(fd(), static_cast<off_t>(offset), static_cast<off_t>(room));
-  } while (error == EINTR);
-  if (error != 0) {
+  try {
+    // What smaller blocks left here goes.
+    const bool zeroed = room >= kReturnToSystem && mapping_.reach(offset + room) && give_back(data, room);
+    commit(offset, room);
+    if (!zeroed) std::memset(data, 0, room);
+  } catch (const Error&) {
     release(data);
-    errno = error;
-    fail("no memory for " + std::to_string(bytes) + " bytes");
+    throw;
   }
-  if (!large) std::memset(data, 0, room);
   return data;
 }
 
@@ -203,7 +180,7 @@ void Arena::release(std::byte* data) noexcept {
 void Arena::free_block(std::map<size_t, Allocation>::iterator block) noexcept {
   const size_t start = block->first, bytes = block->second.bytes;
   used_.erase(block);
-  if (bytes >= kReturnToSystem) punch(fd(), start, bytes);
+  if (bytes >= kReturnToSystem) give_back(base() + start, bytes);
   give(start, bytes);
 }
 

@@ -1,66 +1,22 @@
-// Shared memory of one process: a sealed memfd of its own, and an allocator over it.
+// Shared memory of one process: a sealed memfd of its own, and an allocator over it. The memory is managed through its
+// mapping: the descriptor only serves to show it to peers.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
+
+#include "transport/shm/mapping.h"
 
 namespace a2a::shm {
-
-// A file descriptor that closes itself.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.release()) {}
-  Fd& operator=(Fd&& other) noexcept;
-  ~Fd() { reset(); }
-  int get() const { return fd_; }
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-  void reset();
-
- private:
-  int fd_ = -1;
-};
-
-// A mapping that unmaps itself.
-class Mapping {
- public:
-  Mapping() = default;
-  // Throws Error(backend).
-  Mapping(int fd, size_t bytes, bool writable);
-  Mapping(Mapping&& other) noexcept;
-  Mapping& operator=(Mapping&& other) noexcept;
-  ~Mapping();
-  std::byte* base() const { return base_; }
-  size_t bytes() const { return bytes_; }
-
-  // The same memory at another address, writable whether this mapping is or not. Empty where there is no room for it.
-  Mapping writable_twin() const;
-
- private:
-  std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
-};
-
-// A memfd that can neither shrink nor grow any more, so that no peer can make another's access fail with SIGBUS.
-Fd sealed_memfd(const char* name, size_t bytes);
-
-// Maps a peer's memfd. Throws Error(backend) unless it is sealed and has exactly this size.
-Mapping map_peer(int fd, size_t bytes, bool writable);
 
 // A segment of this process. Sparse: as large as the machine's memory, or as it may become at most, but only allocated
 // parts exist. All of its memory is committed when it is allocated, so that running out is an error here and not a
 // signal later. Thread-safe.
 class Arena {
  public:
-  // The first `reserved` bytes, a multiple of the page, are never allocated and exist when they are used.
+  // The first `reserved` bytes, a multiple of the page, are never allocated, and exist once they were committed.
   explicit Arena(const char* name, size_t most = SIZE_MAX, size_t reserved = 0);
 
   // 64-byte aligned (page-aligned from a page on), zeroed. Throws Error(backend) when there is not enough memory.
@@ -72,7 +28,15 @@ class Arena {
   std::byte* pin(const std::byte* data, size_t bytes);
   void unpin(std::byte* block) noexcept;
 
-  int fd() const { return fd_.get(); }
+  // Makes these bytes exist. Throws Error(backend) when there is not enough memory.
+  void commit(size_t offset, size_t bytes);
+
+  // For the peers. Throws Error(backend) where the program has closed it.
+  int fd() const;
+  // In a forked child: what it writes to arrays that it has inherited reaches neither its parent nor peers.
+  void become_private() noexcept { mapping_.become_private(fd_.if_ours()); }
+
+  Mapping& mapping() { return mapping_; }
   std::byte* base() const { return mapping_.base(); }
   size_t bytes() const { return mapping_.bytes(); }
   uint64_t offset(const std::byte* data) const { return static_cast<uint64_t>(data - mapping_.base()); }

@@ -53,7 +53,7 @@ bool Exchange::is_put(Rank peer) const {
 
 void Exchange::begin_put(Membership& m, Rank peer) {
   Pair& p = pair(peer);
-  const Neighbour& host = *m.peer(peer).host;
+  Neighbour& host = *m.peer(peer).host;
   const auto kind = static_cast<Kind>(p.theirs.kind);
   if ((kind == Kind::none) != (p.in_left == 0) || (kind == Kind::pointer && !host.same_process))
     m.nonsense(peer, "kind");
@@ -62,7 +62,7 @@ void Exchange::begin_put(Membership& m, Rank peer) {
   const uint64_t where = invited_to(p.theirs.first);
   const auto mine = static_cast<Kind>(p.mine.kind);
   if ((p.theirs.first & kSeveral) != 0) {
-    if (where > host.bytes || host.bytes - where < sizeof(ListedRun)) m.nonsense(peer, "list of runs");
+    if (!host.reach(where, sizeof(ListedRun))) m.nonsense(peer, "list of runs");
     ListedRun count;
     std::memcpy(&count, host.base + where, sizeof count);
     find_runs(m, peer, mine, where + sizeof count, count.bytes, p.mine.sent);
@@ -70,7 +70,7 @@ void Exchange::begin_put(Membership& m, Rank peer) {
     find_runs(m, peer, mine, {where, p.mine.sent});
   }
   if (mine == Kind::shared) {
-    for (Run& run : p.listed) run.data = host.outputs + (run.data - host.base);
+    for (Run& run : p.listed) run.data = host.output(run.data, run.bytes);
   }
   p.out = Pair::Out::putting;
 }

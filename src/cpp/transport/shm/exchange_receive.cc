@@ -116,10 +116,10 @@ void Exchange::find_runs(Membership& m, Rank peer, Kind kind, const ListedRun& r
 
 void Exchange::find_runs(Membership& m, Rank peer, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
   Pair& p = pair(peer);
-  const Neighbour& host = *m.peer(peer).host;
+  Neighbour& host = *m.peer(peer).host;
   // No run is empty, so a list that is longer than the bytes is none; it could be as long as all memory.
-  if (count == 0 || count > bytes || list % alignof(ListedRun) != 0 || list > host.bytes ||
-      (host.bytes - list) / sizeof(ListedRun) < count) {
+  if (count == 0 || count > bytes || list % alignof(ListedRun) != 0 || count > host.bytes / sizeof(ListedRun) ||
+      !host.reach(list, count * sizeof(ListedRun))) {
     m.nonsense(peer, "list of runs");
   }
   uint64_t left = bytes;
@@ -136,9 +136,8 @@ void Exchange::find_runs(Membership& m, Rank peer, Kind kind, uint64_t list, siz
 }
 
 void Exchange::add_run(Membership& m, Rank peer, Kind kind, const ListedRun& run) {
-  const Neighbour& host = *m.peer(peer).host;
-  const bool inside = run.where <= host.bytes && host.bytes - run.where >= run.bytes;
-  if (run.bytes == 0 || (kind == Kind::shared && !inside)) m.nonsense(peer, "run");
+  Neighbour& host = *m.peer(peer).host;
+  if (run.bytes == 0 || (kind == Kind::shared && !host.reach(run.where, run.bytes))) m.nonsense(peer, "run");
   const auto* data = kind == Kind::shared ? host.base + run.where : reinterpret_cast<const std::byte*>(run.where);
   pair(peer).listed.push_back({peer, const_cast<std::byte*>(data), run.bytes});
 }
@@ -146,10 +145,8 @@ void Exchange::add_run(Membership& m, Rank peer, Kind kind, const ListedRun& run
 void Exchange::begin_taking(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   Peer& other = m.peer(peer);
-  const Neighbour& host = *other.host;
-  if (p.theirs.where > host.common_bytes || host.common_bytes - p.theirs.where < other.chunks.shape().share_bytes()) {
-    m.nonsense(peer, "share of the chunks");
-  }
+  Neighbour& host = *other.host;
+  if (!host.reach_common(p.theirs.where, other.chunks.shape().share_bytes())) m.nonsense(peer, "share of the chunks");
   other.chunks.find(host.common + p.theirs.where);
   if (p.theirs.count > kListed || !other.chunks.skip_to(p.theirs.first)) m.nonsense(peer, "count of chunks");
   p.in = Pair::In::streaming;

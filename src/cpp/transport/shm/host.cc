@@ -23,10 +23,12 @@ void in_parent() { making.unlock(); }
 
 }  // namespace
 
-void close_guarded_in_child() {
-  if (current != nullptr) {
-    for (const int fd : current->guarded_) ::close(fd);
-    current->guarded_.clear();
+void let_go_in_child() {
+  if (current != nullptr && !current->inherited()) {
+    current->arena_.become_private();
+    for (const auto& [fd, file] : current->guarded_) {
+      if (file.is(fd)) ::close(fd);
+    }
   }
   generation.fetch_add(1);
   making.unlock();
@@ -34,7 +36,7 @@ void close_guarded_in_child() {
 
 Host& Host::get() {
   std::lock_guard lock(making);
-  static const int registered = pthread_atfork(before_fork, in_parent, close_guarded_in_child);
+  static const int registered = pthread_atfork(before_fork, in_parent, let_go_in_child);
   if (registered != 0) throw Error(Code::backend, "pthread_atfork failed");
   if (current == nullptr || current->inherited()) current = new Host();
   return *current;
@@ -50,8 +52,7 @@ Host::Host()
       generation_(generation.load()) {
   for (uint32_t i = kBells; i > 0; --i) free_bells_.push_back(i - 1);
   if (::getrandom(&nonce_, sizeof(nonce_), 0) != sizeof(nonce_)) throw Error(Code::backend, "getrandom failed");
-  guarded_.push_back(arena_.fd());
-  guarded_.push_back(common_.fd());
+  for (const int fd : {arena_.fd(), common_.fd()}) guarded_.push_back({fd, FileIdentity(fd)});
 }
 
 bool Host::inherited() const { return generation_ != generation.load(std::memory_order_relaxed); }
@@ -69,6 +70,7 @@ uint32_t Host::take_bell() {
     throw Error(Code::backend, "more than " + std::to_string(kBells) + " ranks in one process");
   }
   const uint32_t index = free_bells_.back();
+  common_.commit(index * sizeof(BellWord), sizeof(BellWord));
   free_bells_.pop_back();
   return index;
 }
@@ -80,12 +82,12 @@ void Host::give_bell(uint32_t index) {
 
 void Host::guard(int fd) {
   std::lock_guard lock(making);
-  guarded_.push_back(fd);
+  guarded_.push_back({fd, FileIdentity(fd)});
 }
 
 void Host::unguard(int fd) {
   std::lock_guard lock(making);
-  std::erase(guarded_, fd);
+  std::erase_if(guarded_, [fd](const Guarded& guarded) { return guarded.fd == fd; });
 }
 
 }  // namespace a2a::shm

@@ -45,13 +45,14 @@ class Host {
   // Throws Error(aborted) then.
   void refuse_if_inherited() const;
 
-  // Descriptors that a forked child must close, so that it does not hold back the news of its parent's death.
+  // Descriptors that a forked child must close, so that it does not hold back the news of its parent's death. Those
+  // that the program has closed are its own business.
   void guard(int fd);
   void unguard(int fd);
 
  private:
   Host();
-  friend void close_guarded_in_child();
+  friend void let_go_in_child();
 
   Arena arena_, common_;
   Loans* const loans_;  // never deleted, like this
@@ -59,7 +60,11 @@ class Host {
   uint64_t generation_ = 0;
   std::mutex mutex_;
   std::vector<uint32_t> free_bells_;
-  std::vector<int> guarded_;
+  struct Guarded {
+    int fd;
+    FileIdentity file;
+  };
+  std::vector<Guarded> guarded_;
 };
 
 }  // namespace a2a::shm

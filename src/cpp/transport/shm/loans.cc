@@ -40,8 +40,8 @@ class Return final : public Active {
 };
 
 // What a peer says of its tensor, checked. Nothing when it cannot be.
-bool describe(const Neighbour& peer, const Card& card, size_t item_bytes, View* view) {
-  if (card.where > peer.bytes || peer.bytes - card.where < card.bytes) return false;
+bool describe(Neighbour& peer, const Card& card, size_t item_bytes, View* view) {
+  if (!peer.reach(card.where, card.bytes)) return false;
   const auto& slot = *reinterpret_cast<const Slot*>(peer.base + card.slot);
   const uint64_t dims = slot.dims;
   if (dims > kMaxDims) return false;
@@ -56,8 +56,8 @@ bool describe(const Neighbour& peer, const Card& card, size_t item_bytes, View* 
   return true;
 }
 
-bool slot_inside(const Neighbour& peer, const Card& card) {
-  return card.slot % alignof(Slot) == 0 && card.slot <= peer.bytes && peer.bytes - card.slot >= sizeof(Slot);
+bool slot_inside(Neighbour& peer, const Card& card) {
+  return card.slot % alignof(Slot) == 0 && peer.reach(card.slot, sizeof(Slot));
 }
 
 }  // namespace
@@ -104,7 +104,7 @@ View Loan::view(Rank rank) const {
     return view;
   }
   const Card& card = cards_[static_cast<size_t>(rank)];
-  const Neighbour& peer = *vicinity_->neighbours[static_cast<size_t>(rank)];
+  Neighbour& peer = *vicinity_->neighbours[static_cast<size_t>(rank)];
   if (!slot_inside(peer, card) || !describe(peer, card, item_bytes_, &view)) {
     throw Error(Code::backend, "shared memory: rank " + std::to_string(rank) + " described no possible tensor");
   }

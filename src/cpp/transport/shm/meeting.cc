@@ -221,8 +221,8 @@ class Guest {
     n.bytes = a.segment_bytes;
     n.common = common;
     n.common_bytes = a.common_bytes;
-    if (a.seat % alignof(SeatWords) != 0 || n.bytes < sizeof(SeatWords) || a.seat > n.bytes - sizeof(SeatWords) ||
-        a.common_bytes < kBellsBytes || a.bell >= kBells) {
+    if (a.seat % alignof(SeatWords) != 0 || !n.reach(a.seat, sizeof(SeatWords)) || !n.reach_common(0, kBellsBytes) ||
+        a.bell >= kBells) {
       throw Error(Code::backend, "shared memory: " + rank_name(peer) + " named a seat outside of its segment");
     }
     n.seat = reinterpret_cast<const SeatWords*>(segment + a.seat);

@@ -31,9 +31,11 @@ struct Neighbour {
   bool reads_us = false;            // it may use process_vm_readv on this rank
   const std::byte* base = nullptr;  // of its segment
   size_t bytes = 0;
+  std::atomic<size_t> open{0};   // as far as it has been accessed, here
   std::byte* outputs = nullptr;  // its segment once more, where this rank may write; see map_outputs()
   std::byte* common = nullptr;   // where both may write
   size_t common_bytes = 0;
+  std::atomic<size_t> common_open{0};
   const SeatWords* seat = nullptr;
   BellWord* bell = nullptr;
 
@@ -44,7 +46,19 @@ struct Neighbour {
 
   Sleeper sleeper() const { return {seat, bell}; }
   // Its block at that offset of its segment. Throws Error(backend) when it would not lie inside.
-  Block block(uint64_t offset, int size) const;
+  Block block(uint64_t offset, int size);
+  // Whether all of these bytes lie in its segment. They can be accessed then.
+  bool reach(uint64_t where, uint64_t n) {
+    const size_t known = open.load(std::memory_order_relaxed);
+    return (where <= known && known - where >= n) || reach_further(where, n);
+  }
+  // The same for the memory where both may write.
+  bool reach_common(uint64_t where, uint64_t n) {
+    const size_t known = common_open.load(std::memory_order_relaxed);
+    return (where <= known && known - where >= n) || reach_further_in_common(where, n);
+  }
+  // Where this rank may write to bytes of the segment, which it reaches. Throws Error(backend).
+  std::byte* output(const std::byte* data, size_t n);
   // Maps its segment so that this rank can put bytes into tensors there: when it first does, since most ranks never do.
   // Returns whether it can. Not thread-safe.
   bool map_outputs();
@@ -58,6 +72,10 @@ struct Neighbour {
   Fd socket, pidfd;
   std::atomic<bool> lost{false};
   bool tried_to_map = false;
+
+ private:
+  bool reach_further(uint64_t where, uint64_t n);
+  bool reach_further_in_common(uint64_t where, uint64_t n);
 };
 
 // All that a rank needs to look at its peers' memory, also when the communicator is gone.

@@ -151,7 +151,10 @@ void Connection::read(const Deliver& deliver) {
   for (size_t total = 0; open() && total < kMostAtOnce;) {
     const size_t room = body_room();
     iovec pieces[2] = {{left_ > 0 ? body() : nullptr, room}, {ahead.data(), room == left_ ? ahead.size() : 0}};
-    const ssize_t got = ::readv(fd(), pieces, 2);
+    msghdr message{};
+    message.msg_iov = pieces;
+    message.msg_iovlen = 2;
+    const ssize_t got = ::recvmsg(fd(), &message, 0);  // which reads no file that has the number by now
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && would_block()) return;
     if (got <= 0) return end(got == 0 ? "its connection was closed" : std::strerror(errno));
@@ -253,6 +256,7 @@ void Connection::end(const std::string& how) {
 // The kernel goes on sending what it has after a connection is closed, but not if something has come that nobody read.
 void Connection::leave() {
   if (!open()) return;
+  if (socket_.if_ours() < 0) return end("the program has closed its descriptor");
   put(Kind::goodbye, 0, 0);
   ::shutdown(fd(), SHUT_WR);
   constexpr int kPatience = 64;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 
 namespace a2a::tcp {
@@ -87,6 +88,7 @@ TcpNetwork::~TcpNetwork() {
 void TcpNetwork::look() {
   std::array<epoll_event, 64> events;
   const int n = ::epoll_wait(poller_.fd(), events.data(), events.size(), 0);
+  if (n < 0 && errno != EINTR) socket_failure("epoll_wait");  // the program has closed it
   for (int i = 0; i < n; ++i) advance(static_cast<Endpoint>(events[static_cast<size_t>(i)].data.u32));
 }
 

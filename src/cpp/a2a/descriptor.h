@@ -1,0 +1,56 @@
+// File descriptors of the library. Not public.
+#pragma once
+
+#include <sys/types.h>
+
+#include <utility>
+
+namespace a2a {
+
+// Which file a descriptor stands for. A program may close descriptors that it does not know, as daemons do, and its
+// next file takes the number. Inodes without a file system of their own (epoll, and pidfds before Linux 6.9) all have
+// one number, so one of them cannot be told from another.
+class FileIdentity {
+ public:
+  FileIdentity() = default;  // of no file
+  explicit FileIdentity(int fd) noexcept;
+  // Whether the descriptor is open and stands for this file.
+  bool is(int fd) const noexcept;
+
+ private:
+  bool known_ = false;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+// A descriptor that closes itself. It is none of the standard streams: where the program runs without one of these,
+// the kernel gives its number to the next file, and what is printed would go there.
+class Descriptor {
+ public:
+  // Takes over a descriptor that was just opened, or the -1 of a failure, whose errno stays. Where there is no number
+  // above those of the standard streams, the descriptor is closed, and errno says why.
+  explicit Descriptor(int fd = -1) noexcept;
+  Descriptor(Descriptor&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), file_(std::exchange(other.file_, FileIdentity())) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(file_, other.file_);
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  int fd() const { return fd_; }
+  int get() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+  // The number, or -1 where the program has closed it, whatever has the number now.
+  int if_ours() const noexcept { return open() && file_.is(fd_) ? fd_ : -1; }
+  int release() noexcept { return std::exchange(fd_, -1); }
+  // Closes it, unless the program has.
+  void reset() noexcept;
+
+ private:
+  int fd_;
+  FileIdentity file_;
+};
+
+}  // namespace a2a
