@@ -10,7 +10,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
+#include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -107,18 +109,26 @@ size_t Arena::take(size_t bytes, size_t alignment) {
     const size_t start = round_up(offset, alignment);
     const size_t skipped = start - offset;
     if (skipped > available || available - skipped < bytes) continue;
-    const size_t hole = offset, hole_bytes = available;
-    free_.erase(hole);
-    if (skipped > 0) free_[hole] = skipped;
-    if (hole_bytes - skipped > bytes) free_[start + bytes] = hole_bytes - skipped - bytes;
-    used_[start] = {bytes};
+    const size_t rest = available - skipped - bytes;
+    const auto block = used_.emplace(start, Allocation{bytes}).first;
+    try {
+      if (rest > 0) free_.emplace(start + bytes, rest);
+    } catch (const std::bad_alloc&) {
+      used_.erase(block);
+      throw;
+    }
+    if (skipped > 0) {
+      available = skipped;
+    } else {
+      free_.erase(offset);
+    }
     return start;
   }
   throw Error(Code::backend, "shared memory: no room for " + std::to_string(bytes) + " bytes in a segment of " +
                                  std::to_string(mapping_.bytes()));
 }
 
-void Arena::give(size_t offset, size_t bytes) noexcept {
+void Arena::give(size_t offset, size_t bytes) noexcept try {
   auto [at, inserted] = free_.emplace(offset, bytes);
   if (auto next = std::next(at); next != free_.end() && at->first + at->second == next->first) {
     at->second += next->second;
@@ -130,6 +140,7 @@ void Arena::give(size_t offset, size_t bytes) noexcept {
       free_.erase(at);
     }
   }
+} catch (const std::bad_alloc&) {  // no memory to note it: this room is not used again
 }
 
 void Arena::commit(size_t offset, size_t bytes) {
@@ -163,7 +174,7 @@ std::byte* Arena::allocate(size_t bytes) {
     const bool zeroed = room >= kReturnToSystem && mapping_.reach(offset + room) && give_back(data, room);
     commit(offset, room);
     if (!zeroed) std::memset(data, 0, room);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     release(data);
     throw;
   }

@@ -120,24 +120,30 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> prog
   block.release();
 }
 
+// What this membership used may be used again once no peer reads it any more.
 Membership::~Membership() {
   Host& host = progress_->host();
   if (host.inherited()) return;
   leave(Left::dropped);
-  Graveyard::Grave grave{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
-  for (size_t slot = 0; slot < kSlots; ++slot) {
-    if (for_all_[slot].data != nullptr) grave.in_segment.push_back(for_all_[slot].data);
-    for (const Room& room : for_lists_[slot]) {
-      if (room.data != nullptr) grave.in_segment.push_back(room.data);
+  const uint64_t uid = block_.words().uid;
+  try {
+    Graveyard::Grave grave{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      if (for_all_[slot].data != nullptr) grave.in_segment.push_back(for_all_[slot].data);
+      for (const Room& room : for_lists_[slot]) {
+        if (room.data != nullptr) grave.in_segment.push_back(room.data);
+      }
     }
+    for (Rank r = 0; r < size(); ++r) {
+      if (r == rank_) continue;
+      Peer& p = peer(r);
+      if (p.chunks.share() != nullptr) grave.in_common.push_back(p.chunks.share());
+      grave.mourners.push_back({p.host, p.block, p.uid});
+    }
+    graveyard().add(std::move(grave), uid);
+  } catch (const std::bad_alloc&) {  // no memory to note it: it is not used again
+    graveyard().forget(uid);
   }
-  for (Rank r = 0; r < size(); ++r) {
-    if (r == rank_) continue;
-    Peer& p = peer(r);
-    if (p.chunks.share() != nullptr) grave.in_common.push_back(p.chunks.share());
-    grave.mourners.push_back({p.host, p.block, p.uid});
-  }
-  graveyard().add(std::move(grave), block_.words().uid);
   graveyard().sweep();
 }
 
