@@ -1,8 +1,10 @@
 #include "a2a/recorder.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -171,13 +173,27 @@ void Recorder::write_header(Rank rank, int size, uint64_t group, std::string_vie
   write(&header, sizeof(header));
 }
 
+Recorder::Recorder(Descriptor file, size_t bytes)
+    : file_(std::move(file)), all_(new std::byte[bytes]{}), bytes_(bytes) {
+  void* const base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), 0);
+  if (base != MAP_FAILED) mapped_ = static_cast<std::byte*>(base);
+}
+
+Recorder::~Recorder() {
+  if (mapped_ != nullptr) ::munmap(mapped_, bytes_);
+}
+
 void Recorder::write(const void* part, size_t bytes) noexcept {
-  // The program may have closed the descriptor, or set a limit beyond which writing raises SIGXFSZ; a forked child
-  // records nothing of its parent's.
-  struct stat status{};
-  if (file_.if_ours() < 0 || ::fstat(file_.fd(), &status) != 0) return;
-  if (file_size_limit() < bytes_ || ::getpid() != header().pid) return;
+  if (::getpid() != header().pid) return;  // a forked child records nothing of its parent's
   const auto* from = static_cast<const std::byte*>(part);
+  if (mapped_ != nullptr) {
+    const iovec to{mapped_ + (from - all_.get()), bytes}, source{const_cast<std::byte*>(from), bytes};
+    if (std::cmp_equal(::process_vm_readv(header().pid, &to, 1, &source, 1, 0), bytes)) return;
+  }
+  // The file has been truncated, or this is not allowed here. The program may have closed the descriptor, or set a
+  // limit beyond which writing raises SIGXFSZ.
+  struct stat status{};
+  if (file_.if_ours() < 0 || ::fstat(file_.fd(), &status) != 0 || file_size_limit() < bytes_) return;
   if (std::cmp_less(status.st_size, bytes_)) from = all_.get(), bytes = bytes_;
   (void)!::pwrite(file_.fd(), from, bytes, from - all_.get());
 }

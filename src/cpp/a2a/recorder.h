@@ -1,6 +1,7 @@
 // The record of a rank's last operations on one communicator, in a file that `a2a explain` reads. The kernel keeps what
-// was written: the file tells of a rank that was killed, too, and can be read while the rank is stuck. It is written
-// and not mapped, because whoever truncates a mapped file ends the program that has it. Not public.
+// was written: the file tells of a rank that was killed, too, and can be read while the rank is stuck. The file is
+// mapped, which is the fastest way, but the kernel copies into the mapping: where somebody has truncated the file, that
+// is an error, while the program's own store would be SIGBUS. Not public.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,7 @@ class Recorder {
   // In the folder that A2A_DUMP names; nothing where it names none. Whatever prevents a record is said on standard
   // error, once: the program is worth more than its record. `group` is the same on all ranks, and no other group's.
   static std::shared_ptr<Recorder> open(Rank rank, int size, uint64_t group, std::string_view label);
+  ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
@@ -62,7 +64,7 @@ class Recorder {
   void end(record::Fate fate, std::string_view reason = "") noexcept;
 
  private:
-  Recorder(Descriptor file, size_t bytes) : file_(std::move(file)), all_(new std::byte[bytes]{}), bytes_(bytes) {}
+  Recorder(Descriptor file, size_t bytes);
 
   void write_header(Rank rank, int size, uint64_t group, std::string_view label, size_t entry_bytes, size_t capacity);
   record::Header& header() const { return *reinterpret_cast<record::Header*>(all_.get()); }
@@ -76,6 +78,7 @@ class Recorder {
   Descriptor file_;
   std::unique_ptr<std::byte[]> all_;  // what the file holds
   size_t bytes_;
+  std::byte* mapped_ = nullptr;  // the file
 };
 
 }  // namespace a2a
