@@ -293,8 +293,9 @@ class Communicator:
         """Run operations on "cuda" or "npu" memory over ``communicator``, the address of an ncclComm_t or HcclComm of
         the same ranks. It stays the caller's, and must outlive this one. Every rank calls this, before the first such
         operation."""
-    def abort(self, reason: str = "abort() was called") -> None:
-        """Break the communicator everywhere: operations in flight and later ones raise AbortedError."""
+    def abort(self, reason: object = "abort() was called") -> None:
+        """Break the communicator everywhere: operations in flight and later ones raise AbortedError, with a reason that
+        may be a text or any other object, such as an exception."""
     def close(self, *, timeout: float | None = None) -> None:
         """Collective: wait for every rank, then let go. A broken communicator is let go without waiting."""
     def __enter__(self) -> Communicator: ...
@@ -302,6 +303,13 @@ class Communicator:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close; after an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+def collective(function: _F) -> _F:
+    """A function or method whose calls the ranks match, one of its arguments being the communicator. Where a call
+    raises before it has taken the number of an operation or has told the peers why it does not take part, such as for
+    arguments that do not fit the signature, it does both now."""
 
 _E = TypeVar("_E", bound=BaseException)
 

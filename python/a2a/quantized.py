@@ -21,6 +21,7 @@ from ._core import (
     Error,
     InvalidArgumentError,
     MismatchError,
+    collective,
     dequantize_blocks_sum,
     dequantize_sum,
     describe_tensor,
@@ -75,6 +76,7 @@ def wire_bytes(elems: int, ranks: int, *, send_scales: bool, gather_item: int = 
     return WireBytes(others * scatter, others * gather, others * 8 * elems)
 
 
+@collective
 def quantized_all_reduce(
     comm: Communicator,
     x: _T,
@@ -124,6 +126,7 @@ def quantized_all_reduce(
     return result
 
 
+@collective
 def block_quantized_all_reduce(
     comm: Communicator,
     x: _T,

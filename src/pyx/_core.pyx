@@ -18,6 +18,7 @@ from cpython.pycapsule cimport (
     PyCapsule_SetName,
 )
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.unicode cimport PyUnicode_FromObject
 from cython.operator cimport dereference
 from libc.stdint cimport SIZE_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
@@ -29,6 +30,7 @@ from libcpp.vector cimport vector
 from a2a cimport *
 from atb cimport *
 from background cimport *
+from collective cimport *
 from dlpack cimport *
 from quantize cimport *
 
@@ -62,6 +64,7 @@ include "latest.pxi"
 include "shared_array.pxi"
 include "allocate.pxi"
 include "operations.pxi"
+include "collective.pxi"
 include "endpoint.pxi"
 include "work.pxi"
 include "plan.pxi"

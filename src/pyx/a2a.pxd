@@ -72,6 +72,8 @@ cdef extern from "a2a/types.h" nogil:
         close
         connect
         allgather_views
+        allgather_bytes
+        exchange_counts
 
     string dtype_string "a2a::to_string"(DType) except +raise_current
     const char* memory_string "a2a::to_string"(Memory)

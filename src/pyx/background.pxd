@@ -5,17 +5,21 @@ from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from a2a cimport Bootstrap, Check, CppCommunicator, Memory, When, raise_current, raise_interrupted
+from a2a cimport Bootstrap, Call, Check, CppCommunicator, Memory, When, raise_current, raise_interrupted
 
 
 cdef extern from *:
     """
+    #include <unistd.h>
+
     #include <chrono>
     #include <functional>
     #include <future>
+    #include <mutex>
     #include <system_error>
     #include <thread>
     #include <utility>
+    #include <vector>
 
     #include "a2a/recorder.h"
     #include "transport/hosts/network.h"
@@ -32,24 +36,49 @@ cdef extern from *:
       std::vector<std::string> strings;
     };
 
-    // A call that runs in a thread of its own from the first wait on. It may be abandoned; it holds what it uses until
-    // it has finished, and not a moment longer, so that who has waited for it finds nothing of it still open.
+    // What must not run before a call in the background has ended.
+    class Afterwards {
+     public:
+      // At once, if it has ended.
+      void add(std::function<void()> job) {
+        {
+          const std::lock_guard lock(mutex_);
+          if (!ended_) return jobs_.push_back(std::move(job));
+        }
+        job();
+      }
+
+      void end() {
+        std::unique_lock lock(mutex_);
+        while (!jobs_.empty()) {
+          const auto jobs = std::exchange(jobs_, {});
+          lock.unlock();
+          for (const auto& job : jobs) job();
+          lock.lock();
+        }
+        ended_ = true;
+      }
+
+     private:
+      std::mutex mutex_;
+      bool ended_ = false;
+      std::vector<std::function<void()>> jobs_;  // which throw nothing
+    };
+
+    // A call that runs in a thread of its own. It may be abandoned; it holds what it uses until it has finished, and not
+    // a moment longer, so that who has waited for it finds nothing of it still open.
     class Background {
      public:
       explicit Background(std::function<Outcome()> call)
-          : task_([call = std::move(call)]() mutable { return std::exchange(call, nullptr)(); }),
+          : task_([call = std::move(call), afterwards = afterwards_]() mutable {
+              struct End {
+                Afterwards& afterwards;
+                ~End() { afterwards.end(); }
+              } const end{*afterwards};
+              return std::exchange(call, nullptr)();
+            }),
             outcome_(task_.get_future()) {}
 
-      // Waits for a while. True once finished.
-      bool wait_slice() {
-        if (task_.valid()) start();
-        return outcome_.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
-      }
-
-      // Once, after finished.
-      Outcome result() { return outcome_.get(); }
-
-     private:
       void start() {
         try {
           std::thread(std::move(task_)).detach();
@@ -58,8 +87,32 @@ cdef extern from *:
         }
       }
 
+      // Waits for a while. True once finished. A child process that was forked meanwhile has no such thread.
+      bool wait_slice() {
+        if (::getpid() != process_) {
+          throw a2a::Error(a2a::Code::aborted, "this call belongs to the process that forked this one");
+        }
+        return outcome_.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
+      }
+
+      // Once, after finished.
+      Outcome result() { return outcome_.get(); }
+
+      // Tells the peers that this rank does not take part in what comes after the call.
+      void refuse_afterwards(const CommPtr& comm, const a2a::Call& call, const std::string& reason) {
+        afterwards_->add([=] {
+          try {
+            comm->refuse(call, reason);
+          } catch (const std::exception&) {  // the communicator is broken or closed, and the peers know that already
+          }
+        });
+      }
+
+     private:
+      std::shared_ptr<Afterwards> afterwards_ = std::make_shared<Afterwards>();
       std::packaged_task<Outcome()> task_;
       std::future<Outcome> outcome_;
+      pid_t process_ = ::getpid();
     };
 
     using Task = std::shared_ptr<Background>;
@@ -102,7 +155,7 @@ cdef extern from *:
 
     inline Task allgather_bytes(CommPtr comm, std::string mine, When until) {
       return background([=] {
-        return Outcome{nullptr, nullptr, comm->allgather_bytes(mine, a2a::Op::allgather, until)};
+        return Outcome{nullptr, nullptr, comm->allgather_bytes(mine, a2a::Op::allgather_bytes, until)};
       });
     }
 
@@ -183,7 +236,9 @@ cdef extern from *:
         vector[string] strings
 
     cdef cppclass Background "a2a_py::Background":
+        void start() except +raise_current
         cbool wait_slice() except +raise_current nogil
+        void refuse_afterwards(const CommPtr&, const Call&, const string&) except +raise_current nogil
         Outcome result() except +raise_current
 
     Task task_join_job "a2a_py::join_job"(int, int, string, When) except +raise_current

@@ -1,7 +1,7 @@
 # How a communicator comes to be, and the wait for calls in the background.
 
 
-cdef int wait_task(Task& task) except -1:
+cdef int wait_task(const Task& task) except -1:
     """Wait for a call in the background, looking for signals in between."""
     cdef cbool done = False
     while not done:
@@ -12,6 +12,7 @@ cdef int wait_task(Task& task) except -1:
 
 
 cdef Outcome finish_task(Task task) except *:
+    dereference(task).start()
     wait_task(task)
     return dereference(task).result()
 

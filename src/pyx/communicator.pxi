@@ -44,6 +44,7 @@ cdef class Communicator(_Endpoint):
         state = " closed" if self.closed else " broken" if self.broken else ""
         return f"<Communicator rank {self._rank} of {self._size}{state}>"
 
+    @collective
     def alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None, *,
                   bint async_op=False, stream=None, timeout=None):
         """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
@@ -59,6 +60,7 @@ cdef class Communicator(_Endpoint):
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None, send)
 
+    @collective
     def alltoall(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
         """Equal parts: dim 0 of both tensors is divided into ``size`` pieces."""
         cdef Exchange x
@@ -69,6 +71,7 @@ cdef class Communicator(_Endpoint):
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None)
 
+    @collective
     def alltoall_list(self, sends, recvs, *, bint async_op=False, stream=None, timeout=None):
         """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Shapes may differ from entry to entry."""
         cdef Exchange x
@@ -79,6 +82,7 @@ cdef class Communicator(_Endpoint):
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recvs, None)
 
+    @collective
     def allgather(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
         """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked;
         ``send`` may be this rank's part of it."""
@@ -90,6 +94,7 @@ cdef class Communicator(_Endpoint):
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None)
 
+    @collective
     def allgather_views(self, tensor, like="numpy", *, timeout=None):
         """Collective. Let every rank look at every rank's ``tensor`` where it is, read-only: no byte is copied, so it
         takes the same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like``
@@ -134,6 +139,7 @@ cdef class Communicator(_Endpoint):
         self.enter(call.op)
         try:
             comm = self.live()
+            note_told()
             with nogil:
                 started = start_views(dereference(comm), view.data, call.dtype, shape, call.deadline)
             views = make_views(started, view.dtype, framework, self)
@@ -143,15 +149,24 @@ cdef class Communicator(_Endpoint):
         finally:
             self.leave()
 
+    @collective
     def exchange(self, send, send_counts, *, stream=None, timeout=None):
         """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``
         and on its device. Returns (recv, recv_counts). For JAX arrays on a device it waits until the output is full."""
-        cdef Exchange first, second
+        cdef Exchange first
         try:
-            parse_call(&first.call, Op.exchange, stream, timeout)
+            parse_call(&first.call, Op.exchange_counts, stream, timeout)
             given, wanted = prepare_counts(first, self._rank, self._size, send, send_counts)
         except BaseException as error:
             raise self.refused(first.call, error)
+        self.enter(Op.exchange)  # once for both halves, so that no other thread's call comes between them
+        try:
+            return self.exchange_halves(first, send, given, wanted), wanted
+        finally:
+            self.leave()
+
+    cdef object exchange_halves(self, Exchange& first, object send, object given, object wanted):
+        cdef Exchange second
         try:
             self.launch(first, False, (given, wanted), None, None)
         except Error:
@@ -159,12 +174,13 @@ cdef class Communicator(_Endpoint):
         except BaseException as error:  # Ctrl-C: the peers go on to the second half, and must learn that it is empty
             raise self.refused(first.call, error)
         second.call = first.call
+        second.call.op = Op.exchange
         try:
             recv, tensors = prepare_exchange(second, self._rank, self._size, send, given, wanted)
             convert = convert_like(send)
         except BaseException as error:
             raise self.refused(second.call, error)
-        return self.received(second, False, tensors, recv, convert), wanted
+        return self.received(second, False, tensors, recv, convert)
 
     cdef object received(self, Exchange& x, bint async_op, object tensors, object recv, object convert):
         """Run an operation that has allocated ``recv``: its Work, or the received tensor."""
@@ -177,6 +193,7 @@ cdef class Communicator(_Endpoint):
             return (<Work> work).result
         return recv if convert is None else convert(recv)
 
+    @collective
     def global_scatter(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
                        timeout=None):
         """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by
@@ -186,6 +203,7 @@ cdef class Communicator(_Endpoint):
         ``async_op=True`` the Work's ``result`` is the output."""
         return self.global_exchange(False, x, local_count, global_count, out, async_op, stream, timeout)
 
+    @collective
     def global_gather(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
                       timeout=None):
         """The way back of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
@@ -203,6 +221,7 @@ cdef class Communicator(_Endpoint):
             raise self.refused(x.call, error)
         return self.received(x, async_op, tensors, recv, convert)
 
+    @collective
     def plan_alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None):
         """A reusable plan. The tensors give dtype, row size and bounds; they are not kept. Every rank makes its plans
         in the same order; nothing is sent. A call that raises takes its number, too."""
@@ -213,6 +232,7 @@ cdef class Communicator(_Endpoint):
                           False, self.latest)
         return make_plan(self, x, x.call.unit_bytes, number)
 
+    @collective
     def plan_alltoall(self, send, recv):
         """A reusable alltoall; see plan_alltoallv."""
         cdef Exchange x
@@ -221,6 +241,7 @@ cdef class Communicator(_Endpoint):
         prepare_alltoall(x, self._rank, self._size, send, recv, False)
         return make_plan(self, x, x.call.unit_bytes, number)
 
+    @collective
     def plan_allgather(self, send, recv):
         """A reusable allgather; see plan_alltoallv."""
         cdef Exchange x
@@ -229,10 +250,12 @@ cdef class Communicator(_Endpoint):
         prepare_allgather(x, self._rank, self._size, send, recv, False)
         return make_plan(self, x, 0, number)
 
+    @collective
     def plan_global_scatter(self, x, local_count, global_count):
         """A reusable global_scatter; see plan_alltoallv. ``x`` gives dtype and row size."""
         return self.plan_global(False, x, local_count, global_count)
 
+    @collective
     def plan_global_gather(self, x, local_count, global_count):
         """A reusable global_gather; see plan_alltoallv. ``x`` gives dtype and row size."""
         return self.plan_global(True, x, local_count, global_count)
@@ -244,6 +267,7 @@ cdef class Communicator(_Endpoint):
         prepare_global_plan(x, self._rank, self._size, gather, tensor, local_count, global_count)
         return make_plan(self, x, x.call.unit_bytes, number)
 
+    @collective
     def barrier(self, *, timeout=None):
         """Block until every rank has come here."""
         cdef Exchange x
@@ -254,6 +278,7 @@ cdef class Communicator(_Endpoint):
         x.plan = plan_nothing(self._rank, self._size)
         self.launch(x, False, None, None, None)
 
+    @collective
     def split(self, color, key=0, *, timeout=None):
         """Collective. Ranks of one color form a group ordered by (key, rank); a negative color gives None."""
         cdef Call call
@@ -265,6 +290,7 @@ cdef class Communicator(_Endpoint):
             raise self.refused(call, error)
         return wrap(self.run_control(Op.split, task_split(self.live(), color_, key_, call.deadline)).communicator)
 
+    @collective
     def group(self, ranks, *, timeout=None):
         """Collective, same list everywhere; rank i of the result is ``ranks[i]``. None for ranks not in the list."""
         cdef Call call
@@ -282,16 +308,17 @@ cdef class Communicator(_Endpoint):
         parse_call(&call, Op.shrink, None, timeout)
         return wrap(self.run_control(Op.shrink, task_shrink(self.live(), call.deadline)).communicator)
 
+    @collective
     def allgather_bytes(self, mine, *, timeout=None):
         """Every rank's byte string in rank order: small control traffic."""
         cdef Call call
         try:
-            parse_call(&call, Op.allgather, None, timeout)
+            parse_call(&call, Op.allgather_bytes, None, timeout)
             if not isinstance(mine, bytes):
                 raise InvalidArgumentError(f"mine is {type_name(mine)}; pass bytes")
         except BaseException as error:
             raise self.refused(call, error)
-        return self.run_control(Op.allgather, task_allgather_bytes(self.live(), mine, call.deadline)).strings
+        return self.run_control(Op.allgather_bytes, task_allgather_bytes(self.live(), mine, call.deadline)).strings
 
     def empty(self, shape, dtype="float32", like="numpy"):
         """An uninitialised tensor in shared memory. From such an input to any output bytes go with one copy. ``dtype``
@@ -302,6 +329,7 @@ cdef class Communicator(_Endpoint):
             raise AbortedError("empty: the communicator is closed, or was inherited by a forked child")
         return empty_like(like, parse_dtype(dtype), shape)
 
+    @collective
     def connect(self, device, *, timeout=None):
         """Collective. Meet the peers for operations on tensors of ``device``, such as "cuda:0", which otherwise the
         first of them does. Ranks may have different devices, but each has one for all its operations. Raises
@@ -323,11 +351,18 @@ cdef class Communicator(_Endpoint):
             raise InvalidArgumentError(f"communicator is {shown(communicator)}; pass the address of a communicator")
         dereference(self.live()).adopt(parse_memory(memory), <void*> <uintptr_t> communicator)
 
-    def abort(self, str reason="abort() was called"):
-        """Break the communicator everywhere: operations in flight and later ones raise AbortedError."""
-        if self.comm.get() != NULL:
-            dereference(self.comm).abort(reason.encode())
+    @collective
+    def abort(self, reason="abort() was called"):
+        """Break the communicator everywhere: operations in flight and later ones raise AbortedError, with a reason that
+        may be a text or any other object, such as an exception."""
+        cdef string text = b"abort() was called"
+        try:
+            text = reason_of(reason)
+        finally:
+            if self.comm.get() != NULL:
+                dereference(self.comm).abort(text)
 
+    @collective
     def close(self, *, timeout=None):
         """Collective: wait for every rank, then let go. A broken communicator is let go without waiting."""
         cdef Call call

@@ -27,6 +27,7 @@ cdef class Dialect:
         self.type_error, self.counts_error, self.tensor_error = type_error, counts_error, tensor_error
         self.names = {}
 
+    @collective
     def alltoall(self, Communicator comm not None, recv, send, recv_counts=None, send_counts=None,
                  bint async_op=False, timeout=None):
         """Dim 0 of each tensor is divided by its counts, or equally where they are None or empty. The two sides may
@@ -40,6 +41,7 @@ cdef class Dialect:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recv, None)
 
+    @collective
     def alltoall_list(self, Communicator comm not None, recvs, sends, bint async_op=False, timeout=None):
         """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Both are lists."""
         cdef Exchange x
@@ -52,6 +54,7 @@ cdef class Dialect:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recvs, None)
 
+    @collective
     def allgather_list(self, Communicator comm not None, recvs, send, bint async_op=False, timeout=None):
         """``recvs[p]`` comes from rank p; ranks may send different amounts."""
         cdef Exchange x
@@ -63,6 +66,7 @@ cdef class Dialect:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recvs, None)
 
+    @collective
     def allgather(self, Communicator comm not None, recv, send, bint async_op=False, timeout=None):
         """Every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
         cdef Exchange x
@@ -81,6 +85,7 @@ cdef class Dialect:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, (sender, receiver), recv, None)
 
+    @collective
     def barrier(self, Communicator comm not None, bint async_op=False, timeout=None):
         """Every rank has come here. Returns a Work with ``async_op``."""
         cdef Exchange x

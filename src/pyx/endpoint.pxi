@@ -1,12 +1,17 @@
 # What lies below the calls of a communicator.
 
-cdef bytes reason_of(object error):
-    """What to tell the peers. Whatever the exception's own __str__ does, there is something to tell."""
+cdef str words_of(object error):
+    """str(error). Whatever the object's own methods do, there is something to tell."""
     try:
-        text = str(error)
+        text = PyUnicode_FromObject(str(error))
+        return text or type_name(error)
     except Exception:
-        text = ""
-    return (text or type_name(error)).encode("utf-8", "backslashreplace")
+        return "an error without words"
+
+
+cdef bytes reason_of(object error):
+    """What to tell the peers: of that they keep a few hundred bytes, up to the first zero."""
+    return words_of(error)[:2000].replace("\0", "\\0").encode("utf-8", "backslashreplace")
 
 
 # What every call of a communicator needs: its core object, the wait, and the memory of what is still in flight.
@@ -31,13 +36,31 @@ cdef class _Endpoint:
         prune_unfinished()
 
     cdef CommPtr live(self) except *:
-        cdef Task control = self.control
-        if control.get() != NULL and self.caller in (0, PyThread_get_thread_ident()):
-            wait_task(control)  # Nobody wants its result any more.
-            self.control.reset()
+        if self.control.get() != NULL and self.caller in (0, PyThread_get_thread_ident()):
+            self.settle()
         if self.comm.get() == NULL:
             raise AbortedError(f"rank {self._rank} has left this communicator")
         return self.comm
+
+    cdef int settle(self) except -1:
+        """Wait for the control call in flight. A signal handler may call in here, and wait for it, too."""
+        cdef Task control = self.pending()
+        while control.get() != NULL:
+            wait_task(control)
+            self.forget(control)
+            control = self.pending()
+        return 0
+
+    cdef Task pending(self) noexcept:
+        cdef Task control
+        with cython.critical_section(self):
+            control = self.control
+        return control
+
+    cdef void forget(self, const Task& control) noexcept:
+        with cython.critical_section(self):
+            if self.control.get() == control.get():
+                self.control.reset()
 
     cdef int enter(self, Op op) except -1:
         """A call that takes numbers of operations begins. Where two threads call at once, nothing says which comes
@@ -53,15 +76,11 @@ cdef class _Endpoint:
 
     cdef int refuse_thread(self, Op op) except -1:
         cdef Call call
-        cdef CommPtr comm = self.comm
-        cdef string reason
-        reason = (f"rank {self._rank}: {op_string(op).decode()}: another thread is inside a call of this communicator; "
-                  f"let them take turns, or give each thread a communicator of its own (split)").encode()
         call.op = op
-        if comm.get() != NULL:
-            with nogil:
-                dereference(comm).refuse(call, reason)
-        raise InvalidArgumentError(reason.decode())
+        error = InvalidArgumentError(
+            f"{op_string(op).decode()}: another thread is inside a call of this communicator; let them take turns, or "
+            f"give each thread a communicator of its own (split)")
+        raise self.refused(call, error)
 
     cdef void leave(self) noexcept:
         with cython.critical_section(self):
@@ -87,6 +106,7 @@ cdef class _Endpoint:
         x.call.asynchronous = async_op
         if tensors is None and (async_op or x.call.memory != Memory.host):
             tensors = sent, output
+        note_told()
         if x.call.memory != Memory.host:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
         if self.flights:
@@ -168,16 +188,26 @@ cdef class _Endpoint:
                 del self.flights[0]
         return 0
 
-    cdef object refused(self, Call& call, object error):
-        """Tell the peers that this rank's arguments are bad, so that they do not wait. Returns the error to raise."""
-        cdef CommPtr comm
-        if isinstance(error, Error) and not str(error).startswith("rank "):
-            error.args = (f"rank {self._rank}: {error}",)
-        cdef string reason = reason_of(error)
+    cdef object refused(self, const Call& call, object error):
+        """Take the next number and tell the peers that this rank's arguments are bad, so that they do not wait. Waits
+        for no control call: what is told comes after it. Returns the error to raise."""
+        cdef CommPtr comm = self.comm
+        cdef Task control = self.pending()
+        cdef string reason
+        text = words_of(error)
+        if isinstance(error, Error) and not text.startswith("rank "):
+            error.args = (f"rank {self._rank}: {text}",)
+        reason = reason_of(error)
+        note_told()
+        if comm.get() == NULL:
+            return error
         try:
-            comm = self.live()
-            with nogil:
-                dereference(comm).refuse(call, reason)
+            if control.get() != NULL:
+                with nogil:
+                    dereference(control).refuse_afterwards(comm, call, reason)
+            else:
+                with nogil:
+                    dereference(comm).refuse(call, reason)
         except Error:
             pass  # The communicator is broken or closed, and the peers know that already.
         return error
@@ -186,16 +216,21 @@ cdef class _Endpoint:
         """Run a control call. After Ctrl-C it goes on, and the next call waits for it first."""
         self.enter(op)
         try:
-            self.control = task
-            wait_task(self.control)
-            self.control.reset()
+            dereference(task).start()
+            note_told()
+            with cython.critical_section(self):
+                self.control = task
+            wait_task(task)
+            self.forget(task)
             return dereference(task).result()
         finally:
             self.leave()
 
     cdef uint64_t next_plan(self) except? 0:
         cdef CommPtr comm = self.live()
-        return dereference(comm).next_plan()
+        cdef uint64_t number = dereference(comm).next_plan()
+        note_told()
+        return number
 
 
 cdef Work make_work(_Endpoint comm, const Call& call, const shared_ptr[CppWork]& work, object output, object convert):

@@ -16,15 +16,18 @@ cdef class Plan:
     def __init__(self):
         raise TypeError("Plan is made by Communicator.plan_*()")
 
+    @collective
     def run(self, send, recv, *, stream=None, timeout=None):
         """Exchange and wait. Like ``start`` otherwise."""
         self.exchange(send, recv, False, stream, timeout)
 
+    @collective
     def start(self, send, recv, *, stream=None, timeout=None):
         """Exchange without waiting. Raises InvalidArgumentError when a tensor is smaller than the plan needs or differs
         from it in dtype or row size; peers then get MismatchError."""
         return self.exchange(send, recv, True, stream, timeout)
 
+    @collective
     def transpose(self):
         """Sends and receives swapped: the backward pass. Collective in the sense that every rank calls it in the same
         order as other ``plan_*`` calls; no communication. Raises InvalidArgumentError when send segments overlap."""

@@ -75,6 +75,18 @@ void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send,
   set_runs(batch.recvs, plan.recvs(), {to, recv.size()});
 }
 
+// What an operation needs before it takes its number. Where that fails, for want of memory, the number is taken and the
+// peers are told.
+template <class Prepare>
+auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
+  try {
+    return what();
+  } catch (const std::exception& error) {
+    comm.refuse(call, error.what());
+    throw;
+  }
+}
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -129,7 +141,7 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   state_->home.refuse_if_inherited();  // before the mutex, as in submit()
   const std::lock_guard order(state_->device_order);
   state_->device_blank.clear();
-  fill(state_->device_blank);
+  prepare(*this, call, [&] { fill(state_->device_blank); });
   return start_on_device(state_->device_blank, call);
 }
 
@@ -167,10 +179,11 @@ std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op
   };
 
   const int64_t length = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> lengths(ranks);
+  auto lengths = prepare(*this, call, [&] { return std::vector<int64_t>(ranks); });
   const void* from = &length;
   void* to = lengths.data();
-  finish(start(Plan::allgather(rank(), size(), sizeof(length)), {&from, 1}, {&to, 1}, call));
+  const auto telling = prepare(*this, call, [&] { return Plan::allgather(rank(), size(), sizeof(length)); });
+  finish(start(telling, {&from, 1}, {&to, 1}, call));
 
   constexpr int64_t kLongest = int64_t{1} << 30;
   for (size_t r = 0; r < ranks; ++r) {
@@ -178,13 +191,16 @@ std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op
     throw Error(Code::backend,
                 "rank " + std::to_string(r) + " announces a string of " + std::to_string(lengths[r]) + " bytes");
   }
-  const std::vector<int64_t> counts(ranks, length), displs(ranks, 0);
   const auto total = static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
-  std::string all(total, '\0');
+  std::string all;
+  const auto bringing = prepare(*this, call, [&] {
+    all.resize(total);
+    const std::vector<int64_t> counts(ranks, length), displs(ranks, 0);
+    return Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total);
+  });
   from = mine.data();
   to = all.data();
-  finish(start(Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total), {&from, 1},
-               {&to, 1}, call));
+  finish(start(bringing, {&from, 1}, {&to, 1}, call));
 
   std::vector<std::string> result;
   size_t offset = 0;

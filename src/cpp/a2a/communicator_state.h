@@ -118,7 +118,19 @@ struct Communicator::State {
   template <class Fill, class Start>
   std::shared_ptr<Work> begin_next(const Call& call, Fill&& fill, Start&& start) {
     blank.clear();
-    fill(blank);
+    try {
+      fill(blank);
+    } catch (const std::exception& error) {  // out of memory, most likely; nobody gets out of step
+      blank.clear();
+      blank.refusal = error.what();
+      begin(call, start);
+      throw;
+    }
+    return begin(call, start);
+  }
+
+  template <class Start>
+  std::shared_ptr<Work> begin(const Call& call, Start&& start) {
     blank.deadline = deadline(call.deadline);
     sign(blank, call);
     return Recorder::begin(recorder, blank).run(start);

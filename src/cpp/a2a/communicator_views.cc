@@ -46,6 +46,7 @@ std::shared_ptr<Views> Communicator::start_views(const void* data, DType dtype, 
   call.dtype = dtype;
   call.deadline = deadline;
   std::shared_ptr<shm::Loan> loan;
+  std::shared_ptr<Views> views;
   try {
     if (vicinity == nullptr) {
       throw Error(Code::unsupported,
@@ -55,14 +56,17 @@ std::shared_ptr<Views> Communicator::start_views(const void* data, DType dtype, 
     const size_t bytes = bytes_of(dtype, shape);
     loan =
         std::make_shared<shm::Loan>(state_->home, vicinity, static_cast<const std::byte*>(data), bytes, dtype, shape);
+    views = std::make_shared<Views>(loan);
+    loans.add(loan);
   } catch (const Error& error) {
     const std::string reason =
         std::string(to_string(call.op)) + ": rank " + std::to_string(rank()) + ": " + error.what();
     refuse(call, reason);
     throw Error(error.code(), reason);
+  } catch (const std::bad_alloc& error) {
+    refuse(call, error.what());
+    throw;
   }
-  auto views = std::make_shared<Views>(loan);
-  loans.add(loan);
   loan->set_work(state_->submit(call, [&](Batch& batch) { put_cards(*loan, batch); }));
   return views;
 }

@@ -97,6 +97,10 @@ const char* to_string(Op op) {
       return "connect";
     case Op::allgather_views:
       return "allgather_views";
+    case Op::allgather_bytes:
+      return "allgather_bytes";
+    case Op::exchange_counts:
+      return "exchange";
   }
   return "unknown operation";
 }

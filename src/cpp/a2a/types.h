@@ -52,6 +52,8 @@ enum class Op : uint8_t {
   close,
   connect,  // making a device communicator
   allgather_views,
+  allgather_bytes,
+  exchange_counts,  // the first half of exchange()
 };
 
 A2A_API const char* to_string(Op);

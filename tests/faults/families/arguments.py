@@ -168,3 +168,37 @@ def bad_arguments(chance: random.Random) -> list[Report]:
         return worse(mine, peer)
 
     return [judge_round(i) for i in range(ROUNDS)]
+
+
+UNFIT: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "alltoall": (lambda c: c.alltoall(np.zeros(2)), lambda c: c.alltoall(np.zeros(2), np.zeros(2))),
+    "allgather_bytes": (lambda c: c.allgather_bytes(b"", 1), lambda c: c.allgather_bytes(b"")),
+    "barrier": (lambda c: c.barrier(5), lambda c: c.barrier()),
+    "split": (lambda c: c.split(), lambda c: c.split(0)),
+    "exchange": (lambda c: c.exchange(np.zeros(2), [1, 1], 1), lambda c: c.exchange(np.zeros(2), [1, 1])),
+    "global_scatter": (lambda c: c.global_scatter(), lambda c: c.global_scatter(np.zeros(2), [1, 1], [1, 1])),
+}
+
+
+def call_unfit(rank: int, job: str, seed: str) -> list[Answer]:
+    comm = connect(rank, 2, job)
+    chance, answers = random.Random(seed), []
+    for number in range(ROUNDS):
+        unfit, fit = UNFIT[chance.choice(sorted(UNFIT))]
+        answers.append(attempt(fit if rank == 1 else unfit, comm))
+        if not exchange(comm, 4, number):
+            answers[-1].kind = "wrong"
+    comm.close()
+    return answers
+
+
+@row("arguments that do not fit the signature", "TypeError; MismatchError, and in step", 100, 5_000)
+def unfit_arguments(chance: random.Random) -> list[Report]:
+    ends = run(2, call_unfit, job_name(), str(chance.random()))
+
+    def judge_round(i: int) -> Report:
+        mine = judge(ends, ["TypeError"], ["argument"], but=[1], at=i)
+        peer = judge(ends, ["MismatchError"], ["rank 0 does not take part", "argument"], but=[0], at=i)
+        return worse(mine, peer)
+
+    return [judge_round(i) for i in range(ROUNDS)]

@@ -9,13 +9,14 @@ import random
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..harness import OUTCOMES, Answer, End, NotRun, Report, attempt, connect, exchange, job_name, run
+from ..harness import OUTCOMES, Answer, End, NotRun, Report, attempt, connect, exchange, job_name, judge, run, worse
 from ..rows import row
 
 MIB = 1 << 20
@@ -80,6 +81,33 @@ def address_space(chance: random.Random) -> Report:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     value = used + chance.choice([0, MIB, 4 * MIB, 24 * MIB, 128 * MIB, chance.randrange(1 << 28), 4 << 30])
     return limited(lambda _: resource.setrlimit(resource.RLIMIT_AS, (value, value)))
+
+
+def call_without_threads(rank: int, job: str, name: str) -> list[Answer]:
+    """Where the stack of no thread fits. The limit comes first, so that no stack is left from an earlier thread."""
+    comm = connect(rank, 3, job)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    parked, over = [], threading.Event()
+    if rank == 1:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 6 * MIB, before[1]))
+        with contextlib.suppress(RuntimeError):
+            while True:
+                parked.append(threading.Thread(target=over.wait))
+                parked[-1].start()
+    first = attempt(lambda: comm.allgather_bytes(b"x") if name == "allgather_bytes" else comm.split(0))
+    second = Answer("right" if exchange(comm, 10) else "wrong", 0.0)
+    resource.setrlimit(resource.RLIMIT_AS, before)
+    over.set()
+    return [first, second]
+
+
+@row("no further thread", "BackendError; MismatchError, and in step", 4, 200)
+def threads(chance: random.Random) -> Report:
+    ends = run(3, call_without_threads, job_name(), chance.choice(["allgather_bytes", "split"]))
+    own = judge(ends, OWN, ["cannot start a thread"], but=[0, 2])
+    others = judge(ends, ["MismatchError"], ["rank 1 does not take part", "cannot start a thread"], but=[1])
+    return worse(own, others, judge(ends, (), at=1, must_raise=False))
 
 
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 1 << 18

@@ -84,3 +84,35 @@ def interrupted_joining(chance: random.Random) -> Report:
 
     ends = run(1, wait_for_rank_0, job_name(), board, during=during)
     return judge(ends, INTERRUPTED, since=when[0])
+
+
+INSIDE: dict[str, Callable[[a2a.Communicator], Any]] = {
+    "barrier": lambda c: c.barrier(),
+    "alltoall": lambda c: c.alltoall(X, X.copy()),
+    "split": lambda c: c.split(0),
+    "allgather_bytes": lambda c: c.allgather_bytes(b"x"),
+    "group": lambda c: c.group(range(c.size)),
+}
+
+
+def call_inside(rank: int, n: int, job: str, outer: str, inner: str) -> Answer:
+    comm = connect(rank, n, job)
+    comm.barrier()
+    if rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: INSIDE[inner](comm))
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+    else:
+        time.sleep(0.08)
+
+    def calls() -> None:
+        INSIDE[outer](comm)
+        if rank != 0:
+            INSIDE[inner](comm)
+
+    return attempt(calls, right=lambda: exchange(comm, 10))
+
+
+@row("a signal handler that calls inside a call", "the right result", 6, 300)
+def inside(chance: random.Random) -> Report:
+    n, outer, inner = chance.choice([2, 3]), chance.choice(sorted(INSIDE)), chance.choice(sorted(INSIDE))
+    return judge(run(n, call_inside, n, job_name(), outer, inner), (), must_raise=False)

@@ -73,8 +73,12 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
            (first ? other : ours);
   };
   const auto op = [](const Head& head) { return std::string(to_string(static_cast<Op>(head.op))); };
+  const auto half = [](const Head& head) {
+    return std::string(static_cast<Op>(head.op) == Op::exchange_counts ? "first half" : "second half");
+  };
   const auto memory = [](const Head& head) { return std::string(to_string(static_cast<Memory>(head.memory))); };
   if (mine.op != theirs.op && family(mine) != family(theirs)) {
+    if (op(mine) == op(theirs)) return name_of(signature) + ": " + both(" is in its ", half(mine), half(theirs));
     return "operation #" + std::to_string(signature.number) + ": " + both(" calls ", op(mine), op(theirs));
   }
   const std::string name = name_of(signature) + ": ";

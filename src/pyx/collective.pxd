@@ -1,0 +1,118 @@
+# Methods whose calls the ranks match: a call that ends before it has taken its number takes it all the same.
+from cpython.object cimport PyObject
+
+
+cdef extern from *:
+    """
+    #include <structmember.h>
+
+    #include <cstddef>
+    #include <cstdint>
+
+    namespace a2a_py {
+
+    // How often calls of this thread have taken a number, or have told the peers why they do not take part.
+    static thread_local uint64_t told = 0;
+
+    inline void note_told() { ++told; }
+
+    // A function around another one, which costs a right call next to nothing. Arguments that do not fit the signature
+    // are found out before the first line of the function runs, so only somebody outside of it can tell the peers.
+    struct Collective {
+      PyObject_HEAD
+      vectorcallfunc call;
+      PyObject* wrapped;
+    };
+
+    // Tells the peers of the communicator among the arguments, of which those given by name come last. Raises nothing.
+    using Tell = void (*)(PyObject* wrapped, PyObject* const* args, Py_ssize_t count, PyObject* error);
+    static Tell tell_peers = nullptr;
+
+    static PyObject* collective_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+      PyObject* const wrapped = reinterpret_cast<Collective*>(self)->wrapped;
+      const uint64_t before = told;
+      PyObject* const result = PyObject_Vectorcall(wrapped, args, count, names);
+      if (result != nullptr || told != before) return result;
+      PyObject *type, *error, *trace;
+      PyErr_Fetch(&type, &error, &trace);
+      PyErr_NormalizeException(&type, &error, &trace);
+      const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+      if (error != nullptr) tell_peers(wrapped, args, PyVectorcall_NARGS(count) + named, error);
+      PyErr_Restore(type, error, trace);
+      return nullptr;
+    }
+
+    static PyObject* collective_bind(PyObject* self, PyObject* object, PyObject*) {
+      return object == nullptr ? Py_NewRef(self) : PyMethod_New(self, object);
+    }
+
+    // Its name, its documentation and all else are those of the function.
+    static PyObject* collective_attribute(PyObject* self, PyObject* name) {
+      if (PyObject* const own = PyObject_GenericGetAttr(self, name)) return own;
+      if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
+      PyErr_Clear();
+      return PyObject_GetAttr(reinterpret_cast<Collective*>(self)->wrapped, name);
+    }
+
+    static PyObject* collective_doc(PyObject* self, void*) {
+      return PyObject_GetAttrString(reinterpret_cast<Collective*>(self)->wrapped, "__doc__");
+    }
+
+    static PyObject* collective_reduce(PyObject* self, PyObject*) {
+      return PyObject_GetAttrString(reinterpret_cast<Collective*>(self)->wrapped, "__qualname__");
+    }
+
+    static int collective_traverse(PyObject* self, visitproc visit, void* arg) {
+      Py_VISIT(Py_TYPE(self));
+      Py_VISIT(reinterpret_cast<Collective*>(self)->wrapped);
+      return 0;
+    }
+
+    static void collective_free(PyObject* self) {
+      PyTypeObject* const type = Py_TYPE(self);
+      PyObject_GC_UnTrack(self);
+      Py_XDECREF(reinterpret_cast<Collective*>(self)->wrapped);
+      type->tp_free(self);
+      Py_DECREF(type);
+    }
+
+    static PyMemberDef collective_members[] = {
+        {"__vectorcalloffset__", T_PYSSIZET, offsetof(Collective, call), READONLY, nullptr},
+        {"__wrapped__", T_OBJECT_EX, offsetof(Collective, wrapped), READONLY, nullptr},
+        {}};
+    static PyGetSetDef collective_values[] = {{"__doc__", collective_doc, nullptr, nullptr, nullptr}, {}};
+    static PyMethodDef collective_methods[] = {{"__reduce__", collective_reduce, METH_NOARGS, nullptr}, {}};
+    static PyType_Slot collective_slots[] = {
+        {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+        {Py_tp_descr_get, reinterpret_cast<void*>(collective_bind)},
+        {Py_tp_getattro, reinterpret_cast<void*>(collective_attribute)},
+        {Py_tp_traverse, reinterpret_cast<void*>(collective_traverse)},
+        {Py_tp_dealloc, reinterpret_cast<void*>(collective_free)},
+        {Py_tp_members, collective_members},
+        {Py_tp_getset, collective_values},
+        {Py_tp_methods, collective_methods},
+        {0, nullptr}};
+    static PyType_Spec collective_spec = {
+        "a2a._core.Collective", sizeof(Collective), 0,
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+        collective_slots};
+
+    // A new reference, or an exception.
+    static PyObject* make_collective(PyObject* type, PyObject* wrapped) {
+      auto* const made = PyObject_GC_New(Collective, reinterpret_cast<PyTypeObject*>(type));
+      if (made == nullptr) return nullptr;
+      made->call = collective_call;
+      made->wrapped = Py_NewRef(wrapped);
+      PyObject_GC_Track(reinterpret_cast<PyObject*>(made));
+      return reinterpret_cast<PyObject*>(made);
+    }
+
+    static PyObject* make_collective_type() { return PyType_FromSpec(&collective_spec); }
+
+    }  // namespace a2a_py
+    """
+    void (*tell_peers "a2a_py::tell_peers")(PyObject*, PyObject* const*, Py_ssize_t, PyObject*) noexcept
+
+    void note_told "a2a_py::note_told"() noexcept nogil
+    object make_collective_type "a2a_py::make_collective_type"()
+    object make_collective "a2a_py::make_collective"(object kind, object wrapped)

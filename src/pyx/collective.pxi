@@ -1,0 +1,44 @@
+# Calls that the ranks match, whatever becomes of them on one rank.
+
+cdef object collective_type = make_collective_type()
+
+
+def collective(function):
+    """A function or method whose calls the ranks match, one of its arguments being the communicator. Where a call
+    raises before it has taken the number of an operation or has told the peers why it does not take part, such as for
+    arguments that do not fit the signature, it does both now."""
+    return make_collective(collective_type, function)
+
+
+cdef void tell_peers_of(PyObject* function, PyObject* const* arguments, Py_ssize_t count, PyObject* error) noexcept:
+    cdef Py_ssize_t i
+    for i in range(count):
+        argument = <object> arguments[i]
+        if isinstance(argument, (Communicator, Plan)):
+            try:
+                take_number(argument, (<object> function).__name__, <object> error)
+            except Exception:
+                pass  # The communicator is closed, or there is no memory: the call's own error says more.
+            return
+
+
+cdef int take_number(object argument, str name, object error) except -1:
+    """Of the call with this name, a method of the argument or a function that has it."""
+    cdef Call call
+    cdef Plan plan = argument if isinstance(argument, Plan) else None
+    cdef Communicator comm = argument if plan is None else plan.comm
+    if name.startswith("plan_") or name == "transpose":
+        comm.next_plan()
+    elif name == "abort":
+        comm.abort(error)
+    elif plan is not None:
+        comm.refused(plan.template.call, error)
+    else:
+        call.op = operation_names.get(name, Op.alltoall_list)
+        comm.refused(call, error)
+    return 0
+
+
+cdef dict operation_names = {op_string(<Op> op).decode(): op for op in range(<int> Op.allgather_views + 1)}
+
+tell_peers = tell_peers_of
