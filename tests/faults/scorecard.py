@@ -8,12 +8,14 @@ makes it where it is missing.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -57,20 +59,33 @@ def _build_dir() -> Path:
 
 
 def fault_library(build: Path) -> Path:
-    """liba2a with fault points. A build directory that has been configured is taken as it is."""
+    """liba2a with fault points. A build that was interrupted goes on; one that is complete is taken as it is."""
+    build.mkdir(parents=True, exist_ok=True)
+    library, complete = build / "liba2a.so", build / "fault-library-complete"
+    with (build / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.is_file():
+            _build(build)
+            complete.touch()
+    return library
+
+
+def _build(build: Path) -> None:
     cache = build / "CMakeCache.txt"
-    if not cache.is_file():
-        print(f"# building {build}", file=sys.stderr, flush=True)
-        options = ["-DCMAKE_BUILD_TYPE=Release", "-DA2A_BUILD_TESTS=ON", "-DA2A_FAULTS=ON"]
-        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        subprocess.run(["cmake", "-S", ROOT, "-B", build, *generator, *options], check=True, stdout=sys.stderr)
-        subprocess.run(["cmake", "--build", build, "--parallel", str(os.cpu_count())], check=True, stdout=sys.stderr)
-    library = build / "liba2a.so"
-    if "A2A_FAULTS:BOOL=ON" not in cache.read_text() or not library.is_file():
+    if cache.is_file() and "A2A_FAULTS:BOOL=ON" not in cache.read_text():
         raise FileNotFoundError(
             f"{build} holds no library with fault points: configure it with -DA2A_FAULTS=ON, build it"
         )
-    return library
+    print(f"# building {build}", file=sys.stderr, flush=True)
+    # pip installs CMake beside the interpreter, whether or not that is on PATH.
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+    options: list[str] = []
+    if not cache.is_file():
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DA2A_BUILD_TESTS=ON", "-DA2A_FAULTS=ON"]
+        options += ["-G", "Ninja"] if shutil.which("ninja", path=path) else []
+    for command in (["-S", ROOT, "-B", build, *options], ["--build", build, "--parallel", str(os.cpu_count())]):
+        cmake = shutil.which("cmake", path=path) or "cmake"
+        subprocess.run([cmake, *command], check=True, stdout=sys.stderr, env=os.environ | {"PATH": path})
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[Row, int]]:

@@ -110,3 +110,32 @@ def test_chaos(transport: str) -> None:
     command = [sys.executable, "-m", "tests.faults.chaos", "--minutes", "0.08", "--transport", transport]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0 and transport in done.stdout, f"{done.stdout}\n{done.stderr}"
+
+
+_BUILD = """
+import sys
+from pathlib import Path
+from tests.faults import scorecard
+scorecard.ROOT = Path(sys.argv[1])
+print(scorecard.fault_library(Path(sys.argv[2])).stat().st_size)
+"""
+
+
+def test_an_interrupted_build_goes_on(tmp_path: Path) -> None:
+    """After the configuration, and in the middle of writing the library."""
+    source = tmp_path / "source"
+    source.mkdir()
+    lines = ["cmake_minimum_required(VERSION 3.18)", "project(small C)", 'option(A2A_FAULTS "" OFF)']
+    (source / "CMakeLists.txt").write_text("\n".join([*lines, "add_library(a2a SHARED a.c)\n"]))
+    (source / "a.c").write_text("int a2a = 1;\n")
+    for name in ("configured", "half written"):
+        build = tmp_path / name
+        cmake_tools.run("cmake", "-S", str(source), "-B", str(build), "-G", "Ninja", "-DA2A_FAULTS=ON")
+        if name == "half written":
+            (build / "liba2a.so").write_bytes(b"\x7fELF")
+        for _ in range(2):
+            command = [sys.executable, "-c", _BUILD, str(source), str(build)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+            assert done.returncode == 0, done.stderr
+            assert int(done.stdout.split()[-1]) > 1000
+        assert "# building" not in done.stderr
