@@ -556,7 +556,7 @@ TEST("what is impossible between hosts, and settings that make no sense") {
   };
   refused("A2A_HOSTS", "0,1,1", "names the hosts of 3 ranks, there are 2");
   refused("A2A_HOSTS", "0,", "has an empty name");
-  refused("A2A_MPI_AGGREGATE_MAX", "many", "is no number of bytes");
+  refused("A2A_MPI_AGGREGATE_MAX", "many", "=many in the environment is not a number of bytes from 0 to 268435456");
 }
 
 TEST("ranks that compare an operation all hear of a disagreement of two") {

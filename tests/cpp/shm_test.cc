@@ -440,7 +440,7 @@ TEST("a threshold of the environment is the one that holds, and must be a number
     CHECK_EQ(given.stream(), 9);
     CHECK(given.stream(9, false) && !given.stream(8, true));
   }
-  for (const char* wrong : {"", "-1", "1M", "many"}) {
+  for (const char* wrong : {"-1", "1M", "many", "18446744073709551616"}) {
     const Variable cma("A2A_SHM_CMA_MIN", wrong);
     CHECK_THROWS(Code::invalid_argument, "is not a number of bytes", Thresholds(around));
   }

@@ -1,9 +1,9 @@
 // Operations on device memory: which transport runs them, and what the ranks have to settle before.
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
 #include "a2a/communicator_state.h"
+#include "a2a/environment.h"
 #include "transport/device/connect.h"
 
 namespace a2a {
@@ -26,13 +26,9 @@ bool require_runnable(const DeviceTransport& transport, const Batch& batch, cons
 const char* to_string(Check check) { return check == Check::off ? "off" : check == Check::first ? "first" : "always"; }
 
 Check default_check() {
-  const char* const text = std::getenv("A2A_CHECK");
-  if (text == nullptr || *text == '\0') return Check::first;
-  for (const Check check : {Check::off, Check::first, Check::always}) {
-    if (std::string_view(text) == to_string(check)) return check;
-  }
-  throw Error(Code::invalid_argument,
-              std::string("A2A_CHECK=") + text + " in the environment is none of off, first, always");
+  constexpr Check kChecks[] = {Check::off, Check::first, Check::always};
+  const auto word = word_variable("A2A_CHECK", {to_string(kChecks[0]), to_string(kChecks[1]), to_string(kChecks[2])});
+  return word ? kChecks[*word] : Check::first;
 }
 
 // With device_order held.

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
-#include <string_view>
+
+#include "a2a/environment.h"
 
 namespace a2a {
 namespace {
@@ -25,10 +26,7 @@ std::vector<std::string> added_directories() {
   return directories().list;
 }
 
-bool tests_are_running() {
-  const char* const value = std::getenv("A2A_TEST_DOUBLES");
-  return value != nullptr && std::string_view(value) == "1";
-}
+bool tests_are_running() { return switch_variable("A2A_TEST_DOUBLES").value_or(false); }
 
 // One attempt after the other, and what became of each.
 class Attempts {

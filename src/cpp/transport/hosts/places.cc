@@ -3,34 +3,20 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <optional>
 
+#include "a2a/environment.h"
+#include "transport/shm/thresholds.h"
+
 namespace a2a::hosts {
 namespace {
 
-std::string environment(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? "" : text;
-}
-
-uint32_t limit(const char* name, uint32_t default_) {
-  const std::string text = environment(name);
-  if (text.empty()) return default_;
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  constexpr uint32_t kMost = uint32_t{1} << 28;
-  if (error == std::errc() && end == text.data() + text.size() && value <= kMost) return value;
-  throw Error(Code::invalid_argument, std::string(name) + "=" + text + " is no number of bytes up to 2^28");
-}
-
 // This rank's entry of A2A_HOSTS.
 std::string assigned_host(Rank rank, int size) {
-  const std::string text = environment("A2A_HOSTS");
+  const std::string text = variable("A2A_HOSTS").value_or("");
   if (text.empty()) return "";
   const auto entries = std::ranges::count(text, ',') + 1;
   if (entries != size) {
@@ -58,6 +44,9 @@ std::string own_host() {
   return own_machine() + " " + std::to_string(network.st_ino);
 }
 
+// Instead of a card, with the reason.
+const std::string kRefused = "refused: ";
+
 struct Card {
   uint32_t version = 7;
   Rank rank = 0;
@@ -66,10 +55,13 @@ struct Card {
 };
 
 Card own_card(Rank rank, int size) {
+  shm::check_variables();
   Card card;
   const Limits defaults;
   card.rank = rank;
-  card.limits = {limit("A2A_MPI_AGGREGATE_MAX", defaults.aggregate)};
+  constexpr uint64_t kMost = uint64_t{1} << 28;
+  const auto given = bytes_variable("A2A_MPI_AGGREGATE_MAX", 0, kMost);
+  card.limits = {static_cast<uint32_t>(given.value_or(defaults.aggregate))};
   const std::string assigned = assigned_host(rank, size);
   const std::string host = assigned.empty() ? own_host() : assigned;
   if (host.size() >= sizeof(card.host)) throw Error(Code::invalid_argument, "A2A_HOSTS: " + host + " is too long");
@@ -120,12 +112,13 @@ Places Places::of(std::span<const Rank> members) const {
 
 Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
   std::optional<Error> failure;
-  std::string mine;  // stays empty then, so that the others hear of it
+  std::string mine;
   try {
     const Card card = own_card(rank, size);
     mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
   } catch (const Error& error) {
     failure = error;
+    mine = kRefused + error.what();
   }
   const auto all = bootstrap.allgather(mine, deadline);
   if (failure) throw *failure;
@@ -140,8 +133,8 @@ Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline)
     Card card;
     const std::string& text = all.at(static_cast<size_t>(r));
     if (text.size() == sizeof(card)) std::memcpy(&card, text.data(), sizeof(card));
-    if (text.empty()) {
-      throw Error(Code::mismatch, "rank " + std::to_string(r) + " cannot tell on which host it lives");
+    if (text.starts_with(kRefused)) {
+      throw Error(Code::mismatch, "rank " + std::to_string(r) + " cannot join: " + text.substr(kRefused.size()));
     }
     if (text.size() != sizeof(card) || card.version != Card().version) {
       throw Error(Code::unsupported, "rank " + std::to_string(r) + " runs another version of this library");

@@ -7,17 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fstream>
 #include <new>
 #include <string>
-#include <string_view>
-#include <system_error>
 #include <utility>
 
+#include "a2a/environment.h"
 #include "a2a/types.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -53,27 +50,20 @@ size_t memory_limit() {
 }
 
 size_t wanted_segment() {
-  const char* const text = std::getenv("A2A_SHM_SEGMENT");
-  const size_t most = file_size_limit();
-  if (most < kSmallestSegment) {
-    throw Error(Code::backend, "shared memory: the limit on file sizes (ulimit -f) is " + std::to_string(most) +
+  const size_t limit = file_size_limit();
+  if (limit < kSmallestSegment) {
+    throw Error(Code::backend, "shared memory: the limit on file sizes (ulimit -f) is " + std::to_string(limit) +
                                    " bytes; at least 16777216 are needed");
   }
-  if (text == nullptr) return std::max(memory_limit() / kPage * kPage, kSmallestSegment);
-  constexpr size_t kMost = size_t{1} << 62;
-  const std::string_view digits(text);
-  size_t bytes = 0;
-  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), bytes);
-  if (error != std::errc() || end != digits.end() || bytes < kSmallestSegment || bytes > kMost) {
-    throw Error(Code::invalid_argument,
-                std::string("A2A_SHM_SEGMENT = '") + text + "' is not a number of bytes from 16777216 to 2^62");
-  }
-  if (bytes > most) {
-    throw Error(Code::invalid_argument, std::string("A2A_SHM_SEGMENT = ") + text +
+  constexpr size_t kMost = size_t{1} << 46;  // a quarter of what a process can address
+  const auto bytes = bytes_variable("A2A_SHM_SEGMENT", kSmallestSegment, kMost);
+  if (!bytes) return std::max(memory_limit() / kPage * kPage, kSmallestSegment);
+  if (*bytes > limit) {
+    throw Error(Code::invalid_argument, "A2A_SHM_SEGMENT = " + std::to_string(*bytes) +
                                             " is more than the limit on file sizes (ulimit -f), " +
-                                            std::to_string(most) + " bytes");
+                                            std::to_string(limit) + " bytes");
   }
-  return round_up(bytes, kPage);
+  return round_up(*bytes, kPage);
 }
 
 // Gives the pages back to the system; they read as zero afterwards. Not where the program has locked its memory.

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "a2a/environment.h"
 #include "transport/shm/copy.h"
 
 namespace a2a::shm {
@@ -168,10 +169,8 @@ StringCopies string_copies() {
   static std::atomic<StringCopies> known{StringCopies::unknown};
   StringCopies copies = known.load(std::memory_order_relaxed);
   if (copies == StringCopies::unknown) {
-    const char* wanted = std::getenv("A2A_SHM_REP_MOVSB");
-    copies = wanted == nullptr               ? measure_strings()
-             : std::strcmp(wanted, "0") == 0 ? StringCopies::slower
-                                             : StringCopies::faster;
+    const auto wanted = switch_variable("A2A_SHM_REP_MOVSB");
+    copies = !wanted ? measure_strings() : *wanted ? StringCopies::faster : StringCopies::slower;
     known.store(copies, std::memory_order_relaxed);
   }
   return copies;

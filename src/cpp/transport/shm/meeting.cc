@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <optional>
 
+#include "a2a/environment.h"
 #include "a2a/process.h"
 #include "transport/shm/address.h"
 #include "transport/shm/copy.h"
@@ -37,10 +37,7 @@ struct Verdict {
   uint32_t readable = 0;
 };
 
-bool vm_readv_wanted() {
-  const char* text = std::getenv("A2A_SHM_CMA");
-  return text == nullptr || std::strcmp(text, "0") != 0;
-}
+bool vm_readv_wanted() { return switch_variable("A2A_SHM_CMA").value_or(true); }
 
 // Where the Yama security module restricts reading to ancestors, a process may lift that for its own memory. Other
 // processes of the same user can then read it, as they can everywhere without Yama. A2A_SHM_CMA=0 leaves it closed.

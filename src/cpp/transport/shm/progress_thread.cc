@@ -5,15 +5,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
-#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "a2a/environment.h"
 #include "a2a/types.h"
 
 namespace a2a::shm {
@@ -44,13 +43,7 @@ struct ProgressThread::State {
   }
 };
 
-bool progress_thread_wanted() {
-  const char* text = std::getenv("A2A_PROGRESS_THREAD");
-  const std::string_view value = text == nullptr ? "" : text;
-  if (value.empty() || value == "0") return false;
-  if (value == "1") return true;
-  throw Error(Code::invalid_argument, "A2A_PROGRESS_THREAD = '" + std::string(value) + "' is neither 0 nor 1");
-}
+bool progress_thread_wanted() { return switch_variable("A2A_PROGRESS_THREAD").value_or(false); }
 
 ProgressThread::ProgressThread(std::function<void(const std::atomic<bool>&)> serve, std::function<void()> interrupt)
     : state_(std::make_shared<State>()), interrupt_(std::move(interrupt)) {

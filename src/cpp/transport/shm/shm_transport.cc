@@ -22,6 +22,7 @@ std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstr
     throw Error(Code::unsupported,
                 "size = " + std::to_string(size) + ": at most " + std::to_string(kMaxRanks) + " ranks share one host");
   }
+  check_variables();
   auto progress = Progress::of_this_thread();
   auto block = Membership::new_block(progress->host(), size);
   const uint64_t offset = progress->host().arena().offset(block.get());

@@ -1,31 +1,14 @@
 #include "transport/shm/thresholds.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <fstream>
-#include <string>
+
+#include "a2a/environment.h"
 
 namespace a2a::shm {
 namespace {
 
 constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
-
-std::optional<size_t> bytes_of(const char* name) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) return std::nullopt;
-  char* end = nullptr;
-  const unsigned long long bytes = std::strtoull(text, &end, 10);
-  if (end == text || *end != '\0' || *text == '-') {
-    throw Error(Code::invalid_argument, std::string(name) + " = '" + text + "' is not a number of bytes");
-  }
-  return bytes;
-}
-
-std::optional<bool> flag(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? std::nullopt : std::optional(std::strcmp(text, "0") != 0);
-}
 
 // Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth; a virtual machine may
 // say that the cache of its whole host is its own.)
@@ -52,6 +35,13 @@ int cpus_of_last_level_cache() {
 
 }  // namespace
 
+void check_variables() {
+  for (const char* const name : {"A2A_SHM_CMA", "A2A_SHM_PUT", "A2A_SHM_REP_MOVSB", "A2A_PROGRESS_THREAD"}) {
+    switch_variable(name);
+  }
+  for (const char* const name : {"A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN"}) bytes_variable(name);
+}
+
 Thresholds::Thresholds(const Surroundings& surroundings)
     : Thresholds(surroundings, last_level_cache() *
                                    static_cast<size_t>(std::max(1, surroundings.cpus / cpus_of_last_level_cache()))) {}
@@ -61,11 +51,11 @@ Thresholds::Thresholds(const Surroundings& surroundings, size_t cache)
       too_much_(cache / ranks_),
       shared_cpus_(surroundings.oversubscribed()),
       // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs.
-      direct_(bytes_of("A2A_SHM_DIRECT_MIN").value_or((shared_cpus_ ? 16 : 8) * kKiB)),
+      direct_(bytes_variable("A2A_SHM_DIRECT_MIN").value_or((shared_cpus_ ? 16 : 8) * kKiB)),
       stream_otherwise_(cache / static_cast<size_t>(std::max(1, std::min(surroundings.ranks, surroundings.cpus)))),
-      remote_given_(bytes_of("A2A_SHM_CMA_MIN")),
-      stream_given_(bytes_of("A2A_SHM_STREAM_MIN")),
-      put_given_(flag("A2A_SHM_PUT")) {}
+      remote_given_(bytes_variable("A2A_SHM_CMA_MIN")),
+      stream_given_(bytes_variable("A2A_SHM_STREAM_MIN")),
+      put_given_(switch_variable("A2A_SHM_PUT")) {}
 
 // Chunks that are all full cost a turn of the scheduler, too, each time they are: that is why the system call wins
 // there from the size on that fills them, if it is fast here, and from another one on in any case. Wherever memory sets

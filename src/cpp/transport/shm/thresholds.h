@@ -10,6 +10,10 @@
 
 namespace a2a::shm {
 
+// Throws Error(invalid_argument) when a variable of this transport makes no sense: before ranks meet, and not in the
+// middle of an exchange, where some of them are read.
+void check_variables();
+
 class Thresholds {
  public:
   // With the environment's overrides. Throws Error(invalid_argument) when one is not a number. `cache` is the last
