@@ -167,6 +167,9 @@ cdef extern from "a2a/communicator.h" nogil:
 
 cdef extern from *:
     """
+    #include <cxxabi.h>
+    #include <unistd.h>
+
     #include <algorithm>
     #include <array>
     #include <chrono>
@@ -205,8 +208,20 @@ cdef extern from *:
     // The exception that a signal handler raised in this thread while C++ code waited. Needs the GIL.
     static thread_local PyObject* pending_interrupt = nullptr;
 
+    // For what takes the GIL while C++ code waits. At exit CPython before 3.14 ends a thread that asks for it by an
+    // unwinding that ends the process when C++ code catches it, as Cython's and the core's does: the thread stays here
+    // instead until the process has ended, as it does from 3.14 on.
+    template <class Call>
+    auto in_python(Call call) {
+      try {
+        return call();
+      } catch (const abi::__forced_unwind&) {
+        for (;;) ::pause();
+      }
+    }
+
     // Lets Python's signal handlers run. Whether one of them wants the call to end.
-    inline bool interrupted() {
+    inline bool look_for_signals_here() {
       const PyGILState_STATE state = PyGILState_Ensure();
       const bool raised = PyErr_CheckSignals() != 0;
       if (raised) {
@@ -221,6 +236,7 @@ cdef extern from *:
       PyGILState_Release(state);
       return raised;
     }
+    inline bool interrupted() { return in_python(look_for_signals_here); }
 
     // Raises that exception, if there is one: -1 then, otherwise 0.
     inline int raise_pending() {

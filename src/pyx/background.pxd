@@ -184,12 +184,12 @@ cdef extern from *:
 
       std::vector<std::string> allgather(std::string_view mine, a2a::Deadline) override {
         std::vector<std::string> all;
-        if (callback_(context_, std::string(mine), all)) return all;
+        if (in_python([&] { return callback_(context_, std::string(mine), all); })) return all;
         throw a2a::Error(a2a::Code::backend, "the bootstrap's allgather failed");
       }
 
       void while_meeting() override {
-        if (!check_(context_)) throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
+        if (!in_python([&] { return check_(context_); })) throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
       }
 
       bool has_network() const override { return inner_ != nullptr && inner_->has_network(); }

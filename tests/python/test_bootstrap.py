@@ -23,6 +23,7 @@ from forked import apart, assert_usable, connect, job_name, raised, run, values
 from possessions import descriptors
 
 import a2a
+from a2a import _core
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -388,3 +389,33 @@ def test_every_call_ends_at_its_deadline() -> None:
             lateness.append(seconds - 0.5)
     assert min(lateness) >= -0.05, lateness
     assert statistics.median(lateness) <= 0.05 and max(lateness) <= 0.3, lateness
+
+
+# ---- threads ---------------------------------------------------------------------------------------------------------
+
+
+@apart
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_thread_that_drops_its_bootstrap_is_missed_at_once(rounds: int) -> None:
+    bootstraps = dict(enumerate(_core.thread_bootstraps(3)))
+    errors: list[str] = []
+
+    def rank(number: int) -> None:
+        for _ in range(rounds):
+            bootstraps[number].allgather(b"%d" % number)
+        if number == 1:
+            bootstraps.pop(number)
+            return
+        try:
+            _core.connect(number, 3, bootstrap=bootstraps[number], timeout=20)
+        except a2a.PeerLostError as error:
+            errors.append(str(error))
+
+    began = time.monotonic()
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == ["rank 1 left before all threads had met"] * 2
+    assert time.monotonic() - began < 5

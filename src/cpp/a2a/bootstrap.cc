@@ -1,10 +1,12 @@
 #include "a2a/bootstrap.h"
 
+#include <fcntl.h>
 #include <sys/time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "a2a/bootstrap_socket.h"
 
@@ -28,6 +30,23 @@ bool connect_soon(int socket, const sockaddr* address, socklen_t length) {
   if (::connect(socket, address, length) != 0) return false;
   patience(0);
   return true;
+}
+
+int accept_on(int listener, sockaddr* from, socklen_t* length, bool nonblocking) {
+  const int accepted = ::accept4(listener, from, length, SOCK_CLOEXEC | (nonblocking ? SOCK_NONBLOCK : 0));
+  if (accepted >= 0 || (errno != ENOSYS && errno != EPERM)) return accepted;
+  Socket socket(::accept(listener, from, length));
+  if (!socket.open()) return -1;
+  if (::fcntl(socket.fd(), F_SETFD, FD_CLOEXEC) != 0) return -1;
+  if (nonblocking && ::fcntl(socket.fd(), F_SETFL, O_NONBLOCK) != 0) return -1;
+  return socket.release();
+}
+
+bool accepting_refused(int error) {
+  // What accept() reports of a connection that is gone, by its manual.
+  constexpr int kGone[] = {EAGAIN,    EINTR,  ECONNABORTED, EPROTO,     ENETDOWN,   ENOPROTOOPT,
+                           EHOSTDOWN, ENONET, EHOSTUNREACH, EOPNOTSUPP, ENETUNREACH};
+  return std::ranges::find(kGone, error) == std::end(kGone);
 }
 
 std::string list(const std::vector<Rank>& ranks) {

@@ -17,6 +17,13 @@ using Socket = Descriptor;
 // Throws Error(backend) with what errno says.
 [[noreturn]] void socket_failure(const std::string& what);
 
+// A descriptor of the next connection, with close-on-exec and, if wanted, not blocking; -1, with errno. Some sandboxes
+// refuse accept4() and have accept().
+int accept_on(int listener, sockaddr* from = nullptr, socklen_t* length = nullptr, bool nonblocking = false);
+
+// Whether such an errno says that this process cannot accept, rather than that nobody was there in the end.
+bool accepting_refused(int error);
+
 // Milliseconds for poll(): short, because the callers look at several things in turn.
 int slice(Deadline deadline);
 

@@ -14,6 +14,7 @@
 
 #include "a2a/bootstrap.h"
 #include "a2a/bootstrap_socket.h"
+#include "a2a/ended_ranks.h"
 #include "a2a/process.h"
 
 namespace a2a {
@@ -108,12 +109,15 @@ class Hub final : public Bootstrap {
       socket_failure("cannot bind the socket of job '" + job + "'");
     }
     if (::listen(listener_.fd(), size) != 0) socket_failure("listen");
+    spare_ = new_socket();
     while (!missing().empty()) {
       if (deadline.passed()) late(missing());
+      if (const auto ended = ended_rank(job_, size_)) give_up(Code::peer_lost, in_words(*ended, job_));
       wait(deadline);
     }
     strangers_.clear();
     listener_ = Socket();
+    spare_ = Socket();
   }
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
@@ -151,11 +155,14 @@ class Hub final : public Bootstrap {
   }
 
   [[noreturn]] void lost(Rank rank) {
-    const std::string text = "job '" + job_ + "': rank " + std::to_string(rank) + " (pid " +
-                             std::to_string(guest(rank).pid) + ") was lost while the ranks met";
-    tell_everybody(Code::peer_lost, text);
-    tell_latecomers(Code::peer_lost, text, 0);
-    throw Error(Code::peer_lost, text);
+    give_up(Code::peer_lost, "job '" + job_ + "': rank " + std::to_string(rank) + " (pid " +
+                                 std::to_string(guest(rank).pid) + ") was lost while the ranks met");
+  }
+
+  [[noreturn]] void give_up(Code code, const std::string& text) {
+    tell_everybody(code, text);
+    tell_latecomers(code, text, 0);
+    throw Error(code, text);
   }
 
   [[noreturn]] void late(const std::vector<Rank>& ranks) {
@@ -184,7 +191,8 @@ class Hub final : public Bootstrap {
     for (told += strangers_.size(); told < missing().size() && !deadline.passed();) {
       pollfd fd{listener_.fd(), POLLIN, 0};
       if (::poll(&fd, 1, slice(deadline)) <= 0) continue;
-      const Socket newcomer(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
+      const Socket newcomer(accept_on(listener_.fd()));
+      if (!newcomer.open() && accepting_refused(errno)) return;
       if (!newcomer.open() || other_end(newcomer.fd()).uid != ::geteuid()) continue;
       send(newcomer.fd(), refusal, text);
       ++told;
@@ -231,9 +239,12 @@ class Hub final : public Bootstrap {
       admit(std::move(socket));
     }
     if (fds[0].revents == 0) return;
-    Socket newcomer(::accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!newcomer.open() && (errno == EMFILE || errno == ENFILE))
-      socket_failure("cannot accept rank " + list(missing()));
+    Socket newcomer(accept_on(listener_.fd()));
+    if (!newcomer.open() && accepting_refused(errno)) {
+      const std::string why = std::strerror(errno);
+      spare_ = Socket();  // with its descriptor those who wait can be told
+      give_up(Code::backend, "job '" + job_ + "': rank 0 cannot accept rank " + list(missing()) + ": " + why);
+    }
     // Anybody on the host may connect to an abstract name; other users are hung up on without an answer.
     if (newcomer.open() && other_end(newcomer.fd()).uid == ::geteuid()) strangers_.push_back(std::move(newcomer));
   }
@@ -282,6 +293,7 @@ class Hub final : public Bootstrap {
   int size_;
   std::string job_;
   Socket listener_;                // until everybody is there
+  Socket spare_;                   // so long; of no use but its descriptor
   std::vector<Socket> strangers_;  // connected, but have not said who they are
   std::vector<Guest> guests_;
 };
@@ -295,6 +307,7 @@ class Spoke final : public Bootstrap {
       if (deadline.passed()) {
         throw Error(Code::timeout, "job '" + job + "': rank " + std::to_string(rank) + " timed out waiting for rank 0");
       }
+      require_all_running(job, size);
       std::this_thread::sleep_for(2ms);
     }
   }

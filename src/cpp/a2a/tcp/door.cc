@@ -37,7 +37,11 @@ void Door::let_in() {
     Socket socket = accept_from(listener_, from);
     if (!socket.open()) {
       if ((errno == EMFILE || errno == ENFILE) && strangers_.empty()) socket_failure("cannot accept a rank");
-      if (errno == EMFILE || errno == ENFILE) strangers_.pop_front();
+      if (errno == EMFILE || errno == ENFILE) {
+        strangers_.pop_front();
+      } else if (accepting_refused(errno)) {
+        socket_failure("cannot accept a rank");
+      }
       return;
     }
     if (strangers_.size() == kMostStrangers) {

@@ -1,4 +1,5 @@
 // Rank 0: listens until everybody is there, then collects and hands out.
+#include "a2a/ended_ranks.h"
 #include "a2a/tcp/door.h"
 #include "a2a/tcp/session.h"
 
@@ -19,6 +20,7 @@ class TcpHub final : public TcpBootstrap {
           throw error(Code::timeout,
                       "rank 0, at " + address + ", timed out waiting for rank " + list(missing()) + door.account());
         }
+        require_all_running(job, size);
         await_guests(door, deadline);
       }
     } catch (const Error& failure) {

@@ -139,7 +139,7 @@ int connecting_failed(const Socket& socket) {
 
 Socket accept_from(const Socket& listener, Place& from) {
   from.length = sizeof(from.raw);
-  Socket socket(::accept4(listener.fd(), raw(from), &from.length, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  Socket socket(accept_on(listener.fd(), raw(from), &from.length, true));
   if (socket.open()) make_prompt(socket.fd());
   return socket;
 }

@@ -1,4 +1,5 @@
 // The ranks that connect to rank 0.
+#include "a2a/ended_ranks.h"
 #include "a2a/tcp/session.h"
 #include "a2a/tcp/visit.h"
 
@@ -17,7 +18,7 @@ class TcpSpoke final : public TcpBootstrap {
                       .job = job,
                       .rank = rank,
                       .size = size,
-                      .meanwhile = {}};
+                      .meanwhile = [&] { require_all_running(job, size); }};
     channel_ = knock(visit, deadline);
     here_ = local_place(channel_.fd());
   }

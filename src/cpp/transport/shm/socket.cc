@@ -31,7 +31,7 @@ Listener::Listener(int backlog) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOC
 }
 
 Fd Listener::accept() {
-  Fd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  Fd socket(accept_on(socket_.get()));
   if (socket.get() < 0 && errno != ECONNABORTED && errno != EINTR) system_failure("cannot accept a rank's connection");
   return socket;
 }
