@@ -20,7 +20,7 @@ from paddle.base import core
 
 import a2a
 from a2a import _core
-from a2a.launch import Launch, _job_of, _require_one_host
+from a2a.launch import Launch, _job_of, _require_one_host, mark_as_rank
 
 from ._arguments import ArgumentTypeError, CallError
 
@@ -163,6 +163,7 @@ def _meet(group_id: int, ranks: tuple[int, ...]) -> a2a.Communicator:
         _require_one_host(launch)
         name = f"{_job_of(launch)}/paddle/{group_id}/{ranks}"
         job = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        mark_as_rank()
         made = a2a.init(ranks.index(launch.rank), len(ranks), job=job, timeout=timeout)
     _communicators[group_id, ranks] = made
     return made
@@ -180,6 +181,7 @@ def _export_environment(comm: a2a.Communicator, launch: Launch) -> None:
         PADDLE_TRAINER_ENDPOINTS=",".join(endpoints),
     )
     os.environ.setdefault("PADDLE_DISTRI_BACKEND", "gloo")
+    mark_as_rank()
 
 
 @contextmanager

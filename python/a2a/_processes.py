@@ -1,6 +1,7 @@
 """spawn() with processes. The parent hands every rank one sealed memory file with the pickled call; a rank puts its
 result into a memory file of its own and writes one byte into a pipe. So a rank that dies or stops half way can neither
-block the parent nor confuse it."""
+block the parent nor confuse it. Nor can a parent that ignores SIGCHLD, or another part of it that waits for all child
+processes: the results need no exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from typing import Any
 
 from ._core import Error, InvalidArgumentError, PeerLostError, connect
 from ._descriptors import above_standard
+from ._ended import EndedRanks
 from ._spawn import Outcome, call_rank, first_failure, job_name, unfinished
+from .launch import mark_as_rank
 
 # How long to wait for the rank that caused it after ranks noticed that another one failed.
 _CAUSE_SECONDS = 0.5
@@ -38,8 +41,9 @@ _PR_SET_PDEATHSIG = 1
 class _Process:
     """The parent's side of one rank."""
 
-    def __init__(self, rank: int, size: int, job: str, call: int) -> None:
+    def __init__(self, rank: int, size: int, job: str, call: int, ended: EndedRanks) -> None:
         self.rank = rank
+        self._lost = ""
         self.board = above_standard(os.memfd_create("a2a-result", os.MFD_CLOEXEC))
         self.news, writer = map(above_standard, os.pipe())
         facts = (rank, size, job, os.getpid(), call, self.board, writer)
@@ -49,6 +53,7 @@ class _Process:
             "A2A_SIZE": str(size),
             "A2A_JOB": job,
             "A2A_LOCAL_RANK": str(rank),
+            **ended.environment,
         }
         try:
             # A process group of its own: Ctrl-C reaches the parent alone, and what a rank starts can be ended with it.
@@ -71,15 +76,26 @@ class _Process:
                 return _unpack(self.rank, pickle.loads(board))
         if death is None:
             return None
+        if death.startswith("exited"):
+            death += " before it returned"
         return Outcome(self.rank, error=PeerLostError(f"rank {self.rank} {death}"), time=time.monotonic())
 
     def death(self) -> str | None:
-        # The child stays a zombie until close(), so that its number cannot go to another process or group before.
-        state = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        # The child stays a zombie until close(), so that its number cannot go to another process or group before. Where
+        # it does not, because the kernel or another part of this program has reaped it, its status is unknown, and its
+        # number is asked about no more.
+        if self._lost:
+            return self._lost
+        try:
+            state = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            self.signal(signal.SIGKILL)  # what it has started: the group keeps the number as long as it has members
+            self._lost = "ended; its exit status is lost to this process, as where SIGCHLD is ignored"
+            return self._lost
         if state is None:
             return None
         if state.si_code == os.CLD_EXITED:
-            return f"exited with code {state.si_status} before it returned"
+            return f"exited with code {state.si_status}"
         return f"was killed by {_signal_name(state.si_status)}"
 
     def stack(self) -> str:
@@ -88,6 +104,8 @@ class _Process:
         return os.pread(self.board, min(size, 1 << 16), 0).decode(errors="replace")
 
     def signal(self, number: int) -> None:
+        if self._lost:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, number)
 
@@ -107,17 +125,19 @@ def run_processes(
         )
     call = _pack_call(fn, args)
     ranks: list[_Process] = []
+    job = job_name()
+    ended = EndedRanks(job, n)
     try:
-        job = job_name()
         for rank in range(n):
-            ranks.append(_Process(rank, n, job, call))
-        return _collect(ranks, deadline, keep_going)
+            ranks.append(_Process(rank, n, job, call, ended))
+        return _collect(ranks, deadline, keep_going, ended)
     finally:
         os.close(call)
         _end(ranks)
+        ended.close()
 
 
-def _collect(ranks: list[_Process], deadline: float, keep_going: bool) -> list[Outcome]:
+def _collect(ranks: list[_Process], deadline: float, keep_going: bool, told: EndedRanks) -> list[Outcome]:
     running = dict(enumerate(ranks))
     outcomes: list[Outcome] = []
     while running:
@@ -127,6 +147,7 @@ def _collect(ranks: list[_Process], deadline: float, keep_going: bool) -> list[O
         for rank, outcome in ended.items():
             outcomes.append(outcome)
             del running[rank]
+            told.add(rank, ranks[rank].death() or ("returned" if outcome.error is None else "failed"))
         failure = None if keep_going else first_failure(outcomes)
         if failure is not None and (not failure.follows or time.monotonic() > failure.time + _CAUSE_SECONDS):
             break
@@ -210,6 +231,9 @@ def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # the parent's; this rank may start processes
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    mark_as_rank()
     for descriptor in (call, board, news):
         os.set_inheritable(descriptor, False)
     if sys.stderr is not None:

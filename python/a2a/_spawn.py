@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._core import (
     AbortedError,
+    BackendError,
     Communicator,
     InvalidArgumentError,
     MismatchError,
@@ -20,6 +21,8 @@ from ._core import (
 )
 
 if TYPE_CHECKING:
+    import threading
+
     from typing_extensions import TypeVarTuple, Unpack
 
     Ts = TypeVarTuple("Ts")
@@ -128,6 +131,7 @@ def unfinished(n: int, outcomes: list[Outcome], stacks: str = "") -> TimeoutErro
 def _run_threads(
     fn: Callable[..., Any], n: int, args: tuple[Any, ...], deadline: float, keep_going: bool
 ) -> list[Outcome]:
+    import functools
     import queue
     import threading
     import traceback
@@ -143,14 +147,16 @@ def _run_threads(
             outcome.value = call_rank(fn, args, comms[rank])
         except BaseException as error:
             outcome.error, outcome.traceback, outcome.time = error, traceback.format_exc(), time.monotonic()
+        bootstraps.pop(rank, None)
         ended.put(outcome)
 
-    bootstraps = thread_bootstraps(n)
-    ranks = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(n)]
-    for thread in ranks:
-        thread.start()
+    # Ranks that wait for one whose bootstrap is gone are told.
+    bootstraps = dict(enumerate(thread_bootstraps(n)))
+    ranks: list[threading.Thread] = []
     outcomes: list[Outcome] = []
     try:
+        for rank in range(n):
+            ranks.append(_start_thread(functools.partial(body, rank), rank, n))
         while len(outcomes) < n:
             outcomes.append(ended.get(timeout=min(max(deadline - time.monotonic(), 0), threading.TIMEOUT_MAX)))
             if outcomes[-1].error is not None and not keep_going:
@@ -158,6 +164,8 @@ def _run_threads(
     except queue.Empty:
         raise unfinished(n, outcomes) from None
     finally:
+        for rank in range(len(ranks), n):
+            bootstraps.pop(rank, None)
         if len(outcomes) < n:
             for comm in list(comms.values()):
                 comm.abort("another rank of spawn() failed, or its time is over")
@@ -167,3 +175,29 @@ def _run_threads(
     while not ended.empty():
         outcomes.append(ended.get())
     return sorted(outcomes, key=lambda outcome: outcome.rank)
+
+
+def _start_thread(body: Callable[[], None], rank: int, n: int) -> threading.Thread:
+    import threading
+
+    thread = threading.Thread(target=body, name=f"rank {rank}", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise BackendError(f"spawn: no thread for rank {rank} of {n}: {error}; {_limits_on_threads()}") from error
+    return thread
+
+
+def _limits_on_threads() -> str:
+    import resource
+    from pathlib import Path
+
+    limits = {"RLIMIT_NPROC (ulimit -u)": resource.RLIMIT_NPROC, "RLIMIT_AS (ulimit -v)": resource.RLIMIT_AS}
+    values = {name: resource.getrlimit(limit)[0] for name, limit in limits.items()}
+    found = [f"{name} is {'unlimited' if value == resource.RLIM_INFINITY else value}" for name, value in values.items()]
+    try:
+        group = Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip()
+        found.append(f"pids.max of the control group is {Path(f'/sys/fs/cgroup{group}/pids.max').read_text().strip()}")
+    except OSError:
+        pass  # another version of control groups, or the root, which has no limit
+    return ", ".join(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,12 @@ def needs(module: str) -> None:
     """Skips the test where a module is not installed that the processes of the test will import; here it is not."""
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def call(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:

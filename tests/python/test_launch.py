@@ -209,7 +209,7 @@ def test_where_ranks_meet(env: dict[str, str], place: str | None, monkeypatch: p
 def test_places_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
     for change, message in (
         ({"A2A_BOOTSTRAP": "host:80"}, "A2A_BOOTSTRAP=host:80 in the environment is not tcp://host:port"),
-        ({"A2A_PORT_OFFSET": "40000"}, "address 'localhost:69500': the port is 1 to 65535"),
+        ({"A2A_PORT_OFFSET": "40000"}, "MASTER_PORT=29500 + A2A_PORT_OFFSET in the environment is 69500, no port"),
         ({"A2A_PORT_OFFSET": "one"}, "A2A_PORT_OFFSET='one' in the environment is not an integer"),
     ):
         set_environment(monkeypatch, TORCHRUN | {"LOCAL_WORLD_SIZE": "1", "A2A_SECRET": "x" * 32} | change)

@@ -268,7 +268,7 @@ comm.close()
 
 
 def test_a_segment_of_no_possible_size(tmp_path: Path) -> None:
-    values = ["-1", "+20000000", " 20000000", "1e9", "16777215", "99999999999999999999", ""]
+    values = ["-1", "+20000000", "1e9", "16777215", "99999999999999999999"]
     body = f"""
 told = []
 for value in {values}:
@@ -281,7 +281,7 @@ say(told)
 """
     (told,) = run(tmp_path, body, size=1)
     for value, text in zip(values, told, strict=True):
-        assert f"A2A_SHM_SEGMENT = '{value}' is not a number of bytes" in text
+        assert f"A2A_SHM_SEGMENT={value} in the environment is not a number of bytes" in text
 
 
 def limit_files(mib: int) -> Callable[[], None]:

@@ -228,3 +228,129 @@ def test_ranks_do_not_outlive_their_parent(tmp_path: Path, number: signal.Signal
             parent.kill()
     assert not any(is_alive(pid) for pid in ranks)
     assert not children() & set(ranks)
+
+
+# A program in which SIGCHLD is ignored, or others wait for all of its children.
+REAPING = """
+import os, signal, sys, threading, time
+import a2a
+import {module} as ranks
+
+def reap_in_handler(*_):
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+def reap_in_thread():
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            time.sleep(0.001)
+
+if __name__ == "__main__":
+    how = sys.argv[1]
+    if how == "ignored":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    elif how == "handler":
+        signal.signal(signal.SIGCHLD, reap_in_handler)
+    else:
+        threading.Thread(target=reap_in_thread, daemon=True).start()
+    for _ in range(2):
+        assert a2a.spawn(ranks.report, 2, timeout=30) == [0, 1]
+    try:
+        a2a.spawn(ranks.fail, 2, timeout=30)
+    except KeyError as error:
+        print("failed", error)
+    started = time.monotonic()
+    try:
+        a2a.spawn(ranks.vanish, 2, timeout=30)
+    except a2a.PeerLostError as error:
+        print("vanished", error)
+    assert time.monotonic() - started < 20
+"""
+RANKS = """
+import os, signal, subprocess
+
+def report(comm):
+    comm.barrier()
+    assert subprocess.run(["false"]).returncode == 1  # ranks have their children for themselves
+    return comm.rank
+
+def fail(comm):
+    raise KeyError("own words")
+
+def vanish(comm):
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("how", ["ignored", "handler", "thread"])
+def test_the_program_need_not_have_its_children_to_itself(tmp_path: Path, how: str) -> None:
+    (tmp_path / "reaped_ranks.py").write_text(RANKS)
+    (tmp_path / "reaping.py").write_text(REAPING.format(module="reaped_ranks"))
+    command = [sys.executable, str(tmp_path / "reaping.py"), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    failed, vanished = done.stdout.splitlines()
+    assert failed == "failed 'own words'"
+    assert vanished.startswith("vanished rank 1 ")
+
+
+# Some threads start, then there is no room for another one's stack: RLIMIT_NPROC does not bind root.
+TOO_MANY_THREADS = """
+import os, resource, sys, threading, time
+import a2a
+pages = int(open("/proc/self/statm").read().split()[0])
+room = pages * 4096 + (int(sys.argv[1]) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+before = threading.active_count()
+started = time.monotonic()
+try:
+    a2a.spawn(lambda comm: comm.barrier(), 24, threads=True, timeout=60)
+except a2a.BackendError as error:
+    print(error)
+assert time.monotonic() - started < 20
+assert threading.active_count() == before, threading.enumerate()
+"""
+
+
+@pytest.mark.parametrize("room", [40, 100, 180])
+def test_where_a_thread_cannot_start_none_is_left(room: int) -> None:
+    command = [sys.executable, "-c", TOO_MANY_THREADS, str(room)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "thread for rank" in done.stdout or "cannot map" in done.stdout  # a rank that has started may lack room, too
+    assert "ulimit -v" in done.stdout
+
+
+EXITING = """
+import sys, threading, time
+import a2a
+from a2a import _core
+ranks = _core.thread_bootstraps(3)
+def wait(rank):
+    comm = _core.connect(rank, 3, bootstrap=ranks[rank], timeout=60)
+def wait_for_a_job():
+    a2a.init(1, 2, job=f"nobody-{time.time()}", timeout=60)
+def wait_over_tcp():
+    a2a.TcpBootstrap(1, 2, "127.0.0.1:9", job="nobody", secret="x" * 32, timeout=60)
+calls = [lambda: wait(0), lambda: wait(1), wait_for_a_job, wait_over_tcp]
+threads = [threading.Thread(target=call, daemon=True) for call in calls]
+for thread in threads:
+    thread.start()
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 0.3])
+def test_the_program_may_end_while_threads_wait(seconds: float) -> None:
+    for _ in range(3):
+        command = [sys.executable, "-c", EXITING, str(seconds)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 0 and not done.stderr, done.stderr

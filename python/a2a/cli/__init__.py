@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_parser(commands)
     options = parser.parse_args(argv)
     open_standard()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as a caller may have left it, it hides how ranks ended
     try:
         code: int = options.function(options)
         if sys.stdout is not None:

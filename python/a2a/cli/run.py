@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from .._ended import EndedRanks
 from ._machine import allowed_cpus
 
 # How long ranks may take to leave after a signal before they are killed.
@@ -26,9 +27,10 @@ _prctl = ctypes.CDLL(None).prctl
 _DESCRIPTION = """\
 Start a Python program as N ranks of this host. Each rank finds A2A_RANK, A2A_SIZE, A2A_LOCAL_RANK and A2A_JOB in its
 environment, which a2a.init() reads, and a secret for those that meet over TCP, A2A_SECRET. Output lines are prefixed by
-[rank]. When a rank fails the others are ended, and its exit code is passed on (128 + number for a signal). SIGINT,
-SIGTERM and SIGHUP are forwarded; ranks that do not leave within 5 seconds are killed, at once after a second signal.
-Ranks read nothing from standard input. OMP_NUM_THREADS is set to the CPUs per rank unless it is set."""
+[rank]. When a rank fails the others are ended, and its exit code is passed on (128 + number for a signal). Ranks that
+wait in a2a.init() for one that has ended are told. SIGINT, SIGTERM and SIGHUP are forwarded; ranks that do not leave
+within 5 seconds are killed, at once after a second signal. Ranks read nothing from standard input. OMP_NUM_THREADS is
+set to the CPUs per rank unless it is set."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,6 +81,8 @@ class _Job:
         self._wake = _catch_signals()
         self._poller.register(self._wake, select.POLLIN)
         env = _environment(ranks)
+        self._ended = EndedRanks(env["A2A_JOB"], ranks)
+        env |= self._ended.environment
         try:
             for rank in range(ranks):
                 self._start(rank, program, env, prefix)
@@ -152,8 +156,9 @@ class _Job:
             self._running.remove(rank)
             exited = state.si_code == os.CLD_EXITED
             code = state.si_status if exited else 128 + state.si_status
+            how = f"exited with code {code}" if exited else f"was killed by {_name(state.si_status)}"
+            self._ended.add(rank, how)
             if code != 0 and self._code is None:
-                how = f"exited with code {code}" if exited else f"was killed by {_name(state.si_status)}"
                 others = f"; ending {_ranks(self._running)}" if self._running else ""
                 _write(2, f"a2a run: rank {rank} {how}{others}\n".encode())
                 self._end(code, signal.SIGTERM)
@@ -190,6 +195,7 @@ class _Job:
                     stream.close()
         signal.set_wakeup_fd(-1)
         self._wake.close()
+        self._ended.close()
 
 
 class _Output:
@@ -220,8 +226,10 @@ def _catch_signals() -> socket.socket:
     wake, waker = socket.socketpair()
     wake.setblocking(False)
     waker.setblocking(False)
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    numbers = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
         signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # whoever started this may have left them blocked
     signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
     return wake
 
