@@ -211,3 +211,16 @@ def test_examples_run_on_four_ranks() -> None:
         done = call("run", "-n", "4", str(folder / name))
         assert done.returncode == 0, done.stdout + done.stderr
         assert [rank for rank in range(4) if f"[{rank}] rank {rank}: " not in done.stdout] == []
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_who_started_it_may_have_blocked_and_ignored_sigchld(script: Callable[[str], str], code: int) -> None:
+    def hide_ends() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
+
+    program = command("run", "-n", "2", script(f"import sys; sys.exit({code})"))
+    done = subprocess.run(
+        program, env=environment(), capture_output=True, timeout=30, check=False, preexec_fn=hide_ends
+    )
+    assert done.returncode == code, done.stderr
