@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ._descriptors import above_standard
+
 VARIABLE = "A2A_ENDED"
 
 
@@ -11,7 +13,7 @@ class EndedRanks:
     """A file in memory, in no folder: ranks open it through this process, so that nothing is left of it."""
 
     def __init__(self, job: str, size: int) -> None:
-        self._file = os.memfd_create("a2a-ended", os.MFD_CLOEXEC)
+        self._file = above_standard(os.memfd_create("a2a-ended", os.MFD_CLOEXEC))
         self._write(f"{size} {job}")
 
     @property
