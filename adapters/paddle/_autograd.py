@@ -43,6 +43,11 @@ def wants_gradient(inputs: Sequence[Any]) -> bool:
     return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in inputs)
 
 
+def plain(tensor: Any) -> Any:
+    """The tensor for the core, which refuses gradients: it knows no way to bring them back."""
+    return tensor if tensor.stop_gradient else tensor.detach()
+
+
 def results(inputs: Sequence[Any], outputs: Sequence[Any], back: Way, there: Way) -> tuple[Any, ...]:
     """Tensors over the memory of ``outputs`` that are results of ``inputs``. ``back`` brings gradients from the outputs
     to the inputs, ``there`` what has to travel like the inputs did."""

@@ -96,7 +96,7 @@ def all_gather(out: Any, given: Any, group: Any, sync_op: bool, use_calc_stream:
         require_tensor(given, "tensor")
         if isinstance(out, paddle.Tensor):
             _require_output(out, "out_tensor", given, "tensor", comm.size)
-            gathered, finish = out, out._bump_inplace_version
+            gathered, finish = _autograd.plain(out), out._bump_inplace_version
         else:
             outputs = _gathered(out, given, comm.size)
             gathered = paddle.empty([comm.size, *given.shape], given.dtype)
@@ -140,7 +140,7 @@ def _alltoall_tensors(
         from_ = [rows * math.prod(out.shape[1:]) for rows in from_]
 
     def view(tensor: Any) -> Any:
-        return tensor if same_rows else tensor.detach().reshape([-1])
+        return _autograd.plain(tensor) if same_rows else tensor.detach().reshape([-1])
 
     shapes = list(given.shape), list(out.shape)
 
@@ -206,7 +206,7 @@ def _alltoall_lists(
         comm.alltoall_list(tensors, found)
         return found
 
-    work = comm.alltoall_list(sends, recvs, async_op=not sync_op)
+    work = comm.alltoall_list(sends, [_autograd.plain(recv) for recv in recvs], async_op=not sync_op)
     _autograd.connect(sends, recvs, partial(exchange, into=shapes[0]), partial(exchange, into=shapes[1]))
     if into is not None:
         into.extend(recvs)

@@ -32,9 +32,6 @@ _dialect = partial(
     type_error=ArgumentTypeError,
     counts_error=SplitError,
     tensor_error=TensorError,
-    grad_enabled=torch.is_grad_enabled,
-    # A write that autograd cannot see: a tensor saved for a backward pass before it is then found to be stale.
-    wrote=torch._C._increment_version,
 )
 SINGLE = _dialect("input", "output", "input_split_sizes", "output_split_sizes")
 LIST = _dialect("input_tensor_list", "output_tensor_list")

@@ -327,8 +327,6 @@ class Dialect:
         send, recv, send_counts, recv_counts: what the library calls the arguments.
         type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
             fit, and for a tensor that cannot take part. Children of InvalidArgumentError.
-        grad_enabled: says whether a write into a tensor whose ``requires_grad`` is set is an error now; optional.
-        wrote: called with the list of tensors that a call is about to write, when it can be refused no more; optional.
     """
 
     def __init__(
@@ -342,8 +340,6 @@ class Dialect:
         type_error: type[InvalidArgumentError],
         counts_error: type[InvalidArgumentError],
         tensor_error: type[InvalidArgumentError],
-        grad_enabled: Callable[[], bool] | None = None,
-        wrote: Callable[[list[Any]], object] | None = None,
     ) -> None: ...
     def alltoall(
         self,

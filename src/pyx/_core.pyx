@@ -56,6 +56,7 @@ core_version = A2A_VERSION.decode()
 include "errors.pxi"
 include "protocols.pxi"
 include "dtypes.pxi"
+include "autograd.pxi"
 include "tensor.pxi"
 include "memory.pxi"
 include "call_site.pxi"
@@ -74,6 +75,7 @@ include "dialect.pxi"
 include "bootstrap.pxi"
 include "atb.pxi"
 include "quantize.pxi"
+include "construction.pxi"
 
 
 def describe_tensor(obj):

@@ -33,8 +33,9 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
     """An uninitialised tensor of ``rows`` rows shaped like those of the view, in the framework of ``tensor`` and on its
     device. For JAX it is something to write into, of which convert_like then makes an array."""
     cdef _ExchangeType kind
-    cdef bint numpy = isinstance(tensor, ndarray)
+    cdef bint numpy = cnp.PyArray_Check(tensor)
     cdef int i
+    require_kept(framework_of(tensor), view.dtype)
     if not numpy:
         kind = exchange_type_of(tensor)
         # Our own arrays lie on a device only where somebody else allocated them.
@@ -50,18 +51,44 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
         with tensor.device:
             return importlib.import_module("cupy").empty(shape, tensor.dtype)
     if framework == "jax":
-        return _NewJaxArray(like_jax(tensor, partial(importlib.import_module("jax.numpy").empty, shape, tensor.dtype)))
+        array = _NewJaxArray.__new__(_NewJaxArray)
+        (<_NewJaxArray> array).array = like_jax(
+            tensor, partial(importlib.import_module("jax.numpy").empty, shape, tensor.dtype))
+        return array
     raise UnsupportedError(f"{type_name(tensor)} gives no way to make another one on a device; receive into a tensor "
                            f"of your own, with a call that takes one")
 
 
+cdef int require_kept(str framework, DLDataType dtype) except -1:
+    """Whether tensors of this dtype can be made for the framework, in which JAX's 32-bit mode would shorten others."""
+    if framework == "numpy":
+        numpy_dtype(dtype)  # a missing ml_dtypes
+    if framework != "jax" or dtype.bits < 64:
+        return 0
+    import jax
+    if jax.dtypes.canonicalize_dtype(numpy_dtype(dtype)) != numpy_dtype(dtype):
+        raise InvalidArgumentError(f"JAX makes no arrays of {dtype_name(dtype)} in its 32-bit mode; call "
+                                   f"jax.config.update(\"jax_enable_x64\", True), or ask for another framework")
+    return 0
+
+
+cdef int require_made(const View* made, const View* like, int64_t rows) except -1:
+    """Whether a framework has made ``rows`` rows shaped like those of the view."""
+    cdef int i
+    cdef bint alike = same_dtype(made.dtype, like.dtype) and made.ndim == like.ndim and made.rows == rows
+    for i in range(1, made.ndim):
+        alike = alike and made.shape[i] == like.shape[i]
+    if not alike:
+        raise UnsupportedError(f"the framework made a tensor of {dtype_name(made.dtype)} {shape_text(made)} instead of "
+                               f"{rows} rows of {dtype_name(like.dtype)} like those of {shape_text(like)}")
+    return 0
+
+
+@cython.final
 cdef class _NewJaxArray:
     """A JAX array on a device that nobody has seen yet, so that it may still be written."""
 
     cdef object array
-
-    def __init__(self, array):
-        self.array = array
 
     def __dlpack_device__(self):
         return self.array.__dlpack_device__()
@@ -83,7 +110,10 @@ def like_jax(tensor, make):
 def to_jax(tensor, made):
     if isinstance(made, _NewJaxArray):
         return (<_NewJaxArray> made).array
-    return like_jax(tensor, partial(importlib.import_module("jax.numpy").asarray, made))
+    array = like_jax(tensor, partial(importlib.import_module("jax.numpy").asarray, made))
+    if array.dtype != made.dtype or array.shape != made.shape:
+        raise UnsupportedError(f"JAX made an array of {array.dtype} {array.shape} of {made.dtype} {made.shape}")
+    return array
 
 
 cdef object convert_like(object tensor):
@@ -101,21 +131,29 @@ cdef str parse_like(object like):
     return name
 
 
-cdef object as_framework(SharedArray array, str framework):
-    """The array as a tensor of that framework, over the same memory."""
+cdef object as_framework(SharedArray array, str framework, bint in_place):
+    """The array as a tensor of that framework, over the same memory. Without ``in_place`` a copy will do, which JAX
+    makes of memory that is not aligned as it likes."""
+    cdef View ours, theirs
     if framework == "a2a":
         return array
     if framework == "numpy":
         return np.ndarray(array.shape, numpy_dtype(array.tensor.dtype), array)
     if framework == "jax":
         import jax.dlpack
-        return jax.dlpack.from_dlpack(writable_twin(array) if array.readonly else array)
-    return importlib.import_module(framework).from_dlpack(array)
+        made = jax.dlpack.from_dlpack(writable_twin(array) if array.readonly else array)
+    else:
+        made = importlib.import_module(framework).from_dlpack(array)
+    view_of(array, "array", False, False, &ours)
+    view_of(made, "array", False, False, &theirs)
+    require_made(&theirs, &ours, ours.rows)
+    if in_place and ours.nbytes > 0 and ours.data != theirs.data:
+        raise UnsupportedError(f"{framework} copied {array!r} instead of taking over its memory")
+    return made
 
 
 cdef object empty_like(object like, DLDataType dtype, object shape):
     """An array in shared memory as a tensor of the framework ``like`` names or comes from."""
     name = parse_like(like)
-    if name == "numpy":
-        numpy_dtype(dtype)  # a missing ml_dtypes should not cost an allocation
-    return as_framework(allocate_array(dtype, shape), name)
+    require_kept(name, dtype)  # before memory is taken
+    return as_framework(allocate_array(dtype, shape), name, True)

@@ -66,6 +66,17 @@ cdef int append_dtype(const View* view, int* acl) except -1:
     return 0
 
 
+cdef object describe_input(object tensor, View* view, AtbDesc* desc):
+    """Fill in both; the object that holds the memory."""
+    cdef int acl = -1
+    holder = view_of(tensor, "inTensor[0]", False, True, view)
+    require_contiguous(view, "inTensor[0]")
+    memory_of(view, "inTensor[0]")  # a kind that some transport serves
+    append_dtype(view, &acl)
+    desc[0] = atb_desc(acl, view.ndim, view.shape)
+    return holder
+
+
 # Held by the thread that makes the communicator of this (rank, size, meeting place), so that each rank joins once.
 cdef dict joining = {}
 
@@ -132,7 +143,7 @@ cdef class AtbOperation:
         if unfinished:
             prune_unfinished()
         try:
-            output, holders = self.set_up(tensors)
+            output, holders, convert = self.set_up(tensors)
         except BaseException as error:
             with_status(error, ERROR_INVALID_PARAM)
             reason = reason_of(error)
@@ -142,7 +153,6 @@ cdef class AtbOperation:
         with nogil:
             status = self.atb.start(work)
         require(status)
-        convert = convert_like(tensors[0])
         if self.atb.ordered_by_stream() and convert is None:
             unfinished.append(make_flight(work, (holders, output)))
             return [output]
@@ -156,38 +166,36 @@ cdef class AtbOperation:
         return [output if convert is None else convert(output)]
 
     cdef tuple set_up(self, object tensors):
-        """Everything before the exchange. Returns (output, what keeps the memory of both)."""
+        """Everything before the exchange. Returns (output, what keeps the memory of both, convert_like of
+        the input)."""
         cdef View view, shape
         cdef View received
         cdef AtbDesc desc
         cdef vector[AtbDesc] descs
         cdef int64_t elems = 0
         cdef void* stream = NULL
-        cdef int acl = -1, status
+        cdef int status
         if not isinstance(tensors, (list, tuple)):
             raise InvalidArgumentError(f"tensors is {type_name(tensors)}; pass a list with one tensor")
-        if len(tensors) == 0:
-            require(self.atb.infer(descs, elems))
-        for tensor in tensors:
-            holder = view_of(tensor, "inTensor[0]", False, True, &view)
-            require_contiguous(&view, "inTensor[0]")
-            stream = view.stream if memory_of(&view, "inTensor[0]") != Memory.host else NULL
-            append_dtype(&view, &acl)
-            desc = atb_desc(acl, view.ndim, view.shape)
+        items = list(tensors)[:2]  # one too many is enough to be refused
+        for tensor in items:
+            refuse_lost_gradient(tensor, "inTensor[0]")
+            describe_input(tensor, &view, &desc)
             descs.push_back(desc)
-            if descs.size() > 1:
-                break  # one too many is enough to be refused
         require(self.atb.infer(descs, elems))
         self.meet()
         shape = view
         shape.ndim, shape.rows, shape.shape[0], shape.shape[1] = 2, 1, 1, elems
-        output = allocate_like(tensors[0], &shape, 1)
+        output = allocate_like(items[0], &shape, 1)
         receiver = view_of(output, "outTensor[0]", True, True, &received)
         require_output(&received, "outTensor[0]", output)
+        require_made(&received, &shape, 1)
+        holder = describe_input(items[0], &view, &desc)  # again: what it is may have changed meanwhile, or where
+        stream = view.stream if memory_of(&view, "inTensor[0]") != Memory.host else NULL
         with nogil:
             status = self.atb.setup(desc, view.data, elems, received.data, stream)
         require(status)
-        return output, (holder, receiver)
+        return output, (holder, receiver), convert_like(items[0])
 
     cdef int meet(self) except -1:
         """See to it that there is a communicator. Setup could do this, but not be interrupted."""

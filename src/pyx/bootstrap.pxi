@@ -36,9 +36,6 @@ cdef class CoreBootstrap:
     cdef readonly int rank
     cdef readonly int size
 
-    def __init__(self):
-        raise TypeError("use thread_bootstraps(size) or mpi_bootstrap()")
-
     def allgather(self, bytes mine, /):
         """Every rank's bytes in rank order. Blocks until every rank has called it."""
         return finish_task(task_bootstrap_allgather(self.bootstrap, mine, deadline_after(-1))).strings
@@ -157,7 +154,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
 
     Raises TimeoutError naming the ranks that did not come. Whatever ``bootstrap.allgather`` raises comes out unchanged.
     """
-    cdef _Meeting meeting = _Meeting()
+    cdef _Meeting meeting = _Meeting.__new__(_Meeting)
     cdef double seconds = parse_timeout(timeout)
     cdef When until = deadline_after(max(0, seconds - waited))
     cdef Check when = parse_check(check)

@@ -12,7 +12,7 @@ cdef class Communicator(_Endpoint):
     cdef _LatestPair latest     # of alltoallv
 
     def __cinit__(self):
-        self.latest = _LatestPair()
+        self.latest = _LatestPair.__new__(_LatestPair)
 
     @property
     def rank(self):
@@ -56,6 +56,7 @@ cdef class Communicator(_Endpoint):
             parse_call(&x.call, Op.alltoallv, stream, timeout)
             tensors = prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs,
                                         recv_displs, async_op, self.latest)
+            claim(recv, "recv")
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None, send)
@@ -67,6 +68,7 @@ cdef class Communicator(_Endpoint):
         try:
             parse_call(&x.call, Op.alltoall, stream, timeout)
             tensors = prepare_alltoall(x, self._rank, self._size, send, recv, async_op)
+            claim(recv, "recv")
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None)
@@ -77,7 +79,9 @@ cdef class Communicator(_Endpoint):
         cdef Exchange x
         try:
             parse_call(&x.call, Op.alltoall_list, stream, timeout)
-            tensors = prepare_list(x, self._rank, self._size, sends, recvs, async_op)
+            inputs, outputs = as_list(sends, "sends", self._size), as_list(recvs, "recvs", self._size)
+            tensors = prepare_list(x, self._rank, self._size, inputs, outputs, async_op)
+            claim_all(outputs, names_of_entries(self._size)[1])
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recvs, None)
@@ -90,6 +94,7 @@ cdef class Communicator(_Endpoint):
         try:
             parse_call(&x.call, Op.allgather, stream, timeout)
             tensors = prepare_allgather(x, self._rank, self._size, send, recv, async_op)
+            claim(recv, "recv")
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None)
@@ -120,8 +125,7 @@ cdef class Communicator(_Endpoint):
                 raise UnsupportedError(f"tensor is in {place_of(&view, 'tensor')} memory, which peers cannot look at; "
                                        f"pass a tensor of empty(), or use allgather()")
             set_call_dtype(&call, &view)
-            if framework == "numpy":
-                numpy_dtype(view.dtype)  # a missing ml_dtypes is told before the peers look
+            require_kept(framework, view.dtype)  # before the peers look
         except BaseException as error:
             raise self.refused(call, error)
         views = self.look(call, view, framework)
@@ -217,6 +221,7 @@ cdef class Communicator(_Endpoint):
             convert = convert_like(tensor) if out is None else None
             recv, tensors = prepare_global(x, self._rank, self._size, gather, tensor, local_count, global_count, out,
                                            async_op)
+            claim(recv, "out")
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.received(x, async_op, tensors, recv, convert)

@@ -12,17 +12,15 @@ cdef class Dialect:
         send, recv, send_counts, recv_counts: what the library calls the arguments.
         type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
             fit, and for a tensor that cannot take part. Children of InvalidArgumentError.
-        grad_enabled: says whether a write into a tensor whose ``requires_grad`` is set is an error now; optional.
-        wrote: called with the list of tensors that a call is about to write, when it can be refused no more; optional.
     """
 
-    cdef object tensor, type_error, counts_error, tensor_error, grad_enabled, wrote
+    cdef object tensor, type_error, counts_error, tensor_error
     cdef str send, recv, send_counts, recv_counts
     cdef dict names     # argument -> the names of its entries
 
-    def __init__(self, tensor, str send, str recv, str send_counts="", str recv_counts="", *, type_error, counts_error,
-                 tensor_error, grad_enabled=None, wrote=None):
-        self.tensor, self.grad_enabled, self.wrote = tensor, grad_enabled, wrote
+    def __cinit__(self, tensor, str send not None, str recv not None, str send_counts not None="",
+                  str recv_counts not None="", *, type_error, counts_error, tensor_error):
+        self.tensor = tensor
         self.send, self.recv, self.send_counts, self.recv_counts = send, recv, send_counts, recv_counts
         self.type_error, self.counts_error, self.tensor_error = type_error, counts_error, tensor_error
         self.names = {}
@@ -36,7 +34,7 @@ cdef class Dialect:
         try:
             parse_call(&x.call, Op.alltoallv, None, timeout)
             tensors = self.prepare_alltoall(x, comm._rank, comm._size, recv, send, recv_counts, send_counts, async_op)
-            self.tell([recv])
+            claim(recv, self.recv)
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recv, None)
@@ -49,7 +47,7 @@ cdef class Dialect:
             parse_call(&x.call, Op.alltoall_list, None, timeout)
             self.require_list(recvs, self.recv, comm._size)
             self.require_list(sends, self.send, comm._size)
-            tensors = self.prepare_list(x, comm._rank, comm._size, recvs, sends, async_op)
+            tensors = self.prepare_list(x, comm._rank, comm._size, list(recvs), list(sends), async_op)
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recvs, None)
@@ -61,7 +59,7 @@ cdef class Dialect:
         try:
             parse_call(&x.call, Op.allgather, None, timeout)
             self.require_list(recvs, self.recv, comm._size)
-            tensors = self.prepare_list(x, comm._rank, comm._size, recvs, [send] * comm._size, async_op)
+            tensors = self.prepare_list(x, comm._rank, comm._size, list(recvs), [send] * comm._size, async_op)
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recvs, None)
@@ -73,17 +71,16 @@ cdef class Dialect:
         cdef View sent, received
         try:
             parse_call(&x.call, Op.allgather, None, timeout)
-            sender = self.input_view(send, self.send, async_op, &sent)
-            receiver = self.output_view(recv, self.recv, async_op, &received)
+            tensors = self.view_two(recv, send, async_op, &received, &sent)
             settle_complex(&sent, &received)
             try:
                 finish_allgather(x, comm._rank, comm._size, &sent, self.send, &received, self.recv)
             except InvalidArgumentError as error:
                 raise self.counts_error(str(error)) from None
-            self.tell([recv])
+            claim(recv, self.recv)
         except BaseException as error:
             raise comm.refused(x.call, error)
-        return comm.launch(x, async_op, (sender, receiver), recv, None)
+        return comm.launch(x, async_op, tensors, recv, None)
 
     @collective
     def barrier(self, Communicator comm not None, bint async_op=False, timeout=None):
@@ -96,10 +93,13 @@ cdef class Dialect:
         x.plan = plan_nothing(comm._rank, comm._size)
         return comm.launch(x, async_op, None, None, None)
 
-    cdef int tell(self, list outputs) except -1:
-        if self.wrote is not None:
-            self.wrote(outputs)
-        return 0
+    cdef object view_two(self, object recv, object send, bint keep, View* received, View* sent):
+        """As view_two of operations.pxi."""
+        receiver = self.output_view(recv, self.recv, keep, received)
+        sender = self.input_view(send, self.send, keep, sent)
+        if sent.held and not received.held:
+            receiver = self.output_view(recv, self.recv, keep, received)
+        return sender, receiver
 
     cdef object input_view(self, object obj, str name, bint keep, View* view):
         """The view of a tensor to send, and the object that holds it."""
@@ -115,10 +115,8 @@ cdef class Dialect:
     cdef object output_view(self, object obj, str name, bint keep, View* view):
         if not isinstance(obj, self.tensor):
             raise self.type_error(f"{name} is {type_name(obj)}, not {type_name_of(self.tensor)}")
-        if self.grad_enabled is not None and obj.requires_grad and self.grad_enabled():
-            raise self.tensor_error(f"{name} requires a gradient, and values received into it would have none; receive "
-                                    f"into {name}.detach(), or use the differentiable call")
         try:
+            refuse_recorded(recorder_of(obj), obj, name)
             holder = view_of(obj, name, True, keep, view)
         except InvalidArgumentError as error:
             raise self.tensor_error(str(error)) from error
@@ -130,12 +128,13 @@ cdef class Dialect:
         cdef View sent, received
         cdef CallCounts counts
         cdef int64_t unit
-        receiver = self.output_view(recv, self.recv, keep, &received)
-        sender = self.input_view(send, self.send, keep, &sent)
+        self.parse_given(recv_counts, self.recv_counts, counts.from_())
+        self.parse_given(send_counts, self.send_counts, counts.to())
+        tensors = self.view_two(recv, send, keep, &received, &sent)
         settle_complex(&sent, &received)
         require_pair(&x.call, &sent, self.send, &received, self.recv)
-        self.divide(&received, self.recv, recv_counts, self.recv_counts, size, counts.from_())
-        self.divide(&sent, self.send, send_counts, self.send_counts, size, counts.to())
+        self.divide(&received, self.recv, self.recv_counts, size, counts.from_())
+        self.divide(&sent, self.send, self.send_counts, size, counts.to())
         unit = sent.row_bytes
         if received.row_bytes != unit:  # Then rows mean two things, and elements are what both sides count in.
             unit = sent.dtype.bits * sent.dtype.lanes // 8
@@ -149,19 +148,21 @@ cdef class Dialect:
                                     f"{self.recv} expects {counts.from_()[rank] * unit}")
         x.send, x.recv, x.call.unit_bytes = sent.data, received.data, unit
         x.plan = counts.plan(rank, size, unit, total_of(counts.to(), ""), total_of(counts.from_(), ""))
-        return sender, receiver
+        return tensors
 
-    cdef int divide(self, const View* view, str name, object given, str counts_name, int size,
-                    CountList& counts) except -1:
+    cdef int parse_given(self, object given, str name, CountList& counts) except -1:
+        if given is None:
+            return 0
+        try:
+            return parse_counts(given, name, counts)
+        except InvalidArgumentError as error:
+            raise self.type_error(str(error)) from None
+
+    cdef int divide(self, const View* view, str name, str counts_name, int size, CountList& counts) except -1:
         """The rows of dim 0 for each rank."""
         cdef int64_t total = 0, count
         if view.ndim == 0:
             raise self.counts_error(f"{name} is 0-d and cannot be divided; pass {name}.reshape(1)")
-        if given is not None:
-            try:
-                parse_counts(given, counts_name, counts)
-            except InvalidArgumentError as error:
-                raise self.type_error(str(error)) from None
         if counts.empty():
             if view.rows % size != 0:
                 raise self.counts_error(f"{name} {shape_text(view)} has {view.rows} rows, which {size} ranks cannot "
@@ -199,6 +200,7 @@ cdef class Dialect:
     cdef object prepare_list(self, Exchange& x, int rank, int size, list recvs, list sends, bint keep):
         cdef vector[View] sent, received
         cdef vector[size_t] send_bytes, recv_bytes
+        cdef bint held = False
         cdef int i
         cdef list send_names = self.entry_names(self.send, size), recv_names = self.entry_names(self.recv, size)
         sent.resize(size)
@@ -207,6 +209,12 @@ cdef class Dialect:
         for i in range(size):
             tensors.append(self.output_view(recvs[i], recv_names[i], keep, &received[i]))
             tensors.append(self.input_view(sends[i], send_names[i], keep, &sent[i]))
+            held = held or received[i].held or sent[i].held
+        for i in range(size if held else 0):
+            view_again(recvs[i], recv_names[i], True, keep, &received[i], tensors, 2 * i)
+            view_again(sends[i], send_names[i], False, keep, &sent[i], tensors, 2 * i + 1)
+            require_contiguous(&sent[i], send_names[i])
+            require_output(&received[i], recv_names[i], recvs[i])
         settle_complex_lists(sent, received)
         for i in range(size):
             require_alike(&x.call, &sent[0], send_names[0], &sent[i], send_names[i])
@@ -222,7 +230,7 @@ cdef class Dialect:
         x.listed = True
         x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
         x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
-        self.tell(recvs)
+        claim_all(recvs, recv_names)
         return tensors
 
 

@@ -25,9 +25,6 @@ cdef class _Endpoint:
     cdef int depth              # of its calls
     cdef object __weakref__
 
-    def __init__(self):
-        raise TypeError("use a2a.init(), a2a.spawn() or a method of another communicator")
-
     def __dealloc__(self):
         # The transport first, because it may still write into the tensors of the flights. This leaves without waiting.
         self.comm.reset()

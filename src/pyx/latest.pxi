@@ -44,7 +44,7 @@ cdef class _LatestPair:
     cdef DType dtype
 
     def __cinit__(self):
-        self.sent, self.received = _LatestArray(), _LatestArray()
+        self.sent, self.received = _LatestArray.__new__(_LatestArray), _LatestArray.__new__(_LatestArray)
 
     cdef void remember(self, const Call& call, object send, const View* sent, object recv,
                        const View* received) noexcept:

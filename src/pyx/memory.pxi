@@ -40,6 +40,18 @@ cdef int refuse_numpy(object array, str name) except -1:
     raise InvalidArgumentError(f"{name} has the NumPy dtype {dtype}, which other frameworks do not have; {advice}")
 
 
+# Subclasses whose arrays are their bytes. Others carry more, such as a mask or a unit, which an exchange would lose.
+cdef frozenset array_types = frozenset((np.ndarray, np.memmap, np.matrix))
+
+
+cdef int refuse_more_than_bytes(object array, str name) except -1:
+    if type(array) in array_types:
+        return 0
+    advice = f"{name}.filled() or {name}.data" if isinstance(array, np.ma.MaskedArray) else f"numpy.asarray({name})"
+    raise InvalidArgumentError(f"{name} is {type_name(array)}, which may carry more than its elements, and an exchange "
+                               f"would lose that; pass {advice}")
+
+
 cdef object view_numpy(cnp.ndarray array, str name, View* view):
     """Asks the array itself, which is much cheaper than the buffer protocol and serves the dtypes of ml_dtypes, too."""
     cdef int itemsize = <int> cnp.PyArray_ITEMSIZE(array)
@@ -55,6 +67,7 @@ cdef object view_numpy(cnp.ndarray array, str name, View* view):
     view.device.device_type = kDLCPU
     view.device.device_id = 0
     view.access = WRITABLE if cnp.PyArray_ISWRITEABLE(array) else READ_ONLY
+    view.held = False
     set_numpy_layout(array, name, itemsize, view)
     return array
 
@@ -115,5 +128,6 @@ cdef object view_buffer(object obj, str name, View* view):
     view.device.device_type = kDLCPU
     view.device.device_id = 0
     view.access = READ_ONLY if buffer.readonly else WRITABLE
+    view.held = True
     set_layout(view, name, <const int64_t*> buffer.shape, <const int64_t*> buffer.strides, 1)
     return holder

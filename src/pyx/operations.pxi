@@ -5,13 +5,23 @@
 cdef object view_pair(Exchange& x, object send, str send_name, object recv, str recv_name, bint keep,
                       View* sent, View* received):
     """Two buffers of one operation. ``keep``: see view_of."""
-    cdef object sender, receiver
-    sender = view_of(send, send_name, False, keep, sent, x.call.stream.handle)
-    require_contiguous(sent, send_name)
-    receiver = view_of(recv, recv_name, True, keep, received, stream_of(&x.call, sent))
-    require_output(received, recv_name, recv)
+    tensors = view_two(x, send, send_name, recv, recv_name, keep, sent, received)
     require_pair(&x.call, sent, send_name, received, recv_name)
     x.send, x.recv = sent.data, received.data
+    return tensors
+
+
+cdef object view_two(Exchange& x, object send, str send_name, object recv, str recv_name, bint keep,
+                     View* sent, View* received):
+    """A tensor that can be sent and one that can be received into. Counts and everything else whose conversion runs
+    code of the program comes before this; the last such code is that of the tensors themselves."""
+    cdef object sender, receiver
+    sender = view_of(send, send_name, False, keep, sent, x.call.stream.handle)
+    receiver = view_of(recv, recv_name, True, keep, received, stream_of(&x.call, sent))
+    if received.held and not sent.held:
+        sender = view_of(send, send_name, False, keep, sent, x.call.stream.handle)
+    require_contiguous(sent, send_name)
+    require_output(received, recv_name, recv)
     return sender, receiver
 
 
@@ -22,14 +32,14 @@ cdef object prepare_alltoallv(Exchange& x, int rank, int size, object send, obje
     cdef View sent, received
     cdef CallCounts counts
     tensors = None
-    if not latest.view(x, send, recv, &sent, &received):
-        tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
-        require_rows(&sent, "send", &received, "recv")
-        latest.remember(x.call, send, &sent, recv, &received)
     parse_rank_counts(send_counts, "send_counts", size, counts.to())
     parse_rank_counts(recv_counts, "recv_counts", size, counts.from_())
     parse_displs(send_displs, "send_displs", size, counts.to_displs())
     parse_displs(recv_displs, "recv_displs", size, counts.from_displs())
+    if not latest.view(x, send, recv, &sent, &received):
+        tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
+        require_rows(&sent, "send", &received, "recv")
+        latest.remember(x.call, send, &sent, recv, &received)
     x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
     return tensors
 
@@ -68,12 +78,16 @@ cdef int finish_allgather(Exchange& x, int rank, int size, const View* sent, str
 
 cdef object prepare_allgather(Exchange& x, int rank, int size, object send, object recv, bint keep):
     cdef View sent, received
-    sender = view_of(send, "send", False, keep, &sent, x.call.stream.handle)
-    require_contiguous(&sent, "send")
-    receiver = view_of(recv, "recv", True, keep, &received, stream_of(&x.call, &sent))
-    require_output(&received, "recv", recv)
+    tensors = view_two(x, send, "send", recv, "recv", keep, &sent, &received)
     finish_allgather(x, rank, size, &sent, "send", &received, "recv")
-    return sender, receiver
+    return tensors
+
+
+cdef int view_again(object tensor, str name, bint output, bint keep, View* view, list holders, int at) except -1:
+    """After code of another tensor ran, which may have moved this one's memory."""
+    if not view.held:
+        holders[at] = view_of(tensor, name, output, keep, view, view.stream)
+    return 0
 
 
 cdef int require_disjoint(vector[View]& sends, str send_name, vector[View]& recvs, str recv_name) except -1:
@@ -111,19 +125,24 @@ cdef tuple names_of_entries(int size):
     return entry_names[size]
 
 
-cdef object prepare_list(Exchange& x, int rank, int size, object send_list, object recv_list, bint keep):
+cdef object prepare_list(Exchange& x, int rank, int size, list sends, list recvs, bint keep):
     cdef vector[View] sent, received
     cdef vector[size_t] send_bytes, recv_bytes
+    cdef bint held = False
     cdef int i
-    sends, recvs = as_list(send_list, "sends", size), as_list(recv_list, "recvs", size)
     send_names, recv_names = names_of_entries(size)
     sent.resize(size)
     received.resize(size)
     tensors = []
     for i in range(size):
         tensors.append(view_of(sends[i], send_names[i], False, keep, &sent[i], stream_of(&x.call, &sent[0])))
-        require_contiguous(&sent[i], send_names[i])
         tensors.append(view_of(recvs[i], recv_names[i], True, keep, &received[i], stream_of(&x.call, &sent[0])))
+        held = held or sent[i].held or received[i].held
+    for i in range(size):
+        if held:
+            view_again(sends[i], send_names[i], False, keep, &sent[i], tensors, 2 * i)
+            view_again(recvs[i], recv_names[i], True, keep, &received[i], tensors, 2 * i + 1)
+        require_contiguous(&sent[i], send_names[i])
         require_output(&received[i], recv_names[i], recvs[i])
     for i in range(size):
         require_pair(&x.call, &sent[i], send_names[i], &received[i], recv_names[i])
@@ -168,35 +187,44 @@ cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object 
     """Returns (output, tensors). Without ``out`` the output is allocated."""
     cdef View sent, received
     cdef CountList local, global_
-    holder = view_of(tensor, "x", False, keep, &sent, x.call.stream.handle)
-    require_contiguous(&sent, "x")
+    cdef bint made = out is None
     parse_counts(local_count, "local_count", local)
     parse_counts(global_count, "global_count", global_)
-    if sent.ndim == 0:
-        raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
-    x.plan = cpp_plan_global(gather, rank, size, sent.row_bytes, local, global_)
     names = ("global_count", "local_count") if gather else ("local_count", "global_count")
-    require_enough(&sent, "x", send_extent(x.plan), names[0])
-    if out is None:
+    if made:
+        refuse_lost_gradient(tensor, "x")
+        view_of(tensor, "x", False, False, &sent, x.call.stream.handle)
+        set_global_plan(x, rank, size, gather, &sent, names[0], local, global_)
         out = allocate_like(tensor, &sent, total_of(local if gather else global_, names[1]))
-    receiver = view_of(out, "out", True, keep, &received, stream_of(&x.call, &sent))
-    require_output(&received, "out", out)
-    require_pair(&x.call, &sent, "x", &received, "out")
+    tensors = view_pair(x, tensor, "x", out, "out", keep, &sent, &received)
+    set_global_plan(x, rank, size, gather, &sent, names[0], local, global_)
     require_rows(&sent, "x", &received, "out")
     require_enough(&received, "out", recv_extent(x.plan), names[1])
-    x.send, x.recv = sent.data, received.data
-    return out, (holder, receiver)
+    if made:
+        require_made(&received, &sent, total_of(local if gather else global_, names[1]))
+    return out, tensors
+
+
+cdef int set_global_plan(Exchange& x, int rank, int size, bint gather, const View* sent, str name,
+                         const CountList& local, const CountList& global_) except -1:
+    if sent.ndim == 0:
+        raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
+    require_contiguous(sent, "x")
+    x.plan = cpp_plan_global(gather, rank, size, sent.row_bytes, local, global_)
+    return require_enough(sent, "x", send_extent(x.plan), name)
 
 
 cdef object prepare_counts(Exchange& x, int rank, int size, object send, object send_counts):
     """The first half of exchange(): every rank tells every other how many rows it will send. Returns both arrays."""
     cdef View view
     cdef CallCounts counts
+    parse_rank_counts(send_counts, "send_counts", size, counts.to())
+    refuse_lost_gradient(send, "send")
     view_of(send, "send", False, False, &view)
     require_contiguous(&view, "send")
     if view.ndim == 0:
         raise InvalidArgumentError("send is 0-d and has no rows; pass a tensor with at least one dimension")
-    parse_rank_counts(send_counts, "send_counts", size, counts.to())
+    require_kept(framework_of(send), view.dtype)
     memory_of(&view, "send")  # a kind that some transport serves
     # The plan that is not run: it checks what this rank sends before any peer is told.
     counts.from_().assign(counts.to().begin(), counts.to().end())
@@ -213,29 +241,28 @@ cdef object prepare_exchange(Exchange& x, int rank, int size, object send, objec
     """The second half of exchange(). Returns (output, tensors)."""
     cdef View sent, received
     cdef CallCounts counts
-    holder = view_of(send, "send", False, False, &sent, x.call.stream.handle)
-    require_contiguous(&sent, "send")
     append_tensor(given, "send_counts", counts.to())
     append_tensor(wanted, "recv_counts", counts.from_())
     total = total_of(counts.from_(), "recv_counts")
-    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, total)
+    view_of(send, "send", False, False, &sent, x.call.stream.handle)
+    counts.plan(rank, size, sent.row_bytes, sent.rows, total)  # checks what peers sent before memory is taken
     recv = allocate_like(send, &sent, total)
-    receiver = view_of(recv, "recv", True, False, &received, stream_of(&x.call, &sent))
-    require_pair(&x.call, &sent, "send", &received, "recv")
-    x.send, x.recv = sent.data, received.data
-    return recv, (holder, receiver)
+    tensors = view_pair(x, send, "send", recv, "recv", False, &sent, &received)
+    require_made(&received, &sent, total)
+    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, total)
+    return recv, tensors
 
 
 cdef int prepare_global_plan(Exchange& x, int rank, int size, bint gather, object tensor, object local_count,
                              object global_count) except -1:
     cdef View view
     cdef CountList local, global_
+    parse_counts(local_count, "local_count", local)
+    parse_counts(global_count, "global_count", global_)
     view_of(tensor, "x", False, False, &view)
     if view.ndim == 0:
         raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
     set_call_memory(&x.call, &view, "x")
     set_call_dtype(&x.call, &view)
-    parse_counts(local_count, "local_count", local)
-    parse_counts(global_count, "global_count", global_)
     x.plan = cpp_plan_global(gather, rank, size, view.row_bytes, local, global_)
     return 0

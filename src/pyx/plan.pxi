@@ -13,9 +13,6 @@ cdef class Plan:
     cdef readonly uint64_t number
     cdef object __weakref__
 
-    def __init__(self):
-        raise TypeError("Plan is made by Communicator.plan_*()")
-
     @collective
     def run(self, send, recv, *, stream=None, timeout=None):
         """Exchange and wait. Like ``start`` otherwise."""
@@ -45,6 +42,7 @@ cdef class Plan:
         cdef Exchange x
         try:
             tensors = self.prepare(x, send, recv, async_op, stream, timeout)
+            claim(recv, "recv")
         except BaseException as error:
             raise self.comm.refused(self.template.call, error)
         return self.comm.launch(x, async_op, tensors, recv, None, send)
@@ -84,5 +82,5 @@ cdef Plan make_plan(Communicator comm, const Exchange& x, int64_t row_bytes, uin
     cdef Plan plan = Plan.__new__(Plan)
     plan.comm, plan.template, plan.row_bytes, plan.number = comm, x, row_bytes, number
     plan.template.call.plan = number
-    plan.latest = _LatestPair()
+    plan.latest = _LatestPair.__new__(_LatestPair)
     return plan

@@ -18,9 +18,6 @@ cdef class SharedArray:
     # The C exchange API of this type, see DLPack.
     __dlpack_c_exchange_api__ = PyCapsule_New(shared_array_api(), "dlpack_exchange_api", NULL)
 
-    def __init__(self):
-        raise TypeError("SharedArray is made by a2a.from_pointer() and Communicator.empty()")
-
     @property
     def shape(self):
         """Entries of each dimension."""

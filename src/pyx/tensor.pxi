@@ -23,6 +23,7 @@ cdef struct View:
     DLDevice device
     void* stream            # device memory: what its framework works on now, or was told to wait for it
     bint contiguous
+    bint held               # the object that view_of returns keeps this memory, whatever code runs meanwhile
     Access access
 
 
@@ -31,11 +32,12 @@ cdef inline bint is_host(int device_type) noexcept:
     return device_type == kDLCPU or device_type == kDLCUDAHost or device_type == kDLROCMHost
 
 
-# The C exchange API of one type, with the questions its tensors must be asked (Torch's lazy conjugation and negation
-# are invisible to DLPack).
+# The C exchange API of one type, and what its framework must be asked and told.
+@cython.final
 cdef class _ExchangeType:
     cdef const DLPackExchangeAPI* api
-    cdef object is_neg, is_conj
+    cdef _Recorder recorder
+    cdef bint dispatches    # Torch's operators run Python code of the type, which may have no memory of its own
 
 
 # type -> _ExchangeType. Holds the types, so that no other type can take a cached address.
@@ -54,10 +56,12 @@ cdef _ExchangeType find_exchange_type(object kind):
         header = header.prev_api
     if header == NULL:
         return None
-    found = _ExchangeType()
+    found = _ExchangeType.__new__(_ExchangeType)
     found.api = <const DLPackExchangeAPI*> header
-    found.is_neg = getattr(kind, "is_neg", None)
-    found.is_conj = getattr(kind, "is_conj", None)
+    found.recorder = find_recorder(kind)
+    torch_tensor = base_of(kind, "torch")
+    if torch_tensor is not None:
+        found.dispatches = kind.__torch_dispatch__ is not torch_tensor.__torch_dispatch__
     exchange_types[kind] = found
     return found
 
@@ -67,13 +71,13 @@ cdef inline _ExchangeType exchange_type_of(object obj):
     return <_ExchangeType> cached if cached != NULL else find_exchange_type(type(obj))
 
 
-cdef int refuse_lazy_sign(object obj, str name, DLDataType dtype, object is_neg, object is_conj) except -1:
+cdef int refuse_lazy_sign(object obj, str name, DLDataType dtype, _Recorder recorder) except -1:
     """The bytes of a Torch tensor with a conj or neg bit are not its values, and no export says so."""
-    if dtype.code == kDLUInt or dtype.code >= kDLBool:
+    if recorder is None or recorder.is_neg is None or dtype.code == kDLUInt or dtype.code >= kDLBool:
         return 0
-    if is_conj is not None and dtype.code == kDLComplex and is_conj(obj):
+    if dtype.code == kDLComplex and recorder.ask(recorder.is_conj, obj):
         raise InvalidArgumentError(f"{name} is a lazily conjugated tensor; pass {name}.resolve_conj()")
-    if is_neg is not None and is_neg(obj):
+    if recorder.ask(recorder.is_neg, obj):
         raise InvalidArgumentError(f"{name} is a lazily negated tensor; pass {name}.resolve_neg()")
     return 0
 
@@ -134,6 +138,10 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
     cdef DLTensor tensor
     cdef DLManagedTensorVersioned* managed = NULL
     cdef object holder = obj
+    if kind.dispatches:
+        raise InvalidArgumentError(f"{name} ({type_name(obj)}) has its values in other tensors, or nowhere; pass a "
+                                   f"plain tensor, such as {name}.to_local() of a DTensor")
+    view.held = False
     try:
         if output or keep or kind.api.dltensor_from_py_object_no_sync == NULL:
             kind.api.managed_tensor_from_py_object_no_sync(<PyObject*> obj, &managed)
@@ -156,7 +164,7 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
             release(managed)
     if not is_host(view.device.device_type):
         set_stream(obj, kind, view)
-    refuse_lazy_sign(obj, name, view.dtype, kind.is_neg, kind.is_conj)
+    refuse_lazy_sign(obj, name, view.dtype, kind.recorder)
     return holder
 
 
@@ -175,6 +183,7 @@ cdef object view_capsule(object capsule, str name, bint own, bint known_producer
     """A DLPack capsule. It stays unconsumed, and its destructor frees the tensor, unless ``own`` says to take it."""
     cdef DLManagedTensorVersioned* managed
     cdef DLManagedTensor* legacy
+    view.held = True
     if PyCapsule_IsValid(capsule, "dltensor_versioned"):
         managed = <DLManagedTensorVersioned*> PyCapsule_GetPointer(capsule, "dltensor_versioned")
         set_managed(view, name, managed)
@@ -196,15 +205,22 @@ cdef object view_capsule(object capsule, str name, bint own, bint known_producer
 cdef object call_dlpack(object obj, object stream):
     """obj.__dlpack__(), asking for no copy and a versioned capsule as far as it understands."""
     options = {"max_version": (1, 3), "copy": False}
+    first = None
     if stream is not None:  # host producers refuse any
         options["stream"] = stream
     for dropped in ("copy", "max_version", None):
         try:
             return obj.__dlpack__(**options)
-        except TypeError:
-            if dropped is None:
+        except TypeError as error:
+            # Of an argument that it does not know, or of something else, which asking otherwise would hide.
+            if dropped is None or "argument" not in str(error):
                 raise
             del options[dropped]
+            first = error
+        except Warning:  # that an option is missing, where warnings are errors
+            if first is None:
+                raise
+            raise first
 
 
 # Their tensors are mutable although they export capsules that cannot say so.
@@ -255,18 +271,17 @@ cdef object view_protocol(object obj, str name, View* view, void* stream):
         raise
     except Exception as error:
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be exported: {first_line(error)}") from error
-    kind = type(obj)
     view_capsule(capsule, name, False, framework in mutable_frameworks or isinstance(obj, _NewJaxArray), view)
     view.stream = <void*> <uintptr_t> usable
     if framework == "jax":
         view.access = READ_ONLY
-    refuse_lazy_sign(obj, name, view.dtype, getattr(kind, "is_neg", None), getattr(kind, "is_conj", None))
+    refuse_lazy_sign(obj, name, view.dtype, find_recorder(type(obj)))
     return capsule
 
 
 cdef bint is_tensor(object obj):
     """Whether view_of has a way for this type."""
-    return (type(obj) is ndarray or exchange_type_of(obj) is not None or hasattr(obj, "__dlpack__")
+    return (cnp.PyArray_Check(obj) or exchange_type_of(obj) is not None or hasattr(obj, "__dlpack__")
             or PyCapsule_CheckExact(obj) or PyObject_CheckBuffer(obj))
 
 
@@ -287,7 +302,8 @@ cdef object view_of(object obj, str name, bint output, bint keep, View* view, vo
     kind = exchange_type_of(obj)
     if kind is not None:
         return view_exchange(obj, kind, name, output, keep, view)
-    if isinstance(obj, ndarray):
+    if cnp.PyArray_Check(obj):
+        refuse_more_than_bytes(obj, name)
         return view_numpy(obj, name, view)
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
         return view_protocol(obj, name, view, stream)

@@ -19,24 +19,20 @@ cdef class Views:
     cdef list tensors
     cdef object __weakref__
 
-    def __init__(self):
-        raise TypeError("Views are made by Communicator.allgather_views()")
-
     def __len__(self):
         return dereference(self.views).size()
 
     def __getitem__(self, rank):
-        cdef int size = dereference(self.views).size(), index
+        cdef int size = dereference(self.views).size(), index = parse_int(rank, "rank")
         if dereference(self.views).released():
             raise InvalidArgumentError(f"rank {self._rank} has released these views")
-        index = parse_int(rank, "rank")
         if not -size <= index < size:
             raise IndexError(f"rank {index} is not in a group of {size} ranks")
         if index < 0:
             index += size
         tensor = self.tensors[index]
         if tensor is None:
-            tensor = self.tensors[index] = as_framework(self.array(index), self.framework)
+            tensor = self.tensors[index] = as_framework(self.array(index), self.framework, False)
         return tensor
 
     def __iter__(self):

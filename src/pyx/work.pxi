@@ -53,9 +53,6 @@ cdef class Work:
     cdef object convert
     cdef object __weakref__
 
-    def __init__(self):
-        raise TypeError("Work is made by the calls of a communicator with async_op=True")
-
     def wait(self, timeout=None):
         """Block until done. Raises the operation's error, or TimeoutError after ``timeout`` seconds (the operation then
         goes on and may be waited for again). Ctrl-C interrupts the wait, not the operation."""

@@ -58,10 +58,10 @@ def _exchange(gather: bool, x: Any, local_count: Any, global_count: Any, group: 
     ways = (comm.global_gather, comm.global_scatter) if gather else (comm.global_scatter, comm.global_gather)
 
     def there(tensors: Sequence[Any]) -> Sequence[Any]:
-        return [ways[0](tensors[0], local, global_)]
+        return [ways[0](_autograd.plain(tensors[0]), local, global_)]
 
     def back(gradients: Sequence[Any]) -> Sequence[Any]:
-        return [ways[1](gradients[0], local, global_)]
+        return [ways[1](_autograd.plain(gradients[0]), local, global_)]
 
     outputs = there([x])
     return (_autograd.results([x], outputs, back, there) if _autograd.wants_gradient([x]) else outputs)[0]

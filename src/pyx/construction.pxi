@@ -1,0 +1,56 @@
+# Types whose objects the core alone makes. Its own calls of __new__ are calls of C functions, which Cython finds when
+# it compiles; everybody else's go through the type and are refused, so that no method meets an object without content.
+
+cdef extern from *:
+    """
+    namespace a2a_py {
+
+    static PyObject* advice_by_type;  // type -> what to call instead
+
+    static PyObject* refuse_new(PyTypeObject* type, PyObject*, PyObject*) {
+      for (PyTypeObject* base = type; base != nullptr; base = base->tp_base) {
+        PyObject* advice = PyDict_GetItemWithError(advice_by_type, reinterpret_cast<PyObject*>(base));
+        if (advice != nullptr) {
+          PyErr_SetObject(PyExc_TypeError, advice);
+          return nullptr;
+        }
+        if (PyErr_Occurred()) return nullptr;
+      }
+      return PyErr_Format(PyExc_TypeError, "cannot create '%s' objects", type->tp_name);
+    }
+
+    // For the types in `advice`, which only a module that is being imported calls.
+    static void refuse_construction(PyObject* advice) {
+      advice_by_type = Py_NewRef(advice);
+      PyObject *type, *text;
+      for (Py_ssize_t at = 0; PyDict_Next(advice, &at, &type, &text);) {
+        auto* refused = reinterpret_cast<PyTypeObject*>(type);
+        refused->tp_new = refuse_new;
+        refused->tp_vectorcall = nullptr;  // which would make an object without asking tp_new
+        PyType_Modified(refused);
+      }
+    }
+
+    }  // namespace a2a_py
+    """
+    void refuse_construction "a2a_py::refuse_construction"(dict)
+
+
+cdef str inside = "is a type of the library's own use"
+
+refuse_construction({
+    Communicator: "use a2a.init(), a2a.spawn() or a method of another communicator",
+    CoreBootstrap: "use thread_bootstraps(size) or mpi_bootstrap()",
+    Plan: "Plan is made by Communicator.plan_*()",
+    SharedArray: "SharedArray is made by a2a.from_pointer() and Communicator.empty()",
+    Views: "Views are made by Communicator.allgather_views()",
+    Work: "Work is made by the calls of a communicator with async_op=True",
+    _Endpoint: f"_Endpoint {inside}",
+    _ExchangeType: f"_ExchangeType {inside}",
+    _Flight: f"_Flight {inside}",
+    _LatestArray: f"_LatestArray {inside}",
+    _LatestPair: f"_LatestPair {inside}",
+    _Meeting: f"_Meeting {inside}",
+    _NewJaxArray: f"_NewJaxArray {inside}",
+    _Recorder: f"_Recorder {inside}",
+})
