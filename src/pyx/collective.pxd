@@ -94,7 +94,8 @@ cdef extern from *:
         {0, nullptr}};
     static PyType_Spec collective_spec = {
         "a2a._core.Collective", sizeof(Collective), 0,
-        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+        Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR |
+            Py_TPFLAGS_DISALLOW_INSTANTIATION,
         collective_slots};
 
     // A new reference, or an exception.

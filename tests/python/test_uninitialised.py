@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from a2a import _core
+
 pytestmark = pytest.mark.timeout(120)
 
 DRIVER = r"""
@@ -113,3 +115,10 @@ def test_only_the_core_makes_its_objects(report: dict[str, list[str]]) -> None:
     public = {"Communicator", "CoreBootstrap", "Plan", "SharedArray", "Views", "Work"}
     assert public | {"AtbOperation", "Dialect", "TcpBootstrap"} <= set(report["types"])
     assert report["made"] == []
+
+
+def test_nobody_makes_what_wraps_the_calls() -> None:
+    kind = type(vars(_core.Communicator)["alltoall"])
+    for make in (kind, lambda: kind.__new__(kind), lambda: object.__new__(kind)):
+        with pytest.raises(TypeError):
+            make()
