@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -83,6 +84,20 @@ def test_addresses() -> None:
         places.append(f"[::1]:{port}")
     for place in places:
         values(run(2, meet_at_a_name, 2, place))
+
+
+def look_up_without_room(rank: int) -> tuple[str, str, float]:
+    for _ in range(8):  # they take the stacks that the C library keeps of threads that have ended
+        threading.Thread(target=time.sleep, args=(2,)).start()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20),) * 2)  # the stack of a thread has 8 MiB
+    return outcome(join, 1, 2, f"localhost:{rank + 1}", timeout=5)
+
+
+@apart
+def test_no_thread_can_look_up_a_name() -> None:
+    name, text, _ = values(run(1, look_up_without_room))[0]
+    assert name == "BackendError" and text.startswith("cannot start a thread: "), (name, text)
 
 
 def listeners(address: str) -> list[str]:

@@ -12,7 +12,7 @@ class TcpHub final : public TcpBootstrap {
  public:
   TcpHub(int size, const std::string& job, const std::string& address, std::string_view secret, Deadline deadline)
       : TcpBootstrap(0, size, job, secret), label_(wire::label(job)), guests_(static_cast<size_t>(size)) {
-    Door door(listen_at(resolve(address), address), secret);
+    Door door(listen_at(resolve(address, deadline), address), secret);
     here_ = door.place();
     try {
       while (!missing().empty()) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <thread>
 
+#include "a2a/background.h"
 #include "a2a/work.h"
 
 namespace a2a {
@@ -46,6 +47,40 @@ bool is_wildcard(const Place& place) {
   return IN6_IS_ADDR_UNSPECIFIED(&ip) || mapped;
 }
 
+struct Answer {
+  int failed = 0;  // of getaddrinfo
+  int error = 0;   // errno, where that is EAI_SYSTEM
+  std::vector<Place> places;
+};
+
+Answer look_up(const std::string& host, const std::string& port, int flags) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV | flags;
+  Answer answer;
+  answer.failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  answer.error = errno;
+  if (answer.failed != 0) return answer;
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    Place& place = answer.places.emplace_back();
+    std::memcpy(&place.raw, a->ai_addr, a->ai_addrlen);
+    place.length = a->ai_addrlen;
+  }
+  ::freeaddrinfo(found);
+  return answer;
+}
+
+// A name server that is silent holds getaddrinfo() for longer than any deadline, and nothing can interrupt it.
+Answer ask_resolver(const std::string& address, const std::string& host, const std::string& port, Deadline deadline) {
+  const auto look = [&] {
+    SignalWatch::look();
+    if (deadline.passed()) {
+      throw Error(Code::timeout, "address '" + address + "': timed out looking up the name; no name server answered");
+    }
+  };
+  return in_background<Answer>([host, port] { return look_up(host, port, 0); }, [](const Answer&) {}, look);
+}
+
 }  // namespace
 
 std::string Place::host() const {
@@ -54,7 +89,7 @@ std::string Place::host() const {
   return text;
 }
 
-std::vector<Place> resolve(const std::string& address) {
+std::vector<Place> resolve(const std::string& address, Deadline deadline) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) refuse(address, "has no port; it is host:port");
   std::string host = address.substr(0, colon), port = address.substr(colon + 1);
@@ -68,22 +103,17 @@ std::vector<Place> resolve(const std::string& address) {
   if (!number || std::stoi(port) < 1 || std::stoi(port) > 65535) refuse(address, "the port is 1 to 65535");
   if (host.find('\0') != std::string::npos) refuse(address, "the host has a zero byte");
 
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  const int failed = ::getaddrinfo(host.empty() ? "127.0.0.1" : host.c_str(), port.c_str(), &hints, &found);
-  if (failed != 0) refuse(address, failed == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(failed));
-  std::vector<Place> places;
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    Place& place = places.emplace_back();
-    std::memcpy(&place.raw, a->ai_addr, a->ai_addrlen);
-    place.length = a->ai_addrlen;
+  if (host.empty()) host = "127.0.0.1";
+  Answer answer = look_up(host, port, AI_NUMERICHOST);
+  if (answer.failed == EAI_NONAME) answer = ask_resolver(address, host, port, deadline);
+  if (answer.failed != 0) {
+    refuse(address, answer.failed == EAI_SYSTEM ? std::strerror(answer.error) : ::gai_strerror(answer.failed));
   }
-  ::freeaddrinfo(found);
+  const std::vector<Place>& places = answer.places;
   if (std::any_of(places.begin(), places.end(), is_wildcard)) {
     refuse(address, "means every interface; give the address at which the other ranks reach rank 0");
   }
-  return places;
+  return std::move(answer.places);
 }
 
 Place local_place(int fd) {

@@ -13,7 +13,7 @@ class TcpSpoke final : public TcpBootstrap {
       : TcpBootstrap(rank, size, job, secret) {
     const Visit visit{.whom = "rank 0",
                       .address = address,
-                      .places = resolve(address),
+                      .places = resolve(address, deadline),
                       .secret = std::string(secret),
                       .job = job,
                       .rank = rank,

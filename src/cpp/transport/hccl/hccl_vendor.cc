@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "transport/device/background.h"
+#include "a2a/background.h"
 #include "transport/hccl/ascend_device.h"
 #include "transport/hccl/hccl_api.h"
 #include "transport/hccl/hccl_collectives.h"
@@ -40,7 +40,7 @@ class HcclVendor final : public device::Vendor {
       return given.rank_table.empty() ? join_by_root(api, given) : join_by_table(api, given);
     };
     const auto discard = [&api = api_](Comm comm) { api.comm_destroy(comm); };
-    Comm comm = device::in_background<Comm>(call, discard, joining.look);
+    Comm comm = in_background<Comm>(call, discard, joining.look);
     return new_collectives(device, comm, joining.size, Ownership::ours);
   }
 

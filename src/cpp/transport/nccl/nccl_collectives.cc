@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "a2a/background.h"
 #include "a2a/work.h"
-#include "transport/device/background.h"
 #include "transport/nccl/cuda_driver.h"
 
 namespace a2a::nccl {
@@ -49,7 +49,7 @@ class NcclCollectives final : public device::Collectives {
     const auto discard = [&api = api_](Joined joined) {
       if (joined.first != nullptr) api.comm_abort(joined.first);
     };
-    const auto [made, result] = device::in_background<Joined>(join, discard, look);
+    const auto [made, result] = a2a::in_background<Joined>(join, discard, look);
     std::unique_lock lock(mutex_);
     comm_ = made;
     settle(result, look, "ncclCommInitRankConfig", lock);
@@ -131,7 +131,7 @@ class NcclCollectives final : public device::Collectives {
         return finalize(api, comm);
       };
       const auto look = looking(Deadline::after_seconds(30));
-      api_.check(device::in_background<Result>(call, [](Result) {}, look), comm_, "ncclCommFinalize");
+      api_.check(a2a::in_background<Result>(call, [](Result) {}, look), comm_, "ncclCommFinalize");
       api_.check(api_.comm_destroy(comm_), nullptr, "ncclCommDestroy");
     }
     comm_ = nullptr;

@@ -1,4 +1,5 @@
-// A vendor's call that waits for peers, made interruptible.
+// A call that may block for long and that nothing can end, made interruptible: a vendor's that waits for peers, a
+// look-up of a name. Not public.
 #pragma once
 
 #include <chrono>
@@ -12,7 +13,7 @@
 
 #include "a2a/types.h"
 
-namespace a2a::device {
+namespace a2a {
 
 // Runs the call in a thread of its own and waits for its result, as long as `look` does not throw. After that the call
 // goes on, because nothing can end it, and `discard` gets what it makes. Both hold what they use.
@@ -60,4 +61,4 @@ Result in_background(std::function<Result()> call, std::function<void(Result)> d
   return result.get();
 }
 
-}  // namespace a2a::device
+}  // namespace a2a
