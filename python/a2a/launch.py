@@ -150,9 +150,10 @@ def init(
     elif bootstrap is None and job is None and size > 1:
         job, place = _job_for(rank, size)
     if bootstrap is None and size > 1 and job is not None:
-        job = _next_meeting(job, rank)
         if place is None:
-            return connect(rank, size, job=job, timeout=timeout, check=check)
+            return connect(rank, size, job=_next_meeting(job, rank), timeout=timeout, check=check)
+        # All meetings of a job have one name: rank 0 holds one at a time, and whoever comes means that one, also a rank
+        # that was restarted or has given up before.
         bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
     # Not MPI's any more, which the type does not say.
     met = cast("SupportsAllgather | None", bootstrap)

@@ -206,7 +206,7 @@ def init_or_join_only(rank: int, address: str) -> tuple[str, str, float]:
         os.environ |= {"A2A_BOOTSTRAP": f"tcp://{address}", "A2A_SECRET": SECRET.decode(), "A2A_JOB": "job"}
         return outcome(a2a.init, 0, 2, timeout=1.5)
     time.sleep(1)
-    bootstrap = join(1, 2, address, job="job#0")
+    bootstrap = join(1, 2, address)
     time.sleep(2.5)
     return outcome(bootstrap.allgather, b"")
 

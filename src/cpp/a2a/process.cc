@@ -15,22 +15,31 @@ std::string process_facts(pid_t pid) {
   return name_end != std::string::npos && name_end + 2 < text.size() ? text.substr(name_end + 2) : "";
 }
 
+// 'X', dead, where there is none.
+char process_state(pid_t pid) {
+  const std::string facts = process_facts(pid);
+  return facts.empty() ? 'X' : facts.front();
+}
+
 }  // namespace
 
 std::string process_in_words(pid_t pid) {
   const std::string text = "pid " + std::to_string(pid);
-  const std::string facts = process_facts(pid);
-  switch (facts.empty() ? '\0' : facts.front()) {
+  switch (process_state(pid)) {
     case 'T':
     case 't':
       return text + ", alive but stopped";
     case 'Z':
     case 'X':
-    case '\0':
       return text + ", exited";
     default:
       return text + ", alive";
   }
+}
+
+bool has_exited(pid_t pid) {
+  const char state = process_state(pid);
+  return state == 'Z' || state == 'X';
 }
 
 uint64_t process_start(pid_t pid) {

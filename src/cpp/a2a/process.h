@@ -11,6 +11,9 @@ namespace a2a {
 // "pid 4711, alive", "pid 4711, alive but stopped" or "pid 4711, exited".
 std::string process_in_words(pid_t pid);
 
+// Whether there is no such process any more, or only what its parent has not collected yet.
+bool has_exited(pid_t pid);
+
 // When it started, in clock ticks since the host booted, which tells it from a later process of the same number; 0 when
 // there is none.
 uint64_t process_start(pid_t pid);

@@ -1,5 +1,6 @@
 // Rank 0: listens until everybody is there, then collects and hands out.
 #include "a2a/ended_ranks.h"
+#include "a2a/process.h"
 #include "a2a/tcp/door.h"
 #include "a2a/tcp/session.h"
 
@@ -46,6 +47,17 @@ class TcpHub final : public TcpBootstrap {
   // ---- the meeting
   // ---------------------------------------------------------------------------------------------------
 
+  // The next frame of a rank. Where its deadline has passed, says for whom it waited: for all of `awaited` but itself.
+  std::optional<wire::Frame> hear_from(Rank rank, std::vector<Rank> awaited) {
+    try {
+      return next(guest(rank).channel, name(rank));
+    } catch (const Error& failure) {
+      std::erase(awaited, rank);
+      if (failure.code() != Code::timeout || awaited.empty()) throw;
+      throw error(Code::timeout, "rank " + std::to_string(rank) + " timed out waiting for rank " + list(awaited));
+    }
+  }
+
   std::vector<Rank> missing() {
     std::vector<Rank> ranks;
     for (Rank r = 1; r < size_; ++r) {
@@ -62,7 +74,7 @@ class TcpHub final : public TcpBootstrap {
     if (poll_slice(fds, deadline) < 0) return;
     for (Rank r = 1; r < size_; ++r) {
       // What it has sent for the first allgather is lost with it.
-      while (fds[static_cast<size_t>(r - 1)].revents != 0 && next(guest(r).channel, name(r))) {
+      while (fds[static_cast<size_t>(r - 1)].revents != 0 && hear_from(r, missing())) {
       }
     }
     for (Newcomer& newcomer : door.serve(std::span(fds).subspan(guests_.size() - 1))) receive(std::move(newcomer));
@@ -98,11 +110,15 @@ class TcpHub final : public TcpBootstrap {
       return error(Code::invalid_argument, rank + " is not between 1 and " + std::to_string(size_ - 1));
     }
     const Guest& first = guest(who.rank);
-    if (!first.channel.open()) return std::nullopt;
+    if (!first.channel.open() || outlived(first)) return std::nullopt;
     return error(Code::invalid_argument, rank + " joined twice, from pid " + std::to_string(first.pid) + " at " +
                                              first.host + " and pid " + std::to_string(who.pid) + " at " +
                                              newcomer.host);
   }
+
+  // Whether the process of a guest has ended, and only a child that it forked keeps the connection open. It is known of
+  // processes of this host alone.
+  bool outlived(const Guest& one) const { return one.host == here_.host() && has_exited(static_cast<pid_t>(one.pid)); }
 
   static void refuse(Newcomer& newcomer, const Error& why) {
     const std::string words = wire::pack_refusal(why);
@@ -151,7 +167,7 @@ class TcpHub final : public TcpBootstrap {
       if (waiting.empty()) break;
       const auto fds = watch(events, waiting, deadline);
       for (Rank r = 1; r < size_; ++r) {
-        if (fds[static_cast<size_t>(r - 1)].revents != 0) hear(r, strings[static_cast<size_t>(r)], bytes);
+        if (fds[static_cast<size_t>(r - 1)].revents != 0) hear(r, strings[static_cast<size_t>(r)], bytes, waiting);
       }
     }
     std::vector<std::string> texts;
@@ -159,8 +175,8 @@ class TcpHub final : public TcpBootstrap {
     return texts;
   }
 
-  void hear(Rank rank, Incoming& string, size_t& bytes) {
-    while (const auto frame = next(guest(rank).channel, name(rank))) {
+  void hear(Rank rank, Incoming& string, size_t& bytes, const std::vector<Rank>& waiting) {
+    while (const auto frame = hear_from(rank, waiting)) {
       if (string.complete) throw out_of_turn(rank);
       string.add(*frame);
       bytes += frame->payload.size();

@@ -164,7 +164,10 @@ int connecting_failed(const Socket& socket) {
   Place other;
   other.length = sizeof(other.raw);
   if (::getpeername(socket.fd(), raw(other), &other.length) != 0) return errno;
-  return self.length == other.length && std::memcmp(&self.raw, &other.raw, self.length) == 0 ? ECONNREFUSED : 0;
+  if (self.length != other.length || std::memcmp(&self.raw, &other.raw, self.length) != 0) return 0;
+  const linger reset{1, 0};  // closed in order it would keep rank 0 from the port for a minute
+  ::setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+  return ECONNREFUSED;
 }
 
 Socket accept_from(const Socket& listener, Place& from) {

@@ -50,7 +50,16 @@ class TcpSpoke final : public TcpBootstrap {
     if (await(channel_.fd(), events, deadline)) return;
     pollfd fd{channel_.fd(), POLLIN, 0};
     if (::poll(&fd, 1, kGraceMilliseconds) > 0) return;
-    throw error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the other ranks");
+    // Rank 0 is in no hurry yet. It knows for whom this rank has waited, and answers.
+    const Error late = error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the other ranks");
+    say_goodbye(late);
+    const auto until = Deadline::after_seconds(kGraceMilliseconds / 1e3);
+    while (!until.passed() && !channel_.gone()) {
+      ::poll(&fd, 1, slice(until));
+      const auto frame = channel_.read();
+      if (frame && frame->kind == wire::Kind::refusal) throw wire::unpack_refusal(frame->payload);
+    }
+    throw late;
   }
 
   Error nonsense() const { return error(Code::backend, "rank 0 sent something that is no table of strings"); }
