@@ -1,5 +1,5 @@
-"""Ranks that meet over TCP though they come late, try again, are restarted, or leave something behind; and who is blamed
-when they do not."""
+"""Ranks that meet over TCP though they come late, try again, are restarted, or leave something behind; and who is
+blamed when they do not."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def live_twice(i: int, victim: int, address: str, hosts: str, folder: str) -> No
         comm.close()
         try_until_met(i, size, 2)
     else:
-        while len(os.listdir(folder)) < size - 1:
+        while len(list(Path(folder).iterdir())) < size - 1:
             time.sleep(0.01)
         try_until_met(victim, size, 2)
 
@@ -124,7 +124,7 @@ def die_while_meeting(i: int, address: str, folder: str) -> list[str]:
 @apart
 def test_a_dead_rank_whose_child_lives_has_not_joined(tmp_path: Path) -> None:
     for end in run(4, die_while_meeting, free_address(), str(tmp_path)):
-        assert end.rank == 1 or end.error is None and end.value == [], end
+        assert end.rank == 1 or (end.error is None and end.value == []), end
 
 
 LONE = "sysctl -qw net.ipv4.ip_local_port_range='29500 29501' && ip link set lo up && exec \"$@\""
