@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import secrets
 import time
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +16,96 @@ import a2a
 
 __all__ = ["meet"]
 
-# How often this process has met others in the store of a group. Every member has met equally often, so the number tells
-# apart what successive groups of one name leave in a store that outlives them.
-_meetings: Counter[str] = Counter()
+_NAME_BYTES = 16
 _LONGEST_PAUSE = 0.02  # seconds between two looks into the store
 
 
 class StoreBootstrap:
-    """``allgather`` over a store, for ``a2a.init(bootstrap=)``. Waits in short steps, so that Ctrl-C gets through."""
+    """``allgather`` over a store, for ``a2a.init(bootstrap=)``. Waits in short steps, so that Ctrl-C gets through.
+
+    A store may outlive its ranks, groups of the same name follow one another, and ranks that fail try again: what it
+    says may be of another attempt. So each attempt of a rank has a random name, which it writes into the store. Rank 0
+    makes a meeting of the names that it finds there, and of others when they change; each rank agrees to a meeting that
+    has its own name, and the ranks have met when all have agreed to one. What they say then stands under its name."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._deadline = time.monotonic() + timeout
-        self._keys: list[str] = []  # ours, one for each round
+        self._name = secrets.token_bytes(_NAME_BYTES)
+        self._meeting = ""
+        self._rounds = 0
 
     def allgather(self, mine: bytes) -> list[bytes]:
-        """Every rank's bytes in rank order. Raises a2a.TimeoutError naming the first rank that did not come."""
-        at = len(self._keys)
-        self._keys.append(f"{at}/{self._rank}")
-        self._store.set(self._keys[-1], b"=" + mine)  # never empty, which not every store can tell from absent
-        return [self._get(f"{at}/{rank}", rank) for rank in range(self._size)]
+        """Every rank's bytes in rank order. Raises a2a.TimeoutError naming the ranks that did not come."""
+        if not self._meeting:
+            self._meet()
+        self._rounds += 1
+        self._set(self._key(self._rank), mine)
+        pause = _Pause()
+        while absent := self._absent():
+            self._wait(pause, absent)
+        return [self._get(self._key(rank)) for rank in range(self._size)]
 
     def withdraw(self) -> None:
-        """Take back what was said, so that ranks that come later wait for this one to come again."""
-        for key in self._keys:
-            with contextlib.suppress(RuntimeError):  # not every store forgets
-                self._store.delete_key(key)
+        """Take back the name of this attempt, so that ranks that come later wait for this one to come again."""
+        with contextlib.suppress(RuntimeError):  # the store may be gone
+            self._set(f"name/{self._rank}", b"")  # not deleted: a rank that is about to read it would block
 
-    def _get(self, key: str, rank: int) -> bytes:
-        pause = 1e-4
-        while not self._store.check([key]):
-            if time.monotonic() > self._deadline:
-                raise a2a.TimeoutError(
-                    f"rank {self._rank}: rank {rank} of {self._size} did not come within {self._timeout:g} s to the "
-                    f"first exchange of this process group"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+    def _meet(self) -> None:
+        self._set(f"name/{self._rank}", self._name)
+        known, pause = b"", _Pause()
+        while True:
+            names = self._names()
+            if self._rank == 0 and all(names) and b"".join(names) != known:
+                self._set("meeting", b"".join(names))
+            if self._store.check(["meeting"]) and (now := self._get("meeting")) != known:
+                known = now
+                own = now[_NAME_BYTES * self._rank :][:_NAME_BYTES]
+                self._meeting = now.hex() if own == self._name else ""
+                if self._meeting:
+                    self._set(self._key(self._rank), b"")
+            absent = self._absent() if self._meeting else [r for r, name in enumerate(names) if not name] or [0]
+            if not absent:
+                return
+            self._wait(pause, absent)
+
+    def _names(self) -> list[bytes]:
+        keys = [f"name/{rank}" for rank in range(self._size)]
+        return [self._get(key) if self._store.check([key]) else b"" for key in keys]
+
+    def _absent(self) -> list[int]:
+        """The ranks that have not come to this round of the meeting."""
+        keys = [self._key(rank) for rank in range(self._size)]
+        return [] if self._store.check(keys) else [r for r, key in enumerate(keys) if not self._store.check([key])]
+
+    def _key(self, rank: int) -> str:
+        return f"{self._meeting}/{self._rounds}/{rank}"
+
+    # Never empty, which not every store can tell from absent.
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(key, b"=" + value)
+
+    def _get(self, key: str) -> bytes:
         return bytes(self._store.get(key))[1:]
+
+    def _wait(self, pause: _Pause, absent: list[int]) -> None:
+        if time.monotonic() > self._deadline:
+            raise a2a.TimeoutError(
+                f"rank {self._rank} of {self._size} timed out after {self._timeout:g} s waiting for rank "
+                f"{', '.join(map(str, absent))} in the first exchange of this process group"
+            )
+        pause()
+
+
+class _Pause:
+    """Longer each time."""
+
+    def __init__(self) -> None:
+        self._seconds = 1e-4
+
+    def __call__(self) -> None:
+        time.sleep(self._seconds)
+        self._seconds = min(2 * self._seconds, _LONGEST_PAUSE)
 
 
 def host_id() -> bytes:
@@ -66,14 +118,12 @@ def host_id() -> bytes:
 def meet(store: Any, name: str, rank: int, size: int, timeout: float) -> a2a.Communicator | None:
     """The communicator of the group called ``name``. Collective over its members; they need not have met before.
     None, with a warning on one rank, where they live on several hosts. After an error it may be called again."""
-    bootstrap = StoreBootstrap(PrefixStore(f"a2a/{name}/{_meetings[name]}", store), rank, size, timeout)
+    bootstrap = StoreBootstrap(PrefixStore(f"a2a/{name}", store), rank, size, timeout)
     try:
         hosts = len(set(bootstrap.allgather(host_id())))
         comm = a2a.init(rank, size, bootstrap=bootstrap, timeout=timeout) if hosts == 1 else None
-    except BaseException:
+    finally:
         bootstrap.withdraw()
-        raise
-    _meetings[name] += 1
     if comm is None and rank == 0:
         _warn_of_several_hosts()
     return comm

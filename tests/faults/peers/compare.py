@@ -103,7 +103,7 @@ def commands(
 
 
 def once(library: str, python: Path, name: str, program: Program, folder: Path) -> tuple[str, float | None, str]:
-    prepare = _tiny_shared_memory if program.tiny else _private_shared_memory
+    prepare = _tiny_shared_memory if program.tiny else private_shared_memory
     started = [
         subprocess.Popen(
             command, env=env, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -238,7 +238,7 @@ def _shared_memory_of_its_own(size: bytes) -> bool:
     )
 
 
-def _private_shared_memory() -> None:
+def private_shared_memory() -> None:
     _shared_memory_of_its_own(b"1g")
 
 
