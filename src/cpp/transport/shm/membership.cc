@@ -90,8 +90,11 @@ Membership::NewBlock Membership::new_block(Host& host, int size) {
 }
 
 void Membership::GiveBack::operator()(std::byte* block) const noexcept {
-  graveyard().forget(reinterpret_cast<RankWords*>(block)->uid);
-  Host::get().arena().release(block);
+  auto* words = reinterpret_cast<RankWords*>(block);
+  graveyard().forget(words->uid);
+  // Its place was told to the others, who may have met without this rank and read it for as long as they live. So it is
+  // never used again: what another communicator wrote there would pass for this rank's.
+  publish_left(*words, Left::dropped);
 }
 
 Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
