@@ -516,6 +516,9 @@ def host_facts(comm: Communicator) -> dict[str, Any]:
     many bytes on host memory takes another way (docs/transports.md), None for never, "string_copies": whether
     ``rep movsb`` copies larger pieces, and "puts": whether tensors of ``empty()`` are written by their sender."""
 
+def cpu_quota() -> float | None:
+    """The CPU time per second that the control groups of this process allow it; None without a quota."""
+
 def library_of(transport: Literal["nccl", "hccl", "mpi"]) -> str:
     """What serves this transport here, with its version. Raises UnsupportedError that lists where it was looked for."""
 

@@ -109,6 +109,15 @@ cdef extern from "a2a/dynamic_library.h" nogil:
     void add_library_directory "a2a::add_library_directory"(const string&) except +raise_current
 
 
+cdef extern from *:
+    """
+    #include "a2a/control_group.h"
+
+    inline double cpu_quota_or_zero() { return a2a::cpu_quota().value_or(0); }
+    """
+    double cpu_quota_or_zero() except +raise_current
+
+
 cdef extern from "a2a/communicator.h" nogil:
     enum class Check "a2a::Check":
         off

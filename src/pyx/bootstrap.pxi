@@ -207,6 +207,12 @@ cdef bytes_or_never(size_t threshold):
     return None if threshold == SIZE_MAX else threshold
 
 
+def cpu_quota():
+    """The CPU time per second that the control groups of this process allow it; None without a quota."""
+    cdef double quota = cpu_quota_or_zero()
+    return quota if quota > 0 else None
+
+
 def library_of(transport):
     """What serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists where it was
     looked for."""

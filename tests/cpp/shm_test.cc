@@ -18,8 +18,8 @@
 #include "transport/shm/calibration.h"
 #include "transport/shm/chunks.h"
 #include "transport/shm/copy.h"
-#include "transport/shm/huge_pages.h"
 #include "transport/shm/membership.h"
+#include "transport/shm/pages.h"
 #include "transport/shm/placement.h"
 #include "transport/shm/protocol.h"
 #include "transport/shm/staging.h"
@@ -408,6 +408,63 @@ TEST("memory in huge pages is told from other memory") {
   if (!kernel_tells_of_pages()) return;
   CHECK(!any({small.run(0, 16 * kMiB)}) && !any({}));
   CHECK(!any({small.run(16, 15 * kMiB), huge.run(0, 1 * kMiB)}));
+}
+
+// A file that is mapped and that nobody has read through this mapping.
+class FilePages {
+ public:
+  FilePages(size_t bytes, int protection) : bytes_(bytes) {
+    std::FILE* file = std::tmpfile();
+    CHECK_EQ(::ftruncate(::fileno(file), static_cast<off_t>(bytes)), 0);
+    at_ = ::mmap(nullptr, bytes, protection, MAP_SHARED, ::fileno(file), 0);
+    ::madvise(at_, bytes, MADV_RANDOM);  // one page for each fault
+    std::fclose(file);
+  }
+  ~FilePages() { ::munmap(at_, bytes_); }
+  FilePages(const FilePages&) = delete;
+  FilePages& operator=(const FilePages&) = delete;
+
+  Run run(size_t from, size_t bytes) const { return {0, static_cast<std::byte*>(at_) + from, bytes}; }
+
+ private:
+  size_t bytes_;
+  void* at_;
+};
+
+bool read_pages(const Run& run) {
+  int sum = 0;
+  for (size_t i = 0; i < run.bytes; i += 4096)
+    sum += std::to_integer<int>(*const_cast<volatile std::byte*>(run.data + i));
+  return sum >= 0;
+}
+
+TEST("memory that is not there is told from memory that is") {
+  constexpr size_t kMiB = size_t{1} << 20, kPage = 4096;
+  const auto all = [](std::vector<Run> runs) { return are_present(runs); };
+  const Pages pages(8 * kMiB, MADV_NOHUGEPAGE);
+  CHECK(all({}) && all({pages.run(0, 8 * kMiB)}) && all({pages.run(17, 3), pages.run(kMiB, 5 * kMiB)}));
+  ::madvise(pages.run(4 * kMiB, 0).data, kPage, MADV_DONTNEED);
+  CHECK(!all({pages.run(0, 8 * kMiB)}) && !all({pages.run(4 * kMiB + kPage - 1, 1)}));
+  CHECK(all({pages.run(0, 4 * kMiB)}) && all({pages.run(4 * kMiB + kPage, kMiB)}));
+  // Far from each other only the runs count, close to each other what is between them as well.
+  CHECK(all({pages.run(0, kPage), pages.run(7 * kMiB, kPage)}));
+  CHECK(!all({pages.run(4 * kMiB - kPage, kPage), pages.run(4 * kMiB + kPage, kPage)}));
+  for (const int protection : {PROT_READ, PROT_READ | PROT_WRITE}) {
+    const FilePages file(kMiB, protection);
+    CHECK(!all({file.run(0, kMiB)}));
+    CHECK(read_pages(file.run(0, kMiB / 2)));
+    CHECK(all({file.run(0, kMiB / 2)}) && !all({file.run(0, kMiB)}));
+  }
+}
+
+TEST("what this process cannot read is noticed without a signal") {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const Pages pages(4 * kMiB, MADV_NOHUGEPAGE);
+  const std::array<Run, 2> runs{pages.run(5, kMiB), pages.run(2 * kMiB, kMiB)};
+  CHECK(can_be_read({runs}) && can_be_read({}));
+  ::mprotect(pages.run(3 * kMiB - 4096, 0).data, 4096, PROT_NONE);
+  CHECK(!can_be_read({runs}));
+  CHECK(can_be_read({std::span(runs).first(1)}));
 }
 
 TEST("an answer about huge pages stands for a while, for the same memory") {

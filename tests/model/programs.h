@@ -129,6 +129,37 @@ struct Put {
   }
 };
 
+// A reader that cannot copy from the writer's memory asks for chunks, and the writer says in the same line where they
+// are.
+struct AskForChunks {
+  static constexpr const char* kName =
+      "a line is rewritten for who asks, after it was read and before it is read again";
+  static constexpr int kThreads = 2, kVariants = 4;
+  PairLine_ line;
+  std::array<Pipe<Atomics, 1>, 2> pipes;
+
+  void run(int thread) { thread == 0 ? write() : read(); }
+  void write() {
+    line.head = head_of(1);
+    publish(line, 1);
+    if (variant() != 1) wait_until([&] { return asks_for_chunks(pipes[1], 1); });
+    if (variant() == 2) publish_rewritten(pipes[0], 1);
+    line.head = head_of(2);
+    if (variant() != 2) publish_rewritten(pipes[0], 1);
+  }
+  void read() {
+    Head head{};
+    wait_until([&] { return is_published(line, 1); });
+    if (variant() == 3) ask_for_chunks(pipes[1], 1);
+    observe(line, 1, &head);
+    require(head.sent == 1, "a line is not what was published");
+    if (variant() != 3) ask_for_chunks(pipes[1], 1);
+    if (variant() != 4) wait_until([&] { return is_rewritten(pipes[0], 1); });
+    observe(line, 1, &head);
+    require(head.sent == 2, "a line is not what was rewritten");
+  }
+};
+
 // The same as Reuse, where the writer learns from the reader's own line what the reader is done with.
 struct Backlog {
   static constexpr const char* kName = "a line tells truly what its writer is done with";

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 import multiprocessing
 import os
@@ -371,3 +372,80 @@ def test_nothing_is_put_into_an_output_after_its_exchange_failed() -> None:
     os.environ.update(A2A_SHM_PUT="1", A2A_SHM_REP_MOVSB="0")  # a slow way, so that it is met in the middle
     failed = values(run(2, give_up_while_a_peer_writes, job_name(), 200))
     assert failed[0] >= 20, failed
+
+
+def shrink_with_a_stopped_rank(rank: int, n: int, job: str, board: Board, ends: bool) -> list[int]:
+    comm = connect(rank, n, job)
+    comm.barrier()
+    board.words[rank] = 1
+    while rank == 2 and board.words[n] == 0:
+        time.sleep(0.001)  # it is stopped here
+    raised(a2a.TimeoutError, comm.barrier, timeout=0.3)
+    if rank == 2:
+        board.words[rank] = 3
+        smaller = comm.shrink(timeout=10)  # of ranks that have given up shrinking for now
+    else:
+        text = raised(a2a.TimeoutError, comm.shrink, timeout=0.3)
+        assert "rank 2 (pid" in text and "alive but stopped" in text and "shrink again" in text, text
+        taken = comm.empty(MIB + rank, "uint8")  # where another block would have stood
+        board.words[rank] = 2
+        while board.words[n] == 0 or (not ends and board.words[2] < 3):
+            time.sleep(0.001)
+        time.sleep(0.2)  # after the slower one has decided
+        del taken
+        smaller = comm.shrink(timeout=10)
+    assert_usable(smaller)
+    smaller.close()
+    return [smaller.size, smaller.rank]
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize("ends", [True, False])
+@apart
+def test_shrink_may_be_called_again_when_a_stopped_rank_has_ended_or_goes_on(ends: bool) -> None:
+    n = 3
+    board = Board(n + 1)
+
+    def during(pids: list[int]) -> None:
+        board.await_all(1, but=n)
+        os.kill(pids[2], signal.SIGSTOP)
+        while board.words[0] < 2 or board.words[1] < 2:
+            time.sleep(0.001)
+        board.words[n] = 1
+        os.kill(pids[2], signal.SIGKILL if ends else signal.SIGCONT)
+
+    results = run(n, shrink_with_a_stopped_rank, n, job_name(), board, ends, during=during)
+    expected = 2 if ends else 3
+    for end in results:
+        if not (ends and end.rank == 2):
+            assert end.value == [expected, end.rank], (end, end.trace)
+
+
+def wait_for_a_living_rank(rank: int, n: int, job: str, board: Board) -> str:
+    comm = connect(rank, n, job)
+    comm.barrier()
+    if rank == 1:
+        while board.words[0] == 0:
+            time.sleep(0.001)
+        return ""
+    text = raised(a2a.TimeoutError, comm.barrier, timeout=0.3)
+    board.words[0] = 1
+    return text
+
+
+@pytest.mark.timeout(40)
+@apart
+def test_a_living_rank_is_not_called_dead_where_proc_is_of_another_namespace() -> None:
+    new_pid_namespace = 0x20000000
+    if ctypes.CDLL(None).unshare(new_pid_namespace) != 0:
+        pytest.skip("no new PID namespace here")
+    first = os.fork()  # the namespace lives as long as its first process
+    if first == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        text = values(run(2, wait_for_a_living_rank, 2, job_name(), Board(2)))[0]
+    finally:
+        os.kill(first, signal.SIGKILL)
+        os.waitpid(first, 0)
+    assert "rank 1 (pid" in text and "alive" in text and "exited" not in text, text

@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from .. import _core
+
 
 def affinity_cpus() -> int:
     return len(os.sched_getaffinity(0))
@@ -13,8 +15,7 @@ def affinity_cpus() -> int:
 
 def cgroup_cpus() -> float | None:
     """The CPU quota of this process's control group or any above it; None without one."""
-    quotas = [quota for folder in _cgroup_folders("cpu") if (quota := _quota(folder)) is not None]
-    return min(quotas, default=None)
+    return _core.cpu_quota()
 
 
 def allowed_cpus() -> int:
@@ -47,13 +48,6 @@ def _cgroup_folders(controller: str) -> list[Path]:
             own = root / path.lstrip("/")
             folders += [folder for folder in (own, *own.parents) if folder.is_relative_to(root)]
     return folders
-
-
-def _quota(folder: Path) -> float | None:
-    limit, _, period = _read(folder / "cpu.max").partition(" ")
-    if not limit:
-        limit, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-    return int(limit) / int(period) if limit.isdecimal() and period.isdecimal() else None
 
 
 def _read(path: Path) -> str:

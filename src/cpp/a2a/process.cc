@@ -1,13 +1,26 @@
 #include "a2a/process.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 namespace a2a {
 namespace {
 
-// What stands in /proc after the process's name, from its state letter on; empty when there is no such process.
+// Whether /proc has the numbers that processes have for this one. After a change of the PID namespace it may still be
+// that of another one, in which they belong to others.
+bool proc_is_ours() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self", error) == std::to_string(::getpid());
+}
+
+// What stands in /proc after the process's name, from its state letter on; empty where that does not tell.
 std::string process_facts(pid_t pid) {
+  if (!proc_is_ours()) return "";
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(file, text);
@@ -15,10 +28,11 @@ std::string process_facts(pid_t pid) {
   return name_end != std::string::npos && name_end + 2 < text.size() ? text.substr(name_end + 2) : "";
 }
 
-// 'X', dead, where there is none.
+// 'X', dead, where there is none. Without /proc the kernel tells no more than that.
 char process_state(pid_t pid) {
   const std::string facts = process_facts(pid);
-  return facts.empty() ? 'X' : facts.front();
+  if (!facts.empty()) return facts.front();
+  return ::kill(pid, 0) != 0 && errno == ESRCH ? 'X' : '?';
 }
 
 }  // namespace

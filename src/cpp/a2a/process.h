@@ -15,7 +15,7 @@ std::string process_in_words(pid_t pid);
 bool has_exited(pid_t pid);
 
 // When it started, in clock ticks since the host booted, which tells it from a later process of the same number; 0 when
-// there is none.
+// there is none, or /proc is that of another PID namespace.
 uint64_t process_start(pid_t pid);
 
 }  // namespace a2a

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
+import mmap
 import os
+import platform
 import random
 import signal
+import struct
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from ..harness import Answer, Board, End, Report, attempt, connect, job_name, judge, run
+from a2a._core import from_pointer
+
+from ..harness import Answer, Board, End, NotRun, Report, attempt, connect, job_name, judge, run
 from ..rows import row
 from .death import PUT, WAYS, Way, meet, meeting_point, named, pick, take_part
 
@@ -65,6 +72,54 @@ def stopped_in(job: str, ways: Sequence[Way], words: list[str], chance: random.R
 
     ends = run(n, wait_in_vain, n, job, victim, board, chance.choice(ways), during=during)
     report = judge(ends, LATE, [named(victim, job), *words], but=[victim])
+    report.seconds = _slowest(ends, victim)
+    return report
+
+
+def open_userfaultfd() -> int:
+    number = {"x86_64": 323, "aarch64": 282}.get(platform.machine(), -1)
+    return int(ctypes.CDLL(None).syscall(number, os.O_CLOEXEC))
+
+
+def stalling_tensor(size: int) -> object:
+    """Its page faults never end, as those of a file on a file system that does not answer."""
+    libc, fd = ctypes.CDLL(None), open_userfaultfd()
+    libc.mmap.restype = ctypes.c_void_p
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    address = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+    fcntl.ioctl(fd, 0xC018AA3F, bytearray(struct.pack("QQQ", 0xAA, 0, 0)))  # UFFDIO_API
+    fcntl.ioctl(fd, 0xC020AA00, bytearray(struct.pack("QQQQ", address, size, 1, 0)))  # UFFDIO_REGISTER
+    return from_pointer(address, (size,), "uint8")
+
+
+def send_stalling(rank: int, n: int, job: str, victim: int, board: Board) -> Answer:
+    os.environ["A2A_SHM_CMA_MIN"] = "1"
+    comm = connect(rank, n, job)
+    size = n << 20
+    send, recv = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    comm.alltoall(send, recv)
+    if rank == victim:
+        send = stalling_tensor(size)  # type: ignore[assignment]
+    board.words[rank] = 1
+    board.await_all(1)
+    return attempt(comm.alltoall, send, recv, timeout=DEADLINE)
+
+
+@row("its page faults do not end", "raise by name at the deadline +-10 %", 2, 60, exactly=DEADLINE)
+def stalled(chance: random.Random) -> Report:
+    if (fd := open_userfaultfd()) < 0:
+        raise NotRun("no userfaultfd")
+    os.close(fd)
+    n = chance.choice([2, 3])
+    victim, job, board = chance.randrange(n), job_name(), Board(n)
+
+    def during(pids: list[int]) -> None:
+        board.await_all(1)
+        time.sleep(DEADLINE + 0.5)
+        os.kill(pids[victim], signal.SIGKILL)
+
+    ends = run(n, send_stalling, n, job, victim, board, during=during)
+    report = judge(ends, LATE, [named(victim, job)], but=[victim])
     report.seconds = _slowest(ends, victim)
     return report
 

@@ -7,17 +7,12 @@
 #include <cstring>
 #include <fstream>
 
+#include "a2a/control_group.h"
 #include "transport/shm/progress.h"
 #include "transport/shm/socket.h"
 
 namespace a2a::shm {
 namespace {
-
-uint64_t cpu_quota_micros() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  uint64_t quota = 0, period = 0;
-  return file >> quota >> period && period > 0 ? quota * 1'000'000 / period : 0;
-}
 
 uint64_t pid_namespace() {
   struct stat status{};
@@ -45,7 +40,7 @@ Address own_address(Progress& progress, int size, uint64_t block, const std::str
   mine.common_bytes = host.common().bytes();
   mine.seat = progress.seat_offset();
   mine.block = block;
-  mine.cpu_quota_micros = cpu_quota_micros();
+  mine.cpu_quota_micros = static_cast<uint64_t>(cpu_quota().value_or(0) * 1e6);
   ::sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus);
   listener.copy(mine.listener, sizeof(mine.listener));
   return mine;

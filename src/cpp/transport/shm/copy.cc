@@ -1,6 +1,8 @@
 #include "transport/shm/copy.h"
 
+#include <sys/mman.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <memory>
 
+#include "transport/shm/arena.h"
 #include "transport/shm/calibration.h"
 
 namespace a2a::shm {
@@ -305,11 +308,42 @@ ssize_t copy_from_process(pid_t pid, Cursor& from, Cursor& to, size_t limit) {
   return copied;
 }
 
+namespace {
+
+template <class Value>
+bool read_from(pid_t pid, const void* address, Value* value) {
+  iovec local{value, sizeof(Value)};
+  iovec remote{const_cast<void*>(address), sizeof(Value)};
+  return pid > 0 && ::process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof(Value);
+}
+
+}  // namespace
+
 bool can_read(pid_t pid, const void* address, uint64_t expected) {
   uint64_t value = 0;
-  iovec local{&value, sizeof(value)};
-  iovec remote{const_cast<void*>(address), sizeof(value)};
-  return pid > 0 && ::process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof(value) && value == expected;
+  return read_from(pid, address, &value) && value == expected;
+}
+
+bool can_read(pid_t pid, const void* address) {
+  std::byte value{};
+  return read_from(pid, address, &value);
+}
+
+bool can_be_read(Cursor from) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const Fd sink(::memfd_create("a2a-sink", MFD_CLOEXEC));
+  while (sink.get() >= 0 && !from.at_end()) {
+    iovec bytes[kMaxPieces];
+    int count = 0;
+    for (; count < static_cast<int>(kMaxPieces) && !from.at_end(); ++count) {
+      bytes[count] = {from.data(), 1};
+      const size_t to_next_page = page - reinterpret_cast<uintptr_t>(from.data()) % page;
+      from.advance(std::min(to_next_page, from.contiguous()));
+    }
+    const ssize_t written = ::pwritev(sink.get(), bytes, count, 0);
+    if (written < count && (written >= 0 || errno == EFAULT)) return false;
+  }
+  return true;
 }
 
 }  // namespace a2a::shm

@@ -88,5 +88,10 @@ ssize_t copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit)
 
 // Whether this process may read from that one: tries it on 8 bytes and compares.
 bool can_read(pid_t pid, const void* address, uint64_t expected);
+// Whether it may read the byte at that address.
+bool can_read(pid_t pid, const void* address);
+
+// Whether this process may read what is left of a stream of its own: a byte of each page is tried, without a signal.
+bool can_be_read(Cursor from);
 
 }  // namespace a2a::shm

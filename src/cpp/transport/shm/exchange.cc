@@ -19,6 +19,7 @@ void Exchange::begin(Batch&& batch) {
   sent_bytes_ = batch_.sent_elsewhere;
   received_bytes_ = batch_.received_elsewhere;
   for_all_ = {};
+  all_present_.reset();
   lists_ = 0;
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
@@ -193,7 +194,7 @@ bool Exchange::needs(Membership& m, Rank peer) const {
   const Pair& p = pair(peer);
   const bool copies = p.out == Pair::Out::unacknowledged || p.in == Pair::In::expecting;
   if (copies && !has_copied(m, peer)) return true;
-  if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming) return true;
+  if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming || p.in == Pair::In::asking) return true;
   if (p.in != Pair::In::awaited) return batch_.way == Way::compare && !m.finished(peer, number());
   return !is_published(m.peer(peer).block.line(number(), m.rank()), number());
 }

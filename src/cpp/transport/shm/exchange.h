@@ -10,8 +10,8 @@
 #include "a2a/transport.h"
 #include "transport/shm/copy.h"
 #include "transport/shm/facts.h"
-#include "transport/shm/huge_pages.h"
 #include "transport/shm/membership.h"
+#include "transport/shm/pages.h"
 
 namespace a2a::shm {
 
@@ -23,7 +23,7 @@ inline constexpr size_t kOwnBeside = size_t{2} << 20;
 // What this rank owes to, and still wants from, one peer in one operation. To itself only bytes are left.
 struct alignas(kCacheLine) Pair {
   enum class Out : uint8_t { settled, streaming, unacknowledged, putting };
-  enum class In : uint8_t { awaited, streaming, pulling, expecting, arrived };
+  enum class In : uint8_t { awaited, streaming, pulling, asking, expecting, arrived };
 
   // What every operation needs comes first, in three cache lines.
   Out out = Out::settled;
@@ -111,6 +111,7 @@ class Exchange final : public Work {
   bool own_copied() const { return pair(rank_).in_left == 0; }
   bool is_too_much(const Membership& m) const;
   bool kernel_copy_pays(Membership& m, size_t bytes);
+  bool waits_for_nothing(std::span<const Run> sends);
   bool copy_pays(Kind kind) const;
   void copy_for_all(Membership& m);
   void offer(Membership& m, Rank peer);
@@ -118,6 +119,7 @@ class Exchange final : public Work {
   ListedRun* new_list(Membership& m, size_t entries);
   void describe_source(Membership& m, Rank peer, Kind kind);
   bool stage(Membership& m, Rank peer);
+  void change_to_chunks(Membership& m, Rank peer);
   bool has_free_chunk(Membership& m, Rank peer);
   std::optional<uint8_t> stage_chunk(Membership& m, Rank peer);
   bool trade_chunks(Membership& m, Rank peer, uint8_t taken);
@@ -136,7 +138,9 @@ class Exchange final : public Work {
   void copy_beside_own(Pair& from, size_t bytes);
   void pull(Membership& m, Rank peer);
   bool has_copied(Membership& m, Rank peer) const;
-  [[noreturn]] void cannot_read(Membership& m, Rank peer, int error);
+  void cannot_read(Membership& m, Rank peer, int error);
+  void ask(Membership& m, Rank peer);
+  void hear_answer(Membership& m, Rank peer);
 
   bool wants_puts(Membership& m, Rank peer);
   uint64_t invite(Membership& m, Rank peer);
@@ -167,6 +171,7 @@ class Exchange final : public Work {
   bool too_much_ = false;              // for the caches, see Thresholds
   bool own_waits_ = false;             // this rank's own part, see Terms::own_last
   HugePages huge_pages_;               // in what is sent
+  std::optional<bool> all_present_;    // see are_present(): what is sent
   Stores stores_ = Stores::cached;     // of what is received
   bool posted_ = false;
   bool received_ = false;  // `done` was published

@@ -31,9 +31,13 @@ bool Exchange::receive(Membership& m) {
 bool Exchange::take(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   const size_t before = p.in_left;
+  const auto was = p.in;
   switch (p.in) {
     case Pair::In::streaming:
       take_chunks(m, peer);
+      break;
+    case Pair::In::asking:
+      hear_answer(m, peer);
       break;
     case Pair::In::expecting:
       if (!has_copied(m, peer)) break;
@@ -43,7 +47,7 @@ bool Exchange::take(Membership& m, Rank peer) {
     default:
       pull(m, peer);
   }
-  return p.in_left != before || p.in == Pair::In::arrived;
+  return p.in_left != before || p.in != was;
 }
 
 // Looks for the peer's line and, if it is there, compares the facts and prepares to take the bytes.
@@ -97,8 +101,8 @@ bool Exchange::open(Membership& m, Rank peer) {
 void Exchange::begin_pull(Membership& m, Rank peer, Kind kind) {
   Pair& p = pair(peer);
   const Neighbour& host = *m.peer(peer).host;
-  if ((kind == Kind::pointer && !host.same_process) || (kind == Kind::remote && !host.readable))
-    m.nonsense(peer, "kind");
+  if (kind == Kind::pointer && !host.same_process) m.nonsense(peer, "kind");
+  if (kind == Kind::remote && !host.readable) return ask(m, peer);
   if (p.theirs.count == 1) {
     find_runs(m, peer, kind, {p.theirs.where, p.theirs.sent});
   } else {
@@ -180,7 +184,8 @@ void Exchange::take_chunks(Membership& m, Rank peer) {
 }
 
 // Why process_vm_readv failed. A peer that gave up may have unmapped its memory, or exited, since: then its own reason
-// is the one to tell.
+// is the one to tell. Where only the target cannot be written the fault is this rank's. Otherwise the peer has memory
+// that the kernel does not show to others, or this rank may not read from it any more.
 void Exchange::cannot_read(Membership& m, Rank peer, int error) {
   m.throw_if_aborted(peer);
   const std::string name = name_of(batch_.signature) + ": rank " + std::to_string(m.name(m.rank()));
@@ -188,8 +193,36 @@ void Exchange::cannot_read(Membership& m, Rank peer, int error) {
     m.peer(peer).host->lost.store(true, std::memory_order_relaxed);
     throw Error(Code::peer_lost, name + " lost " + m.describe(peer));
   }
-  throw Error(Code::backend,
-              name + " cannot read the memory of rank " + std::to_string(m.name(peer)) + ": " + std::strerror(error));
+  if (error == EFAULT && can_read(m.peer(peer).host->pid, pair(peer).remote.data())) {
+    throw Error(Code::backend, name + " cannot write into its own output: " + std::strerror(error));
+  }
+  ask(m, peer);
+}
+
+// From now on this pair goes through chunks. What has come already comes again.
+void Exchange::ask(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  m.peer(peer).host->readable = false;
+  p.in_left = p.theirs.sent;
+  p.target = {p.target.runs};
+  ask_for_chunks(m.block().pipe(peer), number());
+  p.in = Pair::In::asking;
+}
+
+void Exchange::hear_answer(Membership& m, Rank peer) {
+  const Block& theirs = m.peer(peer).block;
+  if (!is_rewritten(theirs.pipe(rank_), number())) return;
+  Pair& p = pair(peer);
+  Head head;
+  if (!observe(theirs.line(number(), rank_), number(), &head) || static_cast<Kind>(head.kind) != Kind::staged) {
+    m.nonsense(peer, "kind");
+  }
+  p.theirs.kind = head.kind;
+  p.theirs.where = head.where;
+  p.theirs.first = head.first;
+  p.theirs.count = head.count;
+  begin_taking(m, peer);
+  take_chunks(m, peer);
 }
 
 // Copies what lies in this process's reach, and meanwhile this rank's own part, if some of it is left: what comes from
@@ -217,7 +250,7 @@ void Exchange::pull(Membership& m, Rank peer) {
   const size_t step = std::min(p.in_left, kCopyStep);
   if (static_cast<Kind>(p.theirs.kind) == Kind::remote) {
     const ssize_t copied = copy_from_process(host.pid, p.remote, p.target, step);
-    if (copied <= 0) cannot_read(m, peer, errno);
+    if (copied <= 0) return cannot_read(m, peer, errno);
     p.in_left -= static_cast<size_t>(copied);
   } else {
     const CopyingGuard guard(m, peer);

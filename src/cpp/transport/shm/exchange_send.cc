@@ -1,10 +1,10 @@
 // The sending half of an exchange: which way the bytes go to each peer, and what this rank does for that.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "transport/shm/exchange.h"
 #include "transport/shm/faultpoint.h"
-#include "transport/shm/huge_pages.h"
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {
@@ -192,6 +192,15 @@ bool Exchange::kernel_copy_pays(Membership& m, size_t bytes) {
   return m.thresholds().remote(bytes, room, too_much_, huge, [&m] { return m.kernel_copy_pays_from(); });
 }
 
+// Whether a peer that copies from these runs waits for no page fault. In the kernel's copy from another process only
+// death ends such a wait: where the memory comes from a file system that does not answer, the peer could neither keep
+// its deadline nor be interrupted. Its owner copies such memory into chunks, and waits there alone. Mostly all that is
+// sent is in memory, and one look tells.
+bool Exchange::waits_for_nothing(std::span<const Run> sends) {
+  if (!all_present_) all_present_ = are_present(batch_.sends);
+  return *all_present_ || are_present(sends);
+}
+
 Kind Exchange::choose_kind(Membership& m, Rank peer) {
   if (!batch_.refusal.empty()) return Kind::refused;
   const Pair& p = pair(peer);
@@ -205,7 +214,8 @@ Kind Exchange::choose_kind(Membership& m, Rank peer) {
     if (std::ranges::all_of(p.source.runs, in_segment)) return Kind::shared;
   }
   const bool may_read = bytes >= m.thresholds().remote_at_least() && host.reads_us;
-  return may_read && kernel_copy_pays(m, bytes) ? Kind::remote : Kind::staged;
+  if (!may_read || !kernel_copy_pays(m, bytes)) return Kind::staged;
+  return waits_for_nothing(p.source.runs) ? Kind::remote : Kind::staged;
 }
 
 // In this rank's segment, until the slots of this operation are used again.
@@ -303,6 +313,26 @@ void Exchange::share_out(Membership& m, Rank peer) {
   }
 }
 
+// The peer cannot read this rank's memory. From now on this pair goes through chunks, this operation included.
+void Exchange::change_to_chunks(Membership& m, Rank peer) {
+  Pair& p = pair(peer);
+  m.peer(peer).host->reads_us = false;
+  const std::string name = name_of(batch_.signature) + ": rank ", me = std::to_string(m.name(rank_));
+  if (!can_be_read(p.source)) {
+    throw Error(Code::backend, name + me + " cannot read its own input: " + std::strerror(EFAULT));
+  }
+  // Chunks keep their order, and the next operation's may be out already.
+  const Line& next = m.block().line(number() + 1, peer);
+  if (is_published(next, number() + 1) && static_cast<Kind>(next.head.kind) == Kind::staged) {
+    throw Error(Code::backend, name + std::to_string(m.name(peer)) + " may no longer read the memory of rank " + me +
+                                   ", which changed while several operations were in flight");
+  }
+  p.mine.kind = static_cast<uint8_t>(Kind::staged);
+  describe_source(m, peer, Kind::staged);
+  std::memcpy(&m.block().line(number(), peer).head, &p.mine, sizeof(Head));
+  publish_rewritten(m.block().pipe(peer), number());
+}
+
 // Stages a chunk, makes a copy to the peer's memory, or looks for the acknowledgement. Returns whether anything moved.
 // One chunk at a time: where the peer sends as well, the chunk that has just come from it is the one that is filled
 // next.
@@ -310,8 +340,13 @@ bool Exchange::stage(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   if (p.out == Pair::Out::unacknowledged) {
     // Who has put its own bytes has copied as well. Only its line tells whether it also expects some.
-    if (p.in == Pair::In::awaited || !has_copied(m, peer)) return false;
-    p.out = Pair::Out::settled;
+    if (p.in != Pair::In::awaited && has_copied(m, peer)) {
+      p.out = Pair::Out::settled;
+      return true;
+    }
+    const bool remote = static_cast<Kind>(p.mine.kind) == Kind::remote;
+    if (!remote || !asks_for_chunks(m.peer(peer).block.pipe(rank_), number())) return false;
+    change_to_chunks(m, peer);
     return true;
   }
   if (p.out == Pair::Out::putting) {

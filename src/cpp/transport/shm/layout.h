@@ -108,6 +108,10 @@ struct Pipe {
   // release after the last copy; a peer that reads n may use again what it gave to operations up to n, or has all that
   // it got in them.
   alignas(kCacheLine) typename A::template atomic<uint64_t> copied;
+  // The operation whose bytes the owner cannot read from the peer's memory: the peer is to send them in chunks.
+  typename A::template atomic<uint64_t> asked;
+  // The operation whose line the owner has rewritten because the peer asked for chunks.
+  typename A::template atomic<uint64_t> rewritten;
 };
 
 // A rank's membership in one communicator. Written by its owner only.

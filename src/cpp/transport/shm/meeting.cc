@@ -117,7 +117,8 @@ class Guest {
   void watch(const Address& mine) {
     Rank dead = -1;
     for (Rank peer = 0; peer < size_; ++peer) {
-      const bool visible = remote(peer) && at(peer).pid_namespace == mine.pid_namespace;
+      const bool same = mine.pid_namespace != 0 && at(peer).pid_namespace == mine.pid_namespace;
+      const bool visible = remote(peer) && same;
       watched_.emplace_back(visible ? static_cast<int>(::syscall(SYS_pidfd_open, at(peer).pid, 0)) : -1);
       if (visible && watched_.back().get() < 0 && errno == ESRCH) dead = peer;
     }

@@ -89,6 +89,12 @@ Membership::NewBlock Membership::new_block(Host& host, int size) {
   return block;
 }
 
+void Membership::abandon(NewBlock block, Left how) noexcept {
+  auto& words = *reinterpret_cast<RankWords*>(block.release());
+  graveyard().forget(words.uid);
+  publish_left(words, how);
+}
+
 void Membership::GiveBack::operator()(std::byte* block) const noexcept {
   auto* words = reinterpret_cast<RankWords*>(block);
   graveyard().forget(words->uid);

@@ -34,6 +34,9 @@ class Membership {
   };
   using NewBlock = std::unique_ptr<std::byte, GiveBack>;
   static NewBlock new_block(Host& host, int size);
+  // Of a block that peers may have taken into a new group: tells them that this rank has left it. Its memory is never
+  // used again, because nobody knows how long they look at it.
+  static void abandon(NewBlock block, Left how) noexcept;
 
   // `names` is what messages call the ranks, by rank; empty: by their own numbers.
   Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,

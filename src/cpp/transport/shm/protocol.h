@@ -78,6 +78,29 @@ bool is_copied(const Pipe<A, kEntries>& theirs, uint64_t n) {
   return theirs.copied.load(std::memory_order_acquire) >= n;
 }
 
+// Says that this rank cannot copy from the memory that the peer showed it in operation n, and asks for chunks. It has
+// read the line, and reads it again only when is_rewritten().
+template <class A, size_t kEntries>
+void ask_for_chunks(Pipe<A, kEntries>& own, uint64_t n) {
+  own.asked.store(n, std::memory_order_release);
+}
+
+// Whether a peer has asked for that; then the line may be written again.
+template <class A, size_t kEntries>
+bool asks_for_chunks(const Pipe<A, kEntries>& theirs, uint64_t n) {
+  return theirs.asked.load(std::memory_order_acquire) == n;
+}
+
+// Says that the line of operation n is complete again. The head is written before, by plain stores.
+template <class A, size_t kEntries>
+void publish_rewritten(Pipe<A, kEntries>& own, uint64_t n) {
+  own.rewritten.store(n, std::memory_order_release);
+}
+template <class A, size_t kEntries>
+bool is_rewritten(const Pipe<A, kEntries>& theirs, uint64_t n) {
+  return theirs.rewritten.load(std::memory_order_acquire) == n;
+}
+
 // ---- chunks --------------------------------------------------------------------------------------------------------
 
 // Which chunk is the next to change hands. Nobody reads the entry that it replaces: a pair has no more chunks than

@@ -42,7 +42,11 @@ ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_pt
 }
 
 ShmTransport::~ShmTransport() {
-  if (!membership_.progress().host().inherited()) leave(Left::dropped);
+  if (membership_.progress().host().inherited()) {
+    (void)successor_.release();  // it is the parent's
+  } else {
+    leave(Left::dropped);
+  }
   // In a forked child another thread may have held the mutex at the fork; nobody else is there to race with.
   std::unique_lock lock(membership_.progress().mutex(), std::defer_lock);
   if (!membership_.progress().host().inherited()) lock.lock();
@@ -256,6 +260,7 @@ void ShmTransport::leave(Left how) noexcept {
     }
   }
   membership_.leave(how);
+  if (successor_ != nullptr) Membership::abandon(std::move(successor_), how);
 }
 
 void ShmTransport::see_off(std::chrono::milliseconds patience) {
@@ -396,6 +401,7 @@ bool ShmTransport::failed() {
 }
 
 bool ShmTransport::vm_readv() {
+  std::lock_guard lock(membership_.progress().mutex());
   for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == membership_.rank()) continue;
     const Neighbour& host = *membership_.peer(peer).host;

@@ -97,6 +97,7 @@ class ShmTransport final : public HostTransport, private Active {
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their numbers; the first kSlots may be posted
   std::shared_ptr<Exchange> latest_;             // that was made, which may be over
   std::optional<Error> broken_;
+  Membership::NewBlock successor_;       // of a shrink() that timed out
   std::optional<uint32_t> heard_;        // how often the bell had rung when find_end() looked last
   Deadline::Clock::time_point asked_{};  // when find_lost() asked the kernel last
 };

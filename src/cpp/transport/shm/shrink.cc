@@ -87,10 +87,16 @@ std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, 
     throw Error(Code::aborted, "shrink: this communicator has been replaced by a smaller one already");
   }
   abort("it shrinks");  // ends what is in flight, here and at the peers
-  auto block = Membership::new_block(m.progress().host(), size());
-  words.successor.store(m.arena().offset(block.get()), std::memory_order_relaxed);
+  // A rank that gives up at its deadline stays proposed: a slower one may count it in meanwhile. So the block stays,
+  // too.
+  if (successor_ == nullptr) successor_ = Membership::new_block(m.progress().host(), size());
+  words.successor.store(m.arena().offset(successor_.get()), std::memory_order_relaxed);
   Ranks ranks;
-  for (Rank r = 0; r < size(); ++r) ranks.add(r);
+  if (const auto before = read(words)) {
+    ranks = before->ranks;
+  } else {
+    for (Rank r = 0; r < size(); ++r) ranks.add(r);
+  }
   for (;;) {
     propose(words, std::span<const uint64_t>(ranks.words));
     faultpoint("propose");
@@ -99,7 +105,7 @@ std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, 
     if (ranks != before) continue;
     if (deadline.passed()) {
       throw Error(Code::timeout, "shrink: timed out on rank " + std::to_string(m.rank()) + ", which still waits for " +
-                                     undecided(m, ranks));
+                                     undecided(m, ranks) + ": shrink again when it goes on or has ended");
     }
     std::this_thread::sleep_for(100us);
   }
@@ -115,7 +121,7 @@ std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, 
   }
   Surroundings around = m.surroundings();
   around.ranks = static_cast<int>(members->size());
-  return derive(*members, std::move(block), blocks, around, {});
+  return derive(*members, std::move(successor_), blocks, around, {});
 }
 
 }  // namespace a2a::shm
