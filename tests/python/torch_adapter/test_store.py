@@ -64,7 +64,9 @@ def find_words_of_the_dead(comm: a2a.Communicator, file: str) -> list[str]:
         dead = _store.StoreBootstrap(dist.PrefixStore("a2a/group", store), 1, 3, 0.5)
         with pytest.raises(a2a.TimeoutError):
             dead.allgather(b"")
-        time.sleep(0.5)
+        Path(file + ".dead").touch()
+    while not Path(file + ".dead").exists():
+        time.sleep(0.01)
     return try_until_met(store, comm.rank, 3, 2)
 
 
