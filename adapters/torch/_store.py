@@ -53,9 +53,10 @@ class StoreBootstrap:
 
     def _meet(self) -> None:
         self._set(f"name/{self._rank}", self._name)
-        known, pause = b"", _Pause()
+        known, pause, seen = b"", _Pause(), set[int]()
         while True:
             names = self._names()
+            seen |= {rank for rank, name in enumerate(names) if name}
             if self._rank == 0 and all(names) and b"".join(names) != known:
                 self._set("meeting", b"".join(names))
             if self._store.check(["meeting"]) and (now := self._get("meeting")) != known:
@@ -64,7 +65,7 @@ class StoreBootstrap:
                 self._meeting = now.hex() if own == self._name else ""
                 if self._meeting:
                     self._set(self._key(self._rank), b"")
-            absent = self._absent() if self._meeting else [r for r, name in enumerate(names) if not name] or [0]
+            absent = self._absent() if self._meeting else sorted(set(range(self._size)) - seen) or [0]
             if not absent:
                 return
             self._wait(pause, absent)
