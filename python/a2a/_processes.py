@@ -24,7 +24,7 @@ from typing import Any
 from ._core import Error, InvalidArgumentError, PeerLostError, connect
 from ._descriptors import above_standard
 from ._ended import EndedRanks
-from ._spawn import Outcome, call_rank, first_failure, job_name, unfinished
+from ._spawn import Outcome, call_rank, first_failure, job_name, new_secret, unfinished
 from .launch import mark_as_rank
 
 # How long to wait for the rank that caused it after ranks noticed that another one failed.
@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 class _Process:
     """The parent's side of one rank."""
 
-    def __init__(self, rank: int, size: int, job: str, call: int, ended: EndedRanks) -> None:
+    def __init__(self, rank: int, size: int, job: str, secret: str, call: int, ended: EndedRanks) -> None:
         self.rank = rank
         self._lost = ""
         self.board = above_standard(os.memfd_create("a2a-result", os.MFD_CLOEXEC))
@@ -55,6 +55,8 @@ class _Process:
             "A2A_LOCAL_RANK": str(rank),
             **ended.environment,
         }
+        if secret:
+            env["A2A_SECRET"] = secret
         try:
             # A process group of its own: Ctrl-C reaches the parent alone, and what a rank starts can be ended with it.
             # Not a session: Linux schedules sessions as units (autogroup), and yielding to a peer would not reach it.
@@ -125,11 +127,11 @@ def run_processes(
         )
     call = _pack_call(fn, args)
     ranks: list[_Process] = []
-    job = job_name()
+    job, secret = job_name(), new_secret()
     ended = EndedRanks(job, n)
     try:
         for rank in range(n):
-            ranks.append(_Process(rank, n, job, call, ended))
+            ranks.append(_Process(rank, n, job, secret, call, ended))
         return _collect(ranks, deadline, keep_going, ended)
     finally:
         os.close(call)

@@ -122,6 +122,13 @@ def job_name() -> str:
     return f"spawn-{os.getpid()}-{secrets.token_hex(8)}"
 
 
+def new_secret() -> str:
+    """A secret for the ranks of one job, or nothing where the environment has one for them."""
+    import secrets
+
+    return "" if os.environ.get("A2A_SECRET_FILE") or os.environ.get("A2A_SECRET") else secrets.token_hex(32)
+
+
 def unfinished(n: int, outcomes: list[Outcome], stacks: str = "") -> TimeoutError:
     done = {outcome.rank for outcome in outcomes}
     late = ", ".join(str(rank) for rank in range(n) if rank not in done)

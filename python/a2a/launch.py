@@ -33,6 +33,7 @@ connected by TCP, too.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -50,6 +51,7 @@ from ._core import (
     CoreBootstrap,
     InvalidArgumentError,
     TcpBootstrap,
+    TimeoutError,
     UnsupportedError,
     connect,
     mpi_bootstrap,
@@ -150,27 +152,33 @@ def init(
     elif bootstrap is None and job is None and size > 1:
         job, place = _job_for(rank, size)
     if bootstrap is None and size > 1 and job is not None:
-        if place is None:
-            return connect(rank, size, job=_next_meeting(job, rank), timeout=timeout, check=check)
-        # All meetings of a job have one name: rank 0 holds one at a time, and whoever comes means that one, also a rank
-        # that was restarted or has given up before.
-        bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
+        with _one_at_a_time(job, rank, timeout):
+            if place is None:
+                waited = time.monotonic() - began
+                return connect(rank, size, job=job, timeout=timeout, waited=waited, check=check)
+            bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
     # Not MPI's any more, which the type does not say.
     met = cast("SupportsAllgather | None", bootstrap)
     waited = time.monotonic() - began
     return connect(rank, size, bootstrap=met, timeout=timeout, waited=waited, check=check)
 
 
-_meetings: dict[tuple[str, int], int] = {}
+_meetings: dict[tuple[str, int], threading.Lock] = {}
 _meetings_lock = threading.Lock()
 
 
-def _next_meeting(job: str, rank: int) -> str:
-    # Each init() of a job is a meeting of its own. Counted per rank, because threads of one process may be ranks.
+@contextlib.contextmanager
+def _one_at_a_time(job: str, rank: int, timeout: float) -> Iterator[None]:
+    # All meetings of a job have one place, so that ranks find each other whatever became of their earlier attempts. Two
+    # threads of a rank that call init() meet one after the other. Per rank: threads of one process may be ranks.
     with _meetings_lock:
-        number = _meetings.get((job, rank), 0)
-        _meetings[job, rank] = number + 1
-    return f"{job}#{number}"
+        lock = _meetings.setdefault((job, rank), threading.Lock())
+    if not lock.acquire(blocking=False) and not lock.acquire(timeout=max(0.0, min(timeout, threading.TIMEOUT_MAX))):
+        raise TimeoutError(f"init: timed out while another thread of rank {rank} waits for the ranks of job {job!r}")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _mpi_handle(bootstrap: SupportsAllgather | Intracomm | int | None) -> int | None:

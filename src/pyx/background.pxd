@@ -125,14 +125,6 @@ cdef extern from *:
       });
     }
 
-    inline Task join_job(int rank, int size, std::string job, When until) {
-      return background([=] { return Outcome{nullptr, a2a::unix_bootstrap(rank, size, job, *until), {}}; });
-    }
-
-    inline Task bootstrap_allgather(BootstrapPtr bootstrap, std::string mine, When until) {
-      return background([=] { return Outcome{nullptr, nullptr, bootstrap->allgather(mine, *until)}; });
-    }
-
     inline Task split(CommPtr comm, int color, int key, When until) {
       return background([=] { return Outcome{comm->split(color, key, until), nullptr, {}}; });
     }
@@ -159,7 +151,13 @@ cdef extern from *:
       });
     }
 
-    // In the calling thread: it looks at signals itself, and ends at once.
+    // In the calling thread: these look at signals themselves, and end at once. A thread left behind would go on
+    // meeting, and be in the way of the next attempt.
+    inline BootstrapPtr join_job(int rank, int size, const std::string& job, const When& until) {
+      const a2a::SignalWatch signals(&interrupted);
+      return a2a::unix_bootstrap(rank, size, job, *until);
+    }
+
     inline BootstrapPtr join_tcp(int rank, int size, const std::string& job, const std::string& address,
                                  const std::string& secret, const When& until) {
       const a2a::SignalWatch signals(&interrupted);
@@ -241,12 +239,12 @@ cdef extern from *:
         void refuse_afterwards(const CommPtr&, const Call&, const string&) except +raise_current nogil
         Outcome result() except +raise_current
 
-    Task task_join_job "a2a_py::join_job"(int, int, string, When) except +raise_current
+    BootstrapPtr join_job "a2a_py::join_job"(
+        int, int, const string&, const When&) except +raise_interrupted nogil
     BootstrapPtr join_tcp "a2a_py::join_tcp"(
         int, int, const string&, const string&, const string&, const When&) except +raise_interrupted nogil
     vector[string] allgather_here "a2a_py::allgather_here"(
         Bootstrap&, const string&, const When&) except +raise_interrupted nogil
-    Task task_bootstrap_allgather "a2a_py::bootstrap_allgather"(BootstrapPtr, string, When) except +raise_current
     Task task_split "a2a_py::split"(CommPtr, int, int, When) except +raise_current
     Task task_group "a2a_py::group"(CommPtr, vector[int], When) except +raise_current
     Task task_shrink "a2a_py::shrink"(CommPtr, When) except +raise_current

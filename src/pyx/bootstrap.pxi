@@ -38,7 +38,13 @@ cdef class CoreBootstrap:
 
     def allgather(self, bytes mine, /):
         """Every rank's bytes in rank order. Blocks until every rank has called it."""
-        return finish_task(task_bootstrap_allgather(self.bootstrap, mine, deadline_after(-1))).strings
+        return self.gather(mine, deadline_after(-1))
+
+    cdef vector[string] gather(self, string mine, When until) except *:
+        cdef vector[string] strings
+        with nogil:
+            strings = allgather_here(dereference(self.bootstrap), mine, until)
+        return strings
 
 
 cdef CoreBootstrap make_bootstrap(const BootstrapPtr& bootstrap, int rank, int size):
@@ -110,8 +116,7 @@ cdef class _Meeting:
 
     cdef vector[string] allgather(self, bytes mine) except *:
         if isinstance(self.bootstrap, CoreBootstrap):
-            return finish_task(task_bootstrap_allgather(
-                (<CoreBootstrap> self.bootstrap).bootstrap, mine, self.until)).strings
+            return (<CoreBootstrap> self.bootstrap).gather(mine, self.until)
         if isinstance(self.bootstrap, TcpBootstrap):
             return (<TcpBootstrap> self.bootstrap).gather(mine, self.until)
         items = [bytes(memoryview(item)) for item in self.bootstrap.allgather(mine)]
@@ -160,13 +165,16 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
     cdef Check when = parse_check(check)
     cdef CommPtr comm
     cdef BootstrapPtr inner
+    cdef string name
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"rank = {rank} and size = {size} do not satisfy 0 <= rank < size")
     if job is not None and bootstrap is not None:
         raise InvalidArgumentError("job and bootstrap are two ways to meet; pass one of them")
     if job is not None:
-        bootstrap = make_bootstrap(
-            finish_task(task_join_job(rank, size, os.fsencode(str(job)), until)).bootstrap, rank, size)
+        name = os.fsencode(str(job))
+        with nogil:
+            inner = join_job(rank, size, name, until)
+        bootstrap = make_bootstrap(inner, rank, size)
     elif bootstrap is None:
         if size > 1:
             raise InvalidArgumentError(f"rank {rank} of {size} has no way to meet the others; pass job or bootstrap")

@@ -31,7 +31,7 @@ std::string new_job() {
   return "fuzz-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
 }
 
-// Bootstrap.cc's name of a job.
+// What packet.h names the meeting place of a job.
 sockaddr_un address_of(const std::string& job, socklen_t* length) {
   const std::string name = "a2a-" + std::to_string(::geteuid()) + "-" + job;
   sockaddr_un address{};
@@ -43,9 +43,9 @@ sockaddr_un address_of(const std::string& job, socklen_t* length) {
 
 Fd new_socket() { return Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
-// bootstrap.cc's header.
+// packet.h's header.
 struct Header {
-  uint32_t magic = 0x61326102, kind = 0;
+  uint32_t magic = 0x61326103, kind = 0;
   int32_t rank = 1, size = 2, pid = 0;
 };
 
@@ -146,6 +146,7 @@ struct Hello {
   int32_t rank;
   uint64_t nonce;
   uint32_t gave_up;
+  int32_t culprit;
 };
 
 // Rank 0 of two, as far as rank 1 can see: it tells its address, connects and says hello, all of it while rank 1 asks
@@ -167,7 +168,7 @@ class FakeRank final : public Bootstrap {
     fake.bell = 3;
     input_.patch(fake);
     const std::string_view name(own.listener, ::strnlen(own.listener, sizeof(own.listener)));
-    const Hello hello{own.protocol, 0, fake.nonce, 0};
+    const Hello hello{own.protocol, 0, fake.nonce, 0, -1};
     // Nobody accepts yet: one connection more than this would wait for that.
     for (int i = 0; i < 2 && !input_.empty(); ++i) strange_hello(name, hello);
     last_ = shm::connect_to_listener(name);

@@ -354,9 +354,12 @@ class Board:
         return result
 
 
-def test_each_init_has_a_meeting_of_its_own_for_each_rank() -> None:
-    meetings = [launch._next_meeting(job, rank) for job in ("x", "y") for rank in (0, 1) for _ in range(3)]
-    assert meetings == [f"{job}#{number}" for job in ("x", "y") for _ in (0, 1) for number in range(3)]
+def test_threads_of_a_rank_wait_for_each_other_no_longer_than_their_deadline() -> None:
+    with launch._one_at_a_time("x", 0, 1.0):
+        with launch._one_at_a_time("x", 1, 1.0), launch._one_at_a_time("y", 0, 1.0):
+            pass
+        with pytest.raises(a2a.TimeoutError, match="another thread of rank 0 waits for the ranks of job 'x'"):
+            a2a.init(0, 2, job="x", timeout=0.1)
 
 
 def test_any_object_with_allgather_is_a_bootstrap() -> None:

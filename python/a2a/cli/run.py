@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from .._ended import EndedRanks
+from .._spawn import new_secret
 from ._machine import allowed_cpus
 
 # How long ranks may take to leave after a signal before they are killed.
@@ -26,11 +27,11 @@ _prctl = ctypes.CDLL(None).prctl
 
 _DESCRIPTION = """\
 Start a Python program as N ranks of this host. Each rank finds A2A_RANK, A2A_SIZE, A2A_LOCAL_RANK and A2A_JOB in its
-environment, which a2a.init() reads, and a secret for those that meet over TCP, A2A_SECRET. Output lines are prefixed by
-[rank]. When a rank fails the others are ended, and its exit code is passed on (128 + number for a signal). Ranks that
-wait in a2a.init() for one that has ended are told. SIGINT, SIGTERM and SIGHUP are forwarded; ranks that do not leave
-within 5 seconds are killed, at once after a second signal. Ranks read nothing from standard input. OMP_NUM_THREADS is
-set to the CPUs per rank unless it is set."""
+environment, which a2a.init() reads, and a secret, A2A_SECRET, for those that have to prove who they are. Output lines
+are prefixed by [rank]. When a rank fails the others are ended, and its exit code is passed on (128 + number for a
+signal). Ranks that wait in a2a.init() for one that has ended are told. SIGINT, SIGTERM and SIGHUP are forwarded; ranks
+that do not leave within 5 seconds are killed, at once after a second signal. Ranks read nothing from standard input.
+OMP_NUM_THREADS is set to the CPUs per rank unless it is set."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -236,8 +237,8 @@ def _catch_signals() -> socket.socket:
 
 def _environment(ranks: int) -> dict[str, str]:
     env = os.environ | {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
-    if not env.get("A2A_SECRET_FILE") and not env.get("A2A_SECRET"):
-        env["A2A_SECRET"] = secrets.token_hex(32)  # for ranks that meet over TCP
+    if secret := new_secret():
+        env["A2A_SECRET"] = secret
     if ranks > 1:
         # As every rank would otherwise start a thread per CPU.
         env.setdefault("OMP_NUM_THREADS", str(max(1, allowed_cpus() // ranks)))

@@ -31,9 +31,12 @@ class A2A_API Bootstrap {
 };
 
 // Ranks as processes of one host that know nothing but a common job name (A2A_JOB). Rank 0 listens on an abstract Unix
-// socket named after the job and the user; the others connect to it. Processes of other users are refused. Throws
-// Error(timeout) naming the ranks that did not come, Error(invalid_argument) when a rank joins twice or with another
-// size.
+// socket named after the job and the user; the others connect to it. Processes of other users are refused. Where user
+// ids do not tell whose a process is, in a user namespace that shows others under this user's id, all have to know the
+// secret of A2A_SECRET (docs/security.md). Throws Error(timeout) naming the ranks that did not come,
+// Error(invalid_argument) when a rank joins twice or with another size, Error(unsupported) without that secret.
+// A rank that has given up may try again, with the same name: it meets the others once all of them try. Waits look at
+// signals (a2a::SignalWatch).
 A2A_API std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string& job, Deadline deadline);
 
 // Ranks on any hosts. Rank 0 listens at `address`, "host:port" or "[IPv6]:port", on the interface of that address alone
@@ -52,7 +55,7 @@ A2A_API std::shared_ptr<Bootstrap> tcp_bootstrap(Rank rank, int size, const std:
 
 // The secret that A2A_SECRET_FILE leads to, a file that nobody but its owner, this user, may open (white space at its
 // end does not count), or else that A2A_SECRET holds. Throws Error(invalid_argument) when there is none, when both are
-// set, or when the file is anybody else's or open to others; no message shows the secret.
+// set, or when the file is or may be anybody else's, or is open to others; no message shows the secret.
 A2A_API std::string secret_from_environment();
 
 // The ranks of MPI_COMM_WORLD, or of the communicator with this Fortran handle (MPI_Comm_c2f; mpi4py: comm.py2f()). MPI

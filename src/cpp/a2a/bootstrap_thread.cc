@@ -6,6 +6,7 @@
 
 #include "a2a/bootstrap.h"
 #include "a2a/bootstrap_socket.h"
+#include "a2a/work.h"
 
 namespace a2a {
 namespace {
@@ -58,6 +59,15 @@ class ThreadBootstrap final : public Bootstrap {
  private:
   Table::Place& mine() { return table_->places[static_cast<size_t>(rank_)]; }
 
+  // Who has not done it yet.
+  std::vector<Rank> those(bool Table::Place::* done) const {
+    std::vector<Rank> missing;
+    for (size_t r = 0; r < table_->places.size(); ++r) {
+      if (!(table_->places[r].*done) && static_cast<Rank>(r) != rank_) missing.push_back(static_cast<Rank>(r));
+    }
+    return missing;
+  }
+
   // Waits until it is ready, for what all ranks have to do.
   template <class Ready>
   void await(std::unique_lock<std::mutex>& lock, Deadline deadline, bool Table::Place::* done, Ready ready) {
@@ -68,8 +78,10 @@ class ThreadBootstrap final : public Bootstrap {
         throw Error(Code::peer_lost, "rank " + std::to_string(r) + " left before all threads had met");
       }
       if (deadline.passed()) {
-        throw Error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the other threads");
+        throw Error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the threads of rank " +
+                                       list(those(done)));
       }
+      SignalWatch::look();
       table_->changed.wait_for(lock, 20ms);
     }
   }

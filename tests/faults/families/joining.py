@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import a2a
+
 from ..harness import Answer, Board, Report, attempt, connect, job_name, judge, run, works, worse
 from ..rows import row
 
@@ -59,6 +61,42 @@ def sizes(chance: random.Random) -> Report:
     begin = time.monotonic()
     ends = run(3, join, [(0, 3), (1, 3), (2, 4)], job_name(), 5)
     return judge(ends, WRONG, ["rank 2 was started with size 4, rank 0 with size 3"], since=begin)
+
+
+def miss(rank: int, job: str, begins: list[float], timeouts: list[float]) -> Answer:
+    time.sleep(begins[rank])
+    return attempt(connect, rank, 3, job, timeouts[rank])
+
+
+@row("a rank never comes, deadlines pass in any order", "TimeoutError naming it", 3, 200)
+def never_comes(chance: random.Random) -> Report:
+    begins = [chance.random() * 0.1 for _ in range(2)]
+    timeouts = [0.3 + chance.random() * 0.3 for _ in range(2)]
+    return judge(run(2, miss, job_name(), begins, timeouts), ["TimeoutError"], ["waiting for rank 2"])
+
+
+def try_again(rank: int, n: int, job: str, late: float, timeout: float) -> Answer:
+    time.sleep(late * rank)
+    patience = time.monotonic() + 10
+
+    def meet() -> None:
+        while True:
+            try:
+                comm = connect(rank, n, job, timeout)
+                comm.barrier(timeout=20)
+                return
+            except (a2a.TimeoutError, a2a.PeerLostError):
+                if time.monotonic() > patience:
+                    raise
+
+    return attempt(meet)
+
+
+@row("ranks out of step that try again", "they meet", 3, 100)
+def out_of_step(chance: random.Random) -> Report:
+    n, timeout = chance.choice([2, 3, 4]), 0.1 + 0.2 * chance.random()
+    late = timeout * chance.uniform(0.5, 3)
+    return judge(run(n, try_again, n, job_name(), late, timeout), (), must_raise=False)
 
 
 def hold(rank: int, job: str, board: Board) -> None:

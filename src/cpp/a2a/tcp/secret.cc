@@ -11,6 +11,7 @@
 
 #include "a2a/bootstrap.h"
 #include "a2a/bootstrap_socket.h"
+#include "a2a/user.h"
 
 namespace a2a {
 namespace {
@@ -26,6 +27,11 @@ std::string read_secret(const std::string& path) {
   if (!file.open() || ::fstat(file.fd(), &status) != 0) refuse(path, std::strerror(errno));
   if (!S_ISREG(status.st_mode)) refuse(path, "is not a file");
   if (status.st_uid != ::geteuid()) refuse(path, "belongs to user " + std::to_string(status.st_uid));
+  if (!ids_tell_users_apart()) {
+    refuse(path, "belongs to user " + std::to_string(status.st_uid) +
+                     ", as a file of any user does that this user namespace does not map; pass the secret itself in "
+                     "A2A_SECRET, or run as another user");
+  }
   if ((status.st_mode & 077) != 0) refuse(path, "others may open it; chmod 600");
   std::string text(kLongestSecret + 1, '\0');
   const ssize_t got = ::read(file.fd(), text.data(), text.size());

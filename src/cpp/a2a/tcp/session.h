@@ -51,7 +51,7 @@ class Outgoing {
 class TcpBootstrap : public Bootstrap {
  public:
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) final;
-  bool has_network() const final { return true; }
+  bool has_network() const final { return here_.raw.ss_family != AF_UNIX; }
   // New connections, of which each pair of processes has one; see transport/tcp/.
   std::shared_ptr<hosts::Network> network(Deadline deadline) final;
 

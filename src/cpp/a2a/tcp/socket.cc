@@ -4,9 +4,11 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <sys/random.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <thread>
 
@@ -35,6 +37,15 @@ void make_prompt(int fd) {
 
 [[noreturn]] void refuse(const std::string& address, const std::string& why) {
   throw Error(Code::invalid_argument, "address '" + address + "': " + why);
+}
+
+Place abstract_place(std::string_view name) {
+  Place place;
+  auto& local = reinterpret_cast<sockaddr_un&>(place.raw);
+  local.sun_family = AF_UNIX;
+  const size_t bytes = name.copy(local.sun_path + 1, sizeof(local.sun_path) - 1);
+  place.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  return place;
 }
 
 bool is_wildcard(const Place& place) {
@@ -90,6 +101,7 @@ std::string Place::host() const {
 }
 
 std::vector<Place> resolve(const std::string& address, Deadline deadline) {
+  if (address.starts_with('@')) return {abstract_place(std::string_view(address).substr(1))};
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) refuse(address, "has no port; it is host:port");
   std::string host = address.substr(0, colon), port = address.substr(colon + 1);

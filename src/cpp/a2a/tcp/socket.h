@@ -24,9 +24,10 @@ struct Place {
   std::string host() const;  // as numbers
 };
 
-// What "host:port", "[IPv6]:port" or ":port" stands for, in the resolver's order; ":port" is 127.0.0.1. Throws
-// Error(invalid_argument) for what is no such thing, and for addresses that mean every interface; Error(timeout) when a
-// name is not looked up by the deadline. Looks for signals of this thread meanwhile, which may throw Interrupted.
+// What "host:port", "[IPv6]:port" or ":port" stands for, in the resolver's order; ":port" is 127.0.0.1. "@name" is an
+// abstract Unix socket, for ranks of one host. Throws Error(invalid_argument) for what is no such thing, and for
+// addresses that mean every interface; Error(timeout) when a name is not looked up by the deadline. Looks for signals
+// of this thread meanwhile, which may throw Interrupted.
 std::vector<Place> resolve(const std::string& address, Deadline deadline);
 
 // This end's address of a socket. Throws Error(backend).

@@ -13,6 +13,8 @@
 
 #include "a2a/environment.h"
 #include "a2a/process.h"
+#include "a2a/tcp/sha256.h"
+#include "a2a/user.h"
 #include "transport/shm/address.h"
 #include "transport/shm/copy.h"
 #include "transport/shm/faultpoint.h"
@@ -30,6 +32,18 @@ struct Hello {
   uint64_t nonce = 0;
   uint32_t gave_up = 0;  // 1: this rank could not go on; do not wait for it
   int32_t culprit = -1;  // then: the rank that it has missed, if that is why
+};
+
+// What comes before that, from both, where user ids do not tell whose process is at the other end.
+struct Proof {
+  int32_t rank = 0;
+  Digest mac{};
+};
+
+// A connection whose other end has not said hello.
+struct Visitor {
+  Fd socket;
+  Rank proven = -1;  // the rank that it has proved to be, where that is asked for
 };
 
 // The answer to "can you read my memory?".
@@ -79,6 +93,7 @@ class Guest {
  private:
   void connect_all() {
     meeting_.neighbours.resize(static_cast<size_t>(size_));
+    require_proofs();
     for (Rank peer = 0; peer < size_; ++peer) {
       if (peer != rank_ && at(peer).nonce == host_.nonce()) join_thread(peer);
     }
@@ -94,6 +109,29 @@ class Guest {
     for (Rank peer = 0; peer < rank_; ++peer) {
       if (remote(peer)) hear_verdict(peer);
     }
+  }
+
+  // Descriptors of this process's memory go to nobody who may be a stranger. Threads need no proof.
+  void require_proofs() {
+    bool alone = true;
+    for (Rank peer = 0; peer < size_; ++peer) alone = alone && !remote(peer);
+    if (!alone && !ids_tell_users_apart()) secret_ = secret_instead_of_ids();
+  }
+
+  // The addresses hold random numbers: a proof is good for one pair of processes, in one direction.
+  Proof proof(Rank from, Rank to) const {
+    Sha256 all;
+    for (const Address& a : addresses_) all.add(as_bytes(a));
+    std::string text = "a2a rank " + std::to_string(from) + " to rank " + std::to_string(to) + " ";
+    text += as_text(all.digest());
+    return {from, hmac_sha256(*secret_, text)};
+  }
+
+  // Whether the other end is that rank. Somebody between the two, who passes on what they say, is another process.
+  bool proves(int socket, const Proof& theirs, Rank peer) const {
+    const bool visible = at(peer).pid_namespace == at(rank_).pid_namespace;
+    return same_mac(as_text(theirs.mac), as_text(proof(peer, rank_).mac)) &&
+           (!visible || other_end(socket).pid == at(peer).pid);
   }
 
   // Higher ranks wait for this one's connection. Lower ranks notice that the listening socket is closed.
@@ -246,15 +284,15 @@ class Guest {
       throw Error(Code::unsupported, rank_name(peer) + " belongs to another user");
     }
     introduce(*n);
-    say_hello(*n, peer, gave_up);
+    if (secret_ && !try_send(n->socket.get(), proof(rank_, peer))) lost(peer);
+    if (!secret_ || gave_up) say_hello(*n, peer, gave_up);
     neighbour(peer) = std::move(n);
   }
 
   // Who is at the other end, as the kernel says.
   void introduce(Neighbour& n) {
-    const OtherEnd who = other_end(n.socket.get());
-    n.pid = who.pid;
-    if (who.pid > 0) n.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, who.pid, 0)));
+    n.pid = other_end(n.socket.get()).pid;
+    if (n.pid > 0) n.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, n.pid, 0)));
     host_.guard(n.socket.get());
     if (n.pidfd.get() >= 0) host_.guard(n.pidfd.get());
     n.host = &host_;
@@ -267,7 +305,7 @@ class Guest {
     hello.gave_up = gave_up ? 1 : 0;
     hello.culprit = culprit_;
     const int fds[2] = {host_.arena().fd(), host_.common().fd()};
-    if (!try_send(n.socket.get(), hello, fds)) lost(peer);
+    if (!try_send(n.socket.get(), hello, std::span(fds, gave_up ? 0 : 2))) lost(peer);
     faultpoint("hello");
   }
 
@@ -304,20 +342,33 @@ class Guest {
   // Takes the connections of all lower ranks. Anybody on the host may connect to an abstract name: other users are hung
   // up on, and whoever of this user says nothing, or nonsense, keeps nobody waiting.
   void accept_all() {
-    std::vector<Fd> silent;
+    std::vector<Visitor> silent;
     for (auto left = to_come(); !left.empty(); left = to_come()) {
       std::vector<int> sources{listener_.fd()};
-      for (const Fd& socket : silent) sources.push_back(socket.get());
+      for (const Visitor& visitor : silent) sources.push_back(visitor.socket.get());
       const size_t ready = await_readable(sources, left);
       if (ready == 0) {
         Fd socket = listener_.accept();
-        if (socket.get() >= 0 && same_user(socket.get())) silent.push_back(std::move(socket));
+        if (socket.get() >= 0 && same_user(socket.get())) silent.push_back({std::move(socket)});
         continue;
       }
-      Fd socket = std::move(silent[ready - 1]);
+      Visitor visitor = std::move(silent[ready - 1]);
       silent.erase(silent.begin() + static_cast<ptrdiff_t>(ready) - 1);
-      admit(std::move(socket));
+      if (!secret_ || visitor.proven >= 0) {
+        admit(std::move(visitor));
+      } else if (prove_each_other(visitor)) {
+        silent.push_back(std::move(visitor));
+      }
     }
+  }
+
+  bool prove_each_other(Visitor& visitor) {
+    const auto theirs = receive_message<Proof>(visitor.socket.get());
+    const auto left = to_come();
+    if (!theirs || std::ranges::find(left, theirs->rank) == left.end()) return false;
+    if (!proves(visitor.socket.get(), *theirs, theirs->rank)) return false;
+    visitor.proven = theirs->rank;
+    return try_send(visitor.socket.get(), proof(rank_, theirs->rank));
   }
 
   std::vector<Rank> to_come() {
@@ -328,12 +379,13 @@ class Guest {
     return ranks;
   }
 
-  void admit(Fd socket) {
+  void admit(Visitor visitor) {
     Fd segment, common;
-    const auto peer = read_hello(socket.get(), &segment, &common);
+    const auto peer = read_hello(visitor.socket.get(), &segment, &common);
     if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return;
+    if (secret_ && *peer != visitor.proven) return;
     auto n = std::make_shared<Neighbour>();
-    n->socket = std::move(socket);
+    n->socket = std::move(visitor.socket);
     introduce(*n);
     take_memory(*n, *peer, segment, common);
     say_hello(*n, *peer);
@@ -344,6 +396,12 @@ class Guest {
   void finish_connecting(Rank peer) {
     Neighbour& n = *neighbour(peer);
     await_readable({n.socket.get()}, {peer});
+    if (secret_) {
+      const auto theirs = receive_message<Proof>(n.socket.get());
+      if (!theirs || theirs->rank != peer || !proves(n.socket.get(), *theirs, peer)) lost(peer);
+      say_hello(n, peer);
+      await_readable({n.socket.get()}, {peer});
+    }
     Fd segment, common;
     if (read_hello(n.socket.get(), &segment, &common) != peer) lost(peer);
     take_memory(n, peer, segment, common);
@@ -367,8 +425,9 @@ class Guest {
   std::span<const Rank> names_;
   Listener listener_;
   std::vector<Address> addresses_;
-  std::vector<Fd> watched_;  // by rank: a pidfd, or none
-  Rank culprit_ = -1;        // the rank that was missed
+  std::vector<Fd> watched_;            // by rank: a pidfd, or none
+  std::optional<std::string> secret_;  // what all have to prove that they know, where user ids prove nothing
+  Rank culprit_ = -1;                  // the rank that was missed
   Meeting meeting_;
 };
 

@@ -46,15 +46,6 @@ Fd connect_to_listener(std::string_view name) {
   return connect_soon(made.get(), reinterpret_cast<const sockaddr*>(&address), length) ? std::move(made) : Fd();
 }
 
-OtherEnd other_end(int socket) {
-  ucred who{};
-  socklen_t length = sizeof(who);
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) system_failure("SO_PEERCRED");
-  return {who.pid, who.uid};
-}
-
-bool same_user(int socket) { return other_end(socket).uid == ::geteuid(); }
-
 bool send_message(int socket, std::string_view bytes, std::span<const int> fds) {
   iovec data{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
@@ -70,7 +61,7 @@ bool send_message(int socket, std::string_view bytes, std::span<const int> fds) 
     header->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
   }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(bytes.size());
 }
 
 bool receive_bytes(int socket, void* to, size_t bytes, Fd* first, Fd* second) {

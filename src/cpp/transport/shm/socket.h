@@ -33,15 +33,8 @@ class Listener {
 // it is full and stays so for a moment (EAGAIN).
 Fd connect_to_listener(std::string_view name);
 
-// Whose process is at the other end, as the kernel says.
-struct OtherEnd {
-  pid_t pid;  // 0 when it cannot be seen from here
-  uid_t uid;
-};
-OtherEnd other_end(int socket);
-bool same_user(int socket);
-
-// Sends one message, with at most two descriptors. False when the other end is gone.
+// Sends one message, with at most two descriptors, and never blocks: the few that two ranks send each other while they
+// meet fit into any socket. False when the other end is gone.
 bool send_message(int socket, std::string_view bytes, std::span<const int> fds = {});
 
 // Receives one message of exactly `bytes` bytes, with its descriptors if any come. False when the other end hung up or
