@@ -69,12 +69,13 @@ cdef class TcpBootstrap:
     cdef BootstrapPtr bootstrap
     cdef double timeout
 
-    def __cinit__(self, int rank, int size, str address not None, *, job="", secret=None, timeout=600.0):
+    def __cinit__(self, rank, size, str address not None, *, job="", secret=None, timeout=600.0):
+        cdef int own = parse_int(rank, "rank"), ranks = parse_int(size, "size")
         cdef string name = os.fsencode(str(job)), place = os.fsencode(address), key
         self.timeout = parse_timeout(timeout)
         key = secret_from_environment() if secret is None else secret.encode() if isinstance(secret, str) else secret
         with nogil:
-            self.bootstrap = join_tcp(rank, size, name, place, key, deadline_after(self.timeout))
+            self.bootstrap = join_tcp(own, ranks, name, place, key, deadline_after(self.timeout))
 
     def allgather(self, bytes mine not None, /):
         """Every rank's bytes in rank order. Blocks until every rank has called it."""

@@ -287,15 +287,23 @@ std::shared_ptr<Communicator> Communicator::with_members(const State& parent, st
 
 std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadline) {
   const Deadline until = state_->deadline(deadline);
-  std::vector<Rank> members;
   state_->home.refuse_if_inherited();
+  if (state_->smaller != nullptr) {
+    auto smallest = state_->smaller->shrink(until);
+    state_->smaller.reset();
+    return smallest;
+  }
+  std::vector<Rank> members;
   auto host = state_->open(Op::shrink)->shrink(&members, until);
   auto smaller = with_members(*state_, members, std::move(host), Op::shrink, ++state_->shrinks);
   try {
     smaller->barrier(until);
   } catch (const Error& error) {
-    if (error.code() != Code::peer_lost && error.code() != Code::aborted) throw;
-    return smaller->shrink(until);  // another rank died meanwhile
+    // Another rank died meanwhile, or did not come in time.
+    if (error.code() != Code::peer_lost && error.code() != Code::aborted && error.code() != Code::timeout) throw;
+    state_->smaller = smaller;
+    if (until.passed()) throw;
+    return shrink(until);
   }
   return smaller;
 }

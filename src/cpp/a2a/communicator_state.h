@@ -64,6 +64,8 @@ struct Communicator::State {
   uint64_t number = 0;
   uint64_t plans = 0;
   uint64_t shrinks = 0;
+  // Of a shrink() that timed out after the ranks had agreed: whoever shrinks again goes on from there.
+  std::shared_ptr<Communicator> smaller;
   Comparisons comparisons;
 
   State(Rank rank_, int size_, Options options_, std::unique_ptr<HostTransport> host_)

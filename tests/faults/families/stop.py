@@ -17,7 +17,7 @@ import numpy as np
 
 from a2a._core import from_pointer
 
-from ..harness import Answer, Board, End, NotRun, Report, attempt, connect, job_name, judge, run
+from ..harness import Answer, Board, End, NotRun, Report, arm, attempt, connect, job_name, judge, run, works
 from ..rows import row
 from .death import PUT, WAYS, Way, meet, meeting_point, named, pick, take_part
 
@@ -164,6 +164,33 @@ def stopped_in_put(chance: random.Random) -> Report:
 @row("stopped in acknowledge", "raise by name at the deadline +-10 %", 2, 60, exactly=DEADLINE, faultpoints=True)
 def stopped_in_acknowledge(chance: random.Random) -> Report:
     return stop_in("acknowledge", chance)
+
+
+def shrink_twice(rank: int, n: int, job: str, victim: int, point: str) -> Answer:
+    """Ranks that wait for a stopped one give up, and shrink again."""
+    comm = connect(rank, n, job)
+    comm.barrier()
+    if rank == victim:
+        arm(point, 1, signal.SIGSTOP)
+    first = attempt(comm.shrink, timeout=DEADLINE)
+    if first.error != "TimeoutError":
+        return first
+    smaller = comm.shrink(timeout=20)
+    return Answer("right" if smaller.size == n and works(smaller) else "wrong", time.monotonic())
+
+
+@row("stopped in shrink(), which is called again", "right", 4, 60, faultpoints=True)
+def stopped_in_shrink(chance: random.Random) -> Report:
+    n = chance.choice([2, 3, 4])
+    victim = chance.randrange(n)
+
+    def during(pids: list[int]) -> None:
+        assert _stopped(pids[victim]), "the victim was not struck"
+        time.sleep(DEADLINE + 0.3)
+        os.kill(pids[victim], signal.SIGCONT)
+
+    point = chance.choice(["propose", "commit", "committed"])
+    return judge(run(n, shrink_twice, n, job_name(), victim, point, during=during), (), must_raise=False)
 
 
 @row("stopped in bootstrap", "raise by name at the deadline +-10 %", 2, 60, exactly=JOINING, faultpoints=True)

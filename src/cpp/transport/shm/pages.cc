@@ -73,12 +73,13 @@ class Pagemap {
  private:
   // Whether all entries have kEntryPresent and nothing else of the mask.
   bool has_entries(const Range& pages, uint64_t mask) const {
+    const int fd = fd_.if_ours();  // its number may be a file of the program by now
     uint64_t entries[512];
     for (uint64_t at = pages.begin; at < pages.end; at += std::size(entries) * page_bytes()) {
       const size_t count = std::min(std::size(entries), static_cast<size_t>((pages.end - at) / page_bytes()));
       const auto bytes = static_cast<ssize_t>(count * sizeof(uint64_t));
       const auto offset = static_cast<off_t>(at / page_bytes() * sizeof(uint64_t));
-      if (::pread(fd_.get(), entries, static_cast<size_t>(bytes), offset) != bytes) return false;
+      if (::pread(fd, entries, static_cast<size_t>(bytes), offset) != bytes) return false;
       const auto fits = [mask](uint64_t entry) { return (entry & mask) == kEntryPresent; };
       if (!std::all_of(entries, entries + count, fits)) return false;
     }
