@@ -96,7 +96,7 @@ using namespace a2a;
 constexpr double kTimeout = 3;
 constexpr int kWell = 10, kRaised = 11;  // exit statuses
 
-bool exchange(Communicator& comm, size_t n) {
+bool exchanges_right(Communicator& comm, size_t n) {
   const auto mark = [n](int from, int to) { return static_cast<uint8_t>(1 + 16 * from + to + static_cast<int>(n)); };
   std::vector<uint8_t> send, recv(2 * n);
   for (int to = 0; to < 2; ++to) send.insert(send.end(), n, mark(comm.rank(), to));
@@ -114,12 +114,12 @@ bool live(int rank, const Meet& meet) {
   const auto bootstrap = meet(rank);
   const auto comm = Communicator::create(rank, 2, *bootstrap, {kTimeout});
   for (const size_t n : {size_t{1}, size_t{5000}, size_t{300'000}}) {
-    if (!exchange(*comm, n)) return false;
+    if (!exchanges_right(*comm, n)) return false;
   }
   const auto shared = Communicator::allocate_shared(size_t{2} << 20);
   shared.get()[0] = std::byte{1};
   const auto part = comm->split(0, rank);
-  if (!exchange(*part, 100)) return false;
+  if (!exchanges_right(*part, 100)) return false;
   part->close();
   comm->close();
   return true;

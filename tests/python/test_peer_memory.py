@@ -187,7 +187,7 @@ def change_then_exchange(rank: int, n: int, job: str, how: str, changed: list[in
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("ahead", [1, 2, 4])
 @pytest.mark.parametrize(("how", "changed"), [("seccomp", [0]), ("seccomp", [0, 1, 2]), ("setuid", [1])])
 @apart
 def test_a_rank_that_may_no_longer_read_its_peers_gets_the_bytes_in_chunks(

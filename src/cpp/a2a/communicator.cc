@@ -285,27 +285,29 @@ std::shared_ptr<Communicator> Communicator::with_members(const State& parent, st
   return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
 }
 
+// The ranks may agree on a smaller group, and one of them then die, or not come in time. The group is broken then, and
+// all that are left go on by shrinking that.
 std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadline) {
   const Deadline until = state_->deadline(deadline);
   state_->home.refuse_if_inherited();
-  if (state_->smaller != nullptr) {
-    auto smallest = state_->smaller->shrink(until);
-    state_->smaller.reset();
-    return smallest;
+  const auto host = state_->open(Op::shrink);
+  std::shared_ptr<Communicator> smaller = state_->kept_smaller();
+  if (smaller == nullptr) {
+    std::vector<Rank> members;
+    auto rest = host->shrink(&members, until);
+    smaller = with_members(*state_, members, std::move(rest), Op::shrink, ++state_->shrinks);
+    try {
+      smaller->barrier(until);
+      return smaller;
+    } catch (const Error& error) {
+      state_->keep_smaller(smaller);
+      const bool lost = error.code() == Code::peer_lost || error.code() == Code::aborted;
+      if (!lost && (error.code() != Code::timeout || until.passed())) throw;
+    }
   }
-  std::vector<Rank> members;
-  auto host = state_->open(Op::shrink)->shrink(&members, until);
-  auto smaller = with_members(*state_, members, std::move(host), Op::shrink, ++state_->shrinks);
-  try {
-    smaller->barrier(until);
-  } catch (const Error& error) {
-    // Another rank died meanwhile, or did not come in time.
-    if (error.code() != Code::peer_lost && error.code() != Code::aborted && error.code() != Code::timeout) throw;
-    state_->smaller = smaller;
-    if (until.passed()) throw;
-    return shrink(until);
-  }
-  return smaller;
+  auto rest = smaller->shrink(until);
+  state_->keep_smaller(nullptr);
+  return rest;
 }
 
 void Communicator::abort(std::string_view reason) noexcept {
@@ -335,6 +337,7 @@ void Communicator::close(std::optional<Deadline> deadline) {
       std::lock_guard lock(state_->mutex);
       host = std::exchange(state_->host, nullptr);
     }
+    state_->keep_smaller(nullptr);
     if (host != nullptr) host->leave(how);
     return host;
   };

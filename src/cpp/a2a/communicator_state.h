@@ -64,8 +64,7 @@ struct Communicator::State {
   uint64_t number = 0;
   uint64_t plans = 0;
   uint64_t shrinks = 0;
-  // Of a shrink() that timed out after the ranks had agreed: whoever shrinks again goes on from there.
-  std::shared_ptr<Communicator> smaller;
+  std::shared_ptr<Communicator> smaller;  // of a shrink() that did not end well after the ranks had agreed
   Comparisons comparisons;
 
   State(Rank rank_, int size_, Options options_, std::unique_ptr<HostTransport> host_)
@@ -75,6 +74,17 @@ struct Communicator::State {
   Deadline deadline(const std::optional<Deadline>& given) const {
     return given ? *given : Deadline::after_seconds(options.timeout_seconds, last_tick() + kTick);
   }
+
+  std::shared_ptr<Communicator> kept_smaller() const {
+    std::lock_guard lock(mutex);
+    return smaller;
+  }
+  void keep_smaller(std::shared_ptr<Communicator> kept) {
+    {
+      std::lock_guard lock(mutex);
+      smaller.swap(kept);
+    }
+  }  // who was kept before is let go of without the mutex
 
   // The host transport. Throws when closed.
   std::shared_ptr<HostTransport> open(Op op) const {

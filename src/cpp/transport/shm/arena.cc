@@ -58,7 +58,7 @@ size_t wanted_segment() {
   constexpr size_t kMost = size_t{1} << 46;  // a quarter of what a process can address
   const auto bytes = bytes_variable("A2A_SHM_SEGMENT", kSmallestSegment, kMost);
   if (!bytes) return std::max(memory_limit() / kPage * kPage, kSmallestSegment);
-  if (*bytes > limit) {
+  if (round_up(*bytes, kPage) > limit) {
     throw Error(Code::invalid_argument, "A2A_SHM_SEGMENT = " + std::to_string(*bytes) +
                                             " is more than the limit on file sizes (ulimit -f), " +
                                             std::to_string(limit) + " bytes");

@@ -40,8 +40,12 @@ void Exchange::begin(Batch&& batch) {
   own_waits_ = batch_.own_last && own.in_left > kOwnBeside;
 }
 
-bool Exchange::streaming() const {
-  return std::ranges::any_of(unsettled_, [this](Rank peer) { return pair(peer).out == Pair::Out::streaming; });
+bool Exchange::streaming(Membership& m) const {
+  return std::ranges::any_of(unsettled_, [&](Rank peer) {
+    const Pair& p = pair(peer);
+    const bool remote = p.out == Pair::Out::unacknowledged && static_cast<Kind>(p.mine.kind) == Kind::remote;
+    return p.out == Pair::Out::streaming || (remote && !m.peer(peer).host->reads_us);
+  });
 }
 
 bool Exchange::done() {

@@ -78,8 +78,9 @@ class Exchange final : public Work {
   std::optional<bool> remarked() const;
   // Whether the peers have all that they get from this rank.
   bool given() const { return posted_ && unsettled_.empty(); }
-  // Whether some of its bytes are not in their chunks yet.
-  bool streaming() const;
+  // Whether some of its bytes are not in their chunks yet, or may still have to go there: the peer has said that it
+  // cannot read this rank's memory.
+  bool streaming(Membership& m) const;
   bool finished() const { return finished_.load(std::memory_order_acquire); }
   // See Terms::own_last.
   void let_own_go() { own_waits_ = false; }

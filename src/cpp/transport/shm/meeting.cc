@@ -129,7 +129,7 @@ class Guest {
 
   // Whether the other end is that rank. Somebody between the two, who passes on what they say, is another process.
   bool proves(int socket, const Proof& theirs, Rank peer) const {
-    const bool visible = at(peer).pid_namespace == at(rank_).pid_namespace;
+    const bool visible = at(rank_).pid_namespace != 0 && at(peer).pid_namespace == at(rank_).pid_namespace;
     return same_mac(as_text(theirs.mac), as_text(proof(peer, rank_).mac)) &&
            (!visible || other_end(socket).pid == at(peer).pid);
   }
@@ -368,7 +368,10 @@ class Guest {
     if (!theirs || std::ranges::find(left, theirs->rank) == left.end()) return false;
     if (!proves(visitor.socket.get(), *theirs, theirs->rank)) return false;
     visitor.proven = theirs->rank;
-    return try_send(visitor.socket.get(), proof(rank_, theirs->rank));
+    // Who has given up has said so already, and hears no answer.
+    pollfd more{visitor.socket.get(), POLLIN, 0};
+    if (::poll(&more, 1, 0) == 0) try_send(visitor.socket.get(), proof(rank_, theirs->rank));
+    return true;
   }
 
   std::vector<Rank> to_come() {

@@ -25,8 +25,8 @@ struct Scan {
 };
 constexpr uint64_t kPresent = uint64_t{1} << 3, kHuge = uint64_t{1} << 6;
 
-// Bits of an entry of /proc/self/pagemap.
-constexpr uint64_t kEntryPresent = uint64_t{1} << 63, kEntryShared = uint64_t{1} << 61;
+// A bit of an entry of /proc/self/pagemap.
+constexpr uint64_t kEntryPresent = uint64_t{1} << 63;
 
 uint64_t page_bytes() {
   static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -66,22 +66,22 @@ class Pagemap {
     const int absent = any(pages, kPresent, kPresent);
     if (absent >= 0) return absent == 0;
     // mincore() is faster than reading the entries, but says of files that it does not show that all is there.
-    const bool is_private = has_entries({pages.begin, pages.begin + page_bytes()}, kEntryPresent | kEntryShared);
-    return is_private || fd_.get() < 0 ? are_in_core(pages) : has_entries(pages, kEntryPresent);
+    return fd_.get() < 0 ? are_in_core(pages) : all_entries_present(pages);
   }
 
+  // Whether the program has closed the descriptor.
+  bool lost() const { return fd_.open() && fd_.if_ours() < 0; }
+
  private:
-  // Whether all entries have kEntryPresent and nothing else of the mask.
-  bool has_entries(const Range& pages, uint64_t mask) const {
-    const int fd = fd_.if_ours();  // its number may be a file of the program by now
+  bool all_entries_present(const Range& pages) const {
     uint64_t entries[512];
     for (uint64_t at = pages.begin; at < pages.end; at += std::size(entries) * page_bytes()) {
       const size_t count = std::min(std::size(entries), static_cast<size_t>((pages.end - at) / page_bytes()));
       const auto bytes = static_cast<ssize_t>(count * sizeof(uint64_t));
       const auto offset = static_cast<off_t>(at / page_bytes() * sizeof(uint64_t));
-      if (::pread(fd, entries, static_cast<size_t>(bytes), offset) != bytes) return false;
-      const auto fits = [mask](uint64_t entry) { return (entry & mask) == kEntryPresent; };
-      if (!std::all_of(entries, entries + count, fits)) return false;
+      if (::pread(fd_.get(), entries, static_cast<size_t>(bytes), offset) != bytes) return false;
+      const auto present = [](uint64_t entry) { return (entry & kEntryPresent) != 0; };
+      if (!std::all_of(entries, entries + count, present)) return false;
     }
     return true;
   }
@@ -108,7 +108,7 @@ const Pagemap& own_pagemap() {
   };
   static std::atomic<const Kept*> kept{nullptr};
   const Kept* known = kept.load(std::memory_order_acquire);
-  if (known == nullptr || known->pid != ::getpid()) {
+  if (known == nullptr || known->pid != ::getpid() || known->pagemap.lost()) {
     auto fresh = std::make_unique<const Kept>();
     if (kept.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) known = fresh.release();
   }

@@ -136,7 +136,7 @@ bool ShmTransport::post_ready() {
   for (size_t i = 0; i < queue_.size() && i < kSlots; ++i) {
     if (queue_[i]->posted()) continue;
     // The ring of a pair is one stream: the next operation's chunks may only follow when this one's are all in.
-    if (i > 0 && queue_[i - 1]->streaming()) break;
+    if (i > 0 && queue_[i - 1]->streaming(membership_)) break;
     if (!queue_[i]->post(membership_)) break;
     moved = true;
   }
