@@ -12,7 +12,7 @@ endif()
 install(TARGETS a2a EXPORT a2aTargets LIBRARY DESTINATION ${a2a_libdir} COMPONENT dev)
 install(EXPORT a2aTargets NAMESPACE a2a:: DESTINATION ${a2a_cmakedir} COMPONENT dev)
 install(DIRECTORY src/cpp/a2a adapters/atb/include/a2a DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
-        FILES_MATCHING PATTERN "*.h" PATTERN "tcp" EXCLUDE)
+        FILES_MATCHING PATTERN "*.h")
 
 configure_package_config_file(cmake/a2aConfig.cmake.in a2aConfig.cmake INSTALL_DESTINATION ${a2a_cmakedir})
 write_basic_package_version_file(a2aConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -511,7 +511,7 @@ def describe_tensor(obj: Tensor) -> dict[str, Any]:
     ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""
 
 def host_facts(comm: Communicator) -> dict[str, Any]:
-    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
+    """{"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
     ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": from how
     many bytes on host memory takes another way (docs/transports.md), None for never, "string_copies": whether
     ``rep movsb`` copies larger pieces, and "puts": whether tensors of ``empty()`` are written by their sender."""

@@ -1,4 +1,4 @@
-"""What a launcher tells ranks that wait for others to join: which ranks have ended (src/cpp/a2a/ended_ranks.h)."""
+"""What a launcher tells ranks that wait for others to join: which ranks have ended (src/cpp/bootstrap/ended_ranks.h)."""
 
 from __future__ import annotations
 

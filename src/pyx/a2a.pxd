@@ -90,9 +90,13 @@ cdef extern from "a2a/work.h" nogil:
         void order_before(CppStream) except +raise_current
 
 
-cdef extern from "a2a/communicator.h" nogil:
+cdef extern from "a2a/libraries.h" nogil:
     string library_for "a2a::library_for"(Memory) except +raise_current
     string mpi_library "a2a::mpi_library"() except +raise_current
+    void add_library_directory "a2a::add_library_directory"(const string&) except +raise_current
+
+
+cdef extern from "a2a/communicator.h" nogil:
     cbool recording "a2a::recording"()
     void set_call_site "a2a::set_call_site"(const string&) except +raise_current
 
@@ -105,13 +109,9 @@ cdef extern from "a2a/bootstrap.h" nogil:
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
 
 
-cdef extern from "a2a/dynamic_library.h" nogil:
-    void add_library_directory "a2a::add_library_directory"(const string&) except +raise_current
-
-
 cdef extern from *:
     """
-    #include "a2a/control_group.h"
+    #include "runtime/control_group.h"
 
     inline double cpu_quota_or_zero() { return a2a::cpu_quota().value_or(0); }
     """
@@ -141,7 +141,7 @@ cdef extern from "a2a/communicator.h" nogil:
         int ranks
         int cpus
         cbool oversubscribed
-        cbool vm_readv
+        cbool cma
         int hosts
         uint64_t messages
         size_t direct_min

@@ -21,7 +21,7 @@ cdef extern from *:
     #include <utility>
     #include <vector>
 
-    #include "a2a/recorder.h"
+    #include "core/recorder.h"
     #include "transport/hosts/network.h"
 
     namespace a2a_py {

@@ -200,13 +200,13 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
 
 
 def host_facts(Communicator comm not None):
-    """{"ranks", "cpus", "oversubscribed", "vm_readv"} of the communicator's ranks on this host, "hosts" of all its
+    """{"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
     ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": from how
     many bytes on host memory takes another way (docs/transports.md), None for never, "string_copies": whether
     ``rep movsb`` copies larger pieces, and "puts": whether tensors of ``empty()`` are written by their sender."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
-            "vm_readv": facts.vm_readv, "hosts": facts.hosts, "messages": facts.messages,
+            "cma": facts.cma, "hosts": facts.hosts, "messages": facts.messages,
             "direct_min": bytes_or_never(facts.direct_min), "cma_min": bytes_or_never(facts.cma_min),
             "stream_min": bytes_or_never(facts.stream_min), "string_copies": facts.string_copies,
             "puts": facts.puts}

@@ -49,7 +49,7 @@ class Mutant:
         return text.replace(self.old, self.new)
 
 
-COPY, PLAN = "src/cpp/transport/shm/copy.cc", "src/cpp/a2a/plan.cc"
+COPY, PLAN = "src/cpp/transport/shm/copy.cc", "src/cpp/core/plan.cc"
 NCCL, HCCL = "src/cpp/transport/nccl/nccl_collectives.cc", "src/cpp/transport/hccl/hccl_collectives.cc"
 CORE = [
     Mutant(COPY, "    to += step;\n", ""),
@@ -86,7 +86,7 @@ CORE = [
         "scatter(p.target, chunks.data(chunk)",
         "scatter(p.target, chunks.data(chunk ^ 1)",
     ),
-    Mutant("src/cpp/a2a/quantize.cc", "shift *= static_cast<float>(ranks)", "shift *= 1", "quantized"),
+    Mutant("src/cpp/core/quantize.cc", "shift *= static_cast<float>(ranks)", "shift *= 1", "quantized"),
     Mutant(
         "adapters/atb/cpp/exchange.cc",
         "{counts.recvCounts, counts.rdispls}, static_cast",

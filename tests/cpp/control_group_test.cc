@@ -1,4 +1,4 @@
-#include "a2a/control_group.h"
+#include "runtime/control_group.h"
 
 #include <stdlib.h>
 

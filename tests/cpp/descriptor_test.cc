@@ -1,4 +1,4 @@
-#include "a2a/descriptor.h"
+#include "runtime/descriptor.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

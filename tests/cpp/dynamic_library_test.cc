@@ -1,5 +1,5 @@
 // Vendor libraries found while the program runs, or not found with a reason.
-#include "a2a/dynamic_library.h"
+#include "runtime/dynamic_library.h"
 
 #include <dlfcn.h>
 #include <sys/wait.h>

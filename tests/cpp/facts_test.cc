@@ -1,5 +1,5 @@
 // What two ranks compare before a byte moves, and what that costs.
-#include "transport/shm/facts.h"
+#include "core/facts.h"
 
 #include <chrono>
 
@@ -8,7 +8,6 @@
 namespace {
 
 using namespace a2a;
-using namespace a2a::shm;
 
 const Signature kSignature{Op::alltoallv, Memory::host, {2, 32, 1}, 7, 0};
 
@@ -19,28 +18,35 @@ std::vector<Run> runs(std::initializer_list<size_t> sizes) {
   return made;
 }
 
+Facts facts(const Signature& signature, std::span<const Run> sends, std::span<const Run> recvs) {
+  Facts made;
+  set_common(made, signature);
+  add_sizes(made, sends, recvs);
+  return made;
+}
+
 TEST("each single fact makes a disagreement") {
   const auto few = runs({4096}), many = runs({1024, 3072}), otherwise = runs({2048, 2048});
-  const Head mine = facts(kSignature, many, few), theirs = facts(kSignature, few, many);
+  const Facts mine = facts(kSignature, many, few), theirs = facts(kSignature, few, many);
   CHECK(agree(mine, theirs) && agree(theirs, mine));
   const auto differs = [&](auto change) {
-    Head head = theirs;
+    Facts head = theirs;
     change(head);
     return !agree(mine, head) && !agree(head, mine);
   };
-  CHECK(differs([](Head& h) { h.sent += 4; }));
-  CHECK(differs([](Head& h) { h.expected -= 4; }));
-  CHECK(differs([](Head& h) { h.dtype ^= 1; }));
-  CHECK(differs([](Head& h) { h.plan = 3; }));
-  CHECK(differs([](Head& h) { h.op = static_cast<uint8_t>(Op::allgather); }));
-  CHECK(differs([](Head& h) { h.memory = static_cast<uint8_t>(Memory::npu); }));
-  CHECK(differs([&](Head& h) { h = facts(kSignature, few, otherwise); }));
+  CHECK(differs([](Facts& h) { h.sent += 4; }));
+  CHECK(differs([](Facts& h) { h.expected -= 4; }));
+  CHECK(differs([](Facts& h) { h.dtype ^= 1; }));
+  CHECK(differs([](Facts& h) { h.plan = 3; }));
+  CHECK(differs([](Facts& h) { h.op = static_cast<uint8_t>(Op::allgather); }));
+  CHECK(differs([](Facts& h) { h.memory = static_cast<uint8_t>(Memory::npu); }));
+  CHECK(differs([&](Facts& h) { h = facts(kSignature, few, otherwise); }));
 }
 
 TEST("a disagreement tells what differs, on both sides alike") {
   const auto run = runs({4096});
   const auto said = [&](Signature other) {
-    const Head mine = facts(kSignature, run, run), theirs = facts(other, run, run);
+    const Facts mine = facts(kSignature, run, run), theirs = facts(other, run, run);
     const std::string text = disagreement(kSignature, 4, 0, mine, 1, theirs);
     CHECK_EQ(disagreement(other, 4, 1, theirs, 0, mine), text);
     return text;
@@ -50,8 +56,8 @@ TEST("a disagreement tells what differs, on both sides alike") {
   CHECK_EQ(said({Op::allgather, Memory::npu, {2, 32, 1}, 7, 0}),
            "operation #7: rank 0 calls alltoallv, rank 1 calls allgather");
   // alltoall and alltoallv are one thing on the host and two on a device, which is not what differs here.
-  const Head mine = facts({Op::alltoall, Memory::host, {2, 32, 1}, 7, 0}, run, run);
-  const Head theirs = facts({Op::alltoall, Memory::npu, {2, 32, 1}, 7, 0}, run, run);
+  const Facts mine = facts({Op::alltoall, Memory::host, {2, 32, 1}, 7, 0}, run, run);
+  const Facts theirs = facts({Op::alltoall, Memory::npu, {2, 32, 1}, 7, 0}, run, run);
   CHECK_EQ(disagreement({Op::alltoall, Memory::host, {2, 32, 1}, 7, 0}, 4, 0, mine, 1, theirs),
            "alltoall #7: rank 0 uses memory of kind host, rank 1 uses memory of kind npu");
 }
@@ -60,14 +66,14 @@ TEST("a disagreement tells what differs, on both sides alike") {
 TEST("nanoseconds for each pair") {
   using Clock = std::chrono::steady_clock;
   const auto run = runs({4096});
-  const Head theirs = facts(kSignature, run, run);
+  const Facts theirs = facts(kSignature, run, run);
   auto best = std::chrono::nanoseconds::max();
   constexpr int kTimes = 100'000;
   int agreed = 0;
   for (int round = 0; round < 20; ++round) {
     const auto begin = Clock::now();
     for (int i = 0; i < kTimes; ++i) {
-      Head mine = facts(kSignature, run, run);
+      Facts mine = facts(kSignature, run, run);
       asm volatile("" : : "r"(&mine) : "memory");  // it is really made
       agreed += agree(mine, theirs) ? 1 : 0;
     }

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <thread>
 
-#include "transport/hosts/connect.h"
+#include "core/connect.h"
+#include "transport/hosts/messages.h"
 #include "transport/hosts/operation.h"
-#include "transport/hosts/wire.h"
 
 namespace {
 
@@ -125,12 +125,12 @@ uint64_t messages(Communicator& comm, Body&& body) {
   return sum;
 }
 
-std::unique_ptr<HostTransport> transport_of(Rank rank, int n, const hosts_test::MeetingPlace& place) {
-  return hosts::connect(rank, n, *place.join(rank), Deadline::after_seconds(60));
+std::unique_ptr<Transport> transport_of(Rank rank, int n, const hosts_test::MeetingPlace& place) {
+  return a2a::connect(rank, n, *place.join(rank), Deadline::after_seconds(60));
 }
 
 // Bare transports of ranks on two hosts, in turn.
-void transports(int n, const std::function<void(Rank, HostTransport&)>& body) {
+void transports(int n, const std::function<void(Rank, Transport&)>& body) {
   const Setting assigned("A2A_HOSTS", n == 4 ? "0,1,0,1" : "0,1,0");
   const hosts_test::MeetingPlace place(n);
   const auto done = thread_bootstraps(n);
@@ -144,7 +144,7 @@ void transports(int n, const std::function<void(Rank, HostTransport&)>& body) {
 Signature on_device(uint64_t number, Op op = Op::alltoallv) { return {op, Memory::cuda, DType{}, number, 0}; }
 
 // Compares 8 bytes with every rank; rank 0 may expect more from rank 1.
-std::shared_ptr<Work> compare(HostTransport& transport, Rank rank, int n, uint64_t number, bool wrong = false) {
+std::shared_ptr<Work> compare(Transport& transport, Rank rank, int n, uint64_t number, bool wrong = false) {
   static std::byte nowhere[16];
   Batch batch;
   batch.signature = on_device(number);
@@ -154,7 +154,7 @@ std::shared_ptr<Work> compare(HostTransport& transport, Rank rank, int n, uint64
     batch.sends.push_back({p, nowhere, 8});
     batch.recvs.push_back({p, nowhere, wrong && rank == 0 && p == 1 ? size_t{16} : size_t{8}});
   }
-  return transport.start(std::move(batch), {});
+  return transport.start(std::move(batch));
 }
 
 }  // namespace
@@ -171,7 +171,7 @@ TEST("segments of all lengths, by every way") {
 }
 
 TEST("between parts of the library what a rank sends itself may be cut differently, around the room for it") {
-  const auto transport = hosts::connect(0, 1, *thread_bootstraps(1)[0], Deadline::after_seconds(60));
+  const auto transport = a2a::connect(0, 1, *thread_bootstraps(1)[0], Deadline::after_seconds(60));
   std::vector<std::byte> memory(400);
   for (size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<std::byte>(i % 251);
   const std::vector<std::byte> before = memory;
@@ -180,7 +180,7 @@ TEST("between parts of the library what a rank sends itself may be cut different
   batch.at_most = true;
   batch.sends = {{0, memory.data(), 100}, {0, memory.data() + 300, 50}};
   batch.recvs = {{0, memory.data() + 100, 200}};
-  transport->start(std::move(batch), {})->wait();
+  transport->start(std::move(batch))->wait();
   CHECK(std::equal(before.begin(), before.begin() + 100, memory.begin() + 100));
   CHECK(std::equal(before.begin() + 300, before.begin() + 350, memory.begin() + 200));
   CHECK(std::equal(before.begin() + 250, before.begin() + 300, memory.begin() + 250));
@@ -508,8 +508,8 @@ TEST("the exchange on one host is told what takes up the caches meanwhile") {
   batch.recvs = {{0, memory.data(), 5}, {2, memory.data(), 4}, {3, memory.data(), 600}};
   const auto local_batch = [&](std::vector<int> machines) {
     places.machine = std::move(machines);
-    return hosts::Operation(batch, std::make_shared<shm::Progress>(), 2, std::make_shared<const hosts::Places>(places),
-                            network)
+    return hosts::Operation(batch, std::make_shared<shm::ShmProgress>(), 2,
+                            std::make_shared<const hosts::Places>(places), network)
         .local_batch();
   };
   const Batch local = local_batch({0, 1, 0, 1}), on_one_machine = local_batch({0, 0, 0, 0});
@@ -560,7 +560,7 @@ TEST("what is impossible between hosts, and settings that make no sense") {
 }
 
 TEST("ranks that compare an operation all hear of a disagreement of two") {
-  transports(4, [](Rank rank, HostTransport& transport) {
+  transports(4, [](Rank rank, Transport& transport) {
     compare(transport, rank, 4, 1)->wait();
     CHECK_THROWS(Code::mismatch, "rank 1 sends 8 elements to rank 0, which expects 16",
                  compare(transport, rank, 4, 2, true)->wait());
@@ -570,7 +570,7 @@ TEST("ranks that compare an operation all hear of a disagreement of two") {
 }
 
 TEST("who passes an operation learns that others compare it, and they that it agrees") {
-  transports(3, [](Rank rank, HostTransport& transport) {
+  transports(3, [](Rank rank, Transport& transport) {
     if (rank == 1) {
       CHECK(!transport.pass(on_device(1)));
     } else {
@@ -588,7 +588,7 @@ TEST("who passes an operation learns that others compare it, and they that it ag
 
 TEST("who passes an operation is found out by ranks that tell and by ranks that relay") {
   for (const bool both : {true, false}) {
-    transports(4, [both](Rank rank, HostTransport& transport) {
+    transports(4, [both](Rank rank, Transport& transport) {
       const auto until = Deadline::after_seconds(20);
       std::optional<Error> error;
       if (rank % 2 == 1) {
@@ -608,14 +608,14 @@ TEST("who passes an operation is found out by ranks that tell and by ranks that 
         batch.sends.push_back({p, memory.data(), bytes});
         batch.recvs.push_back({p, memory.data() + 16'384, bytes});
       }
-      const auto work = transport.start(std::move(batch), {});
+      const auto work = transport.start(std::move(batch));
       CHECK_THROWS(Code::mismatch, "runs it on a device without comparing", work->wait());
     });
   }
 }
 
 TEST("who passes what others repeat keeps none of them") {
-  transports(4, [](Rank rank, HostTransport& transport) {
+  transports(4, [](Rank rank, Transport& transport) {
     constexpr size_t kBytes = 20'000;
     std::vector<std::byte> memory(8 * kBytes);
     const auto exchange = [&](uint64_t number) {
@@ -626,7 +626,7 @@ TEST("who passes what others repeat keeps none of them") {
         batch.sends.push_back({p, memory.data() + static_cast<size_t>(p) * kBytes, kBytes});
         batch.recvs.push_back({p, memory.data() + static_cast<size_t>(4 + p) * kBytes, kBytes});
       }
-      return transport.start(std::move(batch), {});
+      return transport.start(std::move(batch));
     };
     exchange(1)->wait();
     exchange(2)->wait();
@@ -647,7 +647,7 @@ TEST("who passes an operation hears of a rank that has given up or left, on this
   for (const Rank gone : {1, 2}) {  // rank 3 shares its host with the first of them
     for (const bool aborts : {true, false}) {
       std::barrier agreed(4);
-      transports(4, [&](Rank rank, HostTransport& transport) {
+      transports(4, [&](Rank rank, Transport& transport) {
         compare(transport, rank, 4, 1)->wait();
         agreed.arrive_and_wait();
         if (rank == gone) return aborts ? transport.abort("enough") : transport.leave(Left::dropped);
@@ -668,7 +668,7 @@ TEST("who passes an operation hears of a rank that has given up or left, on this
 }
 
 TEST("a refusal on another host is seen before an operation on a device, and after it") {
-  transports(4, [](Rank rank, HostTransport& transport) {
+  transports(4, [](Rank rank, Transport& transport) {
     const auto seen = [&](auto&& look) {
       std::optional<Error> error;
       const auto until = Deadline::after_seconds(20);
@@ -682,7 +682,7 @@ TEST("a refusal on another host is seen before an operation on a device, and aft
       batch.signature = {Op::alltoallv, Memory::host, DType{}, 1, 0};
       batch.refusal = "no good";
       batch.deadline = Deadline::after_seconds(2);
-      transport.start(std::move(batch), {});
+      transport.start(std::move(batch));
     } else if (rank == 1) {  // of the same host
       CHECK(seen([&] { return transport.refusal(on_device(1)); }));
     }

@@ -1,5 +1,5 @@
 // Schedules are pure, so all ranks of a group are simulated in one process, in lockstep, batch by batch.
-#include "a2a/schedule.h"
+#include "core/schedule.h"
 
 #include <cstring>
 #include <limits>

@@ -1,5 +1,5 @@
 // SHA-256 and HMAC-SHA256 against the vectors of FIPS 180-4 and RFC 4231. test_tcp_bootstrap.py compares with hashlib.
-#include "a2a/tcp/sha256.h"
+#include "bootstrap/sha256.h"
 
 #include "check.h"
 

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "a2a/bootstrap.h"
-#include "a2a/tcp/socket.h"
 #include "a2a/work.h"
+#include "bootstrap/tcp/tcp_socket.h"
 #include "check.h"
 #include "tcp.h"
 

@@ -1,5 +1,5 @@
 // What is sent over TCP, as bytes: what one side makes the other understands, and nothing else.
-#include "a2a/tcp/wire.h"
+#include "bootstrap/tcp/frames.h"
 #include "check.h"
 
 namespace {

@@ -13,7 +13,7 @@
 #include "a2a/bootstrap.h"
 #include "input.h"
 #include "transport/shm/membership.h"
-#include "transport/shm/socket.h"
+#include "transport/shm/unix_socket.h"
 
 namespace {
 
@@ -201,7 +201,7 @@ class FakeRank final : public Bootstrap {
 };
 
 bool visit_meeting(Input input) {
-  auto progress = shm::Progress::of_this_thread();
+  auto progress = shm::ShmProgress::of_this_thread();
   auto block = shm::Membership::new_block(progress->host(), 2);
   const uint64_t offset = progress->host().arena().offset(block.get());
   FakeRank fake(input);

@@ -72,7 +72,7 @@ class HostilePeer {
     std::memset(segment_.begin(), 0, kControlled);
     new (segment_.begin() + kBlock) RankWords{};
     const uint64_t blocks[] = {0, kBlock};
-    progress_ = Progress::of_this_thread();
+    progress_ = ShmProgress::of_this_thread();
     membership_.emplace(kMe, Membership::new_block(progress_->host(), 2), progress_, Surroundings{2, 2},
                         std::vector<std::shared_ptr<Neighbour>>{nullptr, neighbour_}, blocks);
     chunks_ = Chunks(kShape, false);
@@ -80,7 +80,7 @@ class HostilePeer {
   }
 
   Membership& membership() { return *membership_; }
-  const std::shared_ptr<Progress>& progress() const { return progress_; }
+  const std::shared_ptr<ShmProgress>& progress() const { return progress_; }
   // Whether this rank may read the memory of "the peer" with process_vm_readv; that memory is this program's then.
   void allow_remote(bool readable) { neighbour_->readable = neighbour_->reads_us = readable; }
   std::byte* controlled() { return segment_.begin(); }
@@ -153,7 +153,7 @@ class HostilePeer {
   Chunks chunks_;
   BellWord bell_{};
   std::shared_ptr<Neighbour> neighbour_;
-  std::shared_ptr<Progress> progress_;
+  std::shared_ptr<ShmProgress> progress_;
   std::optional<Membership> membership_;
 };
 

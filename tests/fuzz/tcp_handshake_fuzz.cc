@@ -1,6 +1,6 @@
 // What ranks read from TCP connections: greetings, proofs, frames, tables of strings. Whoever sends them knows the
 // secret here, or nobody would get past the first MAC.
-#include "a2a/tcp/wire.h"
+#include "bootstrap/tcp/frames.h"
 #include "input.h"
 
 namespace {

@@ -1,4 +1,4 @@
-"""The protocol of src/cpp/a2a/tcp/wire.h once more, with hashlib and hmac, and in the hands of somebody who may break
+"""The protocol of src/cpp/bootstrap/tcp/frames.h once more, with hashlib and hmac, and in the hands of somebody who may break
 its rules."""
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_core_finds_the_library_beside_it() -> None:
 
 def test_headers_library_and_cmake_package_are_where_the_package_says() -> None:
     headers = {path.name for path in (Path(a2a.get_include()) / "a2a").iterdir()}
-    assert headers >= {"bootstrap.h", "communicator.h", "plan.h", "schedule.h", "transport.h", "types.h", "work.h"}
+    assert headers >= {"bootstrap.h", "communicator.h", "libraries.h", "plan.h", "types.h", "views.h", "work.h"}
     assert headers >= {"atb.h", "atb", "quantize.h"}
     assert (Path(a2a.get_library_dir()) / "liba2a.so").is_file()
     assert (Path(a2a.get_cmake_dir()) / "a2aConfig.cmake").is_file()

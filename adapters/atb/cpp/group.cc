@@ -13,9 +13,9 @@
 #include <tuple>
 #include <type_traits>
 
+#include "a2a/libraries.h"
 #include "failure.h"
 #include "json.h"
-#include "transport/device/vendor.h"
 
 namespace a2a::atb {
 namespace {
@@ -109,7 +109,7 @@ std::string job_from_environment() {
 Memory memory_of(const void* data) {
   for (const Memory memory : {Memory::npu, Memory::cuda}) {
     try {
-      if (device::vendor_of(memory).device_of(data)) return memory;
+      if (device_of(memory, data)) return memory;
     } catch (const Error&) {
       // Without its library there is no such memory.
     }
@@ -122,7 +122,7 @@ Memory memory_of(const void* data) {
 // The memory, if this process has what it takes.
 Memory served(Memory memory, const std::string& backend) {
   try {
-    device::vendor_of(memory);
+    library_for(memory);
   } catch (const Error& error) {
     unsupported("backend " + backend + ": " + error.what());
   }
@@ -236,7 +236,7 @@ Memory choose_memory(const Group& group, const void* data) {
 
 int connect(const Group& group, Communicator& communicator, Memory memory, const void* data, double timeout_seconds) {
   if (memory == Memory::host) return 0;
-  const auto device = device::vendor_of(memory).device_of(data);
+  const auto device = device_of(memory, data);
   if (!device) {
     throw Error(Code::invalid_argument, "backend " + group.backend + ": inTensor[0] is not in " + to_string(memory) +
                                             " memory; backend \"shm\" exchanges host memory");

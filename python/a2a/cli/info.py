@@ -108,7 +108,7 @@ def _probe(ranks: int) -> dict[str, Any]:
     except Error as error:
         unknown = dict.fromkeys(("process_vm_readv", "copies", "shared tensors"), "unknown")
         return {"shared memory": f"fails: {error}", **unknown, "thresholds": {}}
-    allowed = "allowed" if facts["vm_readv"] else f"not allowed ({_ptrace_scope()})"
+    allowed = "allowed" if facts["cma"] else f"not allowed ({_ptrace_scope()})"
     thresholds = {
         f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
         for name in ("DIRECT", "CMA", "STREAM")

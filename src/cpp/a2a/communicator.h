@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "a2a/bootstrap.h"
+#include "a2a/host_facts.h"
 #include "a2a/plan.h"
-#include "a2a/transport.h"
 #include "a2a/types.h"
 #include "a2a/views.h"
 #include "a2a/work.h"
 
 namespace a2a {
 
-namespace device {
 class DeviceTransport;
-}
+class Transport;
+struct Batch;
 
 // What a call is, besides its plan and its buffers.
 struct Call {
@@ -47,11 +47,6 @@ enum class Check : uint8_t {
 A2A_API const char* to_string(Check);
 // What the environment variable A2A_CHECK says, otherwise `first`. Throws Error(invalid_argument) for other words.
 A2A_API Check default_check();
-
-// What serves this kind of device memory here, with its version; and which MPI there is between hosts, which is not
-// initialised by that. Throw Error(unsupported) that lists where they were looked for.
-A2A_API std::string library_for(Memory memory);
-A2A_API std::string mpi_library();
 
 // Every member makes the same sequence of calls. Each call that exchanges data takes the next operation number, on
 // success and on failure alike, so a rank whose arguments were refused stays in step with the others.
@@ -155,13 +150,13 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   explicit Communicator(std::unique_ptr<State> state);
   std::shared_ptr<Communicator> derive(std::vector<Rank> members, Op op, Deadline deadline);
   std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);
-  std::shared_ptr<device::DeviceTransport> connected(Memory memory, int device, Deadline deadline);
-  std::shared_ptr<device::DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
+  std::shared_ptr<DeviceTransport> connected(Memory memory, int device, Deadline deadline);
+  std::shared_ptr<DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);
   void close_devices();
   void drop_devices() noexcept;  // without waiting for a peer, and without a word to them
   static std::shared_ptr<Communicator> with_members(const State& parent, std::span<const Rank> members,
-                                                    std::unique_ptr<HostTransport> host, Op op, uint64_t which);
+                                                    std::unique_ptr<Transport> host, Op op, uint64_t which);
   std::unique_ptr<State> state_;
 };
 

@@ -11,9 +11,7 @@
 
 namespace a2a {
 
-namespace shm {
 class Loan;
-}
 
 // The tensor of one rank, packed in C order. Its memory may only be read.
 struct View {
@@ -31,7 +29,7 @@ struct View {
 // Safe to use from any thread. In a forked child the views may be read, and nothing the child does is noticed.
 class A2A_API Views {
  public:
-  explicit Views(std::shared_ptr<shm::Loan> loan);
+  explicit Views(std::shared_ptr<Loan> loan);
   ~Views();  // releases
   Views(const Views&) = delete;
   Views& operator=(const Views&) = delete;
@@ -53,7 +51,7 @@ class A2A_API Views {
   bool wait_released(Deadline deadline);
 
  private:
-  std::shared_ptr<shm::Loan> loan_;
+  std::shared_ptr<Loan> loan_;
 };
 
 }  // namespace a2a

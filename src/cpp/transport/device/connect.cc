@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "transport/device/stream_transport.h"
+
 namespace a2a::device {
 namespace {
 
@@ -50,7 +52,7 @@ Error as_error(const std::exception& error) {
 }
 
 // Every rank says its word or why it has none; returns all of them.
-std::vector<Word> settle(const Meeting& meeting, const std::string& what, const Word& mine,
+std::vector<Word> settle(const DeviceMeeting& meeting, const std::string& what, const Word& mine,
                          const std::optional<Error>& failure) {
   Word said = mine;
   if (failure) said = {static_cast<uint8_t>(failure->code()), failure->what(), {}, {}, {}};
@@ -86,7 +88,7 @@ std::string shared_device(const std::vector<Word>& words) {
 }
 
 // What a rank looks at while it waits for the others inside the vendor's library.
-void look_around(const Meeting& meeting) {
+void look_around(const DeviceMeeting& meeting) {
   SignalWatch::look();
   if (meeting.deadline.passed()) {
     throw Error(Code::timeout, "timed out; peers: " + meeting.host->whereabouts());
@@ -97,7 +99,8 @@ void look_around(const Meeting& meeting) {
   if (auto error = meeting.peer_refuses()) throw *error;
 }
 
-std::unique_ptr<Collectives> join(Vendor& vendor, Device& device, const Meeting& meeting, const std::string& root) {
+std::unique_ptr<Collectives> join(Vendor& vendor, Device& device, const DeviceMeeting& meeting,
+                                  const std::string& root) {
   const Device::Current current(device);
   if (meeting.adopted != nullptr) return vendor.adopt(device, meeting.adopted, meeting.rank, meeting.size);
   return vendor.join(device,
@@ -105,7 +108,7 @@ std::unique_ptr<Collectives> join(Vendor& vendor, Device& device, const Meeting&
 }
 
 // This rank could not join. The others may be waiting for it inside the vendor's library, where they look around.
-[[noreturn]] void give_up(const Meeting& meeting, const std::string& what, const Error& cause) {
+[[noreturn]] void give_up(const DeviceMeeting& meeting, const std::string& what, const Error& cause) {
   const Error error(cause.code(), what + cause.what());
   if (error.code() == Code::peer_lost || error.code() == Code::timeout || error.code() == Code::aborted) {
     meeting.host->fail(error);
@@ -117,7 +120,7 @@ std::unique_ptr<Collectives> join(Vendor& vendor, Device& device, const Meeting&
 
 }  // namespace
 
-std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const Meeting& meeting) {
+std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const DeviceMeeting& meeting) {
   const std::string what = std::string("connecting the ranks for ") + to_string(memory) + " memory: ";
   const bool rooted = meeting.adopted == nullptr && meeting.rank_table.empty();
   std::optional<Error> failure;
@@ -151,7 +154,7 @@ std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const Meeting
             cause.code() == Code::backend ? Error(cause.code(), cause.what() + shared_device(words)) : cause);
   }
   settle(meeting, what, {}, {});
-  return std::make_shared<DeviceTransport>(meeting.rank, std::move(device), std::move(collectives), meeting.host);
+  return std::make_shared<StreamTransport>(meeting.rank, std::move(device), std::move(collectives), meeting.host);
 }
 
 }  // namespace a2a::device

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "a2a/schedule.h"
+#include "core/schedule.h"
 #include "transport/device/device.h"
 
 namespace a2a::device {

@@ -25,7 +25,7 @@ class Watch {
     return *one;
   }
 
-  void add(const std::shared_ptr<DeviceTransport>& transport) {
+  void add(const std::shared_ptr<StreamTransport>& transport) {
     const std::lock_guard lock(mutex_);
     transports_.push_back(transport);
     news_.notify_one();
@@ -62,9 +62,9 @@ class Watch {
   }
 
   // Blocks while there is nothing to look after.
-  std::vector<std::shared_ptr<DeviceTransport>> take() {
+  std::vector<std::shared_ptr<StreamTransport>> take() {
     std::unique_lock lock(mutex_);
-    std::vector<std::shared_ptr<DeviceTransport>> alive;
+    std::vector<std::shared_ptr<StreamTransport>> alive;
     while (alive.empty()) {
       news_.wait(lock, [this] { return !transports_.empty(); });
       for (const auto& weak : transports_) {
@@ -81,11 +81,11 @@ class Watch {
   std::mutex round_;  // held while drivers are asked; kept by stop()
   std::mutex mutex_;  // guards what follows
   std::condition_variable news_;
-  std::vector<std::weak_ptr<DeviceTransport>> transports_;
+  std::vector<std::weak_ptr<StreamTransport>> transports_;
 };
 
 }  // namespace
 
-void watch(const std::shared_ptr<DeviceTransport>& transport) { Watch::get().add(transport); }
+void watch(const std::shared_ptr<StreamTransport>& transport) { Watch::get().add(transport); }
 
 }  // namespace a2a::device

@@ -3,11 +3,11 @@
 
 #include <memory>
 
-#include "transport/device/device_transport.h"
+#include "transport/device/stream_transport.h"
 
 namespace a2a::device {
 
 // Looks after the transport every few milliseconds as long as it has operations in flight.
-void watch(const std::shared_ptr<DeviceTransport>& transport);
+void watch(const std::shared_ptr<StreamTransport>& transport);
 
 }  // namespace a2a::device

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "a2a/dynamic_library.h"
+#include "runtime/dynamic_library.h"
 
 namespace a2a::hccl {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "a2a/background.h"
+#include "runtime/background.h"
 #include "transport/hccl/ascend_device.h"
 #include "transport/hccl/hccl_api.h"
 #include "transport/hccl/hccl_collectives.h"

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "a2a/types.h"
-#include "transport/shm/layout.h"
+#include "transport/hosts/messages.h"
 
 namespace a2a::hosts {
 
@@ -14,7 +14,7 @@ namespace a2a::hosts {
 inline constexpr std::chrono::milliseconds kSilence{100};
 
 struct Agreement {
-  shm::Head mine{}, theirs{};
+  Told mine{}, theirs{};
   Deadline::Clock::time_point since{};  // this rank began the latest operation in which both sent what it says
 };
 
@@ -25,9 +25,9 @@ class Agreements {
   bool empty() const { return count_ == 0; }
 
   // Of ranks that said these facts, or nothing. Valid until the next note().
-  const Agreement* find(const shm::Head& mine) const {
+  const Agreement* find(const Told& mine) const {
     for (size_t i = 0; i < count_; ++i) {
-      if (same((*latest_)[i].mine, mine) && (*latest_)[i].mine.count != 0) return &(*latest_)[i];
+      if (same((*latest_)[i].mine, mine) && (*latest_)[i].mine.repeated != Carriage::nothing) return &(*latest_)[i];
     }
     return nullptr;
   }
@@ -35,7 +35,7 @@ class Agreements {
   // Never again the one with this tag of the other rank's.
   void forget(uint64_t their_tag) {
     for (size_t i = 0; i < count_; ++i) {
-      if ((*latest_)[i].theirs.where == their_tag) (*latest_)[i].mine.count = 0;
+      if ((*latest_)[i].theirs.tag == their_tag) (*latest_)[i].mine.repeated = Carriage::nothing;
     }
   }
 
@@ -53,7 +53,7 @@ class Agreements {
   static constexpr size_t kKept = 8;
 
   // The facts, not how the bytes travel.
-  static bool same(const shm::Head& a, const shm::Head& b) {
+  static bool same(const Told& a, const Told& b) {
     return a.sent == b.sent && a.expected == b.expected && a.sent_hash == b.sent_hash &&
            a.expected_hash == b.expected_hash && a.dtype == b.dtype && a.plan == b.plan && a.op == b.op &&
            a.memory == b.memory;

@@ -15,7 +15,7 @@ Error refused_there(const Signature& signature, Rank rank, std::string_view reas
 }  // namespace
 
 std::optional<Error> HostsTransport::pass(const Signature& signature) {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   {
     std::lock_guard lock(progress_->mutex());
     if (broken_) return broken_for(signature);
@@ -54,11 +54,11 @@ std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
   std::lock_guard lock(progress_->mutex());
   for (const Early& early : heard_of(signature.number)) {
     if (early.kind != Kind::facts) continue;
-    if (static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
+    if (early.told.carriage == Carriage::refused) {
       return refused_there(signature, early.source, early.text);
     }
-    const auto op = static_cast<Op>(early.facts.op);
-    const auto memory = static_cast<Memory>(early.facts.memory);
+    const auto op = static_cast<Op>(early.told.op);
+    const auto memory = static_cast<Memory>(early.told.memory);
     if (op == signature.op && memory == signature.memory) continue;
     return Error(Code::mismatch, name_of(signature) + ": " + name_of_rank(early.source) + " calls " + to_string(op) +
                                      " in " + to_string(memory) + " memory, " + name_of_rank(rank_) + " runs it in " +
@@ -71,7 +71,7 @@ std::optional<Error> HostsTransport::refusal(const Signature& next) {
   if (auto error = local_->refusal(next)) return error;
   std::lock_guard lock(progress_->mutex());
   for (const Early& early : heard_of(next.number)) {
-    if (early.kind == Kind::facts && static_cast<Carriage>(early.facts.kind) == Carriage::refused) {
+    if (early.kind == Kind::facts && early.told.carriage == Carriage::refused) {
       return refused_there(next, early.source, early.text);
     }
   }

@@ -4,8 +4,8 @@
 #include <limits>
 #include <thread>
 
+#include "core/facts.h"
 #include "transport/hosts/hosts_transport.h"
-#include "transport/shm/facts.h"
 
 namespace a2a::hosts {
 namespace {
@@ -25,7 +25,7 @@ std::string HostsTransport::describe(Rank rank) const {
   const Last& last = last_[static_cast<size_t>(rank)];
   if (places_->host_of(rank) == places_->host_of(rank_)) return name_of_rank(rank) + " (on this host)";
   return name_of_rank(rank) + " (on another host): last operation " +
-         shm::name_of(static_cast<uint32_t>(last.op), last.number);
+         a2a::name_of(static_cast<uint32_t>(last.op), last.number);
 }
 
 bool HostsTransport::needs(const Operation& operation, Rank rank) const {
@@ -126,13 +126,13 @@ void HostsTransport::abort(std::string_view reason) noexcept {
 }
 
 void HostsTransport::fail(const Error& error) noexcept {
-  if (progress_->host().inherited()) return;
+  if (progress_->inherited()) return;
   std::lock_guard lock(progress_->mutex());
   break_with(error, true);
 }
 
 void HostsTransport::leave(Left how) noexcept {
-  if (progress_->host().inherited() || left_) return;
+  if (progress_->inherited() || left_) return;
   left_ = true;
   {
     std::lock_guard lock(progress_->mutex());
@@ -148,7 +148,7 @@ void HostsTransport::leave(Left how) noexcept {
 }
 
 void HostsTransport::network_ends(const Error& why) noexcept {
-  if (progress_->host().inherited()) return;
+  if (progress_->inherited()) return;
   {
     std::lock_guard lock(progress_->mutex());
     if (!queue_.empty()) break_with(why, true);

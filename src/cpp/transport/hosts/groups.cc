@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "a2a/bootstrap_cards.h"
+#include "bootstrap/cards.h"
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
@@ -57,8 +57,8 @@ std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, s
       new HostsTransport(rank, std::move(where), std::move(network), channel, std::move(local), std::move(relay)));
 }
 
-std::unique_ptr<HostTransport> HostsTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
-                                                      Deadline deadline) {
+std::unique_ptr<Transport> HostsTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                                  Deadline deadline) {
   Places part = places_->of(members);
   const auto mine = static_cast<Rank>(std::ranges::find(members, rank_) - members.begin());
   std::vector<Rank> seats;  // of those members that live here
@@ -70,7 +70,7 @@ std::unique_ptr<HostTransport> HostsTransport::derive(std::span<const Rank> memb
   return make(mine, std::move(part), network_, bootstrap, *local_, seats, deadline);
 }
 
-std::unique_ptr<HostTransport> HostsTransport::shrink(std::vector<Rank>*, Deadline) {
+std::unique_ptr<Transport> HostsTransport::shrink(std::vector<Rank>*, Deadline) {
   throw Error(Code::unsupported, "shrink: the ranks of this communicator live on " + std::to_string(places_->hosts()) +
                                      " hosts, and it works within one");
 }
@@ -80,6 +80,12 @@ HostFacts HostsTransport::facts() {
   facts.hosts = places_->hosts();
   facts.messages = network_->sent();
   return facts;
+}
+
+std::shared_ptr<Loan> HostsTransport::lend(const std::byte*, size_t, DType, std::span<const int64_t>) {
+  throw Error(Code::unsupported,
+              "ranks of this group live on several hosts, and cannot look at each other's memory; use allgather(), "
+              "or a group of one host's ranks");
 }
 
 }  // namespace a2a::hosts

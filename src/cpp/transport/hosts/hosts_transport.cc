@@ -46,7 +46,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
 }
 
 HostsTransport::~HostsTransport() {
-  const bool inherited = progress_->host().inherited();
+  const bool inherited = progress_->inherited();
   if (!inherited) {
     network_->leave(this);
     leave(Left::dropped);
@@ -59,8 +59,8 @@ HostsTransport::~HostsTransport() {
 
 // ---- operations ----------------------------------------------------------------------------------------------------
 
-std::shared_ptr<Work> HostsTransport::start(Batch&& batch, Stream) {
-  progress_->host().refuse_if_inherited();
+std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
+  progress_->refuse_if_inherited();
   auto operation = std::make_shared<Operation>(std::move(batch), progress_, rank_, places_, network_);
   {
     std::lock_guard lock(progress_->mutex());
@@ -183,11 +183,11 @@ void HostsTransport::post(Operation& operation) {
   repeats_ &= operation.batch().signature.op != Op::connect;
   // With an earlier one unfinished, what is agreed on now may not be what bytes on their way belong to.
   const bool alone = &operation == queue_.front().get();
-  RemoteExchange::Told told;
+  RemoteExchange::Earlier earlier;
   if (const auto early = early_.find(operation.number()); early != early_.end()) {
-    for (const Early& one : early->second) told.emplace(one.source, one.facts);
+    for (const Early& one : early->second) earlier.emplace(one.source, one.told);
   }
-  const auto entries = operation.remote.begin(alone && repeats_ ? &agreed_ : nullptr, told);
+  const auto entries = operation.remote.begin(alone && repeats_ ? &agreed_ : nullptr, earlier);
   operation.relayed = !operation.remote.tells_itself() && !entries.empty();
   if (!operation.relayed) {
     for (const Entry& entry : entries) tell(operation.number(), entry);
@@ -340,14 +340,14 @@ void HostsTransport::hear_stray(uint64_t number, Rank source, std::string messag
 
 void HostsTransport::hear_entry(uint64_t number, const Entry& entry) {
   Last& last = last_[static_cast<size_t>(entry.source)];
-  if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.facts.op);
+  if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.told.op);
   if (Operation* operation = find(number)) return hear(*operation, entry);
   if (passed(number)) {
     tell(entry.source, {channel_, Kind::passed, rank_, number}, {});
   } else if (number <= finished_) {
     return;
   }
-  early_[number].push_back({Kind::facts, entry.source, entry.facts, std::string(entry.payload)});
+  early_[number].push_back({Kind::facts, entry.source, entry.told, std::string(entry.payload)});
 }
 
 void HostsTransport::hear(Operation& operation, const Entry& entry) {
@@ -360,7 +360,7 @@ void HostsTransport::hear(Operation& operation, const Entry& entry) {
 void HostsTransport::give(Operation& operation, const Early& early) {
   switch (early.kind) {
     case Kind::facts:
-      return hear(operation, {early.source, rank_, early.facts, early.text});
+      return hear(operation, {early.source, rank_, early.told, early.text});
     case Kind::passed:
       operation.verdicts.insert(early.source);  // it has none
       return operation.remote.hear_passed(early.source);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "a2a/transport.h"
+#include "core/transport.h"
 #include "transport/hosts/agreements.h"
 #include "transport/hosts/network.h"
 #include "transport/hosts/operation.h"
@@ -22,7 +22,7 @@ namespace a2a::hosts {
 
 inline std::string name_of_rank(Rank rank) { return "rank " + std::to_string(rank); }
 
-class HostsTransport final : public HostTransport, private shm::Active, private Network::User {
+class HostsTransport final : public Transport, private Active, private Network::User {
  public:
   // Of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange. Rank seats[i] of
   // `base` is the i-th of the group's ranks on this host.
@@ -31,7 +31,7 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
                                               std::span<const Rank> seats, Deadline deadline);
   ~HostsTransport() override;
 
-  std::shared_ptr<Work> start(Batch&& batch, Stream stream) override;
+  std::shared_ptr<Work> start(Batch&& batch) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
@@ -42,12 +42,12 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   bool peer_died() override;
   void fail(const Error& error) noexcept override;
   std::string whereabouts() override;
-  std::unique_ptr<HostTransport> derive(std::span<const Rank> members, Bootstrap& bootstrap,
-                                        Deadline deadline) override;
-  std::unique_ptr<HostTransport> shrink(std::vector<Rank>* members, Deadline deadline) override;
+  std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) override;
+  std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
+  std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
 
  private:
   // What a rank of another host was heard to do last.
@@ -60,7 +60,7 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   struct Early {
     Kind kind = Kind::facts;
     Rank source = 0;
-    shm::Head facts{};
+    Told told{};
     std::string text;
   };
 
@@ -126,7 +126,7 @@ class HostsTransport final : public HostTransport, private shm::Active, private 
   const std::shared_ptr<Network> network_;
   const uint64_t channel_;
   const std::unique_ptr<shm::ShmTransport> local_;
-  const std::shared_ptr<shm::Progress> progress_;
+  const std::shared_ptr<Progress> progress_;
   const std::unique_ptr<Relay> relay_;  // empty: each rank tells each other one itself
   const bool crowded_;                  // ranks share CPUs, those of other hosts on this machine included
 

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "a2a/schedule.h"
 #include "a2a/types.h"
+#include "core/schedule.h"
 
 namespace a2a::hosts {
 

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "a2a/work.h"
-#include "transport/hosts/wire.h"
+#include "transport/hosts/messages.h"
 
 namespace a2a::hosts {
 namespace {

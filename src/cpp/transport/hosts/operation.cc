@@ -33,8 +33,8 @@ size_t besides(size_t here, size_t elsewhere, size_t mates, size_t on_machine) {
 
 }  // namespace
 
-Operation::Operation(Batch batch, std::shared_ptr<shm::Progress> progress, Rank rank,
-                     std::shared_ptr<const Places> places, std::shared_ptr<Network> network)
+Operation::Operation(Batch batch, std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
+                     std::shared_ptr<Network> network)
     : batch_(std::move(batch)),
       remote(batch_, rank, places, *network),
       progress_(std::move(progress)),
@@ -43,20 +43,20 @@ Operation::Operation(Batch batch, std::shared_ptr<shm::Progress> progress, Rank 
       network_(std::move(network)) {}
 
 bool Operation::done() {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   if (!finished()) progress_->poll();
   return finished();
 }
 
 bool Operation::wait_until(Deadline deadline) {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   if (!finished() && !progress_->wait([this] { return finished(); }, deadline)) return false;
   if (error_) throw *error_;
   return true;
 }
 
 bool Operation::arrived(Rank rank) {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   if (finished()) return !error_;
   if (places_->host_of(rank) == places_->host_of(rank_))
     return local->arrived(static_cast<Rank>(places_->seat_of(rank)));
@@ -66,7 +66,7 @@ bool Operation::arrived(Rank rank) {
 }
 
 bool Operation::let_go() {
-  if (progress_->host().inherited() || !finished()) return finished();
+  if (progress_->inherited() || !finished()) return finished();
   std::lock_guard lock(progress_->mutex());
   return remote.let_go();
 }

@@ -18,7 +18,7 @@ class Operation final : public Work {
   const Batch batch_;  // first: `remote` refers to it
 
  public:
-  Operation(Batch batch, std::shared_ptr<shm::Progress> progress, Rank rank, std::shared_ptr<const Places> places,
+  Operation(Batch batch, std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
             std::shared_ptr<Network> network);
 
   // Work
@@ -53,7 +53,7 @@ class Operation final : public Work {
   std::string their_quarrel;  // the first in a verdict
 
  private:
-  const std::shared_ptr<shm::Progress> progress_;
+  const std::shared_ptr<Progress> progress_;
   const Rank rank_;
   const std::shared_ptr<const Places> places_;
   const std::shared_ptr<Network> network_;

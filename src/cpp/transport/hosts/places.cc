@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-#include "a2a/environment.h"
+#include "runtime/environment.h"
 #include "transport/shm/thresholds.h"
 
 namespace a2a::hosts {

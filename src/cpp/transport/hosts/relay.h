@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "transport/hosts/messages.h"
 #include "transport/hosts/network.h"
 #include "transport/hosts/places.h"
-#include "transport/hosts/wire.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::hosts {

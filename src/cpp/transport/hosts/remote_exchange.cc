@@ -4,7 +4,7 @@
 #include <ranges>
 #include <utility>
 
-#include "transport/shm/facts.h"
+#include "core/facts.h"
 
 namespace a2a::hosts {
 namespace {
@@ -21,9 +21,7 @@ bool in_short_runs(std::span<const Run> runs, size_t bytes) {
 }
 
 // Whether these facts say that what the other one has told earlier is repeated.
-bool repeats(const shm::Head& facts, const shm::Head& earlier) {
-  return facts.first != 0 && facts.where == earlier.where;
-}
+bool repeats(const Told& told, const Told& earlier) { return told.repeats != 0 && told.tag == earlier.tag; }
 
 }  // namespace
 
@@ -43,7 +41,8 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
     ++unsettled_;
     p.sends = sends;
     p.recvs = recvs;
-    p.mine = shm::facts(batch.signature, p.sends, p.recvs);
+    set_common(p.mine, batch.signature);
+    add_sizes(p.mine, p.sends, p.recvs);
   }
 }
 
@@ -63,9 +62,9 @@ bool RemoteExchange::waits_for(Rank peer) const {
 
 // ---- what is told --------------------------------------------------------------------------------------------------
 
-std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, const Told& told) {
+std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, const Earlier& earlier) {
   began_ = Deadline::Clock::now();
-  Known repeated = agreed != nullptr ? known(*agreed, told) : Known(pairs_.size());
+  Known repeated = agreed != nullptr ? known(*agreed, earlier) : Known(pairs_.size());
   tells_itself_ = prefers_to_tell(repeated);
   if (!tells_itself_) tell_receivers(repeated);
   for (Rank peer = 0; peer < places_.size(); ++peer) {
@@ -81,10 +80,10 @@ std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, 
       begin_send(peer);
       continue;
     }
-    p.mine.kind = static_cast<uint8_t>(choose(p));
-    p.mine.count = static_cast<uint32_t>(choose_for_repeats(p));
-    const bool wants_tag = moves_memory(p.mine) || p.mine.count != 0;
-    if (wants_tag) p.mine.where = network_.next_tag(places_.endpoint_of(peer));
+    p.mine.carriage = choose(p);
+    p.mine.repeated = choose_for_repeats(p);
+    const bool wants_tag = p.mine.moves_memory() || p.mine.repeated != Carriage::nothing;
+    if (wants_tag) p.mine.tag = network_.next_tag(places_.endpoint_of(peer));
     entries.push_back(entry_for(peer));
   }
   if (repeating_ > 0) speaks_up_ = began_ + kSilence;
@@ -100,7 +99,7 @@ std::vector<Entry> RemoteExchange::speak_up(Deadline::Clock::time_point now) {
     Pair& p = pair(peer);
     if (!p.repeats) continue;
     p.told = true;
-    p.mine.first = 1;
+    p.mine.repeats = 1;
     if (p.waits_to_send) {  // it says that it did
       std::erase(unsent_, peer);
       start_send(peer);
@@ -110,15 +109,15 @@ std::vector<Entry> RemoteExchange::speak_up(Deadline::Clock::time_point now) {
   return entries;
 }
 
-RemoteExchange::Known RemoteExchange::known(const std::vector<Agreements>& agreed, const Told& told) const {
+RemoteExchange::Known RemoteExchange::known(const std::vector<Agreements>& agreed, const Earlier& earlier) const {
   Known known(pairs_.size());
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     if (!pair(peer).remote) continue;
     const Agreement* agreement = agreed[static_cast<size_t>(peer)].find(pair(peer).mine);
     if (agreement == nullptr) continue;
-    const auto facts = told.find(peer);
-    const bool means_it = facts == told.end() || repeats(facts->second, agreement->theirs);
-    const bool fresh = network_.fresh(places_.endpoint_of(peer), static_cast<uint32_t>(agreement->mine.where));
+    const auto facts = earlier.find(peer);
+    const bool means_it = facts == earlier.end() || repeats(facts->second, agreement->theirs);
+    const bool fresh = network_.fresh(places_.endpoint_of(peer), static_cast<uint32_t>(agreement->mine.tag));
     if (means_it && fresh) known[static_cast<size_t>(peer)] = agreement;
   }
   return known;
@@ -176,19 +175,19 @@ void RemoteExchange::repeat(Rank peer, const Agreement& agreement) {
   ++repeating_;
   p.mine = agreement.mine;
   p.theirs = agreement.theirs;
-  p.mine.kind = static_cast<uint8_t>(p.mine.count);
-  p.theirs.kind = static_cast<uint8_t>(p.theirs.count);
+  p.mine.carriage = p.mine.repeated;
+  p.theirs.carriage = p.theirs.repeated;
   begin_receive(peer);
 }
 
 Entry RemoteExchange::entry_for(Rank peer) {
   Pair& p = pair(peer);
   std::string_view payload;
-  if (carriage(p.mine) == Carriage::refused) {
+  if (p.mine.carriage == Carriage::refused) {
     payload = std::string_view(batch_.refusal).substr(0, kLongestRefusal);
-  } else if (carriage(p.mine) == Carriage::entry && p.sends.size() == 1) {
+  } else if (p.mine.carriage == Carriage::entry && p.sends.size() == 1) {
     payload = {reinterpret_cast<const char*>(p.sends[0].data), p.mine.sent};
-  } else if (carriage(p.mine) == Carriage::entry) {
+  } else if (p.mine.carriage == Carriage::entry) {
     p.outgoing = packed(p.sends, p.mine.sent);
     payload = p.outgoing;
   }
@@ -200,13 +199,13 @@ Entry RemoteExchange::entry_for(Rank peer) {
 std::optional<Entry> RemoteExchange::hear(const Entry& entry) {
   Pair& p = pair(entry.source);
   if (!p.remote || p.heard) return std::nullopt;
-  if (p.repeats && repeats(entry.facts, p.theirs)) return std::nullopt;  // the same
+  if (p.repeats && repeats(entry.told, p.theirs)) return std::nullopt;  // the same
   p.heard = true;
-  p.theirs = entry.facts;
+  p.theirs = entry.told;
   const bool repeated = end_repeat(p);
   if (repeated) {
     withdraw(p);
-    p.mine.first = 1;
+    p.mine.repeats = 1;
   }
   conclude(entry);
   return repeated && !p.told ? std::optional(entry_for(entry.source)) : std::nullopt;
@@ -214,16 +213,16 @@ std::optional<Entry> RemoteExchange::hear(const Entry& entry) {
 
 void RemoteExchange::conclude(const Entry& entry) {
   Pair& p = pair(entry.source);
-  const bool refused = carriage(p.theirs) == Carriage::refused;
-  if (batch_.refusal.empty() && !refused && shm::agree(p.mine, p.theirs)) return agree(entry);
+  const bool refused = p.theirs.carriage == Carriage::refused;
+  if (batch_.refusal.empty() && !refused && a2a::agree(p.mine, p.theirs)) return agree(entry);
   discard(entry);
   keep_unsent(entry.source);
   settle(p);
   if (!batch_.refusal.empty()) return;  // everybody was told; what the others want no longer matters
-  quarrels_.push_back(
-      refused ? name_of(batch_.signature) + ": rank " + std::to_string(entry.source) +
-                    " does not take part, its arguments were refused there: " + std::string(entry.payload)
-              : shm::disagreement(batch_.signature, batch_.unit_bytes, rank_, p.mine, entry.source, p.theirs));
+  quarrels_.push_back(refused
+                          ? name_of(batch_.signature) + ": rank " + std::to_string(entry.source) +
+                                " does not take part, its arguments were refused there: " + std::string(entry.payload)
+                          : disagreement(batch_.signature, batch_.unit_bytes, rank_, p.mine, entry.source, p.theirs));
 }
 
 // It is known now what the other end does. Returns whether this one repeated.
@@ -245,7 +244,7 @@ void RemoteExchange::keep_unsent(Rank peer) {
   Pair& p = pair(peer);
   if (!p.waits_to_send) return;
   std::erase(unsent_, peer);
-  p.mine.first = 0;
+  p.mine.repeats = 0;
   p.sends_memory = p.waits_to_send = false;
 }
 
@@ -279,17 +278,17 @@ void RemoteExchange::settle(Pair& pair) {
 void RemoteExchange::agree(const Entry& entry) {
   Pair& p = pair(entry.source);
   const bool nothing_expected = batch_.way != a2a::Way::exchange || p.mine.expected == 0;
-  const bool complete = carriage(p.theirs) == Carriage::entry ? entry.payload.size() == p.mine.expected
-                                                              : moves_memory(p.theirs) || nothing_expected;
+  const bool complete = p.theirs.carriage == Carriage::entry ? entry.payload.size() == p.mine.expected
+                                                             : p.theirs.moves_memory() || nothing_expected;
   if (!complete) {
     throw Error(Code::backend,
                 network_.name() + ": rank " + std::to_string(entry.source) + " sent a message that makes no sense");
   }
   p.agreed = true;
-  if (carriage(p.theirs) == Carriage::entry) unpack(entry.payload, p.recvs);
-  if (moves_memory(p.theirs)) begin_receive(entry.source);
-  if (carriage(p.theirs) == Carriage::memory) good_until_ = {};
-  if (moves_memory(p.mine) && p.mine.first == 0) begin_send(entry.source);
+  if (p.theirs.carriage == Carriage::entry) unpack(entry.payload, p.recvs);
+  if (p.theirs.moves_memory()) begin_receive(entry.source);
+  if (p.theirs.carriage == Carriage::memory) good_until_ = {};
+  if (p.mine.moves_memory() && p.mine.repeats == 0) begin_send(entry.source);
   begin_sends();
   settle(p);
 }
@@ -297,9 +296,9 @@ void RemoteExchange::agree(const Entry& entry) {
 // The other end repeats an agreement that this one does not: its bytes are on their way, and nobody has a use for them.
 void RemoteExchange::discard(const Entry& entry) {
   Pair& p = pair(entry.source);
-  if (!moves_memory(p.theirs) || p.theirs.first == 0) return;
+  if (!p.theirs.moves_memory() || p.theirs.repeats == 0) return;
   const Endpoint there = places_.endpoint_of(entry.source);
-  p.receiving = network_.discard(there, static_cast<uint32_t>(p.theirs.where), p.theirs.sent);
+  p.receiving = network_.discard(there, static_cast<uint32_t>(p.theirs.tag), p.theirs.sent);
   move(entry.source);
 }
 
@@ -308,10 +307,10 @@ void RemoteExchange::note_agreements(std::vector<Agreements>& agreed) const {
     const Pair& p = pair(peer);
     // It said so before it heard that this one does not, or may have: then it still waits for bytes with this one's tag
     // of that agreement, and would take those of a later operation for them.
-    if (p.heard && p.theirs.first != 0) agreed[static_cast<size_t>(peer)].forget(p.theirs.where);
-    if (!p.agreed || p.mine.count == 0 || p.theirs.count == 0) continue;
+    if (p.heard && p.theirs.repeats != 0) agreed[static_cast<size_t>(peer)].forget(p.theirs.tag);
+    if (!p.agreed || p.mine.repeated == Carriage::nothing || p.theirs.repeated == Carriage::nothing) continue;
     Agreement agreement{p.mine, p.theirs, began_};
-    agreement.mine.first = agreement.theirs.first = 0;
+    agreement.mine.repeats = agreement.theirs.repeats = 0;
     agreed[static_cast<size_t>(peer)].note(agreement);
   }
 }

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "a2a/schedule.h"
+#include "core/schedule.h"
 #include "transport/hosts/agreements.h"
+#include "transport/hosts/messages.h"
 #include "transport/hosts/network.h"
 #include "transport/hosts/places.h"
-#include "transport/hosts/wire.h"
 
 namespace a2a::hosts {
 
@@ -30,10 +30,10 @@ class RemoteExchange {
   RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> places, Network& network);
 
   // What ranks have told before this one began.
-  using Told = std::map<Rank, shm::Head>;
+  using Earlier = std::map<Rank, Told>;
   // Begins with what is repeated, if there is something to repeat, and returns what to tell the other ranks: an entry
   // for each of the rest. They point into this and the batch. Called before all that follows.
-  std::vector<Entry> begin(const std::vector<Agreements>* agreed, const Told& told);
+  std::vector<Entry> begin(const std::vector<Agreements>* agreed, const Earlier& earlier);
   // Whether this rank tells each of them itself, not through a relay, which would be a detour for messages of this
   // size: they go along.
   bool tells_itself() const { return tells_itself_; }
@@ -84,7 +84,7 @@ class RemoteExchange {
     bool heard = false;
     bool settled = false;  // nothing more to come from there
     bool agreed = false;
-    shm::Head mine{}, theirs{};
+    Told mine{}, theirs{};
     std::span<const Run> sends, recvs;
     std::string outgoing;  // several runs in one piece
     std::unique_ptr<std::byte[]> incoming, withdrawn_incoming;
@@ -102,7 +102,7 @@ class RemoteExchange {
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
   using Known = std::vector<const Agreement*>;  // by rank: what is repeated with it
-  Known known(const std::vector<Agreements>& agreed, const Told& told) const;
+  Known known(const std::vector<Agreements>& agreed, const Earlier& earlier) const;
   bool prefers_to_tell(const Known& known) const;
   void tell_receivers(Known& known) const;
   Carriage choose(const Pair& pair) const;

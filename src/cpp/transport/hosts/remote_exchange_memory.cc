@@ -37,9 +37,9 @@ void RemoteExchange::move(Rank peer) {
 void RemoteExchange::begin_receive(Rank peer) {
   Pair& p = pair(peer);
   const Endpoint there = places_.endpoint_of(peer);
-  const auto tag = static_cast<uint32_t>(p.theirs.where);
+  const auto tag = static_cast<uint32_t>(p.theirs.tag);
   move(peer);
-  if (carriage(p.theirs) == Carriage::packed) {
+  if (p.theirs.carriage == Carriage::packed) {
     p.incoming = std::make_unique_for_overwrite<std::byte[]>(p.mine.expected);
     p.incoming_run = {peer, p.incoming.get(), p.mine.expected};
     p.receiving = network_.receive(there, tag, {&p.incoming_run, 1});
@@ -67,8 +67,8 @@ void RemoteExchange::start_send(Rank peer) {
   p.waits_to_send = false;
   ++sending_;
   const Endpoint there = places_.endpoint_of(peer);
-  const auto tag = static_cast<uint32_t>(p.mine.where);
-  if (carriage(p.mine) == Carriage::packed) {
+  const auto tag = static_cast<uint32_t>(p.mine.tag);
+  if (p.mine.carriage == Carriage::packed) {
     p.outgoing = packed(p.sends, p.mine.sent);
     p.outgoing_run = {peer, reinterpret_cast<std::byte*>(p.outgoing.data()), p.outgoing.size()};
     p.sending = network_.send(there, tag, {&p.outgoing_run, 1});
@@ -100,7 +100,7 @@ bool RemoteExchange::advance(Rank peer) {
   if (end_repeat(p)) {  // the other end does, too
     p.heard = true;
     p.agreed = true;
-    if (carriage(p.theirs) == Carriage::memory) good_until_ = std::min(good_until_, p.since + kSilence);
+    if (p.theirs.carriage == Carriage::memory) good_until_ = std::min(good_until_, p.since + kSilence);
     settle(p);
   }
   if (!p.settled) return false;

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "a2a/communicator.h"
+#include "a2a/libraries.h"
 
 namespace a2a::mpi {
 namespace {

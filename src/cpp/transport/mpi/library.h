@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "a2a/dynamic_library.h"
+#include "runtime/dynamic_library.h"
 
 namespace a2a::mpi {
 

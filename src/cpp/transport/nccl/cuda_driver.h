@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "a2a/dynamic_library.h"
+#include "runtime/dynamic_library.h"
 
 namespace a2a::nccl {
 

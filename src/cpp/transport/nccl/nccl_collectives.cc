@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "a2a/background.h"
 #include "a2a/work.h"
+#include "runtime/background.h"
 #include "transport/nccl/cuda_driver.h"
 
 namespace a2a::nccl {

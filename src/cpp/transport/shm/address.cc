@@ -7,9 +7,9 @@
 #include <cstring>
 #include <fstream>
 
-#include "a2a/control_group.h"
-#include "transport/shm/progress.h"
-#include "transport/shm/socket.h"
+#include "runtime/control_group.h"
+#include "transport/shm/shm_progress.h"
+#include "transport/shm/unix_socket.h"
 
 namespace a2a::shm {
 namespace {
@@ -23,7 +23,7 @@ uint64_t pid_namespace() {
 
 std::string_view Address::listener_name() const { return {listener, ::strnlen(listener, sizeof(listener))}; }
 
-Address own_address(Progress& progress, int size, uint64_t block, const std::string& listener) {
+Address own_address(ShmProgress& progress, int size, uint64_t block, const std::string& listener) {
   Host& host = progress.host();
   Address mine;
   mine.uid = ::geteuid();

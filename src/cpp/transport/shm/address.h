@@ -35,7 +35,7 @@ struct Address {
 };
 
 // This rank's own.
-Address own_address(Progress& progress, int size, uint64_t block, const std::string& listener);
+Address own_address(ShmProgress& progress, int size, uint64_t block, const std::string& listener);
 
 // What `text` from the rank of that name holds. Throws Error(unsupported) when it comes from another version, another
 // host or another user, Error(invalid_argument) when it was started with another size.

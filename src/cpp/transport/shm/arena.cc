@@ -14,8 +14,8 @@
 #include <string>
 #include <utility>
 
-#include "a2a/environment.h"
 #include "a2a/types.h"
+#include "runtime/environment.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14; older headers do not have it

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "a2a/environment.h"
+#include "runtime/environment.h"
 #include "transport/shm/copy.h"
 
 namespace a2a::shm {

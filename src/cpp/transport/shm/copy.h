@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-#include "a2a/schedule.h"
+#include "core/schedule.h"
 
 namespace a2a::shm {
 

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
-#include "transport/shm/faultpoint.h"
+#include "runtime/faultpoint.h"
 #include "transport/shm/protocol.h"
+#include "transport/shm/texts.h"
 
 namespace a2a::shm {
 
-Exchange::Exchange(std::shared_ptr<Progress> progress, Rank rank, int size)
+Exchange::Exchange(std::shared_ptr<ShmProgress> progress, Rank rank, int size)
     : progress_(std::move(progress)), rank_(rank), pairs_(static_cast<size_t>(size)) {}
 
 void Exchange::begin(Batch&& batch) {
@@ -23,7 +24,8 @@ void Exchange::begin(Batch&& batch) {
   lists_ = 0;
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
-  const Head common = common_facts(batch_.signature);
+  Head common{};
+  set_common(common, batch_.signature);
   std::span<const Run> all_sends = batch_.sends, all_recvs = batch_.recvs;
   Rank peer = 0;
   for (Pair& p : pairs_) {
@@ -49,27 +51,27 @@ bool Exchange::streaming(Membership& m) const {
 }
 
 bool Exchange::done() {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   if (!finished()) progress_->poll();
   return finished();
 }
 
 bool Exchange::wait_until(Deadline deadline) {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   if (!finished() && !progress_->wait([this] { return finished(); }, deadline)) return false;
   if (error_) throw *error_;
   return true;
 }
 
 bool Exchange::wait_briefly() {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   if (!finished() && !progress_->wait_briefly([this] { return finished(); })) return false;
   if (error_) throw *error_;
   return true;
 }
 
 bool Exchange::arrived(Rank rank) {
-  progress_->host().refuse_if_inherited();
+  progress_->refuse_if_inherited();
   if (finished()) return !error_;
   progress_->poll();
   std::lock_guard lock(progress_->mutex());

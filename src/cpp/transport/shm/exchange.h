@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "a2a/transport.h"
+#include "core/facts.h"
+#include "core/transport.h"
 #include "transport/shm/copy.h"
-#include "transport/shm/facts.h"
 #include "transport/shm/membership.h"
 #include "transport/shm/pages.h"
 
@@ -59,7 +59,7 @@ struct alignas(kCacheLine) Pair {
 // progress mutex held.
 class Exchange final : public Work {
  public:
-  Exchange(std::shared_ptr<Progress> progress, Rank rank, int size);
+  Exchange(std::shared_ptr<ShmProgress> progress, Rank rank, int size);
 
   // Before anything else, and once more whenever the operation is over and nobody holds it. Swaps the batches, so that
   // the caller gets lists with memory for the next one.
@@ -157,7 +157,7 @@ class Exchange final : public Work {
   void finish(Membership& m);
 
   Batch batch_;
-  std::shared_ptr<Progress> progress_;
+  std::shared_ptr<ShmProgress> progress_;
   Rank rank_;
   std::vector<Pair> pairs_;
   std::vector<Rank> awaited_;          // peers whose bytes are not all here

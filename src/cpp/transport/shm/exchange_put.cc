@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/faultpoint.h"
 #include "transport/shm/exchange.h"
-#include "transport/shm/faultpoint.h"
 #include "transport/shm/protocol.h"
 
 namespace a2a::shm {

@@ -4,9 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/faultpoint.h"
 #include "transport/shm/exchange.h"
-#include "transport/shm/faultpoint.h"
 #include "transport/shm/protocol.h"
+#include "transport/shm/texts.h"
 
 namespace a2a::shm {
 // Takes what has come from any peer. Returns whether anything moved. One peer's memory after the other's: who was read
@@ -271,8 +272,8 @@ void Exchange::disagree(Membership& m, Rank peer) {
     quarrels_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(m.name(peer)) +
                         " does not take part, its arguments were refused there: " + peer_text(reason));
   } else {
-    quarrels_.push_back(
-        disagreement(batch_.signature, batch_.unit_bytes, m.name(m.rank()), p.mine, m.name(peer), p.theirs));
+    quarrels_.push_back(disagreement(batch_.signature, batch_.unit_bytes, m.name(m.rank()), facts_of(p.mine),
+                                     m.name(peer), facts_of(p.theirs)));
   }
   give_up_pair(m, peer);
 }

@@ -3,9 +3,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "runtime/faultpoint.h"
 #include "transport/shm/exchange.h"
-#include "transport/shm/faultpoint.h"
 #include "transport/shm/protocol.h"
+#include "transport/shm/texts.h"
 
 namespace a2a::shm {
 namespace {

@@ -1,4 +1,4 @@
-// What a process has once: its memory that ranks share, and its guard against fork().
+// What a process has once: its memory that ranks share.
 #pragma once
 
 #include <sys/types.h>
@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/fork_guard.h"
 #include "transport/shm/arena.h"
 #include "transport/shm/layout.h"
 
@@ -40,31 +41,19 @@ class Host {
 
   // A random number that tells this process from all others; peers prove with it that they can read this memory.
   const uint64_t& nonce() const { return nonce_; }
-  // Whether this object was inherited from the parent process. Nothing shared may be written then.
-  bool inherited() const;
-  // Throws Error(aborted) then.
-  void refuse_if_inherited() const;
-
-  // Descriptors that a forked child must close, so that it does not hold back the news of its parent's death. Those
-  // that the program has closed are its own business.
-  void guard(int fd);
-  void unguard(int fd);
+  // See ForkGuard.
+  bool inherited() const { return guard_.inherited(); }
+  void refuse_if_inherited() const { guard_.refuse_if_inherited(); }
 
  private:
   Host();
-  friend void let_go_in_child();
 
   Arena arena_, common_;
   Loans* const loans_;  // never deleted, like this
   uint64_t nonce_ = 0;
-  uint64_t generation_ = 0;
+  const ForkGuard guard_;
   std::mutex mutex_;
   std::vector<uint32_t> free_bells_;
-  struct Guarded {
-    int fd;
-    FileIdentity file;
-  };
-  std::vector<Guarded> guarded_;
 };
 
 }  // namespace a2a::shm

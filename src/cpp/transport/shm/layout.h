@@ -12,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "a2a/transport.h"
+#include "core/transport.h"
 
 namespace a2a::shm {
 

@@ -5,8 +5,8 @@
 #include <new>
 #include <string>
 
-#include "transport/shm/progress.h"
 #include "transport/shm/protocol.h"
+#include "transport/shm/shm_progress.h"
 
 namespace a2a::shm {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 // While a rank waits for its tensor: its looks around look at this, too.
 class Return final : public Active {
  public:
-  Return(Progress& progress, const Loan& loan) : progress_(progress), loan_(loan) {
+  Return(ShmProgress& progress, const SharedLoan& loan) : progress_(progress), loan_(loan) {
     std::lock_guard lock(progress_.mutex());
     progress_.enter(this);
   }
@@ -34,8 +34,8 @@ class Return final : public Active {
   void check(Deadline::Clock::time_point, bool ask_kernel) override { returned_ |= !loan_.lent(ask_kernel); }
 
  private:
-  Progress& progress_;
-  const Loan& loan_;
+  ShmProgress& progress_;
+  const SharedLoan& loan_;
   bool returned_ = false;
 };
 
@@ -62,8 +62,8 @@ bool slot_inside(Neighbour& peer, const Card& card) {
 
 }  // namespace
 
-Loan::Loan(Host& host, std::shared_ptr<const Vicinity> vicinity, const std::byte* data, size_t bytes, DType dtype,
-           std::span<const int64_t> shape)
+SharedLoan::SharedLoan(Host& host, std::shared_ptr<const Vicinity> vicinity, const std::byte* data, size_t bytes,
+                       DType dtype, std::span<const int64_t> shape)
     : host_(host),
       vicinity_(std::move(vicinity)),
       item_bytes_(dtype.bytes()),
@@ -83,18 +83,18 @@ Loan::Loan(Host& host, std::shared_ptr<const Vicinity> vicinity, const std::byte
   begin_viewing(slot_->word, mine_.views);
 }
 
-Loan::~Loan() {
+SharedLoan::~SharedLoan() {
   end_viewing();
   settle();
 }
 
-void Loan::settle() noexcept {
+void SharedLoan::settle() noexcept {
   if (settled_.exchange(true) || host_.inherited()) return;
   if (block_ != nullptr) host_.arena().unpin(block_);
   host_.loans().give_slot(slot_);
 }
 
-View Loan::view(Rank rank) const {
+View SharedLoan::view(Rank rank) const {
   if (!viewing()) throw Error(Code::invalid_argument, "the views were released");
   View view;
   if (rank == vicinity_->rank) {
@@ -105,22 +105,35 @@ View Loan::view(Rank rank) const {
   }
   const Card& card = cards_[static_cast<size_t>(rank)];
   Neighbour& peer = *vicinity_->neighbours[static_cast<size_t>(rank)];
-  if (!slot_inside(peer, card) || !describe(peer, card, item_bytes_, &view)) {
+  if (!slot_inside(peer, card) || !shm::describe(peer, card, item_bytes_, &view)) {
     throw Error(Code::backend, "shared memory: rank " + std::to_string(rank) + " described no possible tensor");
   }
   return view;
 }
 
-void Loan::end_viewing() noexcept {
+// Every rank's card to every rank.
+void SharedLoan::describe(Batch& batch) {
+  auto* const mine = reinterpret_cast<std::byte*>(&mine_);
+  auto* const all = reinterpret_cast<std::byte*>(cards_.data());
+  for (Rank rank = 0; rank < size(); ++rank) {
+    batch.sends.push_back({rank, mine, sizeof(Card)});
+    batch.recvs.push_back({rank, all + static_cast<size_t>(rank) * sizeof(Card), sizeof(Card)});
+  }
+  // Peers may get this rank's card although the operation fails here. Then theirs are there too, or they fail as well.
+  batch.last_look = true;
+}
+
+void SharedLoan::end_viewing() noexcept {
   if (!viewing_.exchange(false) || host_.inherited()) return;
   shm::end_viewing(slot_->word);
   before_waking<StdAtomics>();
   for (const auto& peer : vicinity_->neighbours) {
     if (peer != nullptr) wake(peer->sleeper());
   }
+  host_.loans().sweep();
 }
 
-bool Loan::is_looking(Rank rank, bool ask_kernel) const {
+bool SharedLoan::is_looking(Rank rank, bool ask_kernel) const {
   const Card& card = cards_[static_cast<size_t>(rank)];
   if (rank == vicinity_->rank || card.views == 0) return false;  // what was not there at the end will not be looked at
   Neighbour& peer = *vicinity_->neighbours[static_cast<size_t>(rank)];
@@ -132,20 +145,21 @@ bool Loan::is_looking(Rank rank, bool ask_kernel) const {
   return !ask_kernel || !peer.gone();
 }
 
-bool Loan::lent(bool ask_kernel) const {
+bool SharedLoan::lent(bool ask_kernel) const {
   for (Rank rank = 0; rank < size(); ++rank) {
     if (is_looking(rank, ask_kernel)) return true;
   }
   return false;
 }
 
-bool Loan::wait_returned(Deadline deadline) {
-  Progress& progress = *vicinity_->progress;
+bool SharedLoan::wait_returned(Deadline deadline) {
+  host_.refuse_if_inherited();
+  ShmProgress& progress = *vicinity_->progress;
   const Return here(progress, *this);
   return progress.wait([&] { return here.returned(); }, deadline);
 }
 
-bool Loan::over(bool ask_kernel) const {
+bool SharedLoan::over(bool ask_kernel) const {
   if (viewing()) return false;
   try {
     if (work_ != nullptr && !work_->done()) return false;
@@ -155,7 +169,7 @@ bool Loan::over(bool ask_kernel) const {
   return !lent(ask_kernel);
 }
 
-void Loans::add(std::shared_ptr<Loan> loan) {
+void Loans::add(std::shared_ptr<SharedLoan> loan) {
   std::lock_guard lock(mutex_);
   loans_.push_back(std::move(loan));
 }
@@ -163,7 +177,7 @@ void Loans::add(std::shared_ptr<Loan> loan) {
 void Loans::sweep() noexcept try {
   constexpr auto kOften = std::chrono::milliseconds(10);
   if (host_.inherited()) return;
-  std::vector<std::shared_ptr<Loan>> loans;
+  std::vector<std::shared_ptr<SharedLoan>> loans;
   bool ask_kernel = false;
   {
     std::lock_guard lock(mutex_);

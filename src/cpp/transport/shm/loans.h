@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "a2a/views.h"
+#include "core/views.h"
 #include "transport/shm/host.h"
 #include "transport/shm/neighbour.h"
 
@@ -39,30 +39,26 @@ struct Slot {
 };
 
 // One rank's part in one operation: its tensor, shown to the peers, and its look at theirs.
-class Loan {
+class SharedLoan final : public Loan {
  public:
   // Throws Error(invalid_argument) when the bytes lie in no block of this process's segment.
-  Loan(Host& host, std::shared_ptr<const Vicinity> vicinity, const std::byte* data, size_t bytes, DType dtype,
-       std::span<const int64_t> shape);
-  ~Loan();
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
+  SharedLoan(Host& host, std::shared_ptr<const Vicinity> vicinity, const std::byte* data, size_t bytes, DType dtype,
+             std::span<const int64_t> shape);
+  ~SharedLoan() override;
+  SharedLoan(const SharedLoan&) = delete;
+  SharedLoan& operator=(const SharedLoan&) = delete;
 
-  Host& host() const { return host_; }
-  int size() const { return static_cast<int>(cards_.size()); }
-  const Card& mine() const { return mine_; }
-  Card* cards() { return cards_.data(); }
-  void set_work(std::shared_ptr<Work> work) { work_ = std::move(work); }
-  const std::shared_ptr<Work>& work() const { return work_; }
+  void describe(Batch& batch) override;
+  void started(std::shared_ptr<Work> work) override { work_ = std::move(work); }
+  const std::shared_ptr<Work>& work() const override { return work_; }
+  int size() const override { return static_cast<int>(cards_.size()); }
+  View view(Rank rank) const override;
+  bool viewing() const override { return viewing_.load(std::memory_order_acquire); }
+  void end_viewing() noexcept override;
+  bool wait_returned(Deadline deadline) override;
 
-  // While this rank looks.
-  View view(Rank rank) const;
-  // Whether this rank looks at the tensors.
-  bool viewing() const { return viewing_.load(std::memory_order_acquire); }
-  void end_viewing() noexcept;
   // Once the work is done: whether a peer may still look at this rank's tensor.
   bool lent(bool ask_kernel) const;
-  bool wait_returned(Deadline deadline);
   // Whether all of it is history.
   bool over(bool ask_kernel) const;
   // When it is: what it used in the segment may be used again.
@@ -87,7 +83,7 @@ class Loans {
  public:
   explicit Loans(Host& host) : host_(host) {}
 
-  void add(std::shared_ptr<Loan> loan);
+  void add(std::shared_ptr<SharedLoan> loan);
   // Settles what nobody looks at any more. There is no thread that does it: whoever shows tensors, releases views,
   // allocates shared memory or lets go of a communicator comes here.
   void sweep() noexcept;
@@ -99,7 +95,7 @@ class Loans {
  private:
   Host& host_;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<Loan>> loans_;
+  std::vector<std::shared_ptr<SharedLoan>> loans_;
   std::vector<Slot*> free_;
   size_t slots_ = 0;  // in all
   Deadline::Clock::time_point last_asked_{};

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include "a2a/descriptor.h"
+#include "runtime/descriptor.h"
 
 namespace a2a::shm {
 

@@ -11,16 +11,16 @@
 #include <fstream>
 #include <optional>
 
-#include "a2a/environment.h"
-#include "a2a/process.h"
-#include "a2a/tcp/sha256.h"
-#include "a2a/user.h"
+#include "bootstrap/sha256.h"
+#include "bootstrap/user.h"
+#include "runtime/environment.h"
+#include "runtime/faultpoint.h"
+#include "runtime/process.h"
 #include "transport/shm/address.h"
 #include "transport/shm/copy.h"
-#include "transport/shm/faultpoint.h"
 #include "transport/shm/neighbour.h"
-#include "transport/shm/progress.h"
-#include "transport/shm/socket.h"
+#include "transport/shm/shm_progress.h"
+#include "transport/shm/unix_socket.h"
 
 namespace a2a::shm {
 namespace {
@@ -68,7 +68,8 @@ std::string_view as_bytes(const T& value) {
 // One rank's side of the meeting.
 class Guest {
  public:
-  Guest(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, Deadline deadline, std::span<const Rank> names)
+  Guest(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, Deadline deadline,
+        std::span<const Rank> names)
       : rank_(rank),
         size_(size),
         bootstrap_(bootstrap),
@@ -77,7 +78,7 @@ class Guest {
         names_(names),
         listener_(size) {}
 
-  Meeting run(Progress& progress, uint64_t block) {
+  Meeting run(ShmProgress& progress, uint64_t block) {
     if (vm_readv_wanted()) allow_reading();
     exchange_addresses(progress, block);
     try {
@@ -223,7 +224,7 @@ class Guest {
     }
   }
 
-  void exchange_addresses(Progress& progress, uint64_t block) {
+  void exchange_addresses(ShmProgress& progress, uint64_t block) {
     const Address mine = own_address(progress, size_, block, listener_.name());
     faultpoint("joined");
     const auto all = bootstrap_.allgather(as_bytes(mine), deadline_);
@@ -293,8 +294,8 @@ class Guest {
   void introduce(Neighbour& n) {
     n.pid = other_end(n.socket.get()).pid;
     if (n.pid > 0) n.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, n.pid, 0)));
-    host_.guard(n.socket.get());
-    if (n.pidfd.get() >= 0) host_.guard(n.pidfd.get());
+    close_in_child(n.socket.get());
+    if (n.pidfd.get() >= 0) close_in_child(n.pidfd.get());
     n.host = &host_;
   }
 
@@ -436,7 +437,7 @@ class Guest {
 
 }  // namespace
 
-Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline,
+Meeting meet(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, uint64_t block_offset, Deadline deadline,
              std::span<const Rank> names) {
   return Guest(rank, size, bootstrap, progress, deadline, names).run(progress, block_offset);
 }

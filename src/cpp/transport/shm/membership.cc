@@ -8,8 +8,10 @@
 #include <set>
 #include <thread>
 
-#include "transport/shm/facts.h"
+#include "core/facts.h"
+#include "transport/shm/placement.h"
 #include "transport/shm/protocol.h"
+#include "transport/shm/texts.h"
 
 namespace a2a::shm {
 namespace {
@@ -103,7 +105,7 @@ void Membership::GiveBack::operator()(std::byte* block) const noexcept {
   publish_left(*words, Left::dropped);
 }
 
-Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
                        std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
                        std::vector<Rank> names)
     : rank_(rank),
@@ -125,7 +127,7 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> prog
     peers_[i].chunks = Chunks(shape, rank_ < r);
     threads_ |= neighbours[i]->same_process;
   }
-  progress_->note(surroundings_, threads_);
+  progress_->note(surroundings_.oversubscribed(), threads_);
   block.release();
 }
 

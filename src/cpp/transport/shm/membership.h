@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "a2a/transport.h"
+#include "core/transport.h"
 #include "transport/shm/chunks.h"
 #include "transport/shm/layout.h"
 #include "transport/shm/neighbour.h"
-#include "transport/shm/progress.h"
 #include "transport/shm/protocol.h"
+#include "transport/shm/shm_progress.h"
 #include "transport/shm/thresholds.h"
 
 namespace a2a::shm {
@@ -39,7 +39,7 @@ class Membership {
   static void abandon(NewBlock block, Left how) noexcept;
 
   // `names` is what messages call the ranks, by rank; empty: by their own numbers.
-  Membership(Rank rank, NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+  Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
              std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
              std::vector<Rank> names = {});
   ~Membership();
@@ -52,8 +52,8 @@ class Membership {
   Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
   Peer& peer(Rank rank) { return peers_[static_cast<size_t>(rank)]; }
   const Block& block() const { return block_; }
-  Progress& progress() { return *progress_; }
-  const std::shared_ptr<Progress>& shared_progress() const { return progress_; }
+  ShmProgress& progress() { return *progress_; }
+  const std::shared_ptr<ShmProgress>& shared_progress() const { return progress_; }
   const Surroundings& surroundings() const { return surroundings_; }
   const Thresholds& thresholds() const { return thresholds_; }
   Arena& arena() { return progress_->host().arena(); }
@@ -115,7 +115,7 @@ class Membership {
   Rank rank_;
   int size_;
   Block block_;
-  std::shared_ptr<Progress> progress_;
+  std::shared_ptr<ShmProgress> progress_;
   Surroundings surroundings_;
   Thresholds thresholds_;
   std::vector<Peer> peers_;

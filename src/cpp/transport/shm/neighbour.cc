@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "a2a/process.h"
+#include "runtime/process.h"
 
 namespace a2a::shm {
 namespace {
@@ -24,7 +24,7 @@ Neighbour::~Neighbour() {
     if (host->inherited()) {
       fd->release();  // closed when the child was forked; the number may be in use again
     } else if (fd->get() >= 0) {
-      host->unguard(fd->get());
+      keep_in_child(fd->get());
     }
   }
 }

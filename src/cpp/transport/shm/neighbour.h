@@ -15,7 +15,7 @@
 
 namespace a2a::shm {
 
-class Progress;
+class ShmProgress;
 
 // What it takes to wake a peer: where it says that it sleeps, and what it sleeps on.
 struct Sleeper {
@@ -82,7 +82,7 @@ struct Neighbour {
 struct Vicinity {
   Rank rank = 0;
   std::vector<std::shared_ptr<Neighbour>> neighbours;  // by rank; empty at this rank's own place
-  std::shared_ptr<Progress> progress;
+  std::shared_ptr<ShmProgress> progress;
 };
 
 // What this host can do for the group.
@@ -101,7 +101,7 @@ struct Meeting {
 // Collective over the bootstrap. Tells the others about this rank's seat and block, and makes sure that each pair sees
 // each other's memory. Throws Error(unsupported) when ranks live on several hosts or belong to other users,
 // Error(peer_lost) when a rank dies meanwhile, Error(timeout). `names` as in Membership.
-Meeting meet(Rank rank, int size, Bootstrap& bootstrap, Progress& progress, uint64_t block_offset, Deadline deadline,
+Meeting meet(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, uint64_t block_offset, Deadline deadline,
              std::span<const Rank> names);
 
 }  // namespace a2a::shm

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "a2a/schedule.h"
+#include "core/schedule.h"
 
 namespace a2a::shm {
 

@@ -3,10 +3,12 @@
 #include <chrono>
 #include <limits>
 
-#include "a2a/bootstrap_cards.h"
-#include "a2a/last_tick.h"
+#include "bootstrap/cards.h"
+#include "runtime/last_tick.h"
 #include "transport/shm/calibration.h"
+#include "transport/shm/loans.h"
 #include "transport/shm/protocol.h"
+#include "transport/shm/texts.h"
 
 namespace a2a::shm {
 namespace {
@@ -23,7 +25,7 @@ std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstr
                 "size = " + std::to_string(size) + ": at most " + std::to_string(kMaxRanks) + " ranks share one host");
   }
   check_variables();
-  auto progress = Progress::of_this_thread();
+  auto progress = ShmProgress::of_this_thread();
   auto block = Membership::new_block(progress->host(), size);
   const uint64_t offset = progress->host().arena().offset(block.get());
   Meeting meeting = meet(rank, size, bootstrap, *progress, offset, deadline, names);
@@ -32,7 +34,7 @@ std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstr
                                                         std::move(names)));
 }
 
-ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<Progress> progress,
+ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<ShmProgress> progress,
                            Surroundings surroundings, std::vector<std::shared_ptr<Neighbour>> neighbours,
                            std::span<const uint64_t> blocks, std::vector<Rank> names)
     : membership_(rank, std::move(block), progress, surroundings, neighbours, blocks, std::move(names)),
@@ -42,19 +44,19 @@ ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_pt
 }
 
 ShmTransport::~ShmTransport() {
-  if (membership_.progress().host().inherited()) {
+  if (membership_.progress().inherited()) {
     (void)successor_.release();  // it is the parent's
   } else {
     leave(Left::dropped);
   }
   // In a forked child another thread may have held the mutex at the fork; nobody else is there to race with.
   std::unique_lock lock(membership_.progress().mutex(), std::defer_lock);
-  if (!membership_.progress().host().inherited()) lock.lock();
+  if (!membership_.progress().inherited()) lock.lock();
   membership_.progress().leave(this);
 }
 
-std::shared_ptr<Work> ShmTransport::start(Batch&& batch, Stream) {
-  membership_.progress().host().refuse_if_inherited();
+std::shared_ptr<Work> ShmTransport::start(Batch&& batch) {
+  membership_.progress().refuse_if_inherited();
   const bool refusal = !batch.refusal.empty(), asynchronous = batch.asynchronous;
   const Deadline deadline = batch.deadline;
   std::shared_ptr<Exchange> exchange;
@@ -73,7 +75,7 @@ std::shared_ptr<Work> ShmTransport::start(Batch&& batch, Stream) {
 }
 
 std::unique_lock<std::mutex> ShmTransport::claim() {
-  Progress& progress = membership_.progress();
+  ShmProgress& progress = membership_.progress();
   if (!progress.may_linger()) return {};
   return std::unique_lock(progress.mutex(), std::try_to_lock);
 }
@@ -238,14 +240,19 @@ void ShmTransport::hear_aborts() {
 }
 
 void ShmTransport::abort(std::string_view reason) noexcept {
-  if (membership_.progress().host().inherited()) return;
+  if (membership_.progress().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
   break_with(Error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
                                       " aborted: " + std::string(reason)));
 }
 
 void ShmTransport::leave(Left how) noexcept {
-  if (membership_.progress().host().inherited()) return;
+  if (membership_.progress().inherited()) return;
+  part(how);
+  membership_.progress().host().loans().sweep();
+}
+
+void ShmTransport::part(Left how) {
   std::lock_guard lock(membership_.progress().mutex());
   if (!queue_.empty()) {
     const Error error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
@@ -265,12 +272,26 @@ void ShmTransport::leave(Left how) noexcept {
 
 void ShmTransport::see_off(std::chrono::milliseconds patience) {
   membership_.see_off(Deadline::at(Deadline::Clock::now() + patience));
+  membership_.progress().host().loans().sweep();
+}
+
+std::shared_ptr<Loan> ShmTransport::lend(const std::byte* data, size_t bytes, DType dtype,
+                                         std::span<const int64_t> shape) {
+  if (shape.size() > kMaxDims) {
+    throw Error(Code::invalid_argument, "the tensor has " + std::to_string(shape.size()) + " dimensions; at most " +
+                                            std::to_string(kMaxDims) + " are possible");
+  }
+  Host& host = membership_.progress().host();
+  host.loans().sweep();  // so that a program that only shows tensors gets its memory back
+  const auto loan = std::make_shared<SharedLoan>(host, vicinity_, data, bytes, dtype, shape);
+  host.loans().add(loan);
+  return loan;
 }
 
 // ---- operations on devices -----------------------------------------------------------------------------------------
 
 std::optional<Error> ShmTransport::pass(const Signature& signature) {
-  membership_.progress().host().refuse_if_inherited();
+  membership_.progress().refuse_if_inherited();
   std::lock_guard lock(membership_.progress().mutex());
   if (auto error = find_end(signature)) return error;
   if (queue_.empty()) {
@@ -375,7 +396,7 @@ bool ShmTransport::has_dead_peer() {
 }
 
 void ShmTransport::fail(const Error& error) noexcept {
-  if (membership_.progress().host().inherited()) return;
+  if (membership_.progress().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
   break_with(error);
 }
@@ -400,7 +421,7 @@ bool ShmTransport::failed() {
   return broken_.has_value();
 }
 
-bool ShmTransport::vm_readv() {
+bool ShmTransport::cma() {
   std::lock_guard lock(membership_.progress().mutex());
   for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == membership_.rank()) continue;
@@ -416,18 +437,18 @@ HostFacts ShmTransport::facts() {
   return {.ranks = around.ranks,
           .cpus = around.cpus,
           .oversubscribed = around.oversubscribed(),
-          .vm_readv = vm_readv(),
+          .cma = cma(),
           .hosts = 1,
           .messages = 0,
           .direct_min = thresholds.direct(),
-          .cma_min = vm_readv() ? thresholds.remote(ChunkShape::of(around.ranks).capacity()) : SIZE_MAX,
+          .cma_min = cma() ? thresholds.remote(ChunkShape::of(around.ranks).capacity()) : SIZE_MAX,
           .stream_min = thresholds.stream(),
           .string_copies = string_copies() != StringCopies::slower,
           .puts = thresholds.put()};
 }
 
-std::unique_ptr<HostTransport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
-                                                    Deadline deadline) {
+std::unique_ptr<Transport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
+                                                Deadline deadline) {
   Membership::NewBlock block;
   const auto make_block = [&] {
     block = Membership::new_block(membership_.progress().host(), static_cast<int>(members.size()));

@@ -8,13 +8,13 @@
 #include <string_view>
 
 #include "a2a/bootstrap.h"
-#include "a2a/transport.h"
+#include "core/transport.h"
 #include "transport/shm/exchange.h"
 #include "transport/shm/membership.h"
 
 namespace a2a::shm {
 
-class ShmTransport final : public HostTransport, private Active {
+class ShmTransport final : public Transport, private Active {
  public:
   // Collective: the ranks meet over the bootstrap. See meet() for what it throws, and Membership for the names.
   static std::unique_ptr<ShmTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
@@ -22,7 +22,7 @@ class ShmTransport final : public HostTransport, private Active {
 
   ~ShmTransport() override;
 
-  std::shared_ptr<Work> start(Batch&& batch, Stream stream) override;
+  std::shared_ptr<Work> start(Batch&& batch) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
@@ -34,15 +34,14 @@ class ShmTransport final : public HostTransport, private Active {
   void fail(const Error& error) noexcept override;
   std::string whereabouts() override;
 
-  std::unique_ptr<HostTransport> derive(std::span<const Rank> members, Bootstrap& bootstrap,
-                                        Deadline deadline) override;
-  std::unique_ptr<HostTransport> shrink(std::vector<Rank>* members, Deadline deadline) override;
+  std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) override;
+  std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
   std::unique_lock<std::mutex> claim() override;
   std::shared_ptr<Work> start_claimed(Batch&& batch) override { return enqueue(std::move(batch)); }
-  std::shared_ptr<const Vicinity> vicinity() override { return vicinity_; }
+  std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
 
   int size() const { return membership_.size(); }
 
@@ -52,7 +51,7 @@ class ShmTransport final : public HostTransport, private Active {
                                        std::span<const uint64_t> blocks, const Surroundings& surroundings,
                                        std::vector<Rank> names);
   const Surroundings& surroundings() const { return membership_.surroundings(); }
-  const std::shared_ptr<Progress>& progress() const { return membership_.shared_progress(); }
+  const std::shared_ptr<ShmProgress>& progress() const { return membership_.shared_progress(); }
   // These want the progress mutex held: start() without a wait for its refusal to be seen, and fail().
   std::shared_ptr<Exchange> enqueue(Batch&& batch);
   void break_with(const Error& error);
@@ -65,7 +64,7 @@ class ShmTransport final : public HostTransport, private Active {
   bool is_broken() const { return broken_.has_value(); }
 
  private:
-  ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<Progress> progress, Surroundings surroundings,
+  ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
                std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
                std::vector<Rank> names = {});
 
@@ -90,7 +89,8 @@ class ShmTransport final : public HostTransport, private Active {
   std::optional<Error> find_contradiction(const Signature& signature);
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
-  bool vm_readv();  // of every peer
+  void part(Left how);
+  bool cma();  // with every peer
 
   Membership membership_;
   std::shared_ptr<const Vicinity> vicinity_;

@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "transport/shm/faultpoint.h"
+#include "runtime/faultpoint.h"
 #include "transport/shm/protocol.h"
 #include "transport/shm/shm_transport.h"
 
@@ -80,7 +80,7 @@ std::string undecided(Membership& m, const Ranks& ranks) {
 
 }  // namespace
 
-std::unique_ptr<HostTransport> ShmTransport::shrink(std::vector<Rank>* members, Deadline deadline) {
+std::unique_ptr<Transport> ShmTransport::shrink(std::vector<Rank>* members, Deadline deadline) {
   Membership& m = membership_;
   auto& words = m.block().words();
   if (words.committed.load(std::memory_order_relaxed) != 0) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "a2a/environment.h"
+#include "runtime/environment.h"
 
 namespace a2a::shm {
 namespace {

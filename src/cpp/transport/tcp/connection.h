@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "a2a/bootstrap_socket.h"
+#include "bootstrap/sockets.h"
 #include "transport/hosts/network.h"
 #include "transport/tcp/flight.h"
 #include "transport/tcp/frame.h"

@@ -10,10 +10,10 @@
 #include <cstring>
 #include <optional>
 
-#include "a2a/bootstrap_cards.h"
-#include "a2a/tcp/door.h"
-#include "a2a/tcp/session.h"
-#include "a2a/tcp/visit.h"
+#include "bootstrap/cards.h"
+#include "bootstrap/tcp/door.h"
+#include "bootstrap/tcp/session.h"
+#include "bootstrap/tcp/visit.h"
 #include "transport/tcp/tcp_network.h"
 
 namespace a2a::tcp {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "a2a/bootstrap_socket.h"
+#include "bootstrap/sockets.h"
 
 namespace a2a::tcp {
 

@@ -48,7 +48,7 @@ class Discarded final : public Transfer {
 };
 
 TcpNetwork::TcpNetwork(Endpoint self, std::vector<Link> links)
-    : home_(shm::Host::get()), self_(self), connections_(links.size()), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
+    : self_(self), connections_(links.size()), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!poller_.open()) socket_failure("epoll_create1");
   for (Endpoint peer = 0; peer < size(); ++peer) {
     if (peer == self_) continue;
@@ -57,11 +57,11 @@ TcpNetwork::TcpNetwork(Endpoint self, std::vector<Link> links)
     event.events = EPOLLIN;
     event.data.u32 = static_cast<uint32_t>(peer);
     if (::epoll_ctl(poller_.fd(), EPOLL_CTL_ADD, link.socket.fd(), &event) != 0) socket_failure("epoll_ctl");
-    home_.guard(link.socket.fd());
+    close_in_child(link.socket.fd());
     line(peer).connection =
         std::make_unique<Connection>(std::move(link.socket), std::move(link.who), std::move(link.heard));
   }
-  home_.guard(poller_.fd());
+  close_in_child(poller_.fd());
   for (Endpoint peer = 0; peer < size(); ++peer) {
     if (peer != self_) advance(peer);  // the kernel has no news of what was heard already
   }
@@ -77,10 +77,10 @@ TcpNetwork::~TcpNetwork() {
   }
   for (Line& l : connections_) {
     if (l.connection == nullptr || !l.connection->open()) continue;
-    home_.unguard(l.connection->fd());
+    keep_in_child(l.connection->fd());
     l.connection->leave();
   }
-  home_.unguard(poller_.fd());
+  keep_in_child(poller_.fd());
 }
 
 // ---- progress ------------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ void TcpNetwork::advance(Endpoint peer) {
   connection.read([&](std::string message) { deliver(peer, std::move(message)); });
   moved_.fetch_add(connection.moved() - before, std::memory_order_relaxed);
   if (connection.open()) return watch(peer);
-  home_.unguard(fd);
+  keep_in_child(fd);
 }
 
 // The kernel tells of room in the socket only where somebody has a use for it.

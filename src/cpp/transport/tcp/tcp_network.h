@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/fork_guard.h"
 #include "transport/hosts/network.h"
-#include "transport/shm/host.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/meeting.h"
 
@@ -73,7 +73,7 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   void withdraw(hosts::Endpoint peer, uint32_t tag, std::span<const FlightPtr> flights);
 
   mutable std::mutex mutex_;
-  shm::Host& home_;
+  const ForkGuard home_;
   const hosts::Endpoint self_;
   std::vector<Line> connections_;                           // by process
   Socket poller_;                                           // an epoll

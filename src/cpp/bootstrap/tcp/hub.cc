@@ -1,0 +1,267 @@
+// Rank 0: listens until everybody is there, then collects and hands out.
+#include "bootstrap/ended_ranks.h"
+#include "bootstrap/tcp/door.h"
+#include "bootstrap/tcp/session.h"
+#include "runtime/process.h"
+
+namespace a2a {
+namespace {
+
+using wire::Kind;
+
+class TcpHub final : public TcpBootstrap {
+ public:
+  TcpHub(int size, const std::string& job, const std::string& address, std::string_view secret, Deadline deadline)
+      : TcpBootstrap(0, size, job, secret), label_(wire::label(job)), guests_(static_cast<size_t>(size)) {
+    Door door(listen_at(resolve(address, deadline), address), secret);
+    here_ = door.place();
+    try {
+      while (!missing().empty()) {
+        if (deadline.passed()) {
+          throw error(Code::timeout,
+                      "rank 0, at " + address + ", timed out waiting for rank " + list(missing()) + door.account());
+        }
+        require_all_running(job, size);
+        await_guests(door, deadline);
+      }
+    } catch (const Error& failure) {
+      say_goodbye(as_told(failure));
+      throw;
+    }
+  }
+
+ private:
+  struct Guest {
+    Channel channel;
+    uint32_t pid = 0;
+    std::string host;
+  };
+
+  Guest& guest(Rank rank) { return guests_[static_cast<size_t>(rank)]; }
+
+  std::string name(Rank rank) {
+    return "rank " + std::to_string(rank) + " (pid " + std::to_string(guest(rank).pid) + " at " + guest(rank).host +
+           ")";
+  }
+
+  // ---- the meeting
+  // ---------------------------------------------------------------------------------------------------
+
+  // The next frame of a rank. Where its deadline has passed, says for whom it waited: for all of `awaited` but itself.
+  std::optional<wire::Frame> hear_from(Rank rank, std::vector<Rank> awaited) {
+    try {
+      return next(guest(rank).channel, name(rank));
+    } catch (const Error& failure) {
+      std::erase(awaited, rank);
+      if (failure.code() != Code::timeout || awaited.empty()) throw;
+      throw error(Code::timeout, "rank " + std::to_string(rank) + " timed out waiting for rank " + list(awaited));
+    }
+  }
+
+  std::vector<Rank> missing() {
+    std::vector<Rank> ranks;
+    for (Rank r = 1; r < size_; ++r) {
+      if (!guest(r).channel.open()) ranks.push_back(r);
+    }
+    return ranks;
+  }
+
+  // Waits a little for newcomers and departures.
+  void await_guests(Door& door, Deadline deadline) {
+    std::vector<pollfd> fds;
+    for (Rank r = 1; r < size_; ++r) fds.push_back({guest(r).channel.fd(), POLLRDHUP, 0});  // no descriptor: ignored
+    door.watch(fds);
+    if (poll_slice(fds, deadline) < 0) return;
+    for (Rank r = 1; r < size_; ++r) {
+      // What it has sent for the first allgather is lost with it.
+      while (fds[static_cast<size_t>(r - 1)].revents != 0 && hear_from(r, missing())) {
+      }
+    }
+    for (Newcomer& newcomer : door.serve(std::span(fds).subspan(guests_.size() - 1))) receive(std::move(newcomer));
+  }
+
+  void receive(Newcomer newcomer) {
+    const wire::Introduction& who = newcomer.who;
+    if (who.job != label_) {  // not one of ours: ours need not know
+      refuse(newcomer, error(Code::invalid_argument, "rank " + std::to_string(who.rank) + " of job '" + who.job +
+                                                         "' came to rank 0 of this one"));
+      return;
+    }
+    if (const auto wrong = mistake(newcomer)) {
+      refuse(newcomer, *wrong);
+      throw Error(*wrong);
+    }
+    newcomer.channel.put(wire::piece(Kind::welcome, ""));
+    if (newcomer.channel.write()) guest(who.rank) = {std::move(newcomer.channel), who.pid, std::move(newcomer.host)};
+  }
+
+  std::optional<Error> mistake(const Newcomer& newcomer) {
+    const wire::Introduction& who = newcomer.who;
+    const std::string rank = "rank " + std::to_string(who.rank);
+    if (who.protocol != wire::kProtocol) {
+      return error(Code::unsupported, rank + " runs another version of this library: it speaks protocol " +
+                                          std::to_string(who.protocol) + ", rank 0 " + std::to_string(wire::kProtocol));
+    }
+    if (who.size != size_) {
+      return error(Code::invalid_argument, rank + " was started with size " + std::to_string(who.size) +
+                                               ", rank 0 with size " + std::to_string(size_));
+    }
+    if (who.rank < 1 || who.rank >= size_) {
+      return error(Code::invalid_argument, rank + " is not between 1 and " + std::to_string(size_ - 1));
+    }
+    const Guest& first = guest(who.rank);
+    if (!first.channel.open() || outlived(first)) return std::nullopt;
+    return error(Code::invalid_argument, rank + " joined twice, from pid " + std::to_string(first.pid) + " at " +
+                                             first.host + " and pid " + std::to_string(who.pid) + " at " +
+                                             newcomer.host);
+  }
+
+  // Whether the process of a guest has ended, and only a child that it forked keeps the connection open. It is known of
+  // processes of this host alone.
+  bool outlived(const Guest& one) const { return one.host == here_.host() && has_exited(static_cast<pid_t>(one.pid)); }
+
+  static void refuse(Newcomer& newcomer, const Error& why) {
+    const std::string words = wire::pack_refusal(why);
+    newcomer.channel.put(wire::piece(Kind::refusal, words));
+    newcomer.channel.write();
+  }
+
+  // ---- allgather
+  // -----------------------------------------------------------------------------------------------------
+
+  std::vector<std::string> exchange(std::string_view mine, Deadline deadline) override {
+    auto strings = collect(mine, deadline);
+    hand_out(wire::pack_strings(strings), deadline);
+    return strings;
+  }
+
+  // poll() for the events that each of ranks 1, 2, ... is asked for; 0 leaves a rank out. Throws when ranks that are
+  // still needed are late.
+  std::vector<pollfd> watch(const std::vector<short>& events, const std::vector<Rank>& needed, Deadline deadline) {
+    if (deadline.passed()) {
+      throw error(Code::timeout, "rank 0 timed out waiting for rank " + list(needed));
+    }
+    std::vector<pollfd> fds;
+    for (Rank r = 1; r < size_; ++r) {
+      const short wanted = events[static_cast<size_t>(r - 1)];
+      fds.push_back({wanted == 0 ? -1 : guest(r).channel.fd(), wanted, 0});
+    }
+    if (poll_slice(fds, deadline) <= 0) {
+      for (pollfd& fd : fds) fd.revents = 0;
+    }
+    return fds;
+  }
+
+  std::vector<std::string> collect(std::string_view mine, Deadline deadline) {
+    std::vector<Incoming> strings(guests_.size());
+    size_t bytes = mine.size();
+    strings[0] = {std::string(mine), true};
+    for (;;) {
+      std::vector<Rank> waiting;
+      std::vector<short> events;
+      for (Rank r = 1; r < size_; ++r) {
+        const bool complete = strings[static_cast<size_t>(r)].complete;
+        if (!complete) waiting.push_back(r);
+        events.push_back(complete ? POLLRDHUP : POLLIN);
+      }
+      if (waiting.empty()) break;
+      const auto fds = watch(events, waiting, deadline);
+      for (Rank r = 1; r < size_; ++r) {
+        if (fds[static_cast<size_t>(r - 1)].revents != 0) hear(r, strings[static_cast<size_t>(r)], bytes, waiting);
+      }
+    }
+    std::vector<std::string> texts;
+    for (Incoming& string : strings) texts.push_back(std::move(string.text));
+    return texts;
+  }
+
+  void hear(Rank rank, Incoming& string, size_t& bytes, const std::vector<Rank>& waiting) {
+    while (const auto frame = hear_from(rank, waiting)) {
+      if (string.complete) throw out_of_turn(rank);
+      string.add(*frame);
+      bytes += frame->payload.size();
+      if (string.text.size() > kLargestString || bytes > kLargestTable) {
+        throw error(Code::invalid_argument, "with the string of " + name(rank) + " the ranks exchange more than " +
+                                                std::to_string(kLargestString) + " bytes of one rank, or " +
+                                                std::to_string(kLargestTable) + " of all");
+      }
+    }
+  }
+
+  Error out_of_turn(Rank rank) { return error(Code::backend, name(rank) + " spoke out of turn"); }
+
+  // A rank that waits for the others' strings has nothing to say, unless it leaves. Throws why it does.
+  void expect_silence(Rank rank) {
+    if (next(guest(rank).channel, name(rank))) throw out_of_turn(rank);
+  }
+
+  void hand_out(const std::string& table, Deadline deadline) {
+    const auto pieces = wire::pieces(table);
+    std::vector<Outgoing> replies(guests_.size() - 1, Outgoing(pieces));
+    for (;;) {
+      std::vector<Rank> waiting;
+      std::vector<short> events;
+      for (Rank r = 1; r < size_; ++r) {
+        Outgoing& reply = replies[static_cast<size_t>(r - 1)];
+        Channel& channel = guest(r).channel;
+        if (!reply.advance(channel)) expect_silence(r);
+        if (!reply.complete(channel)) waiting.push_back(r);
+        events.push_back(reply.complete(channel) ? 0 : POLLOUT | POLLRDHUP);
+      }
+      if (waiting.empty()) return;
+      const auto fds = watch(events, waiting, deadline);
+      for (Rank r = 1; r < size_; ++r) {
+        if ((fds[static_cast<size_t>(r - 1)].revents & ~POLLOUT) != 0) expect_silence(r);
+      }
+    }
+  }
+
+  void look_after_others() override {
+    std::vector<pollfd> fds;
+    for (Rank r = 1; r < size_; ++r) fds.push_back({guest(r).channel.fd(), POLLRDHUP, 0});
+    if (::poll(fds.data(), fds.size(), 0) <= 0) return;
+    for (Rank r = 1; r < size_; ++r) {
+      while (fds[static_cast<size_t>(r - 1)].revents != 0 && next(guest(r).channel, name(r))) {
+      }
+    }
+  }
+
+  // Waits a little until the others have heard it: the kernel forgets what they have not read when a connection is
+  // closed on which something came that nobody read.
+  void say_goodbye(const Error& failure) override {
+    const auto until = Deadline::after_seconds(0.2);
+    const std::string words = wire::pack_refusal(failure);
+    const wire::Piece piece = wire::piece(Kind::refusal, words);
+    std::vector<Outgoing> last(guests_.size(), Outgoing({&piece, 1}));
+    std::vector<bool> said(guests_.size());
+    for (;;) {
+      std::vector<pollfd> fds;
+      for (size_t i = 1; i < guests_.size(); ++i) {
+        Channel& channel = guests_[i].channel;
+        if (!channel.open()) continue;
+        std::string ignored;
+        if (!said[i]) {
+          said[i] = !last[i].advance(channel) || last[i].complete(channel);
+          if (said[i]) ::shutdown(channel.fd(), SHUT_WR);
+        }
+        if (!read_some(channel.fd(), wire::kLargestFrame, ignored)) channel.close();
+        if (channel.open()) fds.push_back({channel.fd(), static_cast<short>(said[i] ? POLLIN : POLLIN | POLLOUT), 0});
+      }
+      if (fds.empty() || until.passed()) break;
+      ::poll(fds.data(), fds.size(), slice(until));
+    }
+    for (Guest& g : guests_) g.channel.close();
+  }
+
+  std::string label_;
+  std::vector<Guest> guests_;
+};
+
+}  // namespace
+
+std::shared_ptr<Bootstrap> tcp_hub(int size, const std::string& job, const std::string& address,
+                                   std::string_view secret, Deadline deadline) {
+  return std::make_shared<TcpHub>(size, job, address, secret, deadline);
+}
+
+}  // namespace a2a

@@ -1,0 +1,106 @@
+// What rank 0 and the other ranks have in common once they know each other. Not public.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "a2a/bootstrap.h"
+#include "bootstrap/tcp/tcp_socket.h"
+
+namespace a2a {
+
+inline constexpr size_t kLargestString = size_t{16} << 20;
+inline constexpr size_t kLargestTable = size_t{256} << 20;  // all strings of one allgather
+
+// A message that comes in frames.
+struct Incoming {
+  std::string text;
+  bool complete = false;
+
+  void add(const wire::Frame& frame) {
+    text += frame.payload;
+    complete = frame.kind == wire::Kind::last;
+  }
+};
+
+// A message that goes out in frames. Its bytes belong to somebody else.
+class Outgoing {
+ public:
+  explicit Outgoing(std::span<const wire::Piece> pieces) : pieces_(pieces) {}
+  bool complete(const Channel& channel) const { return pieces_.empty() && channel.idle(); }
+
+  // Writes what the socket takes now. False when the other end is gone.
+  bool advance(Channel& channel) {
+    for (;;) {
+      if (!channel.write()) return false;
+      if (!channel.idle() || pieces_.empty()) return true;
+      channel.put(pieces_.front());
+      pieces_ = pieces_.subspan(1);
+    }
+  }
+
+ private:
+  std::span<const wire::Piece> pieces_;
+};
+
+// After an error nobody knows which messages have gone where: the others are told, and every later call is refused.
+class TcpBootstrap : public Bootstrap {
+ public:
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) final;
+  bool has_network() const final { return here_.raw.ss_family != AF_UNIX; }
+  // New connections, of which each pair of processes has one; see transport/tcp/.
+  std::shared_ptr<hosts::Network> network(Deadline deadline) final;
+
+ protected:
+  TcpBootstrap(Rank rank, int size, std::string job, std::string_view secret);
+
+  Error error(Code code, const std::string& what) const { return {code, "job '" + job_ + "': " + what}; }
+  // An error of this rank as the others should hear it.
+  Error as_told(const Error& error) const;
+
+  // The next frame that came from a rank, if there is one. Throws what it says when it is a refusal; throws, too, when
+  // the rank, described by `who`, is gone or sends what it cannot have sealed.
+  std::optional<wire::Frame> next(Channel& channel, const std::string& who) const;
+
+  const Rank rank_;
+  const int size_;
+  const std::string job_;
+  Place here_;  // the address at which the other ranks reach this one, since it is the one that talks to rank 0
+
+ private:
+  virtual std::vector<std::string> exchange(std::string_view mine, Deadline deadline) = 0;
+  // Throws when a rank is gone or has given up. To be called while no rank can be in an exchange.
+  virtual void look_after_others() = 0;
+  // Tells those who are still there.
+  virtual void say_goodbye(const Error& error) = 0;
+
+  // Whatever the body throws is the last word of this bootstrap, on all ranks.
+  template <class Body>
+  auto alone(Body&& body) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) throw error(Code::invalid_argument, "another thread is in allgather");
+    if (broken_) throw Error(*broken_);
+    try {
+      return body();
+    } catch (const Error& failure) {
+      broken_ = as_told(failure);
+      say_goodbye(*broken_);
+      throw;
+    }
+  }
+
+  const Digest network_key_;  // of the secret, which is not kept
+  std::mutex mutex_;
+  std::optional<Error> broken_;
+};
+
+std::shared_ptr<Bootstrap> tcp_hub(int size, const std::string& job, const std::string& address,
+                                   std::string_view secret, Deadline deadline);
+std::shared_ptr<Bootstrap> tcp_spoke(Rank rank, int size, const std::string& job, const std::string& address,
+                                     std::string_view secret, Deadline deadline);
+
+}  // namespace a2a

@@ -1,0 +1,382 @@
+#include "a2a/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "core/communicator_state.h"
+#include "core/connect.h"
+#include "core/hash.h"
+
+namespace a2a {
+namespace {
+
+// The bootstrap of a group that is made from another: the parent's control exchange, seen by the members alone. Ranks
+// of the parent that are not members must call allgather as often as the members do.
+class SubgroupBootstrap final : public Bootstrap {
+ public:
+  SubgroupBootstrap(Communicator& parent, std::vector<Rank> members, Op op)
+      : parent_(parent), members_(std::move(members)), op_(op) {}
+
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+    auto all = parent_.allgather_bytes(mine, op_, deadline);
+    std::vector<std::string> ours;
+    for (const Rank member : members_) ours.push_back(std::move(all[static_cast<size_t>(member)]));
+    return ours;
+  }
+
+ private:
+  Communicator& parent_;
+  std::vector<Rank> members_;
+  Op op_;
+};
+
+// What all ranks see while they meet is the same for them, and not seen again: a number for their group.
+class Witness final : public Bootstrap {
+ public:
+  explicit Witness(Bootstrap& seen) : seen_(seen) {}
+
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+    auto all = seen_.allgather(mine, deadline);
+    for (const std::string& one : all) hash_.add(one);
+    return all;
+  }
+  void while_meeting() override { seen_.while_meeting(); }
+  bool has_network() const override { return seen_.has_network(); }
+  std::shared_ptr<hosts::Network> network(Deadline deadline) override { return seen_.network(deadline); }
+
+  uint64_t group() const { return hash_.value(); }
+
+ private:
+  Bootstrap& seen_;
+  Hash hash_;
+};
+
+template <class T>
+std::string_view as_bytes(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(T)};
+}
+
+template <class T>
+T from_bytes(const std::string& text) {
+  T value{};
+  if (text.size() != sizeof(T)) throw Error(Code::backend, "control exchange: unexpected length");
+  std::memcpy(&value, text.data(), sizeof(T));
+  return value;
+}
+
+void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv) {
+  // A send run is only read; Run has one pointer type for both directions.
+  const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
+  const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
+  set_runs(batch.sends, plan.sends(), {from, send.size()});
+  set_runs(batch.recvs, plan.recvs(), {to, recv.size()});
+}
+
+// What an operation needs before it takes its number. Where that fails, for want of memory, the number is taken and the
+// peers are told.
+template <class Prepare>
+auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
+  try {
+    return what();
+  } catch (const std::exception& error) {
+    comm.refuse(call, error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Communicator::~Communicator() {
+  if (state_->home.inherited()) return;
+  if (state_->recorder != nullptr) state_->recorder->end(record::Fate::dropped);
+  drop_devices();
+  if (state_->host != nullptr) state_->host->leave(Left::dropped);  // works on devices may keep it alive
+}
+
+std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options,
+                                                   std::optional<Deadline> deadline) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw Error(Code::invalid_argument, "rank = " + std::to_string(rank) + " and size = " + std::to_string(size) +
+                                            " do not satisfy 0 <= rank < size");
+  }
+  Witness witness(bootstrap);
+  auto host = a2a::connect(rank, size, witness, deadline.value_or(Deadline::after_seconds(options.timeout_seconds)));
+  auto state = std::make_unique<State>(rank, size, options, std::move(host));
+  state->recorder = Recorder::open(rank, size, witness.group(), "world");
+  return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
+}
+
+Rank Communicator::rank() const { return state_->rank; }
+int Communicator::size() const { return state_->size; }
+double Communicator::timeout_seconds() const { return state_->options.timeout_seconds; }
+
+uint64_t Communicator::last_number() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->number;
+}
+
+uint64_t Communicator::next_plan() {
+  state_->home.refuse_if_inherited();
+  std::lock_guard lock(state_->mutex);
+  return ++state_->plans;
+}
+
+std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void* const> send,
+                                          std::span<void* const> recv, const Call& call) {
+  if (plan.rank() != rank() || plan.size() != size()) {
+    const std::string reason = "the plan was made for rank " + std::to_string(plan.rank()) + " of " +
+                               std::to_string(plan.size()) + ", this is rank " + std::to_string(rank()) + " of " +
+                               std::to_string(size());
+    refuse(call, reason);
+    throw Error(Code::invalid_argument, reason);
+  }
+  const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv); };
+  if (call.memory == Memory::host) return state_->submit(call, fill);
+  state_->home.refuse_if_inherited();  // before the mutex, as in submit()
+  const std::lock_guard order(state_->device_order);
+  state_->device_blank.clear();
+  prepare(*this, call, [&] { fill(state_->device_blank); });
+  return start_on_device(state_->device_blank, call);
+}
+
+std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const void* const> send,
+                                              std::span<void* const> recv, const Call& call) {
+  const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host;
+  return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv); }) : nullptr;
+}
+
+void Communicator::refuse(const Call& call, std::string_view reason) {
+  Call on_host = call;
+  on_host.memory = Memory::host;  // refusals travel where every rank can see them
+  state_->submit(on_host, [&](Batch& batch) { batch.refusal = reason.empty() ? "no reason given" : reason; });
+}
+
+void Communicator::barrier(std::optional<Deadline> deadline) {
+  Call call;
+  call.op = Op::barrier;
+  call.deadline = deadline;
+  state_->submit(call)->wait();
+}
+
+std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op op, std::optional<Deadline> deadline) {
+  const auto ranks = static_cast<size_t>(size());
+  Call call;
+  call.op = op;
+  call.deadline = state_->deadline(deadline);  // one budget for both exchanges
+  const auto finish = [this](const std::shared_ptr<Work>& work) {
+    try {
+      work->wait();
+    } catch (const Interrupted& error) {
+      abort(error.what());  // the operation would go on, but its memory is of this call
+      throw;
+    }
+  };
+
+  const int64_t length = static_cast<int64_t>(mine.size());
+  auto lengths = prepare(*this, call, [&] { return std::vector<int64_t>(ranks); });
+  const void* from = &length;
+  void* to = lengths.data();
+  const auto telling = prepare(*this, call, [&] { return Plan::allgather(rank(), size(), sizeof(length)); });
+  finish(start(telling, {&from, 1}, {&to, 1}, call));
+
+  constexpr int64_t kLongest = int64_t{1} << 30;
+  for (size_t r = 0; r < ranks; ++r) {
+    if (lengths[r] >= 0 && lengths[r] <= kLongest) continue;
+    throw Error(Code::backend,
+                "rank " + std::to_string(r) + " announces a string of " + std::to_string(lengths[r]) + " bytes");
+  }
+  const auto total = static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0}));
+  std::string all;
+  const auto bringing = prepare(*this, call, [&] {
+    all.resize(total);
+    const std::vector<int64_t> counts(ranks, length), displs(ranks, 0);
+    return Plan::alltoallv(rank(), size(), 1, {counts, displs}, mine.size(), {lengths, {}}, total);
+  });
+  from = mine.data();
+  to = all.data();
+  finish(start(bringing, {&from, 1}, {&to, 1}, call));
+
+  std::vector<std::string> result;
+  size_t offset = 0;
+  for (const int64_t bytes : lengths) {
+    result.push_back(all.substr(offset, static_cast<size_t>(bytes)));
+    offset += static_cast<size_t>(bytes);
+  }
+  return result;
+}
+
+std::shared_ptr<Communicator> Communicator::split(int color, int key, std::optional<Deadline> deadline) {
+  struct Choice {
+    int color, key;
+  };
+  const Deadline until = state_->deadline(deadline);
+  const auto all = allgather_bytes(as_bytes(Choice{color, key}), Op::split, until);
+  std::vector<std::pair<int, Rank>> order;  // (key, rank) of this color
+  for (Rank r = 0; r < size(); ++r) {
+    const auto choice = from_bytes<Choice>(all[static_cast<size_t>(r)]);
+    if (choice.color == color && color >= 0) order.emplace_back(choice.key, r);
+  }
+  std::ranges::sort(order);
+  std::vector<Rank> members;
+  for (const auto& [_, r] : order) members.push_back(r);
+  return derive(std::move(members), Op::split, until);
+}
+
+std::shared_ptr<Communicator> Communicator::group(std::span<const Rank> ranks, std::optional<Deadline> deadline) {
+  const Deadline until = state_->deadline(deadline);
+  Call call;
+  call.op = Op::group;
+  call.deadline = until;
+  std::vector<bool> seen(static_cast<size_t>(size()));
+  for (const Rank r : ranks) {
+    std::string reason;
+    if (r < 0 || r >= size())
+      reason = "ranks contains " + std::to_string(r) + ", the group has size " + std::to_string(size());
+    else if (seen[static_cast<size_t>(r)])
+      reason = "ranks contains " + std::to_string(r) + " twice";
+    if (!reason.empty()) {
+      reason = "group: rank " + std::to_string(rank()) + ": " + reason;
+      refuse(call, reason);
+      throw Error(Code::invalid_argument, reason);
+    }
+    seen[static_cast<size_t>(r)] = true;
+  }
+  const auto all = allgather_bytes({reinterpret_cast<const char*>(ranks.data()), ranks.size_bytes()}, Op::group, until);
+  for (Rank r = 0; r < size(); ++r) {
+    if (all[static_cast<size_t>(r)] != all[static_cast<size_t>(rank())]) {
+      throw Error(Code::mismatch, "group: rank " + std::to_string(r) + " and rank " + std::to_string(rank()) +
+                                      " give different lists of ranks");
+    }
+  }
+  return derive(std::vector<Rank>(ranks.begin(), ranks.end()), Op::group, until);
+}
+
+// Collective over this communicator, members or not.
+std::shared_ptr<Communicator> Communicator::derive(std::vector<Rank> members, Op op, Deadline deadline) {
+  if (std::ranges::find(members, rank()) == members.end()) {
+    allgather_bytes({}, op, deadline);  // the members' one control exchange
+    return nullptr;
+  }
+  const uint64_t which = last_number();
+  SubgroupBootstrap bootstrap(*this, members, op);
+  auto host = state_->open(op)->derive(members, bootstrap, deadline);
+  return with_members(*state_, members, std::move(host), op, which);
+}
+
+std::shared_ptr<Communicator> Communicator::with_members(const State& parent, std::span<const Rank> members,
+                                                         std::unique_ptr<Transport> host, Op op, uint64_t which) {
+  const auto rank = static_cast<Rank>(std::ranges::find(members, parent.rank) - members.begin());
+  const auto size = static_cast<int>(members.size());
+  auto state = std::make_unique<State>(rank, size, parent.options, std::move(host));
+  if (parent.recorder != nullptr) {
+    Hash group;
+    group.add(parent.recorder->group()).add(to_string(op)).add(which);
+    for (const Rank member : members) group.add(static_cast<uint64_t>(member));
+    state->recorder = Recorder::open(
+        rank, size, group.value(),
+        std::string(to_string(op)) + " #" + std::to_string(which) + " of " + std::string(parent.recorder->label()));
+  }
+  return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
+}
+
+// The ranks may agree on a smaller group, and one of them then die, or not come in time. The group is broken then, and
+// all that are left go on by shrinking that.
+std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadline) {
+  const Deadline until = state_->deadline(deadline);
+  state_->home.refuse_if_inherited();
+  const auto host = state_->open(Op::shrink);
+  std::shared_ptr<Communicator> smaller = state_->kept_smaller();
+  if (smaller == nullptr) {
+    std::vector<Rank> members;
+    auto rest = host->shrink(&members, until);
+    smaller = with_members(*state_, members, std::move(rest), Op::shrink, ++state_->shrinks);
+    try {
+      smaller->barrier(until);
+      return smaller;
+    } catch (const Error& error) {
+      state_->keep_smaller(smaller);
+      const bool lost = error.code() == Code::peer_lost || error.code() == Code::aborted;
+      if (!lost && (error.code() != Code::timeout || until.passed())) throw;
+    }
+  }
+  auto rest = smaller->shrink(until);
+  state_->keep_smaller(nullptr);
+  return rest;
+}
+
+void Communicator::abort(std::string_view reason) noexcept {
+  if (state_->home.inherited()) return;
+  std::shared_ptr<Transport> host;
+  std::vector<std::shared_ptr<DeviceTransport>> devices;
+  {
+    std::lock_guard lock(state_->mutex);
+    host = state_->host;
+    for (const auto& [_, transport] : state_->devices) devices.push_back(transport);
+  }
+  if (state_->recorder != nullptr) state_->recorder->end(record::Fate::aborted, reason);
+  for (const auto& transport : devices) transport->abort(reason);
+  if (host != nullptr) host->abort(reason);
+}
+
+void Communicator::close(std::optional<Deadline> deadline) {
+  state_->home.refuse_if_inherited();
+  if (closed()) return;
+  const auto leave = [this](Left how) {
+    if (state_->recorder != nullptr) {
+      state_->recorder->end(how == Left::closed ? record::Fate::closed : record::Fate::dropped);
+    }
+    drop_devices();
+    std::shared_ptr<Transport> host;
+    {
+      std::lock_guard lock(state_->mutex);
+      host = std::exchange(state_->host, nullptr);
+    }
+    state_->keep_smaller(nullptr);
+    if (host != nullptr) host->leave(how);
+    return host;
+  };
+  try {
+    Call call;
+    call.op = Op::close;
+    call.deadline = state_->deadline(deadline);
+    drain_devices(*call.deadline);
+    if (!state_->open(Op::close)->broken()) {
+      state_->submit(call)->wait();
+      close_devices();
+    }
+  } catch (const Error&) {
+    leave(Left::dropped);  // to the others this is a lost peer
+    throw;
+  }
+  if (const auto host = leave(Left::closed)) host->see_off(std::chrono::milliseconds(50));
+}
+
+bool Communicator::closed() const {
+  if (state_->home.inherited()) return true;
+  std::lock_guard lock(state_->mutex);
+  return state_->host == nullptr;
+}
+
+bool Communicator::broken() const {
+  if (state_->home.inherited()) return true;
+  std::shared_ptr<Transport> host;
+  {
+    std::lock_guard lock(state_->mutex);
+    host = state_->host;
+  }
+  return host != nullptr && (host->broken() || host->peer_died());
+}
+
+bool Communicator::failed() const {
+  if (state_->home.inherited()) return true;
+  std::lock_guard lock(state_->mutex);
+  return state_->host != nullptr && state_->host->failed();
+}
+
+HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->facts(); }
+
+}  // namespace a2a

@@ -1,0 +1,160 @@
+// What a communicator is made of. Not public.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "a2a/communicator.h"
+#include "core/device_transport.h"
+#include "core/recorder.h"
+#include "core/transport.h"
+#include "runtime/fork_guard.h"
+#include "runtime/last_tick.h"
+
+namespace a2a {
+
+// Which operations the ranks compare, if they run on a device. All ranks count alike, those too whose own arguments are
+// refused and who cannot know what memory was meant. Ranks that were in different calls may count differently after
+// that; then some compare what others do not, which costs nothing but the comparison.
+class Comparisons {
+ public:
+  explicit Comparisons(Check check) : check_(check) {}
+
+  // Whether this operation, the next one, is compared.
+  bool next(const Call& call) {
+    bool first = false;
+    if (call.plan == 0) {
+      first = unplanned_++ < kFirst;
+    } else {
+      if (ran_.size() <= call.plan) ran_.resize(call.plan + 1);
+      first = !ran_[call.plan];
+      ran_[call.plan] = true;
+    }
+    return check_ == Check::always || (check_ == Check::first && first);
+  }
+
+  // The devices were connected just now.
+  void restart() {
+    unplanned_ = 0;
+    ran_.clear();
+  }
+
+ private:
+  static constexpr unsigned kFirst = 16;
+
+  Check check_;
+  uint64_t unplanned_ = 0;
+  std::vector<bool> ran_;  // plans, by number
+};
+
+struct Communicator::State {
+  Rank rank = 0;
+  int size = 1;
+  Options options;
+  std::mutex device_order;   // held while an operation on a device is started, which may take long; guards what follows
+  Batch device_blank;        // for the next operation on a device, with the memory of an earlier one
+  mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
+  std::shared_ptr<Transport> host;     // empty once closed
+  std::shared_ptr<Recorder> recorder;  // empty where nothing is recorded
+  std::map<Memory, std::shared_ptr<DeviceTransport>> devices;
+  std::map<Memory, void*> adopted;
+  std::string rank_table;
+  Batch blank;  // for the next operation, with the memory of an earlier one
+  uint64_t number = 0;
+  uint64_t plans = 0;
+  uint64_t shrinks = 0;
+  std::shared_ptr<Communicator> smaller;  // of a shrink() that did not end well after the ranks had agreed
+  Comparisons comparisons;
+
+  State(Rank rank_, int size_, Options options_, std::unique_ptr<Transport> host_)
+      : rank(rank_), size(size_), options(std::move(options_)), host(std::move(host_)), comparisons(options.check) {}
+
+  // That of the communicator may come a tick late.
+  Deadline deadline(const std::optional<Deadline>& given) const {
+    return given ? *given : Deadline::after_seconds(options.timeout_seconds, last_tick() + kTick);
+  }
+
+  std::shared_ptr<Communicator> kept_smaller() const {
+    std::lock_guard lock(mutex);
+    return smaller;
+  }
+  void keep_smaller(std::shared_ptr<Communicator> kept) {
+    {
+      std::lock_guard lock(mutex);
+      smaller.swap(kept);
+    }
+  }  // who was kept before is let go of without the mutex
+
+  // The host transport. Throws when closed.
+  std::shared_ptr<Transport> open(Op op) const {
+    std::lock_guard lock(mutex);
+    return want_open(op);
+  }
+
+  const std::shared_ptr<Transport>& want_open(Op op) const {
+    if (host != nullptr) return host;
+    throw Error(Code::aborted,
+                std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");
+  }
+
+  // With the mutex held: the operation takes its number. Returns whether ranks compare it if it runs on a device.
+  bool sign(Batch& batch, const Call& call) {
+    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
+    batch.unit_bytes = call.unit_bytes;
+    batch.asynchronous = call.asynchronous;
+    return comparisons.next(call);
+  }
+
+  // Starts on the host what `fill` puts into an empty batch.
+  template <class Fill>
+  std::shared_ptr<Work> submit(const Call& call, Fill&& fill) {
+    home.refuse_if_inherited();  // before the mutex, which another thread may have held at the fork
+    std::lock_guard lock(mutex);
+    want_open(call.op);
+    return begin_next(call, fill, [&] { return host->start(std::move(blank)); });
+  }
+
+  // The same, or nothing, where a lock would have to be waited for.
+  template <class Fill>
+  std::shared_ptr<Work> try_submit(const Call& call, Fill&& fill) {
+    home.refuse_if_inherited();
+    const std::unique_lock lock(mutex, std::try_to_lock);
+    if (!lock) return nullptr;
+    const auto claimed = want_open(call.op)->claim();
+    if (!claimed) return nullptr;
+    return begin_next(call, fill, [&] { return host->start_claimed(std::move(blank)); });
+  }
+
+  // With the mutex held: `start` starts what `fill` has put into `blank`.
+  template <class Fill, class Start>
+  std::shared_ptr<Work> begin_next(const Call& call, Fill&& fill, Start&& start) {
+    blank.clear();
+    try {
+      fill(blank);
+    } catch (const std::exception& error) {  // out of memory, most likely; nobody gets out of step
+      blank.clear();
+      blank.refusal = error.what();
+      begin(call, start);
+      throw;
+    }
+    return begin(call, start);
+  }
+
+  template <class Start>
+  std::shared_ptr<Work> begin(const Call& call, Start&& start) {
+    blank.deadline = deadline(call.deadline);
+    sign(blank, call);
+    return Recorder::begin(recorder, blank).run(start);
+  }
+
+  std::shared_ptr<Work> submit(const Call& call) {
+    return submit(call, [](Batch&) {});
+  }
+
+  // Everything shared belongs to the process that made it.
+  const ForkGuard home;
+};
+
+}  // namespace a2a

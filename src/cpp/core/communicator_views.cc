@@ -1,0 +1,74 @@
+// Views of the peers' tensors: an allgather of descriptions, and what is looked at then.
+#include <new>
+#include <string>
+
+#include "core/communicator_state.h"
+
+namespace a2a {
+namespace {
+
+size_t bytes_of(DType dtype, std::span<const int64_t> shape) {
+  size_t bytes = dtype.bytes();
+  for (const int64_t entries : shape) {
+    if (entries < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(entries), &bytes)) {
+      throw Error(Code::invalid_argument, "the tensor's shape contains " + std::to_string(entries));
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<Views> Communicator::start_views(const void* data, DType dtype, std::span<const int64_t> shape,
+                                                 std::optional<Deadline> deadline) {
+  state_->home.refuse_if_inherited();
+  const auto host = state_->open(Op::allgather_views);
+  Call call;
+  call.op = Op::allgather_views;
+  call.dtype = dtype;
+  call.deadline = deadline;
+  std::shared_ptr<Loan> loan;
+  std::shared_ptr<Views> views;
+  try {
+    loan = host->lend(static_cast<const std::byte*>(data), bytes_of(dtype, shape), dtype, shape);
+    views = std::make_shared<Views>(loan);
+  } catch (const Error& error) {
+    const std::string reason =
+        std::string(to_string(call.op)) + ": rank " + std::to_string(rank()) + ": " + error.what();
+    refuse(call, reason);
+    throw Error(error.code(), reason);
+  } catch (const std::bad_alloc& error) {
+    refuse(call, error.what());
+    throw;
+  }
+  loan->started(state_->submit(call, [&](Batch& batch) { loan->describe(batch); }));
+  return views;
+}
+
+std::shared_ptr<Views> Communicator::allgather_views(const void* data, DType dtype, std::span<const int64_t> shape,
+                                                     std::optional<Deadline> deadline) {
+  auto views = start_views(data, dtype, shape, deadline);
+  views->work()->wait();
+  return views;
+}
+
+Views::Views(std::shared_ptr<Loan> loan) : loan_(std::move(loan)) {}
+
+Views::~Views() { release(); }
+
+const std::shared_ptr<Work>& Views::work() const { return loan_->work(); }
+
+int Views::size() const { return loan_->size(); }
+
+View Views::view(Rank rank) const { return loan_->view(rank); }
+
+void Views::release() noexcept { loan_->end_viewing(); }
+
+bool Views::released() const { return !loan_->viewing(); }
+
+bool Views::wait_released(Deadline deadline) {
+  release();  // two ranks that wait while they look would wait for each other
+  return loan_->wait_returned(deadline);
+}
+
+}  // namespace a2a

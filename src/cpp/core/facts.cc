@@ -1,0 +1,90 @@
+#include "core/facts.h"
+
+#include <algorithm>
+
+#include "core/hash.h"
+
+namespace a2a {
+namespace {
+
+std::string rank_name(Rank rank) { return "rank " + std::to_string(rank); }
+
+// "812 rows", or "812 bytes" when the unit does not divide the number.
+std::string quantity(uint64_t bytes, size_t unit_bytes, bool rows) {
+  if (unit_bytes == 0 || bytes % unit_bytes != 0) return std::to_string(bytes) + " bytes";
+  return std::to_string(bytes / unit_bytes) + (rows ? " rows" : " elements");
+}
+
+std::string size_sentence(const Signature& signature, size_t unit_bytes, Rank from, uint64_t sent, Rank to,
+                          uint64_t expected) {
+  const bool rows = unit_bytes != signature.dtype.bytes();
+  std::string text =
+      rank_name(from) + " sends " + quantity(sent, unit_bytes, rows) + " to " + rank_name(to) + ", which expects ";
+  if (unit_bytes != 0 && sent % unit_bytes == 0 && expected % unit_bytes == 0) {
+    text += std::to_string(expected / unit_bytes);
+  } else {
+    text += quantity(expected, unit_bytes, rows);
+  }
+  return text + (rows ? " (row = " : " (element = ") + std::to_string(unit_bytes) + " bytes, " +
+         to_string(signature.dtype) + ")";
+}
+
+std::string plan_name(uint32_t plan) { return plan == 0 ? "no plan" : "plan " + std::to_string(plan); }
+
+}  // namespace
+
+uint32_t pack(DType dtype) {
+  return static_cast<uint32_t>(dtype.code) | static_cast<uint32_t>(dtype.bits) << 8 |
+         static_cast<uint32_t>(dtype.lanes) << 16;
+}
+
+DType unpack(uint32_t packed) {
+  return {static_cast<uint8_t>(packed), static_cast<uint8_t>(packed >> 8), static_cast<uint16_t>(packed >> 16)};
+}
+
+uint32_t size_hash(std::span<const Run> runs) {
+  if (runs.size() < 2) return 0;
+  Hash hash;
+  for (const Run& run : runs) hash.add(run.bytes);
+  return static_cast<uint32_t>(hash.value() ^ hash.value() >> 32) | 1;
+}
+
+std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Facts& mine, Rank peer,
+                         const Facts& theirs) {
+  // The same order of ranks on both sides, so that both print the same sentence.
+  const bool first = me < peer;
+  const auto both = [&](const std::string& verb, const std::string& ours, const std::string& other) {
+    return rank_name(std::min(me, peer)) + verb + (first ? ours : other) + ", " + rank_name(std::max(me, peer)) + verb +
+           (first ? other : ours);
+  };
+  const auto op = [](const Facts& facts) { return std::string(to_string(static_cast<Op>(facts.op))); };
+  const auto half = [](const Facts& facts) {
+    return std::string(static_cast<Op>(facts.op) == Op::exchange_counts ? "first half" : "second half");
+  };
+  const auto memory = [](const Facts& facts) { return std::string(to_string(static_cast<Memory>(facts.memory))); };
+  if (mine.op != theirs.op && family(mine) != family(theirs)) {
+    if (op(mine) == op(theirs)) return name_of(signature) + ": " + both(" is in its ", half(mine), half(theirs));
+    return "operation #" + std::to_string(signature.number) + ": " + both(" calls ", op(mine), op(theirs));
+  }
+  const std::string name = name_of(signature) + ": ";
+  if (mine.memory != theirs.memory) return name + both(" uses memory of kind ", memory(mine), memory(theirs));
+  if (mine.plan != theirs.plan) return name + both(" runs ", plan_name(mine.plan), plan_name(theirs.plan));
+  if (mine.dtype != theirs.dtype) {
+    return name + both(" uses dtype ", to_string(unpack(mine.dtype)), to_string(unpack(theirs.dtype)));
+  }
+  if (theirs.sent != mine.expected) {
+    return name + size_sentence(signature, unit_bytes, peer, theirs.sent, me, mine.expected);
+  }
+  if (theirs.expected != mine.sent) {
+    return name + size_sentence(signature, unit_bytes, me, mine.sent, peer, theirs.expected);
+  }
+  return name + rank_name(me) + " and " + rank_name(peer) +
+         " exchange the same number of bytes in segments of different sizes";
+}
+
+std::string name_of(uint32_t op, uint64_t number) {
+  if (number == 0) return "none";
+  return std::string(to_string(static_cast<Op>(op))) + " #" + std::to_string(number);
+}
+
+}  // namespace a2a

@@ -1,0 +1,160 @@
+#include "runtime/progress.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace a2a {
+namespace {
+
+using namespace std::chrono_literals;
+
+// With nothing new for this long a rank sleeps. Longer than ranks that compute the same thing drift apart.
+constexpr auto kAwake = 500us;
+// The same for a rank that takes part in a network, of which it only learns what is complete: as long as some MiB take.
+// Ranks that nap meanwhile do not see what arrives, and those that share a CPU may leave it idle together.
+constexpr auto kAwakeForNetwork = 5ms;
+// The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
+constexpr auto kSlice = 10ms;
+// The longest sleep of a rank that waits for news which ring no bell.
+constexpr auto kNap = 50us;
+constexpr unsigned kYieldsPerLook = 8;
+
+}  // namespace
+
+void Progress::relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+Progress::Progress() = default;
+Progress::~Progress() = default;
+
+void Progress::start_thread() {
+  if (!progress_thread_wanted()) return;
+  thread_ =
+      std::make_unique<ProgressThread>([this](const std::atomic<bool>& stop) { serve(stop); }, [this] { ring_own(); });
+}
+
+void Progress::end_thread() {
+  if (inherited() && thread_ != nullptr) thread_->forget();  // it is the parent's
+  thread_.reset();
+}
+
+bool Progress::advance() {
+  bool moved = false;
+  for (size_t i = 0; i < active_.size(); ++i) moved |= active_[i]->advance();
+  return moved;
+}
+
+void Progress::note_slow_looks() {
+  std::unique_ptr<ProgressThread> ended;  // after the mutex, which it may want
+  std::lock_guard lock(mutex_);
+  slow_looks_ = true;
+  ended = std::move(thread_);
+}
+
+void Progress::hand_over() {
+  if (thread_ != nullptr) thread_->wake();
+}
+
+// Where nothing moves it sleeps at once: the CPU is for what the program computes.
+void Progress::serve(const std::atomic<bool>& stop) {
+  while (!stop.load(std::memory_order_relaxed)) {
+    bool moved = false;
+    {
+      std::lock_guard lock(mutex_);
+      moved = advance();
+      if (std::ranges::none_of(active_, [](const Active* active) { return active->busy(); })) return;
+    }
+    look(Deadline::never());
+    Patience patience;
+    patience.exhausted = true;
+    if (!moved) sleep(patience, Deadline::never());
+  }
+}
+
+void Progress::poll() {
+  {
+    std::lock_guard lock(mutex_);
+    if (advance()) return;
+  }
+  look(Deadline::never());
+}
+
+void Progress::note(bool oversubscribed, bool threads) {
+  // Ranks that are threads may hold an interpreter's lock among them, so that one of them runs at a time.
+  threads_ |= threads;
+  crowded_ |= oversubscribed || threads;
+}
+
+bool Progress::beside_peer() {
+  return std::ranges::any_of(active_, [](Active* active) { return active->beside_peer(); });
+}
+
+void Progress::spread() {
+  for (Active* active : active_) active->spread();
+}
+
+void Progress::keep_apart() {
+  constexpr unsigned kWaitsPerSurvey = 16;  // a fraction of a millisecond
+  if (++waits_ % kWaitsPerSurvey == 0) spread();
+}
+
+bool Progress::look(Deadline deadline) {
+  constexpr auto kOften = 500us;  // aborts and deadlines
+  const auto now = Deadline::Clock::now();
+  const bool in_time = !deadline.passed(now);
+  std::lock_guard lock(mutex_);
+  if (now - last_checked_ < kOften) return in_time;
+  last_checked_ = now;
+  const bool ask_kernel = now - last_asked_ >= kSlice;
+  if (ask_kernel) last_asked_ = now;
+  for (size_t i = 0; i < active_.size(); ++i) active_[i]->check(now, ask_kernel);
+  if (crowded_ && ask_kernel) spread();
+  return in_time;
+}
+
+bool Progress::pause(Patience& patience, Deadline deadline) {
+  if (!patience.exhausted) {
+    ++patience.idle;
+    if (crowded_ || slow_looks_ || patience.idle == kSpins) {
+      patience.spinning = false;
+    } else if (patience.idle == 1) {
+      std::lock_guard lock(mutex_);
+      patience.spinning = !beside_peer();
+    }
+    if (patience.spinning) {
+      relax();
+      return true;
+    }
+    ::sched_yield();
+    const auto tick = last_tick();
+    if (patience.idle % kYieldsPerLook != 0 && tick == patience.tick) return true;
+    patience.tick = tick;
+  }
+  if (!look(deadline)) return false;
+  const auto now = Deadline::Clock::now();
+  if (patience.since == Deadline::Clock::time_point{}) patience.since = now;
+  patience.exhausted |= now - patience.since >= (slow_looks_ ? kAwakeForNetwork : kAwake);
+  return patience.exhausted ? sleep(patience, deadline) : true;
+}
+
+bool Progress::sleep(Patience& patience, Deadline deadline) {
+  auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
+  const auto look_again = [&] {
+    std::lock_guard lock(mutex_);
+    if (advance()) patience.renew();
+    if (std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) slice = kNap;
+    return !patience.exhausted;
+  };
+  return sleep_unless(look_again, [&] {
+    if (deadline.when() == Deadline::Clock::time_point::max()) return slice;
+    return std::clamp<std::chrono::nanoseconds>(deadline.when() - Deadline::Clock::now(), 0ns, slice);
+  });
+}
+
+}  // namespace a2a

@@ -1,0 +1,79 @@
+// Which transport a group uses, and which vendor's libraries: the one place that knows them all by name.
+#include "a2a/communicator.h"
+#include "a2a/libraries.h"
+#include "core/connect.h"
+#include "transport/device/connect.h"
+#include "transport/device/vendor.h"
+#include "transport/hccl/hccl_vendor.h"
+#include "transport/hosts/hosts_transport.h"
+#include "transport/nccl/nccl_vendor.h"
+#include "transport/shm/loans.h"
+#include "transport/shm/shm_transport.h"
+
+namespace a2a {
+namespace {
+
+// A bootstrap as the ranks of one host see it.
+class LocalBootstrap final : public Bootstrap {
+ public:
+  LocalBootstrap(Bootstrap& all, const std::vector<Rank>& mates) : all_(all), mates_(mates) {}
+
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+    auto everything = all_.allgather(mine, deadline);
+    std::vector<std::string> ours;
+    for (const Rank mate : mates_) ours.push_back(std::move(everything.at(static_cast<size_t>(mate))));
+    return ours;
+  }
+  void while_meeting() override { all_.while_meeting(); }
+
+ private:
+  Bootstrap& all_;
+  const std::vector<Rank>& mates_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
+  if (!bootstrap.has_network()) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
+  hosts::Places places = hosts::find_places(rank, size, bootstrap, deadline);
+  if (places.hosts() == 1) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
+  const auto network = bootstrap.network(deadline);
+  const std::vector<Rank> mates = places.ranks_of(places.host_of(rank));
+  const auto seat = static_cast<Rank>(places.seat_of(rank));
+  LocalBootstrap here(bootstrap, mates);
+  const auto base = shm::ShmTransport::connect(seat, static_cast<int>(mates.size()), here, deadline, mates);
+  std::vector<Rank> seats(mates.size());
+  for (size_t i = 0; i < seats.size(); ++i) seats[i] = static_cast<Rank>(i);
+  return hosts::HostsTransport::make(rank, std::move(places), network, bootstrap, *base, seats, deadline);
+}
+
+std::shared_ptr<DeviceTransport> connect_device(Memory memory, int index, const DeviceMeeting& meeting) {
+  return device::connect(memory, index, meeting);
+}
+
+device::Vendor& device::vendor_of(Memory memory) {
+  switch (memory) {
+    case Memory::cuda:
+      return nccl::vendor();
+    case Memory::npu:
+      return hccl::vendor();
+    default:
+      throw Error(Code::unsupported, std::string("no transport for ") + to_string(memory) + " memory in this build");
+  }
+}
+
+std::string library_for(Memory memory) { return device::vendor_of(memory).version(); }
+
+std::optional<int> device_of(Memory memory, const void* pointer) {
+  return device::vendor_of(memory).device_of(pointer);
+}
+
+std::shared_ptr<std::byte> Communicator::allocate_shared(size_t bytes) {
+  shm::Host& host = shm::Host::get();
+  host.loans().sweep();
+  return {host.arena().allocate(bytes), [&host](std::byte* data) {
+            if (!host.inherited()) host.arena().release(data);
+          }};
+}
+
+}  // namespace a2a
