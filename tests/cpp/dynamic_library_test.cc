@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 
+#include "a2a/libraries.h"
 #include "check.h"
 
 namespace {

@@ -550,7 +550,7 @@ class Stuck final : public Active {
 };
 
 TEST("a rank does not spin while a peer stands in line for its CPU") {
-  Progress progress;
+  ShmProgress progress;
   Stuck stuck;
   const auto never = [] { return false; };
   progress.enter(&stuck);
@@ -565,10 +565,10 @@ TEST("a rank does not spin while a peer stands in line for its CPU") {
 
 TEST("a rank that shares CPUs yields for a moment, and none where ranks are threads or looks are slow") {
   const auto looks = [](const Surroundings& surroundings, bool threads, bool slow) {
-    Progress progress;
+    ShmProgress progress;
     Stuck stuck;
     progress.enter(&stuck);
-    progress.note(surroundings, threads);
+    progress.note(surroundings.oversubscribed(), threads);
     if (slow) progress.note_slow_looks();
     const auto begin = Deadline::Clock::now();
     CHECK(!progress.wait_briefly([] { return false; }));

@@ -202,6 +202,11 @@ struct Gate {
   bool inside = false, open = false;
 };
 
+std::shared_ptr<Work> start(Scene& world, Batch batch, Stream callers) {
+  const bool recorded = world.transport->check(batch, callers);
+  return world.transport->start(std::move(batch), callers, recorded);
+}
+
 bool throws_with(Code code, const std::string& part, const std::function<void()>& body) {
   return check::throws(code, part, part, body);
 }
@@ -214,7 +219,7 @@ TEST("an operation is done when its event is reached, and lets go of what the li
   const std::weak_ptr<int> holds = held;
   world.enqueue = [&]() -> std::shared_ptr<void> { return std::exchange(held, nullptr); };
   {
-    const auto work = world.transport->start(batch_of(1), kStream);
+    const auto work = start(world, batch_of(1), kStream);
     CHECK(!work->done() && !holds.expired());
     CHECK(!work->wait_until(Deadline::after_seconds(0.01)));
     world.reach_all();
@@ -224,7 +229,7 @@ TEST("an operation is done when its event is reached, and lets go of what the li
   world.transport->drain(Deadline::after_seconds(10));
   world.transport->close();
   CHECK_EQ(world.closed, 1);
-  CHECK_THROWS(Code::aborted, "the communicator is closed", world.transport->start(batch_of(2), kStream));
+  CHECK_THROWS(Code::aborted, "the communicator is closed", start(world, batch_of(2), kStream));
   world.end();
   CHECK(world.alive.empty() && world.entered == 0 && world.aborts.empty());
 }
@@ -232,12 +237,12 @@ TEST("an operation is done when its event is reached, and lets go of what the li
 TEST("what the device is past is let go of when the next operation starts, or a later one is seen to be done") {
   Scene world;
   for (uint64_t number = 1; number < 100; number += 3) {  // the watch alone would be in time for a few of them
-    const auto first = world.transport->start(batch_of(number), kStream);
+    const auto first = start(world, batch_of(number), kStream);
     CHECK(!first->let_go());
     world.reach_all();
-    const auto second = world.transport->start(batch_of(number + 1), kStream);
+    const auto second = start(world, batch_of(number + 1), kStream);
     CHECK(first->let_go() && !second->let_go());
-    const auto third = world.transport->start(batch_of(number + 2), kStream);
+    const auto third = start(world, batch_of(number + 2), kStream);
     world.reach_all();
     CHECK(third->done() && second->let_go());
   }
@@ -248,13 +253,13 @@ TEST("a stream of the transport's own waits for the caller's, if there is one") 
   Scene world;
   Batch batch = batch_of(1);
   batch.asynchronous = true;
-  const auto work = world.transport->start(std::move(batch), kStream);
+  const auto work = start(world, std::move(batch), kStream);
   CHECK_EQ(world.orders.size(), size_t{1});
   CHECK(world.orders[0].first == reinterpret_cast<void*>(0x57));
   work->order_before({reinterpret_cast<void*>(0xB)});
   CHECK(world.orders[1].first == reinterpret_cast<void*>(0xB));
   CHECK(world.recorded[world.orders[1].second] == reinterpret_cast<void*>(0x57));
-  const auto next = world.transport->start(batch_of(2), {});
+  const auto next = start(world, batch_of(2), {});
   CHECK_EQ(world.orders.size(), size_t{2});
   world.reach_all();
   work->wait(), next->wait();
@@ -262,7 +267,7 @@ TEST("a stream of the transport's own waits for the caller's, if there is one") 
 
 TEST("a stream that records a graph: nothing is watched") {
   Scene world;
-  const auto work = world.transport->start(batch_of(1), {reinterpret_cast<void*>(0xC)});
+  const auto work = start(world, batch_of(1), {reinterpret_cast<void*>(0xC)});
   CHECK(work->done() && world.recorded.empty());
 }
 
@@ -271,7 +276,7 @@ TEST("ended by another thread while the library blocks: it is ended once more wh
   Gate gate(world);
   std::jthread caller([&] {
     throws_with(Code::aborted, "the communicator is broken: rank 1 aborted: enough",
-                [&] { world.transport->start(batch_of(1), kStream); });
+                [&] { start(world, batch_of(1), kStream); });
     CHECK_EQ(world.aborts, (Aborts{kOnStream, kOnStream}));
   });
   CHECK(world.until([&] { return gate.inside; }));
@@ -288,7 +293,7 @@ TEST("a deadline that passes while the library blocks is told to the peers at on
   Gate gate(world);
   std::jthread caller([&] {
     throws_with(Code::timeout, "alltoallv #1: timed out on rank 1 (npu:3); peers: rank 1 somewhere",
-                [&] { world.transport->start(batch_of(1, 0.05), kStream); });
+                [&] { start(world, batch_of(1, 0.05), kStream); });
   });
   CHECK(world.until([&] { return world.told.has_value(); }));
   world.set([&] { gate.open = true; });
@@ -301,23 +306,23 @@ TEST("whatever the library throws breaks the communicator, and ends what was enq
       {[] { throw Interrupted(); }, Code::aborted}};
   for (const auto& [fault, code] : cases) {
     Scene world;
-    const auto before = world.transport->start(batch_of(1), {reinterpret_cast<void*>(0xB)});
+    const auto before = start(world, batch_of(1), {reinterpret_cast<void*>(0xB)});
     world.enqueue = [&]() -> std::shared_ptr<void> {
       fault();
       return nullptr;
     };
-    throws_with(code, "", [&] { world.transport->start(batch_of(2), kStream); });
+    throws_with(code, "", [&] { start(world, batch_of(2), kStream); });
     CHECK(world.told && std::string(world.told->what()).starts_with("alltoallv #2 on rank 1 (npu:3): "));
     CHECK(world.aborts.at(0) == (std::vector{reinterpret_cast<void*>(0xB), kStream.handle}));
     throws_with(code, "alltoallv #2 on rank 1", [&] { before->wait(); });
     throws_with(code, "alltoallv #3: the communicator is broken",
-                [&] { world.transport->start(batch_of(3), kStream); });
+                [&] { start(world, batch_of(3), kStream); });
   }
 }
 
 TEST("an event that the driver cannot answer for breaks the communicator") {
   Scene world;
-  const auto work = world.transport->start(batch_of(1), kStream);
+  const auto work = start(world, batch_of(1), kStream);
   world.set([&] { world.failed = world.alive; });
   throws_with(Code::backend, "rank 1 (npu:3): the driver says no", [&] { work->wait(Deadline::after_seconds(10)); });
   CHECK(world.told.has_value());
@@ -326,7 +331,7 @@ TEST("an event that the driver cannot answer for breaks the communicator") {
 TEST("what a peer contradicts, or breaks, ends the operation") {
   for (const bool broken : {false, true}) {
     Scene world;
-    const auto work = world.transport->start(batch_of(1), kStream);
+    const auto work = start(world, batch_of(1), kStream);
     world.set([&] { (broken ? world.told : world.against).emplace(Code::mismatch, "rank 0 says no"); });
     throws_with(Code::mismatch, "rank 0 says no", [&] { work->wait(Deadline::after_seconds(10)); });
     CHECK_EQ(world.aborts, Aborts{kOnStream});
@@ -338,7 +343,7 @@ TEST("a compared operation is not asked about again") {
   world.against.emplace(Code::mismatch, "the next operation in that slot");
   Batch batch = batch_of(1);
   batch.way = Way::compare;
-  const auto work = world.transport->start(std::move(batch), kStream);
+  const auto work = start(world, std::move(batch), kStream);
   std::this_thread::sleep_for(milliseconds(30));
   CHECK(!work->done());
   world.reach_all();
@@ -348,7 +353,7 @@ TEST("a compared operation is not asked about again") {
 TEST("a peer that leaves when its part is done has not failed this rank") {
   for (int i = 0; i < 3; ++i) {
     Scene world;
-    const auto work = world.transport->start(batch_of(1), kStream);
+    const auto work = start(world, batch_of(1), kStream);
     world.set([&] {
       world.lost.emplace(Code::peer_lost, "rank 0 is gone");
       world.failure = "a peer is gone";
@@ -356,14 +361,14 @@ TEST("a peer that leaves when its part is done has not failed this rank") {
     std::this_thread::sleep_for(milliseconds(7));  // the watch sees that
     world.reach_all();
     work->wait();
-    const auto next = world.transport->start(batch_of(2), kStream);
+    const auto next = start(world, batch_of(2), kStream);
     throws_with(Code::peer_lost, "alltoallv #2: rank 0 is gone", [&] { next->wait(Deadline::after_seconds(10)); });
   }
 }
 
 TEST("what the library reports for a moment, and takes back, is nothing") {
   Scene world;
-  const auto work = world.transport->start(batch_of(1), kStream);
+  const auto work = start(world, batch_of(1), kStream);
   for (int i = 0; i < 10; ++i) {
     world.set([&] { world.failure = "a hiccup"; });
     std::this_thread::sleep_for(milliseconds(15));
@@ -378,7 +383,7 @@ TEST("what the library reports for a moment, and takes back, is nothing") {
 
 TEST("nobody hears of an end before the device is past what was ended") {
   Scene world;
-  const auto work = world.transport->start(batch_of(1), kStream);
+  const auto work = start(world, batch_of(1), kStream);
   std::atomic<bool> past{false};
   std::jthread device([&] {
     CHECK(world.until([&] { return !world.aborts.empty(); }));
@@ -395,31 +400,31 @@ TEST("nobody hears of an end before the device is past what was ended") {
 
 TEST("... and a device that does not get past what was ended is not waited for") {
   Scene stuck;
-  const auto work = stuck.transport->start(batch_of(1), kStream);
+  const auto work = start(stuck, batch_of(1), kStream);
   stuck.transport->abort("enough");
   CHECK_THROWS(Code::aborted, "enough", work->wait());
 }
 
 TEST("letting go ends what is in flight without a word to the peers") {
   Scene world;
-  const auto work = world.transport->start(batch_of(1), kStream);
+  const auto work = start(world, batch_of(1), kStream);
   world.transport->let_go();
   throws_with(Code::aborted, "rank 1 has let go of this communicator", [&] { work->wait(); });
   CHECK(!world.told);
-  throws_with(Code::aborted, "has let go", [&] { world.transport->start(batch_of(2), kStream); });
+  throws_with(Code::aborted, "has let go", [&] { start(world, batch_of(2), kStream); });
   throws_with(Code::aborted, "has let go", [&] { work->order_before(kStream); });
 }
 
 TEST("drain gives up at its deadline") {
   Scene world;
-  const auto work = world.transport->start(batch_of(7), kStream);
+  const auto work = start(world, batch_of(7), kStream);
   CHECK_THROWS(Code::timeout, "close: alltoallv #7 is not done", world.transport->drain(Deadline::after_seconds(0.05)));
   world.transport->let_go();
 }
 
 TEST("a work holds its transport, and the transport nothing that is done") {
   Scene world;
-  auto work = world.transport->start(batch_of(1), kStream);
+  auto work = start(world, batch_of(1), kStream);
   world.reach_all();
   work->wait();
   world.transport->close();

@@ -204,7 +204,7 @@ TEST("whatever a peer says of its tensor, a view lies in its segment or is refus
   CHECK(peers.mapping().reach(peers.bytes()));
   peer.base = peers.base(), peer.bytes = peer.open = peers.bytes(), peer.seat = &seat, peer.bell = &host.bell(0);
   const auto mine = tensor_of(0, 4, 0);
-  shm::Loan loan(host, vicinity, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
+  shm::SharedLoan loan(host, vicinity, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
   const uint64_t end = peers.bytes();
   const uint64_t odd[] = {0, 1, 12, 64, end - 48, end - 47, end, end + 1, end - sizeof(shm::Slot), UINT64_MAX};
   const auto any = [&] { return odd[random.in(size_t{0}, std::size(odd) - 1)]; };

@@ -203,8 +203,10 @@ bool play(HostilePeer& hostile, const Operation& operation, Change change) {
   batch.way = operation.way;
   if (operation.sends > 0) batch.sends = {{HostilePeer::kPeer, send.data(), operation.sends}};
   if (operation.recvs > 0) batch.recvs = {{HostilePeer::kPeer, recv.data() + kMargin, operation.recvs}};
-  hostile.publish_line(operation.number, facts(batch.signature, batch.recvs, batch.sends), operation.kind,
-                       operation.runs, operation.puts);
+  Head head{};
+  set_common(head, batch.signature);
+  add_sizes(head, batch.recvs, batch.sends);
+  hostile.publish_line(operation.number, head, operation.kind, operation.runs, operation.puts);
   if (operation.refused) {
     batch.refusal = "bad arguments";
     batch.sends.clear();

@@ -1,4 +1,4 @@
-// Ranks as processes of one host: over an abstract Unix socket. How is in a2a/unix/.
+// Ranks as processes of one host: over an abstract Unix socket.
 #include "a2a/bootstrap.h"
 #include "bootstrap/sockets.h"
 #include "bootstrap/unix/packet.h"

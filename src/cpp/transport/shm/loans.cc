@@ -114,7 +114,7 @@ View SharedLoan::view(Rank rank) const {
 // Every rank's card to every rank.
 void SharedLoan::describe(Batch& batch) {
   auto* const mine = reinterpret_cast<std::byte*>(&mine_);
-  auto* const all = reinterpret_cast<std::byte*>(cards_.data());
+  auto* const all = reinterpret_cast<std::byte*>(cards());
   for (Rank rank = 0; rank < size(); ++rank) {
     batch.sends.push_back({rank, mine, sizeof(Card)});
     batch.recvs.push_back({rank, all + static_cast<size_t>(rank) * sizeof(Card), sizeof(Card)});

@@ -57,6 +57,7 @@ class SharedLoan final : public Loan {
   void end_viewing() noexcept override;
   bool wait_returned(Deadline deadline) override;
 
+  Card* cards() { return cards_.data(); }  // by rank
   // Once the work is done: whether a peer may still look at this rank's tensor.
   bool lent(bool ask_kernel) const;
   // Whether all of it is history.
