@@ -1,4 +1,5 @@
-"""What a launcher tells ranks that wait for others to join: which ranks have ended (src/cpp/bootstrap/ended_ranks.h)."""
+"""What a launcher tells ranks that wait for others to join: which ranks have ended. src/cpp/bootstrap/ended_ranks.h has
+the format."""
 
 from __future__ import annotations
 

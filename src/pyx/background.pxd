@@ -65,8 +65,8 @@ cdef extern from *:
       std::vector<std::function<void()>> jobs_;  // which throw nothing
     };
 
-    // A call that runs in a thread of its own. It may be abandoned; it holds what it uses until it has finished, and not
-    // a moment longer, so that who has waited for it finds nothing of it still open.
+    // A call that runs in a thread of its own. It may be abandoned; it holds what it uses until it has finished, and
+    // not a moment longer, so that who has waited for it finds nothing of it still open.
     class Background {
      public:
       explicit Background(std::function<Outcome()> call)
@@ -187,7 +187,8 @@ cdef extern from *:
       }
 
       void while_meeting() override {
-        if (!in_python([&] { return check_(context_); })) throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
+        if (in_python([&] { return check_(context_); })) return;
+        throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
       }
 
       bool has_network() const override { return inner_ != nullptr && inner_->has_network(); }

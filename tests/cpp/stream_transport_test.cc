@@ -315,8 +315,7 @@ TEST("whatever the library throws breaks the communicator, and ends what was enq
     CHECK(world.told && std::string(world.told->what()).starts_with("alltoallv #2 on rank 1 (npu:3): "));
     CHECK(world.aborts.at(0) == (std::vector{reinterpret_cast<void*>(0xB), kStream.handle}));
     throws_with(code, "alltoallv #2 on rank 1", [&] { before->wait(); });
-    throws_with(code, "alltoallv #3: the communicator is broken",
-                [&] { start(world, batch_of(3), kStream); });
+    throws_with(code, "alltoallv #3: the communicator is broken", [&] { start(world, batch_of(3), kStream); });
   }
 }
 

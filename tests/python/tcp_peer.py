@@ -1,5 +1,5 @@
-"""The protocol of src/cpp/bootstrap/tcp/frames.h once more, with hashlib and hmac, and in the hands of somebody who may break
-its rules."""
+"""The protocol of src/cpp/bootstrap/tcp/frames.h once more, with hashlib and hmac, and in the hands of somebody who may
+break its rules."""
 
 from __future__ import annotations
 

@@ -35,7 +35,10 @@ def test_installed_header_compiles_alone(header: Path) -> None:
     compiler = shutil.which("c++") or pytest.skip("no C++ compiler")
     command = [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-x", "c++"]
     done = subprocess.run(
-        [*command, "-include", str(header), "-I", a2a.get_include(), "/dev/null"], capture_output=True, text=True, timeout=100
+        [*command, "-include", str(header), "-I", a2a.get_include(), "/dev/null"],
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
 
