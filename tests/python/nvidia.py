@@ -325,6 +325,7 @@ def jax() -> Iterator[Callable[[Array], _JaxArray]]:
     numpy.empty = empty  # type: ignore[attr-defined]
     module.numpy, module.default_device = numpy, default_device  # type: ignore[attr-defined]
     module.device_put = lambda array, device: array  # type: ignore[attr-defined]
+    module.dtypes = types.SimpleNamespace(canonicalize_dtype=np.dtype)  # type: ignore[attr-defined]
     with mock.patch.dict(sys.modules, {"jax": module, "jax.numpy": numpy}):
         yield _JaxArray
 

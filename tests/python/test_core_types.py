@@ -374,7 +374,8 @@ def interrupt_after(seconds: float) -> None:
 
 
 def test_ctrl_c_while_ranks_are_awaited() -> None:
-    for arguments in ({"job": f"nobody-{os.getpid()}"}, {"bootstrap": _core.thread_bootstraps(2)[0]}):
+    threads = _core.thread_bootstraps(2)
+    for arguments in ({"job": f"nobody-{os.getpid()}"}, {"bootstrap": threads[0]}):
         interrupt_after(0.3)
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt):

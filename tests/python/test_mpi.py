@@ -184,7 +184,7 @@ def test_fork(mpi: Mpi) -> None:
     assert status == 0
     assert lines[2:] == ["parent 0 is fine", "parent 1 is fine"]
     for line in lines[:2]:
-        assert re.match(r"child AbortedError: .*before fork\(\).* / AbortedError: ", line), line
+        assert re.match(r"child AbortedError: .*before fork\(\).* / no error", line), line  # one rank of its own
 
 
 def test_a_communicator_of_another_library() -> None:
