@@ -1,5 +1,5 @@
 """The records that ``A2A_DUMP=folder`` asks for: what each rank did last on each communicator. The files are written
-while the program runs and stay when it is killed. ``a2a explain`` reads them; src/cpp/core/record.h has their layout."""
+while the program runs and stay when it is killed. ``a2a explain`` reads them; src/cpp/core/record.h says how."""
 
 from __future__ import annotations
 
