@@ -111,7 +111,7 @@ TEST("a test double is refused outside of tests, also where it is loaded already
     const auto text = message_of(search_of({"libhccl.so"}, {kFakes}));
     CHECK(contains(text, "libhccl.so (loaded already): a test double"));
     CHECK(contains(text, kFakes + "/libhccl.so: a test double"));
-    for (const char* value : {"0", "yes", ""}) {
+    for (const char* value : {"0", "no", ""}) {
       setenv("A2A_TEST_DOUBLES", value, 1);
       CHECK(contains(message_of(search_of({"libhccl.so"}, {kFakes})), "a test double"));
     }
