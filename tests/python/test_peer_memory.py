@@ -163,7 +163,7 @@ REFUSALS: dict[str, Callable[[], None]] = {"seccomp": refuse_by_seccomp, "setuid
 
 def change_then_exchange(rank: int, n: int, job: str, how: str, changed: list[int], ahead: int) -> bool:
     comm = connect(rank, n, job)
-    assert _core.host_facts(comm)["vm_readv"]
+    assert _core.host_facts(comm)["cma"]
     count = 200_000
     sends = [np.repeat(np.arange(n) + 100 * rank + 1000 * i, count) for i in range(4)]
     recvs = [np.full(n * count, -1) for _ in sends]
@@ -183,7 +183,7 @@ def change_then_exchange(rank: int, n: int, job: str, how: str, changed: list[in
         expected = np.repeat(100 * np.arange(n) + rank + 1000 * i, count)
         assert (recv == expected).all(), (rank, i)
     assert_usable(comm)
-    return bool(_core.host_facts(comm)["vm_readv"])
+    return bool(_core.host_facts(comm)["cma"])
 
 
 @pytest.mark.timeout(60)

@@ -32,7 +32,7 @@ def test_a_switch_takes_the_usual_words(words: str, value: str) -> None:
 
 def test_every_word_for_off_is_off() -> None:
     """Two ranks, because only peers are asked."""
-    code = FACTS.format(fact="vm_readv")
+    code = FACTS.format(fact="cma")
     for word in ("off", "false", "no", "0"):
         program = command("run", "-n", "2", "--no-prefix", "--no-python", sys.executable, "-c", code)
         env = environment(A2A_SHM_CMA=word)

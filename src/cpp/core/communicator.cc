@@ -295,12 +295,15 @@ std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadl
     auto rest = host->shrink(&members, until);
     smaller = with_members(*state_, members, std::move(rest), Op::shrink, ++state_->shrinks);
     try {
+      // An operation that begins too late would break the group for those that have all they want of it.
+      if (until.passed()) throw Error(Code::timeout, "shrink: timed out when the ranks had agreed: shrink again");
       smaller->barrier(until);
       return smaller;
     } catch (const Error& error) {
       state_->keep_smaller(smaller);
-      const bool lost = error.code() == Code::peer_lost || error.code() == Code::aborted;
-      if (!lost && (error.code() != Code::timeout || until.passed())) throw;
+      const bool mends =
+          error.code() == Code::peer_lost || error.code() == Code::aborted || error.code() == Code::timeout;
+      if (!mends || until.passed()) throw;
     }
   }
   auto rest = smaller->shrink(until);
