@@ -166,7 +166,7 @@ PYTHON = {
             LEAVES,
         ),
         Mutant(PADDLE, "gathered[at].reshape", "gathered[0].reshape", "paddle.all_gather"),
-        Mutant(PADDLE, "alltoall_list(sends, recvs,", "alltoall_list(sends[::-1], recvs,", "paddle.alltoall", ITSELF),
+        Mutant(PADDLE, "alltoall_list(sends, [", "alltoall_list(sends[::-1], [", "paddle.alltoall", ITSELF),
         Mutant("paddle/utils/moe_utils.py", " if gather else (comm", " if not gather else (comm", "paddle.utils"),
         Mutant(
             "paddle/utils/moe_utils.py",

@@ -29,7 +29,7 @@ Fd memfd(unsigned flags, int seals) {
 }
 
 Fd file_in(const std::string& folder) {
-  std::string path = folder + "/a2a-mapping-test-XXXXXX";
+  std::string path = folder + "/a2a-test-mapping-XXXXXX";
   Fd fd(::mkstemp(path.data()));
   if (!fd.open()) return fd;
   ::unlink(path.c_str());

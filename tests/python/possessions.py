@@ -33,5 +33,6 @@ def descriptors() -> dict[int, str]:
 
 
 def shared_files() -> set[str]:
-    # Other programs on this machine, other MPIs among them, come and go there too.
-    return {entry.name for entry in Path("/dev/shm").iterdir() if "a2a" in entry.name}
+    # Other programs on this machine, other MPIs and tests that run beside this one among them, come and go there too.
+    names = (entry.name for entry in Path("/dev/shm").iterdir())
+    return {name for name in names if "a2a" in name and not name.startswith("a2a-test-")}

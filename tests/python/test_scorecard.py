@@ -68,7 +68,7 @@ for kind in ("right", "wrong", "clear", "unclear", "hang", "abort", "crash", "va
 print("due", judge(run(1, program, "right"), ["ValueError"]).outcome)
 
 before = Belongings.now()
-path = "/dev/shm/a2a-scorecard-test"
+path = "/dev/shm/a2a-test-scorecard"
 open(path, "w").close()
 descriptor = os.open("/dev/null", os.O_RDONLY)
 def leave(rank):
