@@ -1,4 +1,4 @@
-# The library, its headers and a CMake package. In a wheel all destinations lie below the Python package a2a.
+# The libraries, their headers and a CMake package. In a wheel all destinations lie below the Python package a2a.
 include(CMakePackageConfigHelpers)
 
 if(DEFINED SKBUILD)
@@ -9,7 +9,7 @@ else()
   set(a2a_cmakedir ${CMAKE_INSTALL_LIBDIR}/cmake/a2a)
 endif()
 
-install(TARGETS a2a EXPORT a2aTargets LIBRARY DESTINATION ${a2a_libdir} COMPONENT dev)
+install(TARGETS a2a a2a_atb EXPORT a2aTargets LIBRARY DESTINATION ${a2a_libdir} COMPONENT dev)
 install(EXPORT a2aTargets NAMESPACE a2a:: DESTINATION ${a2a_cmakedir} COMPONENT dev)
 install(DIRECTORY src/cpp/a2a adapters/atb/include/a2a DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
         FILES_MATCHING PATTERN "*.h")

@@ -1,5 +1,5 @@
-# The extension module a2a._core, built only for a wheel. Cython, cython-cmake and apache-tvm-ffi are build requirements
-# in pyproject.toml.
+# The extension modules a2a._core and a2a.atb._binding, built only for a wheel. Cython, cython-cmake and apache-tvm-ffi are
+# build requirements in pyproject.toml.
 find_package(Python REQUIRED COMPONENTS Interpreter Development.Module NumPy)
 find_package(Cython 3.2 MODULE REQUIRED)
 include(UseCython)
@@ -15,19 +15,32 @@ endif()
 
 # Cython writes the path of its sources as seen from the build directory into the module, where tracebacks show it. With
 # copies inside the build directory this is src/pyx/..., whatever machine the wheel was built on.
-file(GLOB pyx_sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" src/pyx/*.pyx src/pyx/*.pxd src/pyx/*.pxi)
+file(GLOB pyx_sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" src/pyx/*.pyx src/pyx/*.pxd src/pyx/*.pxi
+     adapters/*/pyx/*.pyx adapters/*/pyx/*.pxd)
 foreach(source IN LISTS pyx_sources)
   configure_file(${source} ${source} COPYONLY)
 endforeach()
-cython_transpile(
-  "${CMAKE_CURRENT_BINARY_DIR}/src/pyx/_core.pyx"
-  LANGUAGE CXX
-  MODULE_NAME a2a._core
-  OUTPUT _core.cxx
-  OUTPUT_VARIABLE core_cxx)
-python_add_library(_core MODULE "${core_cxx}" WITH_SOABI)
-target_include_directories(_core SYSTEM PRIVATE "${A2A_DLPACK_INCLUDE_DIR}")
+# Other modules look for what a2a._core offers them by its full name.
+configure_file(src/pyx/_core.pxd src/pyx/a2a/_core.pxd COPYONLY)
+
+# The module with this name and this source, which links these libraries. It stands in `folder`, below the package, and
+# finds them in `libraries_from_there`.
+function(a2a_add_extension name source folder libraries_from_there)
+  string(REGEX MATCH "[^.]+$" target ${name})
+  cython_transpile(
+    "${CMAKE_CURRENT_BINARY_DIR}/${source}"
+    LANGUAGE CXX
+    MODULE_NAME ${name}
+    INCLUDE_DIRECTORIES "${CMAKE_CURRENT_BINARY_DIR}/src/pyx"
+    OUTPUT ${target}.cxx
+    OUTPUT_VARIABLE generated)
+  python_add_library(${target} MODULE "${generated}" WITH_SOABI)
+  target_include_directories(${target} SYSTEM PRIVATE "${A2A_DLPACK_INCLUDE_DIR}")
+  target_link_libraries(${target} PRIVATE ${ARGN})
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "\$ORIGIN/${libraries_from_there}")
+  install(TARGETS ${target} DESTINATION ${folder} COMPONENT python)
+endfunction()
+
+a2a_add_extension(a2a._core src/pyx/_core.pyx . lib a2a::a2a Python::NumPy)
 target_compile_definitions(_core PRIVATE A2A_VERSION="${A2A_VERSION}" NPY_NO_DEPRECATED_API=NPY_1_7_API_VERSION)
-target_link_libraries(_core PRIVATE a2a::a2a Python::NumPy)
-set_target_properties(_core PROPERTIES INSTALL_RPATH "\$ORIGIN/lib")
-install(TARGETS _core DESTINATION . COMPONENT python)
+a2a_add_extension(a2a.atb._binding adapters/atb/pyx/_binding.pyx atb ../lib a2a::atb)

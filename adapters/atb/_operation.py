@@ -6,8 +6,9 @@ import enum
 from collections.abc import Sequence
 from typing import TypeVar
 
-from a2a import InvalidArgumentError, _core
+from a2a import InvalidArgumentError
 
+from ._binding import AtbOperation
 from ._param import AllToAllVParam
 
 _T = TypeVar("_T")
@@ -60,7 +61,7 @@ class AllToAllVOperation:
     def __init__(self, param: AllToAllVParam, *, timeout: float = 600.0) -> None:
         if not isinstance(param, AllToAllVParam):
             raise InvalidArgumentError(f"param is {param!r}; pass an AllToAllVParam")
-        self._core = _core.AtbOperation(**vars(param), timeout=timeout)
+        self._core = AtbOperation(**vars(param), timeout=timeout)
 
     @property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from a2a import _core
+from . import _binding
 
 
 @dataclass(frozen=True)
@@ -41,5 +41,5 @@ class RankTable:
 def read_rank_table(file: str | os.PathLike[str]) -> RankTable:
     """Reads a rank table of version 1.0 or 1.2 (the "ranktable" of Ascend's documentation), strictly. Raises
     InvalidArgumentError with the file, the JSON path and the value of the first mistake."""
-    version, _, places = _core.read_rank_table(file)
+    version, _, places = _binding.read_rank_table(file)
     return RankTable(version, tuple(RankPlace(**place) for place in places))

@@ -18,7 +18,7 @@ def get_include() -> str:
 
 
 def get_library_dir() -> str:
-    """The directory of liba2a.so, for -L and the run path."""
+    """The directory of liba2a.so and liba2a_atb.so, for -L and the run path."""
     return str(_root() / "lib")
 
 

@@ -55,7 +55,6 @@ from ._core import (
     UnsupportedError,
     connect,
     mpi_bootstrap,
-    read_rank_table,
 )
 from ._variables import integer, is_set, warn_of_unknown
 
@@ -409,6 +408,8 @@ def _rank_table(env: Mapping[str, str]) -> Launch | None:
     table = env.get("RANK_TABLE_FILE")
     if not table or "RANK_ID" not in env:
         return None
+    from .atb._binding import read_rank_table  # here, since most programs need nothing of ATB
+
     try:
         _, identity, places = read_rank_table(table)
     except InvalidArgumentError as error:

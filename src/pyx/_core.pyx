@@ -28,7 +28,6 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from a2a cimport *
-from atb cimport *
 from background cimport *
 from collective cimport *
 from dlpack cimport *
@@ -38,8 +37,6 @@ import importlib
 import os
 import site
 import sys
-import threading
-import time
 from functools import partial
 
 import numpy as np
@@ -73,7 +70,6 @@ include "views.pxi"
 include "communicator.pxi"
 include "dialect.pxi"
 include "bootstrap.pxi"
-include "atb.pxi"
 include "quantize.pxi"
 include "construction.pxi"
 

@@ -16,8 +16,15 @@ cdef extern from *:
 
     namespace a2a_py {
 
-    // The Python class of each a2a::Code, set once when the module is imported.
+    // The Python class of each a2a::Code, in each module that throws them.
     static PyObject* error_class[8];
+
+    // Once, when the module is imported: a tuple in the order of a2a::Code, which starts at 1.
+    static void set_error_classes(PyObject* classes) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); ++i) {
+        error_class[i + 1] = Py_NewRef(PyTuple_GET_ITEM(classes, i));
+      }
+    }
 
     // The one gate for C++ exceptions, called with the GIL while an exception is being handled.
     // A message may hold words of a peer, or of an argument: bytes that are not UTF-8 are shown as such.
@@ -43,7 +50,7 @@ cdef extern from *:
     }  // namespace a2a_py
     """
     void raise_current "a2a_py::raise_current"()
-    PyObject** error_class "a2a_py::error_class"
+    void set_error_classes "a2a_py::set_error_classes"(tuple)
 
 
 cdef extern from "a2a/types.h" nogil:
@@ -107,15 +114,6 @@ cdef extern from "a2a/bootstrap.h" nogil:
 
     string secret_from_environment "a2a::secret_from_environment"() except +raise_current
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
-
-
-cdef extern from *:
-    """
-    #include "runtime/control_group.h"
-
-    inline double cpu_quota_or_zero() { return a2a::cpu_quota().value_or(0); }
-    """
-    double cpu_quota_or_zero() except +raise_current
 
 
 cdef extern from "a2a/communicator.h" nogil:

@@ -216,6 +216,15 @@ cdef bytes_or_never(size_t threshold):
     return None if threshold == SIZE_MAX else threshold
 
 
+cdef extern from *:
+    """
+    #include "runtime/control_group.h"
+
+    inline double cpu_quota_or_zero() { return a2a::cpu_quota().value_or(0); }
+    """
+    double cpu_quota_or_zero() except +raise_current
+
+
 def cpu_quota():
     """The CPU time per second that the control groups of this process allow it; None without a quota."""
     cdef double quota = cpu_quota_or_zero()

@@ -397,3 +397,8 @@ def refuse(Communicator comm not None, error):
     to raise; those of this package then name the rank."""
     cdef Call call
     return comm.refused(call, error)
+
+
+cdef shared_ptr[CppCommunicator] communicator_of(object comm) except *:
+    """That of C++. Raises AbortedError for one that this rank has left."""
+    return (<Communicator?> comm).live()

@@ -43,19 +43,9 @@ class BackendError(Error, RuntimeError):
     __module__ = "a2a"
 
 
-# In the order of a2a::Code, which starts at 1.
-cdef tuple error_classes = (
+error_classes = (
     InvalidArgumentError, MismatchError, PeerLostError, TimeoutError, AbortedError, UnsupportedError, BackendError)
-
-
-cdef void set_error_classes() noexcept:
-    cdef int code
-    for code in range(1, 8):
-        Py_INCREF(error_classes[code - 1])
-        error_class[code] = <PyObject*> error_classes[code - 1]
-
-
-set_error_classes()
+set_error_classes(error_classes)
 
 
 cdef str type_name(object obj):

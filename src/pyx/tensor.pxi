@@ -1,32 +1,6 @@
 # Any object -> View. Tried in this order: the DLPack C exchange API of its type, NumPy's array structure,
 # __dlpack__, a DLPack capsule, the buffer protocol. Nothing here copies a byte.
 
-cdef enum:
-    MAX_NDIM = 64
-
-cdef enum Access:
-    WRITABLE
-    READ_ONLY
-    UNKNOWN     # a legacy DLPack capsule cannot say
-
-
-# What an exchange needs to know about a tensor. It holds nothing: view_of returns the object that does.
-cdef struct View:
-    char* data
-    int64_t nbytes
-    int64_t rows            # dim 0; 1 for 0-d
-    int64_t row_bytes
-    int64_t stride          # bytes from one row to the next
-    int ndim
-    int64_t[MAX_NDIM] shape
-    DLDataType dtype
-    DLDevice device
-    void* stream            # device memory: what its framework works on now, or was told to wait for it
-    bint contiguous
-    bint held               # the object that view_of returns keeps this memory, whatever code runs meanwhile
-    Access access
-
-
 # Memory that the CPU works on, for whose producers there are no streams.
 cdef inline bint is_host(int device_type) noexcept:
     return device_type == kDLCPU or device_type == kDLCUDAHost or device_type == kDLROCMHost

@@ -27,13 +27,22 @@ cdef _Flight make_flight(const shared_ptr[CppWork]& work, object tensors):
     return flight
 
 
-# Exchanges whose memory nobody else holds, whatever becomes of what started them: those of an operation of ATB that
-# Ctrl-C interrupted or that run on a stream, and those that failed while a network had their memory.
+# Exchanges whose memory nobody else holds, whatever becomes of what started them: those that no communicator keeps, and
+# those that failed while a network had their memory.
 cdef list unfinished = []
 
 
+cdef int hold_until_done(const shared_ptr[CppWork]& work, object tensors) except -1:
+    """Of an exchange that no communicator keeps."""
+    unfinished.append(make_flight(work, tensors))
+    return 0
+
+
 cdef int prune_unfinished() except -1:
+    """Let go of what has finished."""
     cdef _Flight flight
+    if not unfinished:
+        return 0
     for flight in list(unfinished):
         if let_go(dereference(flight.work)):
             unfinished.remove(flight)

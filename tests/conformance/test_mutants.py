@@ -50,6 +50,7 @@ class Mutant:
 
 
 COPY, PLAN = "src/cpp/transport/shm/copy.cc", "src/cpp/core/plan.cc"
+ATB = "adapters/atb/cpp/exchange.cc"
 NCCL, HCCL = "src/cpp/transport/nccl/nccl_collectives.cc", "src/cpp/transport/hccl/hccl_collectives.cc"
 CORE = [
     Mutant(COPY, "    to += step;\n", ""),
@@ -88,13 +89,13 @@ CORE = [
     ),
     Mutant("src/cpp/core/quantize.cc", "shift *= static_cast<float>(ranks)", "shift *= 1", "quantized"),
     Mutant(
-        "adapters/atb/cpp/exchange.cc",
+        ATB,
         "{counts.recvCounts, counts.rdispls}, static_cast",
         "{counts.recvCounts, {}}, static_cast",
         "atb.",
     ),
     Mutant(
-        "adapters/atb/cpp/exchange.cc",
+        ATB,
         "{counts.sendCounts, counts.sdispls},\n",
         "{counts.sendCounts, {}},\n",
         "atb.",
@@ -259,25 +260,28 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     return Packages(tmp_path_factory.mktemp("mutants"))
 
 
-def library(build: Path, folder: Path, file: str, text: str) -> bytes:
-    """liba2a with another text in one of its files: the objects of the build, and one that is compiled anew, in the
-    same way, so that the precompiled headers fit."""
+def library(build: Path, folder: Path, file: str, text: str) -> tuple[str, bytes]:
+    """The library that is made of this file, with another text in it: its name, and the objects of the build with one
+    that is compiled anew, in the same way, so that the precompiled headers fit."""
+    name = "a2a_atb" if file.startswith("adapters/atb/") else "a2a"
     entries = json.loads((build / "compile_commands.json").read_text())
     command = next(
-        one["command"] for one in entries if one["file"] == str(ROOT / file) and "a2a_objects" in one["command"]
+        one["command"] for one in entries if one["file"] == str(ROOT / file) and f"{name}_objects" in one["command"]
     )
     source, output = folder / Path(file).name, str(folder / "mutant.o")
     source.write_text(text)
     *options, _, built, _, _ = shlex.split(command)  # ... -o built -c file
     cmake_tools.run(*options, "-iquote", str((ROOT / file).parent), "-o", output, "-c", str(source))
-    commands = cmake_tools.run("ninja", "-C", str(build), "-t", "commands", "a2a").splitlines()
+    commands = cmake_tools.run("ninja", "-C", str(build), "-t", "commands", name).splitlines()
     words = shlex.split(
-        next(line for line in commands if " -shared " in line).removeprefix(": && ").removesuffix(" && :")
+        next(line for line in commands if f"-o lib{name}.so" in line).removeprefix(": && ").removesuffix(" && :")
     )
     words[words.index(built)] = output
-    words[words.index("-o") + 1] = str(folder / "liba2a.so")
+    words[words.index("-o") + 1] = str(folder / f"lib{name}.so")
+    # On top of the core that is installed: that of the build has another name, and would be loaded beside it.
+    words = [f"{a2a.get_library_dir()}/liba2a.so" if word.startswith("liba2a.so") else word for word in words]
     subprocess.run(words, cwd=build, check=True, timeout=100)
-    return (folder / "liba2a.so").read_bytes()
+    return f"lib{name}.so", (folder / f"lib{name}.so").read_bytes()
 
 
 def test_there_are_enough() -> None:
@@ -288,7 +292,8 @@ def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path
     def run(name: str, mutant: Mutant, text: str) -> subprocess.CompletedProcess[str]:
         work = tmp_path / name
         work.mkdir()
-        folder = packages.make(name, "lib/liba2a.so", library(build_dir, work, mutant.file, text))
+        built, content = library(build_dir, work, mutant.file, text)
+        folder = packages.make(name, f"lib/{built}", content)
         environment = variables(build_dir) | {"A2A_SHM_REP_MOVSB": mutant.rep_movsb}
         return kit(folder, DOUBLES.get(mutant.transport, "numpy"), mutant, environment)
 
@@ -297,10 +302,10 @@ def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path
         return unnoticed(mutant, run(f"core{CORE.index(mutant)}", mutant, mutant.apply(text)))
 
     def control(mutant: Mutant) -> str:
-        done = run(f"unchanged-{mutant.transport}", mutant, (ROOT / mutant.file).read_text())
+        done = run(f"unchanged-{Path(mutant.file).stem}", mutant, (ROOT / mutant.file).read_text())
         return "" if done.returncode == 0 else f"without a mutation: {done.stdout}{done.stderr}"
 
-    on_all_cpus(control, [Mutant(COPY, "", ""), Mutant(NCCL, "", "", transport="nccl")])
+    on_all_cpus(control, [Mutant(COPY, "", ""), Mutant(ATB, "", "", "atb."), Mutant(NCCL, "", "", transport="nccl")])
     on_all_cpus(check, CORE)
 
 

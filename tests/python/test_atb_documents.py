@@ -65,15 +65,43 @@ def compile_(source: Path, *options: str) -> None:
     cmake_tools.run(*command)
 
 
-@needs_compiler
-def test_cpp_of_atb(tmp_path: Path) -> None:
-    (tmp_path / "example.cc").write_text(block("atb.md", "cpp") + MAIN, encoding="utf-8")
-    library = a2a.get_library_dir()
-    program = tmp_path / "example"
-    compile_(tmp_path / "example.cc", "-o", str(program), f"-L{library}", f"-Wl,-rpath,{library}", "-la2a", "-pthread")
+def ends_well(program: Path) -> None:
     environment = {**os.environ, "A2A_JOB": f"document-{os.getpid()}"}
     done = subprocess.run([str(program)], env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@needs_compiler
+def test_cpp_of_atb(tmp_path: Path) -> None:
+    (tmp_path / "example.cc").write_text(block("atb.md", "cpp") + MAIN, encoding="utf-8")
+    printed = cmake_tools.run(sys.executable, "-m", "a2a.config", "--ldflags").split()
+    compile_(tmp_path / "example.cc", "-o", str(tmp_path / "example"), "-la2a_atb", *printed)
+    ends_well(tmp_path / "example")
+
+
+CMAKE_PROJECT = """
+cmake_minimum_required(VERSION 3.20...4.4)
+project(example LANGUAGES CXX)
+find_package(a2a CONFIG REQUIRED)
+add_executable(example example.cc)
+target_link_libraries(example PRIVATE a2a::atb)
+"""
+
+
+@pytest.mark.timeout(900)  # the second may have to build the library
+@pytest.mark.skipif(bool(cmake_tools.MISSING), reason=f"not installed: {cmake_tools.MISSING}")
+@pytest.mark.parametrize("of", ["wheel", "installed library"])
+def test_cpp_of_atb_by_the_cmake_package(of: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "example.cc").write_text(block("atb.md", "cpp") + MAIN, encoding="utf-8")
+    (tmp_path / "CMakeLists.txt").write_text(CMAKE_PROJECT, encoding="utf-8")
+    place = f"-Da2a_ROOT={a2a.get_cmake_dir()}"
+    if of != "wheel":
+        built, place = request.getfixturevalue("build_dir"), f"-DCMAKE_PREFIX_PATH={tmp_path / 'prefix'}"
+        cmake_tools.run("cmake", "--install", str(built), "--prefix", str(tmp_path / "prefix"))
+    build = tmp_path / "build"
+    cmake_tools.run("cmake", "-S", str(tmp_path), "-B", str(build), "-G", "Ninja", place)
+    cmake_tools.run("cmake", "--build", str(build))
+    ends_well(build / "example")
 
 
 # A stand-in for the official header: its guard, and names and values that a2a/atb.h uses.

@@ -158,9 +158,10 @@ def test_objects_without_their_making_do_not_crash() -> None:
     program = """
 import numpy as np
 import a2a
-from a2a import _core, atb
+from a2a import _core
+from a2a.atb import _binding
 for call in (
-    lambda: _core.AtbOperation.__new__(_core.AtbOperation).name,
+    lambda: _binding.AtbOperation.__new__(_binding.AtbOperation).name,
     lambda: _core.refuse(None, ValueError("x")),
     lambda: _core.host_facts(None),
     lambda: a2a.quantized_all_reduce(None, np.zeros(4, np.int8), 1.0),

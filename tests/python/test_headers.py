@@ -9,9 +9,10 @@ import pytest
 
 import a2a
 
-INCLUDE = re.compile(r'#include "([^"]+)"')
+INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 INSTALLED = sorted((Path(a2a.get_include()) / "a2a").rglob("*.h"))
-SOURCES = Path(__file__).parents[2] / "src" / "cpp"
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "cpp"
 
 # From the bottom up. A folder includes itself and what stands before it.
 LAYERS = [
@@ -57,3 +58,15 @@ def test_no_include_points_upwards() -> None:
             if LAYER[target] > LAYER[folder] or (LAYER[target] == LAYER[folder] and target != folder):
                 upwards.append(f"{path.relative_to(SOURCES)} includes {included}")
     assert upwards == []
+
+
+def test_atb_includes_only_what_is_installed() -> None:
+    installed = {str(path.relative_to(a2a.get_include())) for path in INSTALLED}
+    of_atb = [path for path in (ROOT / "adapters" / "atb").rglob("*") if path.suffix in {".h", ".cc", ".pxd", ".pyx"}]
+    foreign = []
+    for path in sorted([*of_atb, ROOT / "src" / "pyx" / "a2a.pxd"]):  # which its binding uses
+        for included in INCLUDE.findall(path.read_text()):
+            if included not in installed and not (path.parent / included).is_file():
+                foreign.append(f"{path.relative_to(ROOT)} includes {included}")
+    assert len(of_atb) > 15
+    assert foreign == []

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from a2a.atb import _binding
 
 import a2a
 from a2a import _core
@@ -17,7 +18,7 @@ INSTALLED = Path(_core.__file__).parent
 DISTRIBUTION = importlib.metadata.distribution("a2a-comm")
 FILES = [Path(str(DISTRIBUTION.locate_file(file))) for file in DISTRIBUTION.files or []]
 
-ALLOWED = re.compile(r"(liba2a|libstdc\+\+|libgcc_s|libc|libm|libpthread|ld-linux(-\w+)*)\.so(\.\d+)?")
+ALLOWED = re.compile(r"(liba2a|liba2a_atb|libstdc\+\+|libgcc_s|libc|libm|libpthread|ld-linux(-\w+)*)\.so(\.\d+)?")
 
 
 def tool(*command: str) -> str:
@@ -30,26 +31,46 @@ def needed(library: Path) -> list[str]:
 
 def test_libraries_need_nothing_but_the_system() -> None:
     libraries = [path for path in FILES if path.suffix == ".so"]
-    assert {path.name.partition(".")[0] for path in libraries} >= {"_core", "liba2a"}
+    assert {path.name.partition(".")[0] for path in libraries} == {"_core", "_binding", "liba2a", "liba2a_atb"}
     unexpected = {path.name: [name for name in needed(path) if not ALLOWED.fullmatch(name)] for path in libraries}
     assert unexpected == {path.name: [] for path in libraries}
 
 
-def test_core_finds_the_library_beside_it() -> None:
-    assert "liba2a.so" in needed(Path(_core.__file__))
-    assert re.search(r"RUNPATH.*\[\$ORIGIN/lib\]", tool("readelf", "-d", _core.__file__))
+def run_path(library: Path) -> list[str]:
+    return re.findall(r"RUNPATH.*\[(.*)\]", tool("readelf", "-d", str(library)))
+
+
+def test_modules_find_their_libraries() -> None:
+    atb = Path(_binding.__file__)
+    assert "liba2a.so" in needed(Path(_core.__file__)) and run_path(Path(_core.__file__)) == ["$ORIGIN/lib"]
+    assert {"liba2a.so", "liba2a_atb.so"} <= set(needed(atb)) and run_path(atb) == ["$ORIGIN/../lib"]
+    assert atb.parent == INSTALLED / "atb"
+
+
+def test_core_has_nothing_of_atb() -> None:
+    core, atb = (Path(a2a.get_library_dir()) / name for name in ("liba2a.so", "liba2a_atb.so"))
+    assert "liba2a_atb.so" not in needed(core) + needed(Path(_core.__file__))
+    assert "a2a::atb::" not in tool("nm", "-DC", str(core))
+    assert "liba2a.so" in needed(atb) and run_path(atb) == ["$ORIGIN"]
+    assert "a2a::atb::read_rank_table" in tool("nm", "-DC", "--defined-only", str(atb))
+
+
+def test_import_loads_nothing_of_atb() -> None:
+    loaded = "print(*[name for name in ('liba2a.so', 'liba2a_atb.so') if name in open('/proc/self/maps').read()])"
+    code = f"import a2a, sys; print('a2a.atb' in sys.modules); {loaded}; import a2a.atb; {loaded}"
+    assert tool(sys.executable, "-c", code).splitlines() == ["False", "liba2a.so", "liba2a.so liba2a_atb.so"]
 
 
 def test_headers_library_and_cmake_package_are_where_the_package_says() -> None:
     headers = {path.name for path in (Path(a2a.get_include()) / "a2a").iterdir()}
     assert headers >= {"bootstrap.h", "communicator.h", "libraries.h", "plan.h", "types.h", "views.h", "work.h"}
     assert headers >= {"atb.h", "atb", "quantize.h"}
-    assert (Path(a2a.get_library_dir()) / "liba2a.so").is_file()
+    assert {path.name for path in Path(a2a.get_library_dir()).iterdir()} == {"liba2a.so", "liba2a_atb.so"}
     assert (Path(a2a.get_cmake_dir()) / "a2aConfig.cmake").is_file()
 
 
 def test_sources_of_the_library_are_not_installed() -> None:
-    assert [path for path in FILES if path.suffix in {".cc", ".pyx", ".pxi"}] == []
+    assert [path for path in FILES if path.suffix in {".cc", ".pyx", ".pxd", ".pxi"}] == []
     assert [
         path for path in FILES if path.suffix == ".h" and "include" not in path.relative_to(INSTALLED).parts[:1]
     ] == []
@@ -57,7 +78,7 @@ def test_sources_of_the_library_are_not_installed() -> None:
 
 def test_types_are_installed() -> None:
     names = {path.name for path in FILES}
-    assert {"py.typed", "_core.pyi"} <= names
+    assert {"py.typed", "_core.pyi", "_binding.pyi"} <= names
 
 
 def test_version_is_one() -> None:

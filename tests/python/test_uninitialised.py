@@ -18,10 +18,11 @@ import copy, json, os, pickle, signal, sys
 import numpy as np
 import a2a
 from a2a import _core
+from a2a.atb import _binding
 
 HEAP_TYPE = 1 << 9
-types = [kind for kind in vars(_core).values()
-         if isinstance(kind, type) and kind.__module__ == "a2a._core" and not kind.__flags__ & HEAP_TYPE]
+types = [kind for module in (_core, _binding) for kind in vars(module).values()
+         if isinstance(kind, type) and kind.__module__ == module.__name__ and not kind.__flags__ & HEAP_TYPE]
 ARGUMENTS = [(), (0,), (np.zeros(4), np.zeros(4)), (b"x",), (None, None, None), ([np.zeros(4)], [np.zeros(4)]),
              (np.zeros(4), [4], np.zeros(4), [4])]
 

@@ -1,12 +1,11 @@
-# a2a/atb.h as the bindings see it.
+# a2a/atb.h as the binding sees it.
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from a2a cimport CppWork, CountList, raise_current
-from background cimport CommPtr
+from a2a cimport CountList, CppCommunicator, CppWork, raise_current
 
 
 cdef extern from *:
@@ -135,7 +134,7 @@ cdef extern from *:
         int outputs()
         int infer(const vector[AtbDesc]&, int64_t&) except +raise_current
         int meeting(AtbMeeting&) except +raise_current nogil
-        int join(CommPtr) except +raise_current nogil
+        int join(shared_ptr[CppCommunicator]) except +raise_current nogil
         int setup(const AtbDesc&, void*, int64_t, void*, void*) except +raise_current nogil
         cbool ordered_by_stream()
         int start(shared_ptr[CppWork]&) except +raise_current nogil

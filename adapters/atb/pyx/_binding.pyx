@@ -1,4 +1,50 @@
-# ATB's AllToAllV on tensors of any framework. All checks are those of the C++ operation.
+# cython: language_level=3, cdivision=True, boundscheck=False, wraparound=False, auto_pickle=False, autotestdict=False
+# cython: freethreading_compatible=True
+# distutils: language = c++
+"""ATB's AllToAllV on tensors of any framework. All checks are those of the C++ operation."""
+
+cimport cython
+from libc.stdint cimport int64_t, uintptr_t
+from libcpp.memory cimport shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from a2a cimport CountList, CppCommunicator, CppWork, Memory, When, raise_pending, set_error_classes
+from a2a._core cimport (
+    View,
+    allocate_like,
+    communicator_of,
+    convert_like,
+    dtype_name,
+    error_classes,
+    find_wheels,
+    finish,
+    hold_until_done,
+    memory_of,
+    note_call_site,
+    parse_counts,
+    parse_int,
+    parse_timeout,
+    prune_unfinished,
+    reason_of,
+    refuse_lost_gradient,
+    require_contiguous,
+    require_made,
+    require_output,
+    shown,
+    type_name,
+    view_of,
+)
+from atb cimport *
+from dlpack cimport kDLBfloat, kDLBool, kDLComplex, kDLFloat, kDLInt, kDLUInt
+
+import os
+import threading
+import time
+
+from a2a._core import Error, InvalidArgumentError, connect, mpi_bootstrap
+
+set_error_classes(error_classes)
 
 # (DLPack code, bits) -> aclDataType. Those that ATB refuses are here, too, so that it can name them.
 cdef dict acl_dtypes = {
@@ -140,8 +186,7 @@ cdef class AtbOperation:
         cdef string reason
         cdef int status
         note_call_site()
-        if unfinished:
-            prune_unfinished()
+        prune_unfinished()
         try:
             output, holders, convert = self.set_up(tensors)
         except BaseException as error:
@@ -154,14 +199,14 @@ cdef class AtbOperation:
             status = self.atb.start(work)
         require(status)
         if self.atb.ordered_by_stream() and convert is None:
-            unfinished.append(make_flight(work, (holders, output)))
+            hold_until_done(work, (holders, output))
             return [output]
         try:
             finish(work, never)
         except Error as error:
             raise with_status(error, ERROR_HCCL_FAIL)
         except BaseException:
-            unfinished.append(make_flight(work, (holders, output)))
+            hold_until_done(work, (holders, output))
             raise
         return [output if convert is None else convert(output)]
 
@@ -217,7 +262,7 @@ cdef class AtbOperation:
     cdef int join(self) except -1:
         """Wait for the other ranks, unless another thread of this rank has done so meanwhile."""
         cdef AtbMeeting meeting = self.meeting()
-        cdef Communicator made
+        cdef shared_ptr[CppCommunicator] comm
         cdef int status
         if not meeting.needed:
             return 0
@@ -231,8 +276,9 @@ cdef class AtbOperation:
                 made = connect(meeting.rank, meeting.size, job=os.fsdecode(meeting.job), timeout=self.timeout)
         except Error as error:
             raise with_status(error, ERROR_COMM_EMPTY)
+        comm = communicator_of(made)
         with nogil:
-            status = self.atb.join(made.comm)
+            status = self.atb.join(comm)
         return require(status)
 
 
