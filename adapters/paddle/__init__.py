@@ -56,9 +56,8 @@ def alltoall_single(
 ) -> Task | None:
     """``stream.alltoall_single`` without a choice of stream, and with the two lists of sizes the other way round, as in
     Paddle 3.3.1. In Paddle 2 the tensors were the other way round, too."""
-    order = "out_tensor, in_tensor, in_split_sizes, out_split_sizes"
     return _collectives.alltoall_single(
-        out_tensor, in_tensor, out_split_sizes, in_split_sizes, group, sync_op, False, order
+        _collectives.SINGLE, out_tensor, in_tensor, out_split_sizes, in_split_sizes, group, sync_op, False
     )
 
 

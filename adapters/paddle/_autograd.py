@@ -8,6 +8,8 @@ from typing import Any
 import paddle
 from paddle.autograd import PyLayer
 
+import a2a
+
 # An exchange that makes its own outputs: from tensors like the outputs to tensors like the inputs, or the other way.
 Way = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -40,27 +42,28 @@ class _Node(PyLayer):  # type: ignore[misc, unused-ignore]
 
 
 def wants_gradient(inputs: Sequence[Any]) -> bool:
-    return paddle.is_grad_enabled() and not all(tensor.stop_gradient for tensor in inputs)
+    """Whether what becomes of the inputs is recorded. What is no tensor wants nothing."""
+    return not all(getattr(tensor, "stop_gradient", True) for tensor in inputs) and paddle.is_grad_enabled()
 
 
-def plain(tensor: Any) -> Any:
-    """The tensor for the core, which refuses gradients: it knows no way to bring them back."""
-    return tensor if tensor.stop_gradient else tensor.detach()
+def require_no_leaf(output: Any, name: str) -> None:
+    """A leaf that asks for a gradient of its own cannot become the result of an exchange that has one."""
+    if not getattr(output, "stop_gradient", True) and output.is_leaf:
+        raise a2a.InvalidArgumentError(
+            f"{name} is a leaf with stop_gradient=False, and the input has a gradient, too; pass an output with "
+            "stop_gradient=True"
+        )
 
 
 def results(inputs: Sequence[Any], outputs: Sequence[Any], back: Way, there: Way) -> tuple[Any, ...]:
     """Tensors over the memory of ``outputs`` that are results of ``inputs``. ``back`` brings gradients from the outputs
-    to the inputs, ``there`` what has to travel like the inputs did."""
+    to the inputs, ``there`` what has to travel like the inputs did. Both get tensors whose own gradient they are not to
+    mind."""
     exchange = _Exchange(outputs, back, there, [not tensor.stop_gradient for tensor in inputs])
     return tuple(_Node.apply(exchange, *inputs))
 
 
 def connect(inputs: Sequence[Any], outputs: Sequence[Any], back: Way, there: Way) -> None:
-    """Makes the tensors of the caller results of ``inputs``, if one of these wants a gradient. Otherwise Paddle is told
-    that they were written, so that it refuses a backward pass that needs what they held before."""
-    if wants_gradient(inputs):
-        for output, result in zip(outputs, results(inputs, outputs, back, there), strict=True):
-            paddle.assign(result, output)  # same memory, so nothing is copied
-    else:
-        for output in outputs:
-            output._bump_inplace_version()
+    """Makes the tensors of the caller results of ``inputs``."""
+    for output, result in zip(outputs, results(inputs, outputs, back, there), strict=True):
+        paddle.assign(result, output)  # same memory, so nothing is copied

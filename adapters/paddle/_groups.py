@@ -19,10 +19,10 @@ import paddle.distributed
 from paddle.base import core
 
 import a2a
-from a2a import _core
-from a2a.launch import Launch, _job_of, _require_one_host, mark_as_rank
+from a2a.adapting import refuse
+from a2a.launch import Launch, mark_as_rank
 
-from ._arguments import ArgumentTypeError, CallError
+from ._errors import ArgumentTypeError, CallError
 
 # (group id, its ranks in the job) -> what serves it. A Group that a program makes by hand finds it, too.
 _communicators: dict[tuple[int, tuple[int, ...]], a2a.Communicator] = {}
@@ -160,8 +160,8 @@ def _meet(group_id: int, ranks: tuple[int, ...]) -> a2a.Communicator:
     if len(ranks) == 1:
         made = a2a.init(0, 1, timeout=timeout)
     else:
-        _require_one_host(launch)
-        name = f"{_job_of(launch)}/paddle/{group_id}/{ranks}"
+        launch.require_one_host()
+        name = f"{launch.named_job()}/paddle/{group_id}/{ranks}"
         job = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         mark_as_rank()
         made = a2a.init(ranks.index(launch.rank), len(ranks), job=job, timeout=timeout)
@@ -196,7 +196,7 @@ def _store_of_its_own(ranks: Sequence[int]) -> Iterator[None]:
             port = _free_port()
             store = core.TCPStore("127.0.0.1", port, True, 1, timeout)
     except BaseException as error:
-        _core.refuse(comm, error)
+        refuse(comm, error)
         raise
     told = comm.allgather_bytes(str(port).encode() if store else b"")[leader]
     if store is None and comm.rank in ranks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 
 import a2a
 
@@ -14,12 +13,10 @@ _unfinished: list[Task] = []
 class Task:
     """One operation, with the methods of Paddle's tasks. May be dropped; ``wait(tensor)`` of the package ends it."""
 
-    def __init__(self, comm: a2a.Communicator, work: a2a.Work | None, finish: Callable[[], None] | None = None) -> None:
-        """``work`` is None when the operation is done. ``finish`` is called once, when it is."""
-        self._comm, self._work, self._finish, self._sync = comm, work, finish, work is None
-        if work is None:
-            self._conclude()
-        else:
+    def __init__(self, comm: a2a.Communicator, work: a2a.Work | None) -> None:
+        """``work`` is None when the operation is done."""
+        self._comm, self._work, self._sync = comm, work, work is None
+        if work is not None:
             _unfinished[:] = [task for task in _unfinished if not task.is_completed()]
             _unfinished.append(self)
 
@@ -29,7 +26,7 @@ class Task:
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
         if self._work is not None:
             self._work.wait(seconds or None)
-            self._conclude()
+            self._work = None
         return True
 
     def is_completed(self) -> bool:
@@ -51,11 +48,6 @@ class Task:
     def is_sync(self) -> bool:
         """Whether the call that returned this task has waited already."""
         return self._sync
-
-    def _conclude(self) -> None:
-        finish, self._work, self._finish = self._finish, None, None
-        if finish is not None:
-            finish()
 
 
 def finish_all(comm: a2a.Communicator) -> None:

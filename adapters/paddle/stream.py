@@ -38,9 +38,15 @@ def alltoall_single(
     Returns a Task; None, with a warning, on a rank that is not in the group. If ``in_tensor`` has a gradient,
     ``out_tensor`` becomes its result. Raises a2a.InvalidArgumentError, which is Paddle's class, too, before anything
     moves; its peers then raise a2a.MismatchError, as do ranks whose sizes disagree."""
-    order = "out_tensor, in_tensor, out_split_sizes, in_split_sizes"
     return _collectives.alltoall_single(
-        out_tensor, in_tensor, out_split_sizes, in_split_sizes, group, sync_op, use_calc_stream, order
+        _collectives.STREAM_SINGLE,
+        out_tensor,
+        in_tensor,
+        out_split_sizes,
+        in_split_sizes,
+        group,
+        sync_op,
+        use_calc_stream,
     )
 
 

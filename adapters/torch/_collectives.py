@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.compiler import is_dynamo_compiling
 
-from a2a._core import Dialect
+from a2a.adapting import Dialect
 
 from ._errors import ArgumentTypeError, SplitError, TensorError
 from ._groups import communicator, is_own, name_of
@@ -32,6 +32,7 @@ _dialect = partial(
     type_error=ArgumentTypeError,
     counts_error=SplitError,
     tensor_error=TensorError,
+    complex_as_real=True,
 )
 SINGLE = _dialect("input", "output", "input_split_sizes", "output_split_sizes")
 LIST = _dialect("input_tensor_list", "output_tensor_list")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from a2a._core import refuse
+from a2a.adapting import refuse
 
 from . import _collectives
 from ._errors import SplitError

@@ -326,7 +326,14 @@ class Dialect:
         tensor: the class of the library's tensors; nothing else is taken.
         send, recv, send_counts, recv_counts: what the library calls the arguments.
         type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
-            fit, and for a tensor that cannot take part. Children of InvalidArgumentError.
+            fit, and for a tensor that cannot take part. InvalidArgumentError or children of it.
+        sequence: the class, or classes, of its lists of tensors.
+        order: the order of its arguments, told where counts and tensors do not fit each other; "" tells none.
+        complex_as_real: whether a complex tensor may meet a real one, as twice as many numbers.
+        differentiable: whether outputs may require a gradient, because the library's call makes them results of the
+            inputs. It sees to that itself, and to outputs that cannot become results.
+        fills: whether an empty list of outputs is filled with new tensors.
+        equal: whether the ranks of allgather_list all send the same number of bytes.
     """
 
     def __init__(
@@ -340,6 +347,12 @@ class Dialect:
         type_error: type[InvalidArgumentError],
         counts_error: type[InvalidArgumentError],
         tensor_error: type[InvalidArgumentError],
+        sequence: type[Any] | tuple[type[Any], ...] = list,
+        order: str = "",
+        complex_as_real: bool = False,
+        differentiable: bool = False,
+        fills: bool = False,
+        equal: bool = False,
     ) -> None: ...
     def alltoall(
         self,
@@ -356,20 +369,32 @@ class Dialect:
     def alltoall_list(
         self,
         comm: Communicator,
-        recvs: list[Any],
-        sends: list[Any],
+        recvs: Sequence[Any],
+        sends: Sequence[Any],
         async_op: bool = False,
         timeout: float | None = None,
     ) -> Work | None:
-        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Both are lists."""
+        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Empty ``recvs`` that are to be filled cost a
+        round more, in which the ranks tell each other the shapes; so they are empty on all ranks or on none."""
     def allgather_list(
-        self, comm: Communicator, recvs: list[Any], send: Tensor, async_op: bool = False, timeout: float | None = None
+        self,
+        comm: Communicator,
+        recvs: Sequence[Any],
+        send: Tensor,
+        async_op: bool = False,
+        timeout: float | None = None,
     ) -> Work | None:
-        """``recvs[p]`` comes from rank p; ranks may send different amounts."""
+        """``recvs[p]`` comes from rank p; ``send`` may be this rank's own. Empty ``recvs`` that are to be filled become
+        tensors like ``send``."""
     def allgather(
         self, comm: Communicator, recv: Tensor, send: Tensor, async_op: bool = False, timeout: float | None = None
     ) -> Work | None:
         """Every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
+    def global_scatter(self, comm: Communicator, x: Tensor, local_count: Counts, global_count: Counts) -> Any:
+        """As Communicator.global_scatter, into a new tensor, of an ``x`` whose rows are all counted. The names of the
+        arguments are Paddle's."""
+    def global_gather(self, comm: Communicator, x: Tensor, local_count: Counts, global_count: Counts) -> Any:
+        """The way back of global_scatter with the same counts."""
     def barrier(self, comm: Communicator, async_op: bool = False, timeout: float | None = None) -> Work | None:
         """Every rank has come here. Returns a Work with ``async_op``."""
 

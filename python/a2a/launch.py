@@ -104,6 +104,22 @@ class Launch:
         """Whether an ancestor has taken what this says. A child may have no access to what names the job."""
         return [self.launcher, self.rank, self.size] == entry[:3] and self.job in (None, entry[3])
 
+    def named_job(self) -> str:
+        """``job``. Raises InvalidArgumentError when the launcher does not say."""
+        if self.job is None:
+            raise InvalidArgumentError(
+                f"{self.launcher} gives rank {self.rank} of {self.size} no name for its job: "
+                f"{_NO_JOB[self.launcher]}; set A2A_JOB to one text for all ranks of the job, or pass job="
+            )
+        return self.job
+
+    def require_one_host(self) -> None:
+        """Raises UnsupportedError when the ranks live on several hosts."""
+        if self.several_hosts:
+            raise UnsupportedError(
+                f"{self.launcher} placed the ranks on several hosts ({self.several_hosts}); pass bootstrap="
+            )
+
 
 def init(
     rank: int | None = None,
@@ -147,7 +163,7 @@ def init(
             place = _tcp_place(launch)
             bootstrap = _between_hosts(launch, timeout) if place is None else None
         if bootstrap is None and size > 1:
-            job = job or _job_of(launch)
+            job = job or launch.named_job()
     elif bootstrap is None and job is None and size > 1:
         job, place = _job_for(rank, size)
     if bootstrap is None and size > 1 and job is not None:
@@ -247,22 +263,6 @@ def meeting_of(launch: Launch) -> str:
     return "through MPI, MPI between hosts" if launch.launcher in _MPI_LAUNCHERS else "nowhere: see docs/transports.md"
 
 
-def _require_one_host(launch: Launch) -> None:
-    if launch.several_hosts:
-        raise UnsupportedError(
-            f"{launch.launcher} placed the ranks on several hosts ({launch.several_hosts}); pass bootstrap="
-        )
-
-
-def _job_of(launch: Launch) -> str:
-    if launch.job is None:
-        raise InvalidArgumentError(
-            f"{launch.launcher} gives rank {launch.rank} of {launch.size} no name for its job: "
-            f"{_NO_JOB[launch.launcher]}; set A2A_JOB to one text for all ranks of the job, or pass job="
-        )
-    return launch.job
-
-
 def _job_for(rank: int, size: int) -> tuple[str, str | None]:
     # Explicit rank and size without a job: the launcher's job and place serve if it speaks of the same ranks.
     job = os.environ.get("A2A_JOB")
@@ -272,7 +272,7 @@ def _job_for(rank: int, size: int) -> tuple[str, str | None]:
     if (launch.rank, launch.size) == (rank, size) and launch.job is not None:
         place = _tcp_place(launch)
         if place is None:
-            _require_one_host(launch)
+            launch.require_one_host()
         return launch.job, place
     if job:
         return job, _named_place()

@@ -41,9 +41,7 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
         # Our own arrays lie on a device only where somebody else allocated them.
         if kind is not None and (type(tensor) is not SharedArray or is_host(view.device.device_type)):
             return allocate_exchange(kind.api, view, rows)
-    shape = [rows]
-    for i in range(1, view.ndim):
-        shape.append(view.shape[i])
+    shape = [view.shape[i] if i > 0 else rows for i in range(view.ndim)]
     if is_host(view.device.device_type):
         return np.empty(shape, tensor.dtype if numpy else numpy_dtype(view.dtype))
     framework = framework_of(tensor)

@@ -12,6 +12,7 @@ cdef class _Recorder:
     cdef object grad_enabled
     cdef object wrote
     cdef object is_neg, is_conj     # Torch's; None for others
+    cdef object is_dense        # Paddle's, whose export takes every tensor for a dense one; None for others
     cdef object guard           # entered for a subclass, which could answer itself otherwise; None for none
     cdef str calls              # those that have a gradient
 
@@ -46,6 +47,7 @@ cdef _Recorder find_recorder(object kind):
     if base is not None:
         found.requires_grad, found.opposite = base.stop_gradient.__get__, True
         found.grad_enabled, found.calls = sys.modules["paddle"].is_grad_enabled, "a2a.paddle"
+        found.is_dense = base.is_dense
         bump = base._bump_inplace_version
         found.wrote = lambda tensors: bump(tensors[0])
         return found
@@ -68,16 +70,20 @@ cdef _Recorder recorder_of(object obj):
 
 
 cdef int claim(object tensor, str name) except -1:
-    """The tensor is about to be written, by a call that nothing else can refuse any more: a tensor that was saved for a
-    backward pass before is then found to be stale."""
-    cdef _Recorder recorder
-    if type(tensor) is ndarray:
-        return 0
-    recorder = recorder_of(tensor)
-    if recorder is None:
-        return 0
-    refuse_recorded(recorder, tensor, name)
-    recorder.wrote((tensor,))
+    """The tensor is about to be written, by a call that nothing else can refuse any more, and without a gradient."""
+    cdef _Recorder recorder = recorder_of(tensor)
+    if recorder is not None:
+        refuse_recorded(recorder, tensor, name)
+        recorder.wrote((tensor,))
+    return 0
+
+
+cdef int mark_written(object tensor) except -1:
+    """As claim(), where somebody else sees to the gradient. A tensor that was saved for a backward pass before is then
+    found to be stale."""
+    cdef _Recorder recorder = recorder_of(tensor)
+    if recorder is not None:
+        recorder.wrote((tensor,))
     return 0
 
 

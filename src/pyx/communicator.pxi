@@ -171,12 +171,7 @@ cdef class Communicator(_Endpoint):
 
     cdef object exchange_halves(self, Exchange& first, object send, object given, object wanted):
         cdef Exchange second
-        try:
-            self.launch(first, False, (given, wanted), None, None)
-        except Error:
-            raise
-        except BaseException as error:  # Ctrl-C: the peers go on to the second half, and must learn that it is empty
-            raise self.refused(first.call, error)
+        self.run_first_half(first, (given, wanted))
         second.call = first.call
         second.call.op = Op.exchange
         try:
@@ -185,6 +180,16 @@ cdef class Communicator(_Endpoint):
         except BaseException as error:
             raise self.refused(second.call, error)
         return self.received(second, False, tensors, recv, convert)
+
+    cdef int run_first_half(self, Exchange& first, object tensors) except -1:
+        """Of a call whose ranks first tell each other what they will send."""
+        try:
+            self.launch(first, False, tensors, None, None)
+        except Error:
+            raise
+        except BaseException as error:  # Ctrl-C: the peers go on to the second half, and must learn that it is empty
+            raise self.refused(first.call, error)
+        return 0
 
     cdef object received(self, Exchange& x, bint async_op, object tensors, object recv, object convert):
         """Run an operation that has allocated ``recv``: its Work, or the received tensor."""

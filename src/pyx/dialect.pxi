@@ -4,26 +4,22 @@
 
 
 @cython.final
-cdef class Dialect:
+cdef class Dialect(_Vocabulary):
     """One function of another library, as its users know it.
 
     Args:
         tensor: the class of the library's tensors; nothing else is taken.
         send, recv, send_counts, recv_counts: what the library calls the arguments.
         type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
-            fit, and for a tensor that cannot take part. Children of InvalidArgumentError.
+            fit, and for a tensor that cannot take part. InvalidArgumentError or children of it.
+        sequence: the class, or classes, of its lists of tensors.
+        order: the order of its arguments, told where counts and tensors do not fit each other; "" tells none.
+        complex_as_real: whether a complex tensor may meet a real one, as twice as many numbers.
+        differentiable: whether outputs may require a gradient, because the library's call makes them results of the
+            inputs. It sees to that itself, and to outputs that cannot become results.
+        fills: whether an empty list of outputs is filled with new tensors.
+        equal: whether the ranks of allgather_list all send the same number of bytes.
     """
-
-    cdef object tensor, type_error, counts_error, tensor_error
-    cdef str send, recv, send_counts, recv_counts
-    cdef dict names     # argument -> the names of its entries
-
-    def __cinit__(self, tensor, str send not None, str recv not None, str send_counts not None="",
-                  str recv_counts not None="", *, type_error, counts_error, tensor_error):
-        self.tensor = tensor
-        self.send, self.recv, self.send_counts, self.recv_counts = send, recv, send_counts, recv_counts
-        self.type_error, self.counts_error, self.tensor_error = type_error, counts_error, tensor_error
-        self.names = {}
 
     @collective
     def alltoall(self, Communicator comm not None, recv, send, recv_counts=None, send_counts=None,
@@ -34,15 +30,18 @@ cdef class Dialect:
         try:
             parse_call(&x.call, Op.alltoallv, None, timeout)
             tensors = self.prepare_alltoall(x, comm._rank, comm._size, recv, send, recv_counts, send_counts, async_op)
-            claim(recv, self.recv)
+            self.claim(recv, self.recv)
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recv, None)
 
     @collective
     def alltoall_list(self, Communicator comm not None, recvs, sends, bint async_op=False, timeout=None):
-        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Both are lists."""
+        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Empty ``recvs`` that are to be filled cost a
+        round more, in which the ranks tell each other the shapes; so they are empty on all ranks or on none."""
         cdef Exchange x
+        if self.is_to_fill(recvs):
+            return self.fill_list(comm, recvs, sends, async_op, timeout)
         try:
             parse_call(&x.call, Op.alltoall_list, None, timeout)
             self.require_list(recvs, self.recv, comm._size)
@@ -54,15 +53,24 @@ cdef class Dialect:
 
     @collective
     def allgather_list(self, Communicator comm not None, recvs, send, bint async_op=False, timeout=None):
-        """``recvs[p]`` comes from rank p; ranks may send different amounts."""
+        """``recvs[p]`` comes from rank p; ``send`` may be this rank's own. Empty ``recvs`` that are to be filled become
+        tensors like ``send``."""
         cdef Exchange x
+        cdef list made = None
         try:
             parse_call(&x.call, Op.allgather, None, timeout)
-            self.require_list(recvs, self.recv, comm._size)
-            tensors = self.prepare_list(x, comm._rank, comm._size, list(recvs), [send] * comm._size, async_op)
+            if self.is_to_fill(recvs):
+                made = self.make_like(send, comm._size)
+            else:
+                self.require_list(recvs, self.recv, comm._size)
+            outputs = list(recvs) if made is None else made
+            tensors = self.prepare_gather(x, comm._rank, comm._size, outputs, send, async_op)
         except BaseException as error:
             raise comm.refused(x.call, error)
-        return comm.launch(x, async_op, tensors, recvs, None)
+        work = comm.launch(x, async_op, tensors, recvs, None)
+        if made is not None:
+            recvs.extend(made)
+        return work
 
     @collective
     def allgather(self, Communicator comm not None, recv, send, bint async_op=False, timeout=None):
@@ -72,15 +80,27 @@ cdef class Dialect:
         try:
             parse_call(&x.call, Op.allgather, None, timeout)
             tensors = self.view_two(recv, send, async_op, &received, &sent)
-            settle_complex(&sent, &received)
+            if self.complex_as_real:
+                settle_complex(&sent, &received)
             try:
                 finish_allgather(x, comm._rank, comm._size, &sent, self.send, &received, self.recv)
             except InvalidArgumentError as error:
                 raise self.counts_error(str(error)) from None
-            claim(recv, self.recv)
+            self.claim(recv, self.recv)
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.launch(x, async_op, tensors, recv, None)
+
+    @collective
+    def global_scatter(self, Communicator comm not None, x, local_count, global_count):
+        """As Communicator.global_scatter, into a new tensor, of an ``x`` whose rows are all counted. The names of the
+        arguments are Paddle's."""
+        return self.global_exchange(comm, False, x, local_count, global_count)
+
+    @collective
+    def global_gather(self, Communicator comm not None, x, local_count, global_count):
+        """The way back of global_scatter with the same counts."""
+        return self.global_exchange(comm, True, x, local_count, global_count)
 
     @collective
     def barrier(self, Communicator comm not None, bint async_op=False, timeout=None):
@@ -93,36 +113,6 @@ cdef class Dialect:
         x.plan = plan_nothing(comm._rank, comm._size)
         return comm.launch(x, async_op, None, None, None)
 
-    cdef object view_two(self, object recv, object send, bint keep, View* received, View* sent):
-        """As view_two of operations.pxi."""
-        receiver = self.output_view(recv, self.recv, keep, received)
-        sender = self.input_view(send, self.send, keep, sent)
-        if sent.held and not received.held:
-            receiver = self.output_view(recv, self.recv, keep, received)
-        return sender, receiver
-
-    cdef object input_view(self, object obj, str name, bint keep, View* view):
-        """The view of a tensor to send, and the object that holds it."""
-        if not isinstance(obj, self.tensor):
-            raise self.type_error(f"{name} is {type_name(obj)}, not {type_name_of(self.tensor)}")
-        try:
-            holder = view_of(obj, name, False, keep, view)
-        except InvalidArgumentError as error:
-            raise self.tensor_error(str(error)) from error
-        require_contiguous(view, name)
-        return holder
-
-    cdef object output_view(self, object obj, str name, bint keep, View* view):
-        if not isinstance(obj, self.tensor):
-            raise self.type_error(f"{name} is {type_name(obj)}, not {type_name_of(self.tensor)}")
-        try:
-            refuse_recorded(recorder_of(obj), obj, name)
-            holder = view_of(obj, name, True, keep, view)
-        except InvalidArgumentError as error:
-            raise self.tensor_error(str(error)) from error
-        require_output(view, name, obj)
-        return holder
-
     cdef object prepare_alltoall(self, Exchange& x, int rank, int size, object recv, object send, object recv_counts,
                                  object send_counts, bint keep):
         cdef View sent, received
@@ -131,7 +121,8 @@ cdef class Dialect:
         self.parse_given(recv_counts, self.recv_counts, counts.from_())
         self.parse_given(send_counts, self.send_counts, counts.to())
         tensors = self.view_two(recv, send, keep, &received, &sent)
-        settle_complex(&sent, &received)
+        if self.complex_as_real:
+            settle_complex(&sent, &received)
         require_pair(&x.call, &sent, self.send, &received, self.recv)
         self.divide(&received, self.recv, self.recv_counts, size, counts.from_())
         self.divide(&sent, self.send, self.send_counts, size, counts.to())
@@ -144,98 +135,158 @@ cdef class Dialect:
             scale(counts.to(), 0)
             scale(counts.from_(), 0)
         if counts.to()[rank] != counts.from_()[rank]:
-            raise self.counts_error(f"{self.send} has {counts.to()[rank] * unit} bytes for this rank itself, but "
-                                    f"{self.recv} expects {counts.from_()[rank] * unit}")
+            raise self.misfit(f"{self.send} has {counts.to()[rank] * unit} bytes for this rank itself, but {self.recv} "
+                              f"expects {counts.from_()[rank] * unit}")
         x.send, x.recv, x.call.unit_bytes = sent.data, received.data, unit
         x.plan = counts.plan(rank, size, unit, total_of(counts.to(), ""), total_of(counts.from_(), ""))
         return tensors
 
-    cdef int parse_given(self, object given, str name, CountList& counts) except -1:
-        if given is None:
-            return 0
-        try:
-            return parse_counts(given, name, counts)
-        except InvalidArgumentError as error:
-            raise self.type_error(str(error)) from None
-
-    cdef int divide(self, const View* view, str name, str counts_name, int size, CountList& counts) except -1:
-        """The rows of dim 0 for each rank."""
-        cdef int64_t total = 0, count
-        if view.ndim == 0:
-            raise self.counts_error(f"{name} is 0-d and cannot be divided; pass {name}.reshape(1)")
-        if counts.empty():
-            if view.rows % size != 0:
-                raise self.counts_error(f"{name} {shape_text(view)} has {view.rows} rows, which {size} ranks cannot "
-                                        f"share equally")
-            counts.assign(size, view.rows // size)
-            return 0
-        if counts.size() != <size_t> size:
-            raise self.counts_error(f"{counts_name} has {counts.size()} entries, but the group has {size} ranks")
-        for count in counts:
-            if count < 0:
-                raise self.counts_error(f"{counts_name} {list(counts)} has a negative entry")
-            if not add(total, count, total):
-                break
-        if total != view.rows:
-            raise self.counts_error(f"{counts_name} {list(counts)} sums to {sum(counts)}, but {name} "
-                                    f"{shape_text(view)} has {view.rows} rows")
-        return 0
-
-    cdef int require_list(self, object items, str name, int size) except -1:
-        if not isinstance(items, list):
-            raise self.type_error(f"{name} is {type_name(items)}, not a list of {type_name_of(self.tensor)}")
-        for i, item in enumerate(items):
-            if not isinstance(item, self.tensor):
-                raise self.type_error(f"{name}[{i}] is {type_name(item)}, not {type_name_of(self.tensor)}")
-        if len(items) != size:
-            raise self.counts_error(f"{name} has {len(items)} tensors, but the group has {size} ranks")
-        return 0
-
-    cdef list entry_names(self, str name, int size):
-        """Made once: formatting 64 names costs more than the exchange."""
-        if len(self.names.get(name, ())) != size:
-            self.names[name] = [f"{name}[{i}]" for i in range(size)]
-        return self.names[name]
-
     cdef object prepare_list(self, Exchange& x, int rank, int size, list recvs, list sends, bint keep):
         cdef vector[View] sent, received
-        cdef vector[size_t] send_bytes, recv_bytes
-        cdef bint held = False
-        cdef int i
         cdef list send_names = self.entry_names(self.send, size), recv_names = self.entry_names(self.recv, size)
-        sent.resize(size)
-        received.resize(size)
+        tensors = self.view_lists(recvs, recv_names, sends, send_names, keep, received, sent)
+        self.finish_list(x, rank, received, recv_names, sent, send_names)
+        for i in range(size):
+            self.claim(recvs[i], recv_names[i])
+        return tensors
+
+    cdef object prepare_gather(self, Exchange& x, int rank, int size, list recvs, object send, bint keep):
+        cdef vector[View] sent, received
+        cdef list recv_names = self.entry_names(self.recv, size)
+        cdef size_t own = SIZE_MAX
+        cdef int i
+        tensors = self.view_lists(recvs, recv_names, [send], [self.send], keep, received, sent)
+        if sent[0].data == received[rank].data and sent[0].nbytes == received[rank].nbytes:
+            own = rank  # It is where it belongs already.
+        for i in range(size if self.equal else 0):
+            if received[i].nbytes != sent[0].nbytes:
+                raise self.misfit(f"{recv_names[i]} {shape_text(&received[i])} has {received[i].nbytes} bytes, but "
+                                  f"every rank sends {sent[0].nbytes}, as much as {self.send} {shape_text(&sent[0])}")
+        sent.resize(size, sent[0])
+        self.finish_list(x, rank, received, recv_names, sent, [self.send] * size, own)
+        for i in range(size):
+            self.claim(recvs[i], recv_names[i])
+        return tensors
+
+    cdef list view_lists(self, list recvs, list recv_names, list sends, list send_names, bint keep,
+                         vector[View]& received, vector[View]& sent):
+        """As view_two, of lists."""
+        cdef size_t i
+        cdef bint held = False
+        received.resize(len(recvs))
+        sent.resize(len(sends))
         tensors = []
-        for i in range(size):
+        for i in range(received.size()):
             tensors.append(self.output_view(recvs[i], recv_names[i], keep, &received[i]))
+            held = held or received[i].held
+        for i in range(sent.size()):
             tensors.append(self.input_view(sends[i], send_names[i], keep, &sent[i]))
-            held = held or received[i].held or sent[i].held
-        for i in range(size if held else 0):
-            view_again(recvs[i], recv_names[i], True, keep, &received[i], tensors, 2 * i)
-            view_again(sends[i], send_names[i], False, keep, &sent[i], tensors, 2 * i + 1)
-            require_contiguous(&sent[i], send_names[i])
+            held = held or sent[i].held
+        for i in range(received.size() if held else 0):
+            view_again(recvs[i], recv_names[i], True, keep, &received[i], tensors, i)
             require_output(&received[i], recv_names[i], recvs[i])
-        settle_complex_lists(sent, received)
-        for i in range(size):
+        for i in range(sent.size() if held else 0):
+            view_again(sends[i], send_names[i], False, keep, &sent[i], tensors, received.size() + i)
+            require_contiguous(&sent[i], send_names[i])
+        return tensors
+
+    cdef int finish_list(self, Exchange& x, int rank, vector[View]& received, list recv_names, vector[View]& sent,
+                         list send_names, size_t own=SIZE_MAX) except -1:
+        """``own``: see require_disjoint."""
+        cdef vector[size_t] send_bytes, recv_bytes
+        cdef size_t i
+        if self.complex_as_real:
+            settle_complex_lists(sent, received)
+        for i in range(sent.size()):
             require_alike(&x.call, &sent[0], send_names[0], &sent[i], send_names[i])
             require_alike(&x.call, &sent[0], send_names[0], &received[i], recv_names[i])
             send_bytes.push_back(sent[i].nbytes)
             recv_bytes.push_back(received[i].nbytes)
             x.sends.push_back(sent[i].data)
             x.recvs.push_back(received[i].data)
-        require_disjoint(sent, self.send, received, self.recv)
+        require_disjoint(sent, send_names, received, recv_names, own)
         if send_bytes[rank] != recv_bytes[rank]:
-            raise self.counts_error(f"{self.send} has {send_bytes[rank]} bytes for this rank itself, but "
-                                    f"{self.recv}[{rank}] {shape_text(&received[rank])} expects {recv_bytes[rank]}")
+            raise self.misfit(f"{send_names[rank]} has {send_bytes[rank]} bytes for this rank itself, but "
+                              f"{recv_names[rank]} {shape_text(&received[rank])} expects {recv_bytes[rank]}")
         x.listed = True
         x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
-        x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
-        claim_all(recvs, recv_names)
-        return tensors
+        x.plan = cpp_plan_alltoall_list(rank, sent.size(), send_bytes, recv_bytes)
+        return 0
 
+    cdef list make_like(self, object send, int size):
+        """As many tensors of its own shape, dtype and framework."""
+        cdef View like
+        self.input_view(send, self.send, False, &like)
+        made = []
+        for _ in range(size):
+            made.append(allocate_like(send, &like, like.rows))
+        return made
 
-cdef str type_name_of(object kind):
-    return f"{kind.__module__}.{kind.__qualname__}"
+    cdef int view_alike(self, list sends, vector[View]& sent) except -1:
+        """Views of tensors of one dtype, in one memory."""
+        cdef Call checked
+        cdef list names = self.entry_names(self.send, len(sends))
+        cdef size_t i
+        sent.resize(len(sends))
+        for i in range(sent.size()):
+            self.input_view(sends[i], names[i], False, &sent[i])
+            require_alike(&checked, &sent[0], names[0], &sent[i], names[i])
+        return 0
+
+    cdef object fill_list(self, Communicator comm, list recvs, object sends, bint async_op, object timeout):
+        cdef Exchange first
+        cdef vector[View] sent
+        try:
+            parse_call(&first.call, Op.exchange_counts, None, timeout)
+            self.require_list(sends, self.send, comm._size)
+            self.view_alike(list(sends), sent)
+            given, wanted = prepare_shapes(first, comm._rank, comm._size, sent)
+        except BaseException as error:
+            raise comm.refused(first.call, error)
+        comm.enter(Op.exchange)  # once for both halves, so that no other thread's call comes between them
+        try:
+            return self.fill_list_halves(comm, first, given, wanted, recvs, list(sends), async_op)
+        finally:
+            comm.leave()
+
+    cdef object fill_list_halves(self, Communicator comm, Exchange& first, object given, object wanted, list recvs,
+                                 list sends, bint async_op):
+        cdef Exchange second
+        cdef View like
+        try:
+            comm.run_first_half(first, (given, wanted))
+        except MismatchError as error:
+            error.args = (f"{error} ({self.recv} is empty on rank {comm._rank}; it must be so on all or on none)",)
+            raise
+        second.call.op, second.call.deadline = Op.alltoall_list, first.call.deadline
+        try:
+            self.input_view(sends[0], self.send, False, &like)
+            made = allocate_shapes(sends[0], &like, wanted)
+            tensors = self.prepare_list(second, comm._rank, comm._size, made, sends, async_op)
+        except BaseException as error:
+            raise comm.refused(second.call, error)
+        work = comm.launch(second, async_op, tensors, made, None)
+        recvs.extend(made)
+        return work
+
+    cdef object global_exchange(self, Communicator comm, bint gather, object tensor, object local_count,
+                                object global_count):
+        cdef Exchange x
+        cdef View sent
+        cdef CountList counts
+        cdef str name = "global_count" if gather else "local_count"
+        try:
+            parse_call(&x.call, Op.global_gather if gather else Op.global_scatter, None, None)
+            self.parse_given(global_count if gather else local_count, name, counts)
+            self.input_view(tensor, self.send, False, &sent)
+            if total_of(counts, name) != sent.rows:
+                raise self.misfit(f"{name} {list(counts)} sums to {sum(counts)}, but {self.send} {shape_text(&sent)} "
+                                  f"has {sent.rows} rows")
+            recv, tensors = prepare_global(x, comm._rank, comm._size, gather, tensor, local_count, global_count, None,
+                                           False)
+        except BaseException as error:
+            raise comm.refused(x.call, error)
+        return comm.received(x, False, tensors, recv, None)
 
 
 cdef void scale(CountList& counts, int64_t factor) noexcept:
@@ -243,32 +294,3 @@ cdef void scale(CountList& counts, int64_t factor) noexcept:
     cdef size_t i
     for i in range(counts.size()):
         counts[i] *= factor
-
-
-cdef bint is_half_of(DLDataType part, DLDataType whole) noexcept:
-    """Whether ``whole`` is complex and made of two of ``part``."""
-    return (whole.code == kDLComplex and part.code == kDLFloat and 2 * part.bits == whole.bits
-            and whole.lanes == 1 and part.lanes == 1)
-
-
-cdef void settle_complex(View* a, View* b) noexcept:
-    """A complex number is two real ones: where one side is real, both are."""
-    if is_half_of(a.dtype, b.dtype):
-        b.dtype = a.dtype
-    elif is_half_of(b.dtype, a.dtype):
-        a.dtype = b.dtype
-
-
-cdef void settle_complex_lists(vector[View]& sent, vector[View]& received) noexcept:
-    cdef View* real = NULL
-    cdef size_t i
-    for i in range(sent.size()):
-        if sent[i].dtype.code == kDLFloat:
-            real = &sent[i]
-        elif received[i].dtype.code == kDLFloat:
-            real = &received[i]
-    if real == NULL:
-        return
-    for i in range(sent.size()):
-        settle_complex(real, &sent[i])
-        settle_complex(real, &received[i])

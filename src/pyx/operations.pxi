@@ -90,17 +90,18 @@ cdef int view_again(object tensor, str name, bint output, bint keep, View* view,
     return 0
 
 
-cdef int require_disjoint(vector[View]& sends, str send_name, vector[View]& recvs, str recv_name) except -1:
-    """No receive buffer shares memory with any other buffer."""
+cdef int require_disjoint(vector[View]& sends, list send_names, vector[View]& recvs, list recv_names,
+                          size_t own=SIZE_MAX) except -1:
+    """No receive buffer shares memory with any other buffer, but that of rank ``own`` with what is sent."""
     cdef size_t i, j
     for i in range(recvs.size()):
-        for j in range(sends.size()):
+        for j in range(sends.size() if i != own else 0):
             if overlap(&recvs[i], &sends[j]):
-                raise InvalidArgumentError(f"{recv_name}[{i}] and {send_name}[{j}] share memory; receive into a tensor "
+                raise InvalidArgumentError(f"{recv_names[i]} and {send_names[j]} share memory; receive into a tensor "
                                            f"of its own")
         for j in range(i):
             if overlap(&recvs[i], &recvs[j]):
-                raise InvalidArgumentError(f"{recv_name}[{i}] and {recv_name}[{j}] share memory; receive into a tensor "
+                raise InvalidArgumentError(f"{recv_names[i]} and {recv_names[j]} share memory; receive into a tensor "
                                            f"of its own")
     return 0
 
@@ -151,7 +152,7 @@ cdef object prepare_list(Exchange& x, int rank, int size, list sends, list recvs
         recv_bytes.push_back(received[i].nbytes)
         x.sends.push_back(sent[i].data)
         x.recvs.push_back(received[i].data)
-    require_disjoint(sent, "sends", received, "recvs")
+    require_disjoint(sent, send_names, received, recv_names)
     x.listed = True
     x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
     x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)

@@ -56,6 +56,12 @@ cdef int refuse_lazy_sign(object obj, str name, DLDataType dtype, _Recorder reco
     return 0
 
 
+cdef int refuse_sparse(object obj, str name, _Recorder recorder) except -1:
+    if recorder is not None and recorder.is_dense is not None and not recorder.is_dense(obj):
+        raise InvalidArgumentError(f"{name} is not a dense tensor; pass {name}.to_dense()")
+    return 0
+
+
 cdef int set_layout(View* view, str name, const int64_t* shape, const int64_t* strides, int64_t unit) except -1:
     """Fill in everything that follows from dtype, ndim, shape and strides. Strides count pieces of ``unit`` bytes;
     NULL means packed in C order."""
@@ -115,6 +121,7 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
     if kind.dispatches:
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) has its values in other tensors, or nowhere; pass a "
                                    f"plain tensor, such as {name}.to_local() of a DTensor")
+    refuse_sparse(obj, name, kind.recorder)
     view.held = False
     try:
         if output or keep or kind.api.dltensor_from_py_object_no_sync == NULL:

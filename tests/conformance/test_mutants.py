@@ -114,7 +114,8 @@ CORE = [
     ),
 ]
 # Counts that do not fit are found before anything moves.
-LEAVES = r"raises: .*InvalidArgumentError: rank \d: (send|recv)_counts\[\d\] = \d+ at .* leaves a buffer"
+SIZES = r"raises: .*InvalidArgumentError: rank \d: (in|out)_split_sizes .* sums to"
+OWN = "raises: InvalidArgumentError: .* for this rank itself"
 ITSELF = "raises: InvalidArgumentError: .*: sends itself"
 TORCH, PADDLE = "torch/_collectives.py", "paddle/_collectives.py"
 PYTHON = {
@@ -158,29 +159,37 @@ PYTHON = {
         ),
     ],
     "paddle": [
-        Mutant(PADDLE, "    return from_, to\n", "    return to, from_\n", "paddle.", LEAVES),
+        Mutant(
+            "paddle/__init__.py",
+            "in_tensor, out_split_sizes, in_split_sizes, group",
+            "in_tensor, in_split_sizes, out_split_sizes, group",
+            "paddle.alltoall_single",
+            SIZES,
+        ),
         Mutant(
             PADDLE,
-            "view(given), to, view(out), from_, async_op",
-            "view(given), from_, view(out), to, async_op",
+            "out, given, out_sizes, in_sizes, not sync_op",
+            "out, given, in_sizes, out_sizes, not sync_op",
             "paddle.",
-            LEAVES,
-        ),
-        Mutant(PADDLE, "gathered[at].reshape", "gathered[0].reshape", "paddle.all_gather"),
-        Mutant(PADDLE, "alltoall_list(sends, [", "alltoall_list(sends[::-1], [", "paddle.alltoall", ITSELF),
-        Mutant("paddle/utils/moe_utils.py", " if gather else (comm", " if not gather else (comm", "paddle.utils"),
-        Mutant(
-            "paddle/utils/moe_utils.py",
-            "[ways[1](gradients[0], local, global_)]",
-            "[ways[0](gradients[0], local, global_)]",
-            "paddle.utils",
+            SIZES,
         ),
         Mutant(
             PADDLE,
-            "comm.alltoallv(view(gradients[0]), from_, view(gradient), to)",
-            "comm.alltoallv(view(gradients[0]), to, view(gradient), from_)",
+            "_GATHER_LIST.allgather_list(comm, out,",
+            "_GATHER_LIST.allgather_list(comm, out[::-1],",
+            "paddle.all_gather",
+        ),
+        Mutant(
+            PADDLE, "alltoall_list(comm, out, given,", "alltoall_list(comm, out, given[::-1],", "paddle.alltoall", OWN
+        ),
+        Mutant("paddle/utils/moe_utils.py", "ways[::-1] if gather", "ways[::-1] if not gather", "paddle.utils"),
+        Mutant("paddle/utils/moe_utils.py", "[home(comm, gradients", "[forth(comm, gradients", "paddle.utils"),
+        Mutant(
+            PADDLE,
+            "gradients[0].detach(), in_sizes, out_sizes",
+            "gradients[0].detach(), out_sizes, in_sizes",
             "paddle.alltoall_single gradient",
-            LEAVES,
+            SIZES,
         ),
     ],
     "atb": [

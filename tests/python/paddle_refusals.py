@@ -80,25 +80,31 @@ SINGLE: dict[str, Refusal] = {
     "sum of the in sizes": Refusal(
         lambda: single(None, None, [2, 9, 2], [2, 2, 2]), ValueError, "[2, 9, 2] sums to 13"
     ),
-    "length of the sizes": Refusal(lambda: single(None, None, [3, 3]), ValueError, "must be equal to world_size"),
-    "negative size": Refusal(lambda: single(None, None, [-2, 6, 2]), ValueError, "in_split_sizes[0] is -2"),
-    "sizes that are floats": Refusal(lambda: single(None, None, [2.0, 2.0, 2.0]), TypeError, "list of int"),
+    "length of the sizes": Refusal(
+        lambda: single(None, None, [3, 3]), ValueError, "in_split_sizes has 2 entries, but the group has 3 ranks"
+    ),
+    "negative size": Refusal(lambda: single(None, None, [-2, 6, 2]), ValueError, "in_split_sizes [-2, 6, 2] has a neg"),
+    "sizes that are floats": Refusal(
+        lambda: single(None, None, [2.0, 2.0, 2.0]), TypeError, "in_split_sizes[0] is 2.0"
+    ),
     "sizes that are bools": Refusal(lambda: single(None, None, [True, 3, 2]), TypeError, "in_split_sizes[0] is True"),
-    "one size": Refusal(lambda: single(None, None, 2), TypeError, "in_split_sizes must be a list of int"),
-    "a text for sizes": Refusal(lambda: single(None, None, "222"), TypeError, "in_split_sizes must be a list of int"),
+    "one size": Refusal(lambda: single(None, None, 2), TypeError, "in_split_sizes is 2; counts are a list of int"),
+    "a text for sizes": Refusal(lambda: single(None, None, "222"), TypeError, "in_split_sizes[0] is '2'"),
     "a group for sizes": Refusal(lambda: single(None, None, object()), TypeError, "in_split_sizes"),
-    "indivisible": Refusal(lambda: single(rows(7), rows(7)), ValueError, "dim[0] of in_tensor is 7, which 3 ranks"),
-    "no tensor": Refusal(lambda: single([1.0]), TypeError, "out_tensor must be a paddle.Tensor, but is builtins.list"),
-    "no input tensor": Refusal(lambda: single(None, 5), ValueError, "in_tensor must be a paddle.Tensor"),
-    "another dtype": Refusal(lambda: single(rows(dtype="float64")), ValueError, "should have the same data type"),
+    "indivisible": Refusal(lambda: single(rows(7), rows(7)), ValueError, "(7, 2) has 7 rows, which 3 ranks"),
+    "no tensor": Refusal(lambda: single([1.0]), TypeError, "out_tensor is list, not paddle.Tensor"),
+    "no input tensor": Refusal(lambda: single(None, 5), ValueError, "in_tensor is int, not paddle.Tensor"),
+    "another dtype": Refusal(
+        lambda: single(rows(dtype="float64")), ValueError, "in_tensor is float32, but out_tensor is float64"
+    ),
     "not contiguous": Refusal(
-        lambda: single(None, rows(2, 6).T), ValueError, "in_tensor of shape [6, 2] is not contig"
+        lambda: single(None, rows(2, 6).T), ValueError, "in_tensor of shape (6, 2) is not contig"
     ),
     "output not contiguous": Refusal(
-        lambda: single(rows(2, 6).T), ValueError, "out_tensor of shape [6, 2] is not cont"
+        lambda: single(rows(2, 6).T), ValueError, "out_tensor of shape (6, 2) is not cont"
     ),
     "sparse": Refusal(lambda: single(None, sparse()), ValueError, "in_tensor is not a dense tensor"),
-    "0-D": Refusal(lambda: single(None, paddle.ones([])), ValueError, "0-D"),
+    "0-D": Refusal(lambda: single(None, paddle.ones([])), ValueError, "in_tensor is 0-d"),
     "the same memory": Refusal(shared, ValueError, "share memory"),
     "own part differs": Refusal(lambda: single(None, None, [2, 1, 3], [2, 2, 2]), ValueError, "for this rank itself"),
     "leaf as output": Refusal(lambda: single(leaf(), leaf()), ValueError, "leaf with stop_gradient=False"),
@@ -111,7 +117,9 @@ SINGLE: dict[str, Refusal] = {
         "out_split_sizes, in_split_sizes",
     ),
     "tensors in the order of Paddle 2": Refusal(
-        lambda: single(rows(6), rows(3), [2, 2, 2], [1, 1, 1]), ValueError, "dim[0] of in_tensor"
+        lambda: single(rows(6), rows(3), [2, 2, 2], [1, 1, 1]),
+        ValueError,
+        "the order of this call is out_tensor, in_tensor",
     ),
     "calculation stream": Refusal(
         lambda: single(stream=True, sync_op=False, use_calc_stream=True),
@@ -144,8 +152,10 @@ OTHER: dict[str, Refusal] = {
     "empty input": Refusal(lambda: lists([], []), RuntimeError, "tensor_list should not be empty", right_lists),
     "short list": Refusal(lambda: lists([], [rows()]), ValueError, "has 1 tensors, but the group has 3", right_lists),
     "short output": Refusal(lambda: lists([rows()], [rows()] * 3), ValueError, "out_tensor_list has 1", right_lists),
-    "no tensor in a list": Refusal(lambda: lists([], [rows(), 5, rows()]), TypeError, "list[1] must be", right_lists),
-    "no lists": Refusal(lambda: lists(5, 6), TypeError, "in_tensor_list must be a list of tensors", right_lists),
+    "no tensor in a list": Refusal(
+        lambda: lists([], [rows(), 5, rows()]), TypeError, "in_tensor_list[1] is int", right_lists
+    ),
+    "no lists": Refusal(lambda: lists(5, 6), TypeError, "out_tensor_list is int, not a list of", right_lists),
     "dtypes in a list": Refusal(
         lambda: lists([], [rows(), rows(), rows(dtype="int32")]), ValueError, "in_tensor_list[2] is int32", right_lists
     ),
@@ -153,13 +163,21 @@ OTHER: dict[str, Refusal] = {
     "lists on the calculation stream": Refusal(
         lambda: lists([], [rows()] * 3, sync_op=False, use_calc_stream=True), RuntimeError, "sync op", right_lists
     ),
-    "gathered size": Refusal(lambda: gather(rows(6)), RuntimeError, "3 times the elements", right_gather),
-    "gathered list": Refusal(lambda: gather([rows(5)] * 3), RuntimeError, "tensor_list[0] of shape", right_gather),
-    "gathered into nothing": Refusal(lambda: gather(None), TypeError, "tensor_list must be a list", right_gather),
-    "gathered dtype": Refusal(lambda: gather(rows(18, dtype="int32")), ValueError, "same data type", right_gather),
+    "gathered size": Refusal(
+        lambda: gather(rows(6)), RuntimeError, "(6, 2) has 48 bytes, but 3 ranks send 48", right_gather
+    ),
+    "gathered list": Refusal(
+        lambda: gather([rows(5)] * 3), RuntimeError, "tensor_list[0] (5, 2) has 40 bytes, but every rank", right_gather
+    ),
+    "gathered into nothing": Refusal(
+        lambda: gather(None), TypeError, "tensor_list is NoneType, not a list", right_gather
+    ),
+    "gathered dtype": Refusal(
+        lambda: gather(rows(18, dtype="int32")), ValueError, "tensor is float32, but out_tensor is int32", right_gather
+    ),
     "x is 1-D": Refusal(lambda: experts(paddle.ones([6])), ValueError, "x must be 2-D", right_scatter),
     "x is 3-D": Refusal(lambda: experts(paddle.ones([6, 2, 2]), back=True), ValueError, "[6, 2, 2]", right_way_back),
-    "x is a list": Refusal(lambda: experts([[1.0]]), TypeError, "x must be a paddle.Tensor", right_scatter),
+    "x is a list": Refusal(lambda: experts([[1.0]]), TypeError, "x is list, not paddle.Tensor", right_scatter),
     "x is not contiguous": Refusal(lambda: experts(rows(2, 6).T), ValueError, "not contiguous", right_scatter),
     "sum of local_count": Refusal(lambda: experts(None, counts(2, 2, 3)), ValueError, "sums to 7", right_scatter),
     "sum of global_count": Refusal(
@@ -168,23 +186,29 @@ OTHER: dict[str, Refusal] = {
     "int32 counts": Refusal(
         lambda: experts(None, counts(2, 2, 2, dtype="int32")),
         ValueError,
-        "use int64 type in local_count",
+        "local_count must be a 1-D int64 tensor, but is int32",
         right_scatter,
     ),
     "float counts": Refusal(
-        lambda: experts(None, None, counts(2, 2, 2, dtype="float32")), ValueError, "int64 type in glob", right_scatter
+        lambda: experts(None, None, counts(2, 2, 2, dtype="float32")),
+        ValueError,
+        "int64 tensor, but is float32",
+        right_scatter,
     ),
     "negative count": Refusal(
-        lambda: experts(None, counts(-2, 6, 2)), ValueError, "local_count[0] is -2", right_scatter
+        lambda: experts(None, counts(-2, 6, 2)), ValueError, "local_count[0] = -2", right_scatter
     ),
     "2-D counts": Refusal(lambda: experts(None, counts(2, 2, 2).reshape([3, 1])), ValueError, "1-D", right_scatter),
-    "no counts": Refusal(lambda: experts(None, "222"), TypeError, "local_count must be a 1-D int64", right_scatter),
+    "no counts": Refusal(lambda: experts(None, "222"), TypeError, "local_count[0] is '2'", right_scatter),
     "no multiple of the ranks": Refusal(
-        lambda: experts(None, counts(2, 4), counts(2, 4)), ValueError, "no multiple of the 3 ranks", right_scatter
+        lambda: experts(None, counts(2, 4), counts(2, 4)),
+        ValueError,
+        "the same positive multiple of the 3 ranks",
+        right_scatter,
     ),
     "no entries": Refusal(lambda: experts(rows(0), [], []), ValueError, "local_count has 0", right_scatter),
     "counts of two lengths": Refusal(
-        lambda: experts(None, counts(1, 1, 1, 1, 1, 1)), ValueError, "global_count has 3", right_scatter
+        lambda: experts(None, counts(1, 1, 1, 1, 1, 1)), ValueError, "6 entries and global_count 3", right_scatter
     ),
 }
 CASES = {**SINGLE, **OTHER}

@@ -29,7 +29,11 @@ class WrongTensor(a2a.InvalidArgumentError, NotImplementedError):
 
 DIALECT = Dialect(
     np.ndarray, "gift", "box", "given", "wanted", type_error=WrongType, counts_error=WrongCounts,
-    tensor_error=WrongTensor,
+    tensor_error=WrongTensor, complex_as_real=True,
+)  # fmt: skip
+OTHER = Dialect(
+    np.ndarray, "x", "box", "given", "wanted", type_error=WrongType, counts_error=WrongCounts,
+    tensor_error=WrongTensor, sequence=(list, tuple), order="box, x, given, wanted", fills=True, equal=True,
 )  # fmt: skip
 
 
@@ -79,6 +83,33 @@ def test_right_calls(run_ranks: Run) -> None:
     ]  # fmt: skip
 
 
+def other_right_calls(comm: a2a.Communicator) -> list[Any]:
+    rank, results = comm.rank, []
+    boxes: list[Any] = []
+    gifts = np.full((1, 2), rank, np.int16), np.array(rank + 4, np.int16)  # of other shapes for each rank
+    work = OTHER.alltoall_list(comm, boxes, gifts, True)
+    assert work is not None
+    work.wait()
+    results.append([(box.tolist(), box.dtype.name) for box in boxes])
+    OTHER.allgather_list(comm, boxes := [], np.full((1, 2), rank))
+    results.append([box.tolist() for box in boxes])
+    boxes = [np.zeros(2), np.zeros(2)]
+    boxes[rank] += 1 + rank
+    OTHER.allgather_list(comm, tuple(boxes), boxes[rank])  # in place
+    results.append([box.tolist() for box in boxes])
+    x, counts = f4(2, 2) + 10 * rank, np.array([1, 1])
+    scattered = OTHER.global_scatter(comm, x, counts, counts)
+    assert OTHER.global_gather(comm, scattered, counts, counts).tolist() == x.tolist()
+    return [*results, scattered.tolist()]
+
+
+def test_other_right_calls(run_ranks: Run) -> None:
+    first, second = run_ranks(2, other_right_calls, threads=True)
+    gathered = [[[[0, 0]], [[1, 1]]], [[1, 1], [2, 2]]]
+    assert first == [[([[0, 0]], "int16"), ([[1, 1]], "int16")], *gathered, [[0, 1], [10, 11]]]
+    assert second == [[(4, "int16"), (5, "int16")], *gathered, [[2, 3], [12, 13]]]
+
+
 MISTAKES: dict[str, tuple[Callable[[a2a.Communicator], object], type[Exception], str]] = {
     "type": (lambda c: DIALECT.alltoall(c, f4(4), [1.0] * 4), WrongType, "gift is list, not numpy.ndarray"),
     "list": (lambda c: DIALECT.alltoall_list(c, (f4(1),) * 2, []), WrongType, "box is tuple, not a list of"),  # type: ignore[arg-type]
@@ -96,6 +127,15 @@ MISTAKES: dict[str, tuple[Callable[[a2a.Communicator], object], type[Exception],
     "strided": (lambda c: DIALECT.alltoall(c, f4(4), f4(8)[::2]), ValueError, "gift of shape (4,) is not contiguous"),
     "overlap": (lambda c: (lambda m: DIALECT.alltoall(c, m[:4], m[2:]))(f4(6)), ValueError, "share memory"),
     "not its part": (lambda c: (lambda m: DIALECT.allgather(c, m, m[:2]))(f4(4)), ValueError, "share memory"),
+    "order": (lambda c: OTHER.alltoall(c, f4(4), f4(5)), WrongCounts, "(the order of this call is box, x, given,"),
+    "complex": (lambda c: OTHER.alltoall(c, f4(4), f4(2).astype("c8")), ValueError, "x is complex64, but box is float"),
+    "set": (lambda c: OTHER.alltoall_list(c, {1: 2}, []), WrongType, "box is dict, not a list of"),  # type: ignore[arg-type]
+    "unequal": (lambda c: OTHER.allgather_list(c, [f4(2), f4(1)], f4(1)), WrongCounts, "box[0] (2,) has 8 bytes, but"),
+    "its neighbour": (lambda c: (lambda m: OTHER.allgather_list(c, [m, f4(1)], m))(f4(1)), ValueError, "share memory"),
+    "shapes": (lambda c: OTHER.alltoall_list(c, [], [f4(1), 5]), WrongType, "x[1] is int"),
+    "one dtype": (lambda c: OTHER.alltoall_list(c, [], [f4(1), np.ones(1)]), ValueError, "x[1] is float64"),
+    "rows left": (lambda c: OTHER.global_scatter(c, f4(3, 1), [1, 1], [1, 1]), WrongCounts, "local_count [1, 1] sums"),
+    "bad counts": (lambda c: OTHER.global_gather(c, f4(3, 1), [1, 1], "11"), WrongType, "global_count[0] is '1'"),
     "gather": (lambda c: DIALECT.allgather(c, f4(5), f4(2)), ValueError, "box (5,) has 20 bytes, but 2 ranks send"),
 }  # fmt: skip
 
@@ -105,9 +145,13 @@ def wrong_call(comm: a2a.Communicator, name: str) -> str:
     with pytest.raises(a2a.Error) as caught:
         if comm.rank == 1:
             call(comm)
-        elif name in ("list", "entries"):
+        elif name in ("list", "entries", "set"):
             comm.alltoall_list([f4(1)] * 2, [f4(1), f4(1)])
-        elif name in ("entry", "gather", "not its part"):
+        elif name in ("shapes", "one dtype"):
+            OTHER.alltoall_list(comm, [], [f4(1)] * 2)
+        elif name in ("rows left", "bad counts"):
+            OTHER.global_scatter(comm, f4(2, 1), [1, 1], [1, 1])
+        elif name in ("entry", "gather", "not its part", "unequal", "its neighbour"):
             comm.allgather(f4(1), f4(2))
         else:
             comm.alltoall(f4(4), f4(4))
@@ -124,3 +168,17 @@ def test_mistakes(name: str, run_ranks: Run) -> None:
     texts = run_ranks(2, wrong_call, name, threads=True)
     assert MISTAKES[name][2] in texts[0] and MISTAKES[name][2] in texts[1], texts
     assert texts[1].startswith("rank 1: ") and "rank 1: " in texts[0], texts
+
+
+def fill_on_one(comm: a2a.Communicator) -> str:
+    boxes = [f4(1), f4(1)] if comm.rank == 0 else []
+    with pytest.raises(a2a.MismatchError) as caught:
+        OTHER.alltoall_list(comm, boxes, [f4(1)] * 2)
+    comm.barrier()
+    return str(caught.value)
+
+
+def test_an_empty_list_on_one_rank(run_ranks: Run) -> None:
+    texts = run_ranks(2, fill_on_one, threads=True)
+    assert "rank 0 calls alltoall_list, rank 1 calls exchange" in texts[0]
+    assert "box is empty on rank 1; it must be so on all or on none" in texts[1]

@@ -169,6 +169,19 @@ def test_a2a_torch_counts_a_write_once(comm: a2a.Communicator) -> None:
     assert out._version == 4
 
 
+def test_a2a_paddle_counts_a_write_once(comm: a2a.Communicator) -> None:
+    paddle = pytest.importorskip("paddle")
+    import a2a.paddle as dist
+
+    out, ones = paddle.zeros([ROWS]), paddle.ones([ROWS])
+    out.stop_gradient = False  # with inputs that have no gradient this is no obstacle
+    dist.alltoall_single(out, ones, group=comm)
+    dist.alltoall([out], [ones], group=comm)
+    dist.all_gather([out], ones, group=comm)
+    dist.stream.all_gather(out, ones, group=comm)
+    assert out.inplace_version == 4 and out.is_leaf and not out.stop_gradient
+
+
 def test_what_has_no_memory_of_its_own() -> None:
     torch = pytest.importorskip("torch")
     from torch._subclasses import FakeTensorMode
@@ -185,3 +198,12 @@ def test_what_has_no_memory_of_its_own() -> None:
     for tensor in (lazy, lazy.imag, sparse, torch.zeros(ROWS, device="meta")):
         with pytest.raises(a2a.InvalidArgumentError, match=r"lazily|no plain memory"):
             _core.describe_tensor(tensor)
+
+
+def test_paddle_tensors_that_are_not_dense(comm: a2a.Communicator) -> None:
+    """Paddle's own export reads them as if they were, and so memory that is none."""
+    paddle = pytest.importorskip("paddle")
+    sparse = paddle.sparse.sparse_coo_tensor([[0, 1], [1, 0]], [1.0, 2.0], [ROWS, 2])
+    for send, recv in ((sparse, paddle.zeros([ROWS, 2])), (paddle.zeros([ROWS, 2]), sparse)):
+        with pytest.raises(a2a.InvalidArgumentError, match=r"is not a dense tensor; pass .*to_dense"):
+            comm.alltoall(send, recv)

@@ -6,16 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import paddle
 from paddle.distributed.utils import moe_utils as _paddle
 
 import a2a
+from a2a.adapting import collective
 
 from .. import _autograd
-from .._arguments import Refusing, expert_counts, require_tensor
+from .._collectives import dialect, require_call
 from .._device import is_paddles
 from .._groups import get_communicator
 
 __all__ = ["global_gather", "global_scatter"]
+
+_EXPERTS = dialect("x", "out", "local_count", "global_count")
 
 
 def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = None, use_calc_stream: bool = True) -> Any:
@@ -33,7 +37,8 @@ def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = Non
     moves, and peers then raise a2a.MismatchError, as do two ranks whose counts disagree."""
     if is_paddles(x, group):
         return _paddle.global_scatter(x, local_count, global_count, group, use_calc_stream)
-    return _exchange(False, x, local_count, global_count, group)
+    comm = get_communicator(group)
+    return None if comm is None else _exchange(comm, False, x, local_count, global_count)
 
 
 def global_gather(x: Any, local_count: Any, global_count: Any, group: Any = None, use_calc_stream: bool = True) -> Any:
@@ -41,50 +46,38 @@ def global_gather(x: Any, local_count: Any, global_count: Any, group: Any = None
     source rank) becomes [sum(local_count), features] packed by (rank, expert). Otherwise like global_scatter."""
     if is_paddles(x, group):
         return _paddle.global_gather(x, local_count, global_count, group, use_calc_stream)
-    return _exchange(True, x, local_count, global_count, group)
-
-
-def _exchange(gather: bool, x: Any, local_count: Any, global_count: Any, group: Any) -> Any:
     comm = get_communicator(group)
-    if comm is None:
-        return None
-    with Refusing(comm):
-        require_tensor(x, "x")
-        if x.ndim != 2:
-            raise a2a.InvalidArgumentError(f"x must be 2-D, [rows, features], but its shape is {list(x.shape)}")
-        local, global_ = expert_counts(local_count, "local_count"), expert_counts(global_count, "global_count")
-        _require_lengths(local, global_, comm.size)
-        _require_rows(x, *(("global_count", global_) if gather else ("local_count", local)))
-    ways = (comm.global_gather, comm.global_scatter) if gather else (comm.global_scatter, comm.global_gather)
+    return None if comm is None else _exchange(comm, True, x, local_count, global_count)
+
+
+@collective
+def _exchange(comm: a2a.Communicator, gather: bool, x: Any, local_count: Any, global_count: Any) -> Any:
+    require_call(True, False)
+    if isinstance(x, paddle.Tensor) and x.ndim != 2:
+        raise a2a.InvalidArgumentError(f"x must be 2-D, [rows, features], but its shape is {list(x.shape)}")
+    counts = _counts(local_count, "local_count"), _counts(global_count, "global_count")
+    ways = _EXPERTS.global_scatter, _EXPERTS.global_gather
+    forth, home = ways[::-1] if gather else ways
 
     def there(tensors: Sequence[Any]) -> Sequence[Any]:
-        return [ways[0](_autograd.plain(tensors[0]), local, global_)]
+        return [forth(comm, tensors[0].detach(), *counts)]
 
     def back(gradients: Sequence[Any]) -> Sequence[Any]:
-        return [ways[1](_autograd.plain(gradients[0]), local, global_)]
+        return [home(comm, gradients[0].detach(), *counts)]
 
-    outputs = there([x])
-    return (_autograd.results([x], outputs, back, there) if _autograd.wants_gradient([x]) else outputs)[0]
-
-
-def _require_lengths(local: list[int], global_: list[int], size: int) -> None:
-    if len(local) != len(global_):
-        raise a2a.InvalidArgumentError(
-            f"local_count has {len(local)} entries, but global_count has {len(global_)}; both have one for each rank "
-            "and expert"
-        )
-    if not local or len(local) % size:
-        raise a2a.InvalidArgumentError(
-            f"local_count has {len(local)} entries, which is no multiple of the {size} ranks; it has n_expert * "
-            "world_size"
-        )
+    if not _autograd.wants_gradient([x]):
+        return forth(comm, x, *counts)
+    return _autograd.results([x], there([x]), back, there)[0]
 
 
-def _require_rows(x: Any, name: str, counts: list[int]) -> None:
-    if sum(counts) != x.shape[0]:
-        raise a2a.InvalidArgumentError(
-            f"{name} {counts} sums to {sum(counts)}, but x of shape {list(x.shape)} has {x.shape[0]} rows"
-        )
+def _counts(counts: Any, name: str) -> Any:
+    """Of a tensor on any device a list, which the program cannot change before the backward pass."""
+    if not hasattr(counts, "dtype"):
+        return list(counts) if isinstance(counts, (list, tuple)) else counts
+    dtype, shape = str(counts.dtype).rpartition(".")[2], list(counts.shape)
+    if dtype != "int64" or len(shape) != 1:
+        raise a2a.InvalidArgumentError(f"{name} must be a 1-D int64 tensor, but is {dtype} of shape {shape}")
+    return counts.tolist()
 
 
 def __getattr__(name: str) -> Any:

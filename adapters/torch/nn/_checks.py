@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 import a2a
-from a2a._core import refuse
+from a2a.adapting import refuse
 
 from .._errors import ArgumentTypeError, TensorError
 from .._groups import communicator

@@ -1,0 +1,29 @@
+# The round in which ranks tell each other the shapes of what they will send, for those that allocate what they receive.
+
+
+cdef tuple prepare_shapes(Exchange& x, int rank, int size, const vector[View]& sent):
+    """``sent[p]`` is what rank p will get. Returns what is sent and received: a row for each rank, the number of
+    dimensions first."""
+    cdef size_t peer
+    cdef int axis
+    given, wanted = np.zeros((size, 1 + MAX_NDIM), np.int64), np.empty((size, 1 + MAX_NDIM), np.int64)
+    for peer in range(sent.size()):
+        given[peer, 0] = sent[peer].ndim
+        for axis in range(sent[peer].ndim):
+            given[peer, 1 + axis] = sent[peer].shape[axis]
+    prepare_alltoall(x, rank, size, given, wanted, True)
+    set_call_dtype(&x.call, &sent[0])  # so that ranks with different dtypes disagree here, before they allocate
+    x.call.unit_bytes = sizeof(int64_t)
+    return given, wanted
+
+
+cdef list allocate_shapes(object like, View* view, object shapes):
+    """A tensor for each of those rows in the framework of ``like``, with the dtype and on the device of the view, whose
+    shape is changed."""
+    made = []
+    for ndim, *shape in shapes.tolist():
+        view.ndim = ndim
+        for axis in range(ndim):
+            view.shape[axis] = shape[axis]
+        made.append(allocate_like(like, view, shape[0]))
+    return made
