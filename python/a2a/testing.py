@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import frameworks
 from .workloads import (
     WORKLOADS,
     Workload,
@@ -213,28 +214,8 @@ def poison(array: Array) -> Array:
 def as_bytes(tensor: Any) -> npt.NDArray[np.uint8]:
     """The bytes of a host tensor of any framework in row-major order, as a flat array; a view where that is possible.
     Works for dtypes that NumPy has no name for, such as bfloat16."""
-    if isinstance(tensor, np.ndarray):
-        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
-    framework = type(tensor).__module__.partition(".")[0]
-    if framework == "torch":
-        import torch
-
-        return np.asarray(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
-    if framework == "paddle":
-        import paddle
-
-        if 0 in tensor.shape:
-            # Paddle's operators let go of the memory of an empty tensor while they hold a lock of Paddle's and not
-            # Python's. Where that memory belongs to a Python object, another thread's from_dlpack() is a deadlock.
-            return np.empty(0, np.uint8)
-        flat = tensor.detach().contiguous().reshape([-1])
-        return np.asarray(paddle.view(flat, "uint8").numpy())
-    try:
-        return np.frombuffer(tensor, np.uint8)
-    except (TypeError, ValueError, BufferError):
-        # JAX arrays become NumPy arrays of ml_dtypes; everything else goes by __array__ or DLPack.
-        array = np.asarray(tensor) if hasattr(tensor, "__array__") else np.from_dlpack(tensor)
-        return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    framework = frameworks.of(type(tensor))
+    return frameworks.bytes_of(tensor) if framework is None else framework.read(tensor)
 
 
 def first_difference(actual: Any, expected: Any) -> str | None:

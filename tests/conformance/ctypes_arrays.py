@@ -6,11 +6,8 @@ import ctypes
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from a2a.conformance.host import MEMORY, make
-
-__all__ = ["DTYPES", "MEMORY", "OUTPUTS", "make", "prepare", "read", "tensor"]
+from a2a.frameworks import Bytes, Framework
 
 _KINDS: dict[str, Any] = {
     "bool": ctypes.c_bool,
@@ -25,22 +22,23 @@ _KINDS: dict[str, Any] = {
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
 }
-DTYPES = frozenset(_KINDS)
-OUTPUTS = True
 
 
-def prepare(rank: int) -> None:
-    pass
+class Arrays(Framework):
+    """Calls take them by the buffer protocol, and return NumPy arrays, since a2a allocates no ctypes."""
+
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(_KINDS)
+
+    def tensor(self, memory: Bytes, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
+        kind = _KINDS[dtype]
+        for entries in reversed(shape):
+            kind *= entries
+        return kind.from_buffer(memory, offset)
+
+    def read(self, thing: Any) -> Bytes:
+        # An array without entries has no bytes to cast, so not by the buffer protocol.
+        return np.ascontiguousarray(np.asarray(thing)).reshape(-1).view(np.uint8)
 
 
-def tensor(memory: npt.NDArray[np.uint8], offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
-    kind = _KINDS[dtype]
-    for entries in reversed(shape):
-        kind *= entries
-    return kind.from_buffer(memory, offset)
-
-
-def read(thing: Any) -> npt.NDArray[np.uint8]:
-    # Calls return NumPy arrays, since a2a allocates no ctypes. An array without entries has no bytes to cast.
-    array = np.asarray(thing)
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+FRAMEWORK = Arrays

@@ -9,42 +9,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 sys.path.append(str(Path(__file__).parents[1] / "python"))
 import ascend
 from device_tensors import Tensor, bytes_of
 
-from a2a import _core
-from a2a.conformance.cases import DTYPES as _NAMED
+from a2a.frameworks import Bytes, Framework, dtype_names
 
-__all__ = ["DTYPES", "MEMORY", "OUTPUTS", "devices", "make", "prepare", "read", "tensor"]
-
-DTYPES = frozenset(_NAMED) & frozenset(_core.dtype_names)
-MEMORY = "npu"
-OUTPUTS = True
 _device = 0
 
 
-def devices() -> int:
-    return int(os.environ.get("A2A_FAKE_DEVICES", "8"))
+class AscendTensors(Framework):
+    memories = ("npu",)
+
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(dtype_names)
+
+    def devices(self) -> int:
+        return int(os.environ.get("A2A_FAKE_DEVICES", "8"))
+
+    def prepare(self, rank: int) -> None:
+        global _device
+        _device = rank
+        ascend.use(rank)
+
+    def make(self, content: Bytes) -> ascend.Memory:
+        memory = ascend.Memory(content.nbytes, _device)
+        memory.write(content)
+        return memory
+
+    def tensor(self, memory: ascend.Memory, offset: int, dtype: str, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(memory, shape, dtype_names[dtype], offset)
+
+    def read(self, thing: Any) -> Bytes:
+        return bytes_of(thing) if isinstance(thing, Tensor) else np.frombuffer(thing.read(), np.uint8)
 
 
-def prepare(rank: int) -> None:
-    global _device
-    _device = rank
-    ascend.use(rank)
-
-
-def make(content: npt.NDArray[np.uint8]) -> ascend.Memory:
-    memory = ascend.Memory(content.nbytes, _device)
-    memory.write(content)
-    return memory
-
-
-def tensor(memory: ascend.Memory, offset: int, dtype: str, shape: tuple[int, ...]) -> Tensor:
-    return Tensor(memory, shape, _core.dtype_names[dtype], offset)
-
-
-def read(thing: Any) -> npt.NDArray[np.uint8]:
-    return bytes_of(thing) if isinstance(thing, Tensor) else np.frombuffer(thing.read(), np.uint8)
+FRAMEWORK = AscendTensors

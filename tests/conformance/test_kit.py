@@ -18,8 +18,8 @@ import pytest
 from leftovers import CODES, assert_none_after
 
 import a2a
-from a2a import conformance
-from a2a.conformance import frameworks, runner
+from a2a import conformance, frameworks
+from a2a.conformance import runner
 from a2a.conformance.groups import OWN
 from a2a.conformance.signatures import SIGNATURES
 
@@ -39,7 +39,7 @@ def test_this_library_in_every_framework_and_mixed(tmp_path: Path) -> None:
     done = command("--quick", "--json", str(file), "--html", str(tmp_path / "matrix.html"), seconds=390)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(file.read_text())
-    installed = frameworks.installed()
+    installed = frameworks.installed("host")
     assert set(results["cells"]) == {*installed, "mixed"} if len(installed) > 1 else set(installed)
     assert results["counts"]["pass"] >= 1590 * len(installed)
     assert results["failures"] == []
@@ -193,7 +193,7 @@ def test_every_call_and_every_dtype_is_tried() -> None:
     on_host = [one for one in SIGNATURES if one.memory is None or "host" in one.memory]
     assert tried == {one.name for one in on_host if one.library in libraries}
     for name in installed:
-        assert {task.dtype for task in tasks if task.frameworks[0] == name} == frameworks.load(name).DTYPES
+        assert {task.dtype for task in tasks if task.frameworks[0] == name} == frameworks.load(name).dtypes()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -247,21 +247,25 @@ def test_what_is_not_installed_is_named() -> None:
         assert done.returncode == 2 and done.stderr == "a2a conformance: --peer mpi4py: mpi4py is not installed\n", done
 
 
+OWN_FILE = "from a2a.frameworks.numpy import Framework, NumPy\n"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("import nonsense_that_is_not_there", "cannot be used: ModuleNotFoundError"),
         ("def x(", "cannot be used: SyntaxError"),
         ("raise SystemExit(0)", "cannot be used: SystemExit"),
-        ("del make, read", "has no make, read"),
-        ("DTYPES = 5", "has DTYPES = 5, which is no set of names"),
-        ("DTYPES = {'int8', 'int7'}", "has DTYPES that the kit does not know: int7"),
-        ("MEMORY = 'moon'", "shm serves host memory, but"),
+        ("del FRAMEWORK", "cannot be used: ImportError: "),
+        ("FRAMEWORK = 5", "has no FRAMEWORK, a class derived from a2a.frameworks.Framework"),
+        ("class FRAMEWORK(Framework): tensor = print", "cannot be used: TypeError: "),
+        ("NumPy.dtypes = lambda self: {'int8', 'int7'}", "has dtypes that a2a does not know: int7"),
+        ("NumPy.memories = ('moon',)", "shm serves host memory, but"),
     ],
 )
 def test_a_framework_file_with_a_mistake(text: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
-    file.write_text(f"from a2a.conformance.frameworks.numpy import *\n{text}\n")
+    file.write_text(f"{OWN_FILE}FRAMEWORK = NumPy\n{text}\n")
     done = command("--frameworks", str(file))
     assert done.returncode == 2 and told in done.stderr, done
     assert "Traceback" not in done.stderr
@@ -270,15 +274,15 @@ def test_a_framework_file_with_a_mistake(text: str, told: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("def prepare(rank): raise OSError('no license')", "raises: OSError: no license"),
-        ("def make(content): raise MemoryError('none left')", "raises: MemoryError: none left"),
-        ("def read(thing): __import__('os').abort()", "crash: SIGABRT"),
-        ("def make(content, _make=make): return _make(content // 2)", "wrong: "),
+        ("    def prepare(self, rank): raise OSError('no license')", "raises: OSError: no license"),
+        ("    def make(self, content): raise MemoryError('none left')", "raises: MemoryError: none left"),
+        ("    def read(self, thing): __import__('os').abort()", "crash: SIGABRT"),
+        ("    def make(self, content): return super().make(content // 2)", "wrong: "),
     ],
 )
 def test_a_framework_that_does_wrong(text: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
-    file.write_text(f"from a2a.conformance.frameworks.numpy import *\n{text}\n")
+    file.write_text(f"{OWN_FILE}class FRAMEWORK(NumPy):\n{text}\n")
     done = command("--frameworks", str(file), "--ranks", "2", "--sample", "3")
     assert done.returncode == 1 and told in done.stdout, done
     assert done.stdout.count(", broken") == 3 or "3 " + told.partition(":")[0] in done.stdout, done

@@ -15,8 +15,9 @@ sys.path[:0] = [str(HERE.parent / folder) for folder in ("python", "conformance"
 import gpu_ranks  # noqa: E402
 from rank_pool import Pool  # noqa: E402
 
+from a2a import frameworks  # noqa: E402
 from a2a._core import library_of  # noqa: E402
-from a2a.conformance import devices, frameworks  # noqa: E402
+from a2a.conformance import devices  # noqa: E402
 
 FRAMEWORKS = ["driver", "torch", "cupy"]
 
@@ -51,7 +52,7 @@ def framework(request: pytest.FixtureRequest, double: bool) -> str:
         return gpu_ranks.DRIVER
     if double:
         pytest.skip(f"{name} knows no doubles")
-    if not frameworks.is_installed(name):
+    if name not in frameworks.installed():
         pytest.skip(f"{name} is not installed")
     if not frameworks.load(name, "cuda").devices():
         pytest.skip(f"{name} sees no GPU")

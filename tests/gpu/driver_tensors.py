@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("conformance", "python")]
-import cuda_double  # noqa: E402
 import nvidia  # noqa: E402
-from cuda_double import DTYPES, MEMORY, OUTPUTS, make, prepare, read  # noqa: E402
-
-__all__ = ["DTYPES", "MEMORY", "OUTPUTS", "devices", "make", "prepare", "read", "tensor"]
+from cuda_double import DriverTensors  # noqa: E402
 
 
-def devices() -> int:
-    return nvidia.devices()
+class Tensors(DriverTensors):
+    def devices(self) -> int:
+        return nvidia.devices()
 
 
-def tensor(memory: nvidia.Array, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
-    return cuda_double.tensor(memory, offset, dtype, shape)
+FRAMEWORK = Tensors

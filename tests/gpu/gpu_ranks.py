@@ -16,8 +16,8 @@ import nvidia
 from rank_pool import _Through
 
 import a2a
+from a2a import frameworks
 from a2a._core import library_of
-from a2a.conformance import frameworks
 from a2a.conformance.cases import DTYPES
 
 Comm = a2a.Communicator
@@ -135,7 +135,7 @@ def address(tensor: Any) -> int:
 
 def exchange(comm: Comm, name: str, shape: str, how: str, only: str = "") -> None:
     """In every dtype of the framework."""
-    dtypes = [only] if only else sorted(frameworks.load(name, "cuda").DTYPES)
+    dtypes = [only] if only else sorted(frameworks.load(name, "cuda").dtypes())
     for seed, dtype in enumerate(dtypes):
         x = Exchange(comm, name, dtype, shape, seed)
         if how == "plan":

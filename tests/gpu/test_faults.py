@@ -10,8 +10,7 @@ import pytest
 from gpu_ranks import DRIVER
 from rank_pool import Pool
 
-from a2a import _spawn
-from a2a.conformance import frameworks
+from a2a import _spawn, frameworks
 
 pytestmark = pytest.mark.timeout(150)
 SOON = 20.0  # seconds

@@ -10,7 +10,7 @@ import mixed_ranks
 import pytest
 from rank_pool import Pool
 
-from a2a.conformance import frameworks
+from a2a import frameworks
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -27,7 +27,7 @@ def has_gpu(name: str) -> bool:
 def names(double: bool) -> list[str]:
     if double:
         pytest.skip("frameworks know no doubles")
-    return [name for name in ("torch", "jax", "cupy") if frameworks.is_installed(name) and has_gpu(name)]
+    return [name for name in ("torch", "jax", "cupy") if name in frameworks.installed() and has_gpu(name)]
 
 
 def test_each_rank_in_another_framework(ranks: Pool, names: list[str]) -> None:

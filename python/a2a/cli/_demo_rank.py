@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import testing
+from .. import frameworks, testing
 from .._core import Communicator
+from ..frameworks import Framework
 from ..workloads import IntArray, Workload, dispatch_order, expert_counts, route
-from ._frameworks import Bits, framework
+
+Bits = npt.NDArray[Any]
+"""Elements as bit patterns: uint16 for bfloat16, uint32 for float32."""
 
 
 @dataclass(frozen=True)
@@ -63,35 +66,39 @@ class Report:
 
 def run_rank(comm: Communicator, job: Job) -> Report:
     report = Report(comm.rank)
-    framework(job.frameworks[comm.rank]).tensor(np.zeros((1, 1), job.bits_dtype))  # imports it
+    own = frameworks.load(job.frameworks[comm.rank])
+    own.prepare(comm.rank)
     for step in range(job.steps):
-        _step(comm, job, step, report)
+        _step(comm, own, job, step, report)
     report.resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return report
 
 
-def _step(comm: Communicator, job: Job, step: int, report: Report) -> None:
-    own = framework(job.frameworks[comm.rank])
+def _step(comm: Communicator, own: Framework, job: Job, step: int, report: Report) -> None:
     expected = Expected(job, step)
     local_count = expected.local_counts[comm.rank]
     global_count = np.empty_like(local_count)
     comm.alltoall(local_count, global_count)
     report.compare(f"step {step}: counts", global_count, expected.global_count(comm.rank))
 
-    x = own.tensor(expected.packed_tokens(comm.rank))
+    x = _tensor(own, job.layer.dtype, expected.packed_tokens(comm.rank))
     comm.barrier()
     started = time.perf_counter()
     arrived = comm.global_scatter(x, local_count, global_count)
     report.dispatch_seconds.append(time.perf_counter() - started)
     report.compare(f"step {step}: dispatched rows", arrived, expected.scattered(comm.rank))
 
-    y = own.scale_rows(arrived, expected.factors(comm.rank))
+    y = arrived * _tensor(own, job.layer.dtype, expected.factors(comm.rank))
     comm.barrier()
     started = time.perf_counter()
     back = comm.global_gather(y, local_count, global_count)
     report.combine_seconds.append(time.perf_counter() - started)
     report.compare(f"step {step}: combined rows", back, expected.combined(comm.rank))
     report.counts.append(local_count)
+
+
+def _tensor(own: Framework, dtype: str, bits: Bits) -> Any:
+    return own.tensor(own.make(bits.reshape(-1).view(np.uint8)), 0, dtype, bits.shape)
 
 
 class Expected:
@@ -115,11 +122,13 @@ class Expected:
         packed = [self.packed_tokens(source) for source in range(self._job.ranks)]
         return testing.global_scatter(packed, self.local_counts)[rank]
 
-    def factors(self, rank: int) -> npt.NDArray[np.float32]:
-        """What each row that arrives at the rank is multiplied with."""
+    def factors(self, rank: int) -> Bits:
+        """[rows, 1]: what each row that arrives at the rank is multiplied with. Powers of two are the upper half of a
+        float32 in bfloat16."""
         experts = np.arange(self._job.layer.experts).reshape(self._job.ranks, -1)[rank]
         rows = self.local_counts[:, experts].sum(axis=0)
-        return np.exp2(np.repeat(_exponents(experts), rows)).astype(np.float32)
+        bits: Bits = np.exp2(np.repeat(_exponents(experts), rows)).astype(np.float32).view(np.uint32)[:, None]
+        return bits if self._job.bits_dtype == np.uint32 else (bits >> 16).astype(np.uint16)
 
     def combined(self, rank: int) -> Bits:
         """What comes back: every token copy times its expert's factor. Done on the bits, independent of any framework:

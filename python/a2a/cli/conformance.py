@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ._frameworks import FRAMEWORKS
+from .. import __version__, frameworks
+from .._core import dtype_names
 
 if TYPE_CHECKING:
     from ..conformance import Case, Result, Task
@@ -74,18 +74,15 @@ def _numbers(text: str) -> list[int]:
 
 
 def _names(text: str) -> list[str]:
-    from ..conformance import frameworks
-
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name.endswith(".py"):
             if not Path(name).is_file():
                 raise argparse.ArgumentTypeError(f"there is no file {name}")
-        elif name not in (
-            known := {one: None for memory in ("host", "cuda", "npu") for one in frameworks.known(memory)}
-        ):
-            raise argparse.ArgumentTypeError(f"{name!r} is not known; there are {', '.join(known)}, and files NAME.py")
-        elif not frameworks.is_installed(name):
+        elif name not in frameworks.known():
+            known = ", ".join(frameworks.known())
+            raise argparse.ArgumentTypeError(f"{name!r} is not known; there are {known}, and files NAME.py")
+        elif not frameworks.load(name).is_installed():
             raise argparse.ArgumentTypeError(f"{name} is not installed")
     return names
 
@@ -169,8 +166,6 @@ def _cannot(option: str, missing: str) -> int:
 
 def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
     """The frameworks to try: those given, which must fit, or all that do."""
-    from ..conformance import frameworks
-
     result, lacking = [], []
     for name in given or way.frameworks or frameworks.known(way.memory):
         if not (reason := _unusable(name, how, way)):
@@ -188,21 +183,19 @@ def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
 
 def _unusable(name: str, how: str, way: Way) -> str:
     """Why a framework cannot be tried that way; "" where it can."""
-    from ..conformance import frameworks
-
     if way.frameworks and name not in way.frameworks:
         return f"{how} takes {', '.join(way.frameworks)}, not {name}"
     if not name.endswith(".py"):
         if name not in frameworks.known(way.memory):
             return f"{how} serves {way.memory} memory, which the kit has no tensors of {name} in"
-        if not frameworks.is_installed(name):
+        if not frameworks.load(name).is_installed():
             return f"{name} is not installed"
     try:
         framework = frameworks.load(name, way.memory)
-        if defect := frameworks.defect(framework):
-            return f"{name} {defect}"
-        if framework.MEMORY != way.memory:
-            return f"{how} serves {way.memory} memory, but {name} has {framework.MEMORY} memory"
+        if way.memory not in framework.memories:
+            return f"{how} serves {way.memory} memory, but {name} has {', '.join(framework.memories)} memory"
+        if unknown := sorted(framework.dtypes() - dtype_names.keys()):
+            return f"{name} has dtypes that a2a does not know: {', '.join(unknown)}"
         seen = way.memory == "host" or framework.devices() > 0
     except (Exception, SystemExit) as error:
         return f"{name} cannot be used: {type(error).__name__}: {error}"
@@ -211,8 +204,6 @@ def _unusable(name: str, how: str, way: Way) -> str:
 
 def _possible(given: Sequence[int] | None, usual: Sequence[int], names: Sequence[str], way: Way) -> list[int]:
     """The numbers of ranks to try: those given, or of the usual ones all that there are devices for."""
-    from ..conformance import frameworks
-
     most = _MOST_RANKS
     if way.memory != "host":
         most = min(most, *(frameworks.load(name, way.memory).devices() for name in names))
@@ -223,10 +214,8 @@ def _possible(given: Sequence[int] | None, usual: Sequence[int], names: Sequence
 
 def _named(name: str) -> str:
     """A framework with its version."""
-    from ..conformance import frameworks
-
-    versions = {entry.name: entry.version for entry in FRAMEWORKS}
-    return f"{frameworks.short(name)} {versions.get(name) or ''}".rstrip()
+    version = frameworks.load(name).version() if name in frameworks.known() else ""
+    return f"{frameworks.short(name)} {version}".rstrip()
 
 
 def _results(
@@ -237,7 +226,7 @@ def _results(
     cases: Sequence[Case],
     options: argparse.Namespace,
 ) -> Iterator[Result]:
-    from ..conformance import devices, frameworks, plan, plan_mixed, run
+    from ..conformance import devices, plan, plan_mixed, run
 
     note = " (test double)" if way.memory != "host" and devices.look(way.memory).double else ""
     libraries = [library for library, module in way.modules.items() if not module or _exists(module)]

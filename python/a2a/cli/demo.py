@@ -11,12 +11,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from .. import _spawn
+from .. import _spawn, frameworks
 from .._core import Error
 from ..workloads import IntArray, Workload, workload
 from . import _plot
 from ._demo_rank import Job, Report, run_rank
-from ._frameworks import FRAMEWORKS, framework, has_bfloat16
 from ._machine import allowed_cpus, available_memory
 
 MiB = 1 << 20
@@ -29,12 +28,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "Exchange the traffic of a mixture-of-experts layer between ranks in different frameworks and check every bit."
     )
     parser = commands.add_parser("demo", help="a mixture-of-experts layer across frameworks", description=text)
-    names = [entry.name for entry in FRAMEWORKS]
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="ranks, each a process (default 4)")
     parser.add_argument(
         "--frameworks",
         metavar="A,B,...",
-        help=f"dealt out to the ranks in turn, of {','.join(names)} (default: all found)",
+        help=f"dealt out to the ranks in turn, of {','.join(frameworks.known('host'))} (default: all found)",
     )
     parser.add_argument("--tokens", type=int, metavar="T", help="tokens per rank (default: scaled to the machine)")
     parser.add_argument("--steps", type=int, default=5, help="how often (default 5)")
@@ -67,13 +65,13 @@ def _demo(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _choose(parser: argparse.ArgumentParser, wanted: str | None) -> list[str]:
-    known = [entry.name for entry in FRAMEWORKS]
-    names = wanted.split(",") if wanted else [entry.name for entry in FRAMEWORKS if entry.version is not None]
+    known = frameworks.known("host")
+    names = wanted.split(",") if wanted else frameworks.installed("host")
     for name in names:
         if name not in known:
             parser.error(f"--frameworks {name}: there are {', '.join(known)}")
-        if framework(name).version is None:
-            parser.error(f"--frameworks {name}: not installed; pip install {framework(name).package}")
+        if not frameworks.load(name).is_installed():
+            parser.error(f"--frameworks {name}: not installed; pip install {frameworks.load(name).distribution}")
     return names
 
 
@@ -81,14 +79,14 @@ def plan(
     layer: Workload, names: Sequence[str], ranks: int, tokens: int | None = None, steps: int = 5, seed: int = 0
 ) -> Job:
     """The frameworks dealt out to the ranks, one dtype for all of them, and as many tokens as the machine bears."""
-    frameworks = [names[rank % len(names)] for rank in range(ranks)]
-    dtype = "bfloat16" if all(has_bfloat16(name) for name in frameworks) else "float32"
+    dealt = [names[rank % len(names)] for rank in range(ranks)]
+    dtype = "bfloat16" if all(frameworks.load(name).bfloat16 for name in dealt) else "float32"
     layer = replace(layer, dtype=dtype)
     if tokens is None:
         # Each rank holds about three copies of its own rows and two of everybody's, for the oracle.
         bytes_per_token = layer.bytes_per_rank // layer.tokens * ranks * (3 + 2 * ranks)
         tokens = min(32 * allowed_cpus(), 512, available_memory() // 4 // bytes_per_token)
-    return Job(replace(layer, tokens=max(1, tokens)), frameworks, steps, seed, alpha=1.2)
+    return Job(replace(layer, tokens=max(1, tokens)), dealt, steps, seed, alpha=1.2)
 
 
 def _introduce(job: Job, names: Sequence[str]) -> None:
@@ -98,11 +96,11 @@ def _introduce(job: Job, names: Sequence[str]) -> None:
         f"{layer.hidden}, {layer.dtype}, {layer.tokens} tokens per rank, zipf({job.alpha}) routing, seed {job.seed}"
     )
     for rank, name in enumerate(job.frameworks):
-        print(f"  rank {rank}: {name} {framework(name).version}")
-    for entry in FRAMEWORKS:
-        if entry.version is None:
-            print(f"  {entry.name} is not installed; it joins after: pip install {entry.package}")
-    if "numpy" in names and not has_bfloat16("numpy"):
+        print(f"  rank {rank}: {name} {frameworks.load(name).version()}")
+    for name in frameworks.known("host"):
+        if not frameworks.load(name).is_installed():
+            print(f"  {name} is not installed; it joins after: pip install {frameworks.load(name).distribution}")
+    if "numpy" in names and not frameworks.load("numpy").bfloat16:
         print("  float32, because NumPy has no bfloat16; it does after: pip install ml_dtypes")
     if job.ranks > allowed_cpus():
         print(f"  {job.ranks} ranks share {allowed_cpus()} CPUs")

@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import _spawn
+from .. import _spawn, frameworks
 from .._core import Communicator, Error, core_version, host_facts, library_of
 from ..launch import Launch, meeting_of
-from ._frameworks import FRAMEWORKS
 from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
 
 # Longest time of the probe between ranks.
@@ -55,7 +54,7 @@ def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
             "a2a-comm": core_version,
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-            **{entry.name: entry.version or "not installed" for entry in FRAMEWORKS},
+            **{name: frameworks.load(name).version() or "not installed" for name in frameworks.known()},
             **{name: _version(name) for name in ("ml_dtypes", "matplotlib")},
         },
         "machine": {

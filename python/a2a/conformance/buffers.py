@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import testing
+from ..frameworks import Framework
 from .cases import DTYPES, Raw
-from .frameworks import Framework
 
 GUARD_BYTES = 64
 _GUARD = 0x5A

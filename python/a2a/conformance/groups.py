@@ -51,7 +51,7 @@ class Way:
     missing: Callable[[], str] = field(default=lambda: "")
     """What is missing here to go this way, in one line; "" for nothing."""
     memory: str = "host"
-    """Where its tensors live: Framework.MEMORY."""
+    """Where its tensors live: Framework.memory."""
     launcher: str = "fork"
     """What makes ranks: "fork"; "exec", where they must share nothing with the runner; "threads"; or "mpiexec", whose
     ranks learn their number from the group that they join."""

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from .. import _core
+from .. import _core, frameworks
 from ..launch import Launch
-from . import frameworks, mpiexec
+from . import mpiexec
 from .groups import OPERATION_SECONDS, WAYS, Place
 from .rank import Task, preload, prepare, run, tell, verdict_of
 

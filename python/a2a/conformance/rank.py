@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core
-from . import frameworks
+from .. import _core, frameworks
+from ..frameworks import Framework
 from .buffers import Buffer, first_difference
 from .cases import Case, Raw
-from .frameworks import Framework
 from .groups import Way
 from .signatures import Call, of
 
@@ -27,8 +26,6 @@ PASS = "pass"
 _NEEDED = {"torch": ("{}",), "paddle": ("{}", "{}.utils.moe_utils"), "atb": ("{}",)}
 _FOR_GRADIENTS = {"torch": ("{}.nn.functional", "torch._dynamo")}
 """What signatures import, and their libraries in the first call. {} is where a way has the library's functions."""
-_ALLOCATED = ("numpy", "torch", "paddle", "jax")
-"""The frameworks that calls allocate outputs of."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ def attempt(task: Task, data: _Data, framework: Framework, group: Any, modules: 
     given = data.of(case, dtype, "cotangents") if signature.gradient else []
     shapes = signature.send_shapes(case, rank)
     sends = [Buffer(framework, dtype, shape, raw) for shape, raw in zip(shapes, inputs, strict=True)]
-    receiver = framework if framework.OUTPUTS else frameworks.load("numpy")
+    receiver = frameworks.load("numpy") if framework.immutable else framework
     recvs = [Buffer(receiver, dtype, raw.shape) for raw in expected] if signature.out else []
     cotangents = [Buffer(framework, dtype, raw.shape, raw) for raw in given]
     name = modules.get(signature.library)
@@ -139,7 +136,7 @@ def attempt(task: Task, data: _Data, framework: Framework, group: Any, modules: 
             shapes = signature.result_shapes(case, rank)
             expected = [raw.reshape(shape) for raw, shape in zip(expected, shapes, strict=True)]
         gradients = data.of(case, dtype, "gradients") if signature.gradient else []
-        like = _core.describe_tensor(sends[0].tensor)["framework"]
+        like = frameworks.of(type(sends[0].tensor))
         wrong = _wrong_result(framework, case.recv_dtype(dtype), like, results, [*expected, *gradients])
     return f"wrong: {wrong}" if wrong else PASS
 
@@ -152,7 +149,7 @@ def _wrong_buffer(what: str, buffers: Sequence[Buffer], raws: Sequence[Raw]) -> 
 
 
 def _wrong_result(
-    framework: Framework, dtype: str, like: str, results: Sequence[Any], expected: Sequence[Raw]
+    framework: Framework, dtype: str, like: Framework | None, results: Sequence[Any], expected: Sequence[Raw]
 ) -> str | None:
     """What is wrong with the tensors that a call made, in the framework of its input where a2a knows that one."""
     if len(results) != len(expected):
@@ -162,8 +159,8 @@ def _wrong_result(
         if (tuple(seen["shape"]), seen["dtype"]) != (raw.shape, dtype):
             differs = f"{seen['dtype']} of shape {tuple(seen['shape'])} instead of {dtype} of shape {raw.shape}"
             return f"{_numbered('result', at, expected)} is {differs}"
-        if like in _ALLOCATED and seen["framework"] != like:
-            return f"{_numbered('result', at, expected)} is of {seen['framework']}, not of {like} as the input"
+        if like is not None and seen["framework"] != like.name:
+            return f"{_numbered('result', at, expected)} is of {seen['framework']}, not of {like.name} as the input"
         if difference := first_difference(framework, result, raw):
             return f"{_numbered('result', at, expected)}: {difference}"
     return None

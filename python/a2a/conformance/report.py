@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import frameworks
+from .. import frameworks
 from .cases import DTYPES
 from .rank import PASS
 from .session import Result

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from . import frameworks
+from .. import frameworks
 from .cases import Case
 from .groups import OWN, PEERS
 from .rank import Task
@@ -33,7 +34,7 @@ def plan(
     memory: str = "host",
 ) -> list[Task]:
     """Every case in every dtype for every signature it applies to, with all ranks in one framework. ``memory``: where
-    its tensors live, as in Framework.MEMORY."""
+    its tensors live, as in Framework.memory."""
     tasks = []
     for case in _of_size(cases, ranks):
         fitting = _fitting(case, framework, libraries, memory)
@@ -83,8 +84,13 @@ def _of_size(cases: Sequence[Case], ranks: int) -> list[Case]:
 
 
 def _dtypes(case: Case, names: Sequence[str], memory: str) -> list[str]:
-    common = frozenset.intersection(*(frameworks.load(name, memory).DTYPES for name in names))
+    common = frozenset.intersection(*(_dtypes_of(name, memory) for name in names))
     return [dtype for dtype in case.dtypes if dtype in common]
+
+
+@functools.cache
+def _dtypes_of(framework: str, memory: str) -> frozenset[str]:
+    return frameworks.load(framework, memory).dtypes()
 
 
 def _fitting(case: Case, framework: str, libraries: Sequence[str], memory: str) -> list[Signature]:

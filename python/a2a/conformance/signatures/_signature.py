@@ -77,7 +77,7 @@ class Signature:
     dtypes: frozenset[str] | None = None
     """None: every dtype of the framework."""
     memory: frozenset[str] | None = None
-    """Where the tensors may be, as in Framework.MEMORY. None: anywhere."""
+    """Where the tensors may be, as in Framework.memory. None: anywhere."""
     meets: str = ""
     """The exchange that it is to the other ranks: those with the same may meet in one. "" is its own name."""
     meets_on_devices: str = ""

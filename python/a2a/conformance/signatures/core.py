@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ... import _core, quantized_all_reduce, testing
+from ... import _core, frameworks, quantized_all_reduce, testing
 from ._signature import DEVICES, HOST, Call, Signature, equal, packed, register, rows
 
 SIGNATURES: list[Signature] = []
 signature = register(SIGNATURES)
-_FRAMEWORKS = ("numpy", "torch", "paddle", "jax")
-"""Those that views may be tensors of."""
 
 
 def _alltoallv(c: Call) -> tuple[Any, ...]:
@@ -121,8 +119,8 @@ def _(c: Call) -> list[Any]:
     seen = _core.describe_tensor(c.send)
     mine = c.group.empty(seen["shape"], seen["dtype"], like="a2a")
     testing.as_bytes(mine)[...] = testing.as_bytes(c.send)
-    looks = seen["framework"] if seen["framework"] in _FRAMEWORKS else "a2a"
-    return list(c.group.allgather_views(mine, looks))
+    framework = frameworks.of(type(c.send))
+    return list(c.group.allgather_views(mine, "a2a" if framework is None else framework.name))
 
 
 @signature("core.plan_allgather", "allgather")

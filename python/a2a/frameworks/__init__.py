@@ -1,0 +1,90 @@
+"""What differs between the frameworks whose tensors are exchanged: one small file for each, and the rest of the package
+asks here. Nothing is imported before it is used.
+
+A file has ``FRAMEWORK``, a class derived from ``Framework``. Its name is the file's here. Or the file stands anywhere
+and is named by its path, NAME.py: then ``load()`` makes it known to all calls of the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from .._core import dtype_names
+from ._framework import Bytes, Framework, Recorder, bytes_of
+
+__all__ = ["Bytes", "Framework", "Recorder", "bytes_of", "dtype_names", "installed", "known", "load", "of", "short"]
+
+_of_package: dict[str, Framework] = {}
+"""By the top-level package that the types of their tensors come from."""
+
+
+def known(memory: str = "") -> list[str]:
+    """The names of those that come with this package, NumPy first: of those that have tensors in ``memory``, "host",
+    "cuda" or "npu", if that is given."""
+    return [name for name, framework in _package().items() if not memory or memory in framework.memories]
+
+
+def installed(memory: str = "") -> list[str]:
+    """Those of them that this environment has."""
+    return [name for name in known(memory) if load(name).is_installed()]
+
+
+def load(name: str, memory: str = "") -> Framework:
+    """A framework by its name, or by the path of its file, and for its tensors in one kind of memory; by default the
+    first that it has. Raises ImportError where there is no such one."""
+    kind = _class_of(name)
+    return _made(kind, memory or kind.memories[0])
+
+
+def of(kind: type[Any]) -> Framework | None:
+    """The framework of a type of tensors, or of the type that this is a child of. None for an unknown one."""
+    _package()
+    for base in kind.__mro__:
+        found = _of_package.get(base.__module__.partition(".")[0])
+        if found is not None:
+            return found
+    return None
+
+
+def short(name: str) -> str:
+    """The name to show: a file's without folder and ending."""
+    return Path(name).stem if name.endswith(".py") else name
+
+
+@functools.cache
+def _package() -> dict[str, Framework]:
+    files = (file.stem for file in Path(__file__).parent.glob("[!_]*.py"))
+    return {name: load(name) for name in sorted(files, key=lambda name: (name != "numpy", name))}
+
+
+@functools.cache
+def _class_of(name: str) -> type[Framework]:
+    module = _run(name) if name.endswith(".py") else importlib.import_module(f"{__name__}.{name}")
+    kind = getattr(module, "FRAMEWORK", None)
+    if not isinstance(kind, type) or not issubclass(kind, Framework):
+        raise ImportError(f"{name} has no FRAMEWORK, a class derived from {__name__}.Framework")
+    kind.name = kind.name or short(name)
+    kind.distribution = kind.distribution or kind.name
+    _of_package.update(dict.fromkeys(kind.packages, _made(kind, kind.memories[0])))
+    return kind
+
+
+@functools.cache
+def _made(kind: type[Framework], memory: str) -> Framework:
+    return kind(memory)
+
+
+def _run(path: str) -> Any:
+    name = f"{__name__}._{short(path)}_{abs(hash(Path(path).resolve()))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,72 @@
+"""Paddle tensors on the host."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import numpy as np
+
+from .._core import dtype_names, from_pointer
+from ._framework import Bytes, Framework, Recorder, bytes_of
+
+
+class Paddle(Framework):
+    """Its tensors have DLPack's C exchange API, with an allocator and, on GPUs, the current stream."""
+
+    distribution = "paddlepaddle"
+    packages = ("paddle",)
+
+    def recorder(self, kind: type[Any]) -> Recorder | None:
+        """Paddle's own functions. It takes every tensor for a dense one when it exports it."""
+        paddle = _paddle()
+        base = paddle.Tensor
+        if not issubclass(kind, base):
+            return None
+        bump = base._bump_inplace_version
+        return Recorder(
+            requires_grad=base.stop_gradient.__get__,
+            opposite=True,
+            grad_enabled=paddle.is_grad_enabled,
+            wrote=lambda tensors: bump(tensors[0]),
+            calls="a2a.paddle",
+            is_dense=base.is_dense,
+        )
+
+    def dtypes(self) -> frozenset[str]:
+        """Those that it can compute with. The wider unsigned integers have names, and can be imported, but there are no
+        kernels for them, not even to make an empty tensor."""
+        paddle = _paddle()
+        return frozenset(name for name in dtype_names if hasattr(paddle, name)) - {"uint16", "uint32", "uint64"}
+
+    def prepare(self, rank: int) -> None:
+        """The first call of an operator registers all of them, which threads must not do at once."""
+        paddle = _paddle()
+        paddle.device.set_device("cpu")
+        paddle.zeros([1]).reshape([-1])
+
+    def tensor(self, memory: Any, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
+        """A view."""
+        return _paddle().from_dlpack(from_pointer(memory.ctypes.data + offset, shape, dtype, owner=memory))
+
+    def read(self, thing: Any) -> Bytes:
+        """Without a copy where that is possible."""
+        paddle = _paddle()
+        if not isinstance(thing, paddle.Tensor):
+            return bytes_of(thing)
+        if 0 in thing.shape:
+            # Paddle's operators let go of the memory of an empty tensor while they hold a lock of Paddle's and not
+            # Python's. Where that memory belongs to a Python object, another thread's from_dlpack() is a deadlock.
+            return np.empty(0, np.uint8)
+        return np.asarray(paddle.view(thing.detach().contiguous().reshape([-1]), "uint8").numpy())
+
+
+def _paddle() -> Any:
+    with warnings.catch_warnings():
+        # That it cannot compile extensions fast, which nobody asked for here.
+        warnings.filterwarnings("ignore", message="No ccache found")
+        return importlib.import_module("paddle")
+
+
+FRAMEWORK = Paddle
