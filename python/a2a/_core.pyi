@@ -202,7 +202,7 @@ class Communicator:
     ) -> Views:
         """Collective. Let every rank look at every rank's ``tensor`` where it is, read-only: no byte is copied, so it
         takes the same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like``
-        names ("numpy", "torch", "paddle", "jax", or "a2a" for a SharedArray).
+        names (see a2a.frameworks, or "a2a" for a SharedArray).
 
         ``tensor`` lies in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
         framework and any age. All ranks have the same dtype; shapes may differ, and each view has its owner's.

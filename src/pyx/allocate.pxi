@@ -31,11 +31,11 @@ cdef object allocate_exchange(const DLPackExchangeAPI* api, const View* view, in
 
 cdef object allocate_like(object tensor, const View* view, int64_t rows):
     """An uninitialised tensor of ``rows`` rows shaped like those of the view, in the framework of ``tensor`` and on its
-    device. For JAX it is something to write into, of which convert_like then makes an array."""
+    device. Where there is a convert_like, it is something to write into, of which that makes the tensor."""
     cdef _ExchangeType kind
     cdef bint numpy = cnp.PyArray_Check(tensor)
     cdef int i
-    require_kept(framework_of(tensor), view.dtype)
+    require_kept_like(tensor, view.dtype)
     if not numpy:
         kind = exchange_type_of(tensor)
         # Our own arrays lie on a device only where somebody else allocated them.
@@ -44,29 +44,34 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
     shape = [view.shape[i] if i > 0 else rows for i in range(view.ndim)]
     if is_host(view.device.device_type):
         return np.empty(shape, tensor.dtype if numpy else numpy_dtype(view.dtype))
-    framework = framework_of(tensor)
-    if framework == "cupy":
-        with tensor.device:
-            return importlib.import_module("cupy").empty(shape, tensor.dtype)
-    if framework == "jax":
-        array = _NewJaxArray.__new__(_NewJaxArray)
-        (<_NewJaxArray> array).array = like_jax(
-            tensor, partial(importlib.import_module("jax.numpy").empty, shape, tensor.dtype))
-        return array
-    raise UnsupportedError(f"{type_name(tensor)} gives no way to make another one on a device; receive into a tensor "
-                           f"of your own, with a call that takes one")
+    framework = kind_of(type(tensor)).framework
+    made = None if framework is None else framework.empty_like(tensor, shape)
+    if made is None:
+        raise UnsupportedError(f"{type_name(tensor)} gives no way to make another one on a device; receive into a "
+                               f"tensor of your own, with a call that takes one")
+    if not framework.immutable:
+        return made
+    array = _NewArray.__new__(_NewArray)
+    (<_NewArray> array).array = made
+    return array
 
 
-cdef int require_kept(str framework, DLDataType dtype) except -1:
-    """Whether tensors of this dtype can be made for the framework, in which JAX's 32-bit mode would shorten others."""
-    if framework == "numpy":
-        numpy_dtype(dtype)  # a missing ml_dtypes
-    if framework != "jax" or dtype.bits < 64:
+cdef int require_kept(object framework, DLDataType dtype) except -1:
+    """Whether the framework makes tensors of this dtype. None: this package."""
+    if framework is None:
         return 0
-    import jax
-    if jax.dtypes.canonicalize_dtype(numpy_dtype(dtype)) != numpy_dtype(dtype):
-        raise InvalidArgumentError(f"JAX makes no arrays of {dtype_name(dtype)} in its 32-bit mode; call "
-                                   f"jax.config.update(\"jax_enable_x64\", True), or ask for another framework")
+    if framework.name == "numpy":
+        numpy_dtype(dtype)  # a missing ml_dtypes
+    framework.require_dtype(dtype_name(dtype))
+    return 0
+
+
+cdef int require_kept_like(object tensor, DLDataType dtype) except -1:
+    """Whether its framework does. Those with the exchange API say so when they are asked for a tensor."""
+    if cnp.PyArray_Check(tensor):
+        numpy_dtype(dtype)
+    elif exchange_type_of(tensor) is None:
+        require_kept(kind_of(type(tensor)).framework, dtype)
     return 0
 
 
@@ -83,8 +88,8 @@ cdef int require_made(const View* made, const View* like, int64_t rows) except -
 
 
 @cython.final
-cdef class _NewJaxArray:
-    """A JAX array on a device that nobody has seen yet, so that it may still be written."""
+cdef class _NewArray:
+    """An array of a framework whose arrays are immutable. Nobody has seen it yet, so it may still be written."""
 
     cdef object array
 
@@ -95,63 +100,50 @@ cdef class _NewJaxArray:
         return self.array.__dlpack__(**options)
 
 
-def like_jax(tensor, make):
-    """The JAX array that ``make`` returns, on the device of ``tensor``, also where JAX prefers another one, and bound
-    to it as ``tensor`` is."""
-    jax = importlib.import_module("jax")
-    device = next(iter(tensor.devices()))
-    with jax.default_device(device):
-        array = make()
-    return jax.device_put(array, device) if getattr(tensor, "committed", True) else array
-
-
-def to_jax(tensor, made):
-    if isinstance(made, _NewJaxArray):
-        return (<_NewJaxArray> made).array
-    array = like_jax(tensor, partial(importlib.import_module("jax.numpy").asarray, made))
-    if array.dtype != made.dtype or array.shape != made.shape:
-        raise UnsupportedError(f"JAX made an array of {array.dtype} {array.shape} of {made.dtype} {made.shape}")
-    return array
+def convert_to(framework, like, made):
+    """The result that belongs to a tensor, of what was received into."""
+    return framework.convert(like, (<_NewArray> made).array if type(made) is _NewArray else made)
 
 
 cdef object convert_like(object tensor):
     """What turns the result of allocate_like(tensor) into the framework of ``tensor``, once the operation is over; None
     where it is already."""
-    return partial(to_jax, tensor) if framework_of(tensor) == "jax" else None
+    if type(tensor) is ndarray or exchange_type_of(tensor) is not None:
+        return None
+    framework = kind_of(type(tensor)).framework
+    return None if framework is None or framework.convert is None else partial(convert_to, framework, tensor)
 
 
-cdef str parse_like(object like):
-    """The framework that ``like`` names or comes from."""
-    name = like if isinstance(like, str) else framework_of(like)
-    if name not in ("numpy", "torch", "paddle", "jax", "a2a"):
-        raise InvalidArgumentError(f"like is {shown(like)}; pass \"numpy\", \"torch\", \"paddle\", \"jax\" or one of "
-                                   f"their tensors")
-    return name
+cdef object parse_like(object like):
+    """The framework that ``like`` names or comes from. None: this package, whose tensors are SharedArrays."""
+    if type(like) is SharedArray or (isinstance(like, str) and like == "a2a"):
+        return None
+    framework = frameworks().named(like) if isinstance(like, str) else kind_of(type(like)).framework
+    if framework is None or "host" not in framework.memories:
+        names = [f'"{name}"' for name in (*frameworks().known("host"), "a2a")]
+        raise InvalidArgumentError(f"like is {shown(like)}; pass {', '.join(names)}, or a tensor of one of them")
+    return framework
 
 
-cdef object as_framework(SharedArray array, str framework, bint in_place):
-    """The array as a tensor of that framework, over the same memory. Without ``in_place`` a copy will do, which JAX
-    makes of memory that is not aligned as it likes."""
+cdef object as_framework(SharedArray array, object framework, bint in_place):
+    """The array as a tensor of that framework, over the same memory; see parse_like. Without ``in_place`` a copy will
+    do, which JAX makes of memory that is not aligned as it likes."""
     cdef View ours, theirs
-    if framework == "a2a":
+    if framework is None:
         return array
-    if framework == "numpy":
+    if framework.name == "numpy":
         return np.ndarray(array.shape, numpy_dtype(array.tensor.dtype), array)
-    if framework == "jax":
-        import jax.dlpack
-        made = jax.dlpack.from_dlpack(writable_twin(array) if array.readonly else array)
-    else:
-        made = importlib.import_module(framework).from_dlpack(array)
+    made = framework.from_dlpack(writable_twin(array) if array.readonly and framework.immutable else array)
     view_of(array, "array", False, False, &ours)
     view_of(made, "array", False, False, &theirs)
     require_made(&theirs, &ours, ours.rows)
     if in_place and ours.nbytes > 0 and ours.data != theirs.data:
-        raise UnsupportedError(f"{framework} copied {array!r} instead of taking over its memory")
+        raise UnsupportedError(f"{framework.name} copied {array!r} instead of taking over its memory")
     return made
 
 
 cdef object empty_like(object like, DLDataType dtype, object shape):
     """An array in shared memory as a tensor of the framework ``like`` names or comes from."""
-    name = parse_like(like)
-    require_kept(name, dtype)  # before memory is taken
-    return as_framework(allocate_array(dtype, shape), name, True)
+    framework = parse_like(like)
+    require_kept(framework, dtype)  # before memory is taken
+    return as_framework(allocate_array(dtype, shape), framework, True)

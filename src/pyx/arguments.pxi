@@ -277,7 +277,8 @@ cdef int require_output(const View* view, str name, object obj) except -1:
         raise InvalidArgumentError(f"{name} of shape {shape_text(view)} is not contiguous; receive into a contiguous "
                                    f"tensor and copy from there")
     if view.access == READ_ONLY:
-        why = "JAX arrays are immutable" if framework_of(obj) == "jax" else "it is read-only"
+        framework = kind_of(type(obj)).framework
+        why = framework.immutable if framework is not None and framework.immutable else "it is read-only"
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be written: {why}; receive into a writable "
                                    f"array, or use a call that allocates its output")
     if view.access == UNKNOWN:

@@ -103,7 +103,7 @@ cdef class Communicator(_Endpoint):
     def allgather_views(self, tensor, like="numpy", *, timeout=None):
         """Collective. Let every rank look at every rank's ``tensor`` where it is, read-only: no byte is copied, so it
         takes the same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like``
-        names ("numpy", "torch", "paddle", "jax", or "a2a" for a SharedArray).
+        names (see a2a.frameworks, or "a2a" for a SharedArray).
 
         ``tensor`` lies in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
         framework and any age. All ranks have the same dtype; shapes may differ, and each view has its owner's.
@@ -132,7 +132,7 @@ cdef class Communicator(_Endpoint):
         del holder  # The memory was needed until here.
         return views
 
-    cdef object look(self, const Call& call, const View& view, str framework):
+    cdef object look(self, const Call& call, const View& view, object framework):
         """Start the operation and wait for it. What Ctrl-C interrupts goes on, with nobody here who looks."""
         cdef CommPtr comm
         cdef ViewsPtr started

@@ -48,9 +48,10 @@ refuse_construction({
     _Endpoint: f"_Endpoint {inside}",
     _ExchangeType: f"_ExchangeType {inside}",
     _Flight: f"_Flight {inside}",
+    _Kind: f"_Kind {inside}",
     _LatestArray: f"_LatestArray {inside}",
     _LatestPair: f"_LatestPair {inside}",
     _Meeting: f"_Meeting {inside}",
-    _NewJaxArray: f"_NewJaxArray {inside}",
+    _NewArray: f"_NewArray {inside}",
     _Recorder: f"_Recorder {inside}",
 })

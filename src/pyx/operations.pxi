@@ -225,7 +225,7 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
     require_contiguous(&view, "send")
     if view.ndim == 0:
         raise InvalidArgumentError("send is 0-d and has no rows; pass a tensor with at least one dimension")
-    require_kept(framework_of(send), view.dtype)
+    require_kept_like(send, view.dtype)
     memory_of(&view, "send")  # a kind that some transport serves
     # The plan that is not run: it checks what this rank sends before any peer is told.
     counts.from_().assign(counts.to().begin(), counts.to().end())

@@ -37,8 +37,6 @@ def new_like(tensor, str dtype):
         made = np.empty(tensor.shape, numpy_dtype(kind))
     else:
         made = allocate_like(tensor, &view, view.rows)
-        if view.ndim == 0:
-            made = made.reshape(())
     convert = convert_like(tensor)
     view_of(made, "result", True, False, &received)
     unsigned = "uint16" if dtype == "bfloat16" else dtype

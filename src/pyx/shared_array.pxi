@@ -95,7 +95,8 @@ cdef SharedArray make_shared_array(DLDataType dtype, DLDevice device, object sha
 
 
 cdef SharedArray writable_twin(SharedArray array):
-    """The same memory without a word of being read-only, for JAX: it never writes, and takes legacy capsules only."""
+    """The same memory without a word of being read-only, for frameworks that never write: JAX takes legacy capsules
+    only."""
     twin = make_shared_array(array.tensor.dtype, array.tensor.device, array.shape)
     twin.memory, twin.tensor.data = array.memory, array.tensor.data
     return twin

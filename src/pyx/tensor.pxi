@@ -11,7 +11,6 @@ cdef inline bint is_host(int device_type) noexcept:
 cdef class _ExchangeType:
     cdef const DLPackExchangeAPI* api
     cdef _Recorder recorder
-    cdef bint dispatches    # Torch's operators run Python code of the type, which may have no memory of its own
 
 
 # type -> _ExchangeType. Holds the types, so that no other type can take a cached address.
@@ -32,10 +31,7 @@ cdef _ExchangeType find_exchange_type(object kind):
         return None
     found = _ExchangeType.__new__(_ExchangeType)
     found.api = <const DLPackExchangeAPI*> header
-    found.recorder = find_recorder(kind)
-    torch_tensor = base_of(kind, "torch")
-    if torch_tensor is not None:
-        found.dispatches = kind.__torch_dispatch__ is not torch_tensor.__torch_dispatch__
+    found.recorder = kind_of(kind).recorder
     exchange_types[kind] = found
     return found
 
@@ -46,7 +42,7 @@ cdef inline _ExchangeType exchange_type_of(object obj):
 
 
 cdef int refuse_lazy_sign(object obj, str name, DLDataType dtype, _Recorder recorder) except -1:
-    """The bytes of a Torch tensor with a conj or neg bit are not its values, and no export says so."""
+    """The bytes of such a tensor are not its values, and no export says so."""
     if recorder is None or recorder.is_neg is None or dtype.code == kDLUInt or dtype.code >= kDLBool:
         return 0
     if dtype.code == kDLComplex and recorder.ask(recorder.is_conj, obj):
@@ -118,7 +114,7 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
     cdef DLTensor tensor
     cdef DLManagedTensorVersioned* managed = NULL
     cdef object holder = obj
-    if kind.dispatches:
+    if kind.recorder is not None and kind.recorder.dispatches:
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) has its values in other tensors, or nowhere; pass a "
                                    f"plain tensor, such as {name}.to_local() of a DTensor")
     refuse_sparse(obj, name, kind.recorder)
@@ -152,9 +148,8 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
 cdef int set_stream(object obj, _ExchangeType kind, View* view) except -1:
     """The current stream of the tensor's framework on its device."""
     if view.device.device_type == kDLExtDev:  # which the exchange API knows no stream of
-        npu = getattr(importlib.import_module("torch"), "npu", None) if framework_of(obj) == "torch" else None
-        if npu is not None:
-            view.stream = <void*> <uintptr_t> npu.current_stream(view.device.device_id).npu_stream
+        current = current_stream_of(kind_of(type(obj)).framework, "npu", view.device.device_id)
+        view.stream = <void*> <uintptr_t> (current or 0)
     elif kind.api.current_work_stream != NULL:
         kind.api.current_work_stream(view.device.device_type, view.device.device_id, &view.stream)
     return 0
@@ -204,26 +199,12 @@ cdef object call_dlpack(object obj, object stream):
             raise first
 
 
-# Their tensors are mutable although they export capsules that cannot say so.
-cdef frozenset mutable_frameworks = frozenset(("torch", "torch_npu", "paddle", "cupy"))
+cdef object current_stream_of(object framework, str memory, int device):
+    """The handle of the stream that a framework works on; None where nobody says."""
+    return None if framework is None else framework.current_stream(memory, device)
 
 
-cdef str framework_of(object obj):
-    """The top-level package that an object's type comes from."""
-    root = type(obj).__module__.partition(".")[0]
-    return {"builtins": "python", "jaxlib": "jax"}.get(root, root)
-
-
-cdef object current_stream_of(str framework, int device):
-    """The handle of the CUDA stream that a framework without the exchange API works on; None where nobody says."""
-    if framework == "cupy":
-        return importlib.import_module("cupy").cuda.get_current_stream().ptr
-    if framework == "torch":  # of a version that had no exchange API
-        return importlib.import_module("torch").cuda.current_stream(device).cuda_stream
-    return None
-
-
-cdef tuple settle_stream(str framework, object device, void* stream):
+cdef tuple settle_stream(object framework, object device, void* stream):
     """What the producer of a tensor on ``device`` is told, and the stream that the tensor may be used on then.
 
     Who has a current stream is told -1, not to order anything, since the operation runs there. All others see to it
@@ -235,7 +216,7 @@ cdef tuple settle_stream(str framework, object device, void* stream):
         return None, 0
     if kind != kDLCUDA and kind != kDLCUDAManaged:
         return -1, 0
-    current = current_stream_of(framework, device[1])
+    current = current_stream_of(framework, "cuda", device[1])
     if current is not None:
         return -1, current
     told = <uintptr_t> stream or 1  # 0 is not a stream in DLPack, but 1 the default one
@@ -244,7 +225,8 @@ cdef tuple settle_stream(str framework, object device, void* stream):
 
 cdef object view_protocol(object obj, str name, View* view, void* stream):
     """A tensor with __dlpack__ but no C exchange API."""
-    framework = framework_of(obj)
+    cdef _Kind kind = kind_of(type(obj))
+    framework = kind.framework
     try:
         told, usable = settle_stream(framework, obj.__dlpack_device__(), stream)
         capsule = call_dlpack(obj, told)
@@ -252,11 +234,12 @@ cdef object view_protocol(object obj, str name, View* view, void* stream):
         raise
     except Exception as error:
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) cannot be exported: {first_line(error)}") from error
-    view_capsule(capsule, name, False, framework in mutable_frameworks or isinstance(obj, _NewJaxArray), view)
+    # A legacy capsule cannot say whether it may be written.
+    view_capsule(capsule, name, False, framework is not None or type(obj) is _NewArray, view)
     view.stream = <void*> <uintptr_t> usable
-    if framework == "jax":
+    if framework is not None and framework.immutable:
         view.access = READ_ONLY
-    refuse_lazy_sign(obj, name, view.dtype, find_recorder(type(obj)))
+    refuse_lazy_sign(obj, name, view.dtype, kind.recorder)
     return capsule
 
 

@@ -13,7 +13,7 @@ cdef class Views:
 
     cdef ViewsPtr views
     cdef DLDataType dtype
-    cdef str framework
+    cdef object framework   # as parse_like says it
     cdef int _rank
     cdef double seconds     # default timeout
     cdef list tensors
@@ -92,7 +92,7 @@ cdef class Views:
         self.release()
 
 
-cdef Views make_views(ViewsPtr& views, DLDataType dtype, str framework, _Endpoint comm):
+cdef Views make_views(ViewsPtr& views, DLDataType dtype, object framework, _Endpoint comm):
     cdef Views made = Views.__new__(Views)
     made.views, made.dtype, made.framework, made._rank = views, dtype, framework, comm._rank
     made.seconds = dereference(comm.live()).timeout_seconds()

@@ -17,8 +17,21 @@ from typing import Any
 from .._core import dtype_names
 from ._framework import Bytes, Framework, Recorder, bytes_of
 
-__all__ = ["Bytes", "Framework", "Recorder", "bytes_of", "dtype_names", "installed", "known", "load", "of", "short"]
+__all__ = [
+    "Bytes",
+    "Framework",
+    "Recorder",
+    "bytes_of",
+    "dtype_names",
+    "installed",
+    "known",
+    "load",
+    "named",
+    "of",
+    "short",
+]
 
+_by_name: dict[str, Framework] = {}
 _of_package: dict[str, Framework] = {}
 """By the top-level package that the types of their tensors come from."""
 
@@ -39,6 +52,12 @@ def load(name: str, memory: str = "") -> Framework:
     first that it has. Raises ImportError where there is no such one."""
     kind = _class_of(name)
     return _made(kind, memory or kind.memories[0])
+
+
+def named(name: str) -> Framework | None:
+    """The framework that this package or a loaded file has under this name."""
+    _package()
+    return _by_name.get(name)
 
 
 def of(kind: type[Any]) -> Framework | None:
@@ -68,9 +87,12 @@ def _class_of(name: str) -> type[Framework]:
     kind = getattr(module, "FRAMEWORK", None)
     if not isinstance(kind, type) or not issubclass(kind, Framework):
         raise ImportError(f"{name} has no FRAMEWORK, a class derived from {__name__}.Framework")
-    kind.name = kind.name or short(name)
-    kind.distribution = kind.distribution or kind.name
-    _of_package.update(dict.fromkeys(kind.packages, _made(kind, kind.memories[0])))
+    kind.name = vars(kind).get("name") or short(name)
+    kind.distribution = vars(kind).get("distribution") or kind.name
+    framework = _made(kind, kind.memories[0])
+    _by_name.setdefault(kind.name, framework)
+    for package in kind.packages:
+        _of_package.setdefault(package, framework)
     return kind
 
 
@@ -80,6 +102,7 @@ def _made(kind: type[Framework], memory: str) -> Framework:
 
 
 def _run(path: str) -> Any:
+    _package()  # whose names and tensors no other file takes
     name = f"{__name__}._{short(path)}_{abs(hash(Path(path).resolve()))}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

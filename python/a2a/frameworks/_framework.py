@@ -26,11 +26,13 @@ class Recorder:
     grad_enabled: Callable[[], bool]
     """Whether this thread records."""
     wrote: Callable[[Any], object]
-    """Takes a tuple of one tensor, whose version counter it raises."""
+    """Raises the version counter of a tensor."""
     calls: str
     """Where calls that have a gradient are, for messages."""
     opposite: bool = False
     """``requires_grad`` says the opposite."""
+    several: bool = False
+    """``wrote`` takes a tuple of tensors."""
     is_neg: Callable[[Any], bool] | None = None
     is_conj: Callable[[Any], bool] | None = None
     """Whether the values of a tensor are not yet its bytes, but are to be negated or conjugated."""

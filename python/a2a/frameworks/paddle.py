@@ -24,12 +24,11 @@ class Paddle(Framework):
         base = paddle.Tensor
         if not issubclass(kind, base):
             return None
-        bump = base._bump_inplace_version
         return Recorder(
             requires_grad=base.stop_gradient.__get__,
             opposite=True,
             grad_enabled=paddle.is_grad_enabled,
-            wrote=lambda tensors: bump(tensors[0]),
+            wrote=base._bump_inplace_version,
             calls="a2a.paddle",
             is_dense=base.is_dense,
         )

@@ -30,6 +30,7 @@ class Torch(Framework):
             requires_grad=base.requires_grad.__get__,
             grad_enabled=torch.is_grad_enabled,
             wrote=torch._C._increment_version,
+            several=True,
             calls="a2a.torch.nn",
             is_neg=base.is_neg,
             is_conj=base.is_conj,
