@@ -541,6 +541,10 @@ def host_facts(comm: Communicator) -> dict[str, Any]:
     many bytes on host memory takes another way (docs/transports.md), None for never, "string_copies": whether
     ``rep movsb`` copies larger pieces, and "puts": whether tensors of ``empty()`` are written by their sender."""
 
+def host_ways(comm: Communicator, nbytes: int) -> list[tuple[str, str, str]]:
+    """[(memory, way, reason), ...]: how ``nbytes`` bytes go to a peer in an exchange in which every pair of ranks has
+    as many, for each kind of host memory."""
+
 def cpu_quota() -> float | None:
     """The CPU time per second that the control groups of this process allow it; None without a quota."""
 

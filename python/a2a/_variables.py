@@ -12,6 +12,7 @@ from ._core import InvalidArgumentError
 
 KNOWN = frozenset(
     {
+        "A2A_AGGREGATE_MAX",
         "A2A_ASCENDCL_LIBRARY",
         "A2A_BOOTSTRAP",
         "A2A_CHECK",
@@ -25,7 +26,6 @@ KNOWN = frozenset(
         "A2A_JOB",
         "A2A_JOINED",
         "A2A_LOCAL_RANK",
-        "A2A_MPI_AGGREGATE_MAX",
         "A2A_MPI_LIBRARY",
         "A2A_NCCL_LIBRARY",
         "A2A_PORT_OFFSET",
@@ -39,6 +39,7 @@ KNOWN = frozenset(
         "A2A_SHM_PUT",
         "A2A_SHM_REP_MOVSB",
         "A2A_SHM_SEGMENT",
+        "A2A_SHM_SPREAD",
         "A2A_SHM_STREAM_MIN",
         "A2A_SIZE",
         "A2A_TEST_DOUBLES",

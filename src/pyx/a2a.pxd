@@ -148,6 +148,11 @@ cdef extern from "a2a/communicator.h" nogil:
         cbool string_copies
         cbool puts
 
+    cdef cppclass WayOfBytes "a2a::WayOfBytes":
+        string memory
+        string way
+        string reason
+
     cdef cppclass CppView "a2a::View":
         size_t bytes
         vector[int64_t] shape
@@ -170,6 +175,7 @@ cdef extern from "a2a/communicator.h" nogil:
         cbool closed() except +raise_current
         cbool broken() except +raise_current
         HostFacts host_facts() except +raise_current
+        vector[WayOfBytes] host_ways(size_t bytes) except +raise_current
 
 
 cdef extern from *:

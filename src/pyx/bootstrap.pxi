@@ -212,6 +212,13 @@ def host_facts(Communicator comm not None):
             "puts": facts.puts}
 
 
+def host_ways(Communicator comm not None, size_t nbytes):
+    """[(memory, way, reason), ...]: how ``nbytes`` bytes go to a peer in an exchange in which every pair of ranks has
+    as many, for each kind of host memory."""
+    return [(way.memory.decode(), way.way.decode(), way.reason.decode())
+            for way in dereference(comm.live()).host_ways(nbytes)]
+
+
 cdef bytes_or_never(size_t threshold):
     return None if threshold == SIZE_MAX else threshold
 

@@ -49,7 +49,7 @@ class Mutant:
         return text.replace(self.old, self.new)
 
 
-COPY, PLAN = "src/cpp/transport/shm/copy.cc", "src/cpp/core/plan.cc"
+COPY, PLAN = "src/cpp/transport/shm/copy/copy.cc", "src/cpp/core/plan.cc"
 ATB = "adapters/atb/cpp/exchange.cc"
 NCCL, HCCL = "src/cpp/transport/nccl/nccl_collectives.cc", "src/cpp/transport/hccl/hccl_collectives.cc"
 CORE = [
@@ -83,7 +83,7 @@ CORE = [
         r"MismatchError: alltoallv #\d+: rank \d sends \d+ rows to rank \d, which expects \d+",
     ),
     Mutant(
-        "src/cpp/transport/shm/exchange_receive.cc",
+        "src/cpp/transport/shm/ways/staged.cc",
         "scatter(p.target, chunks.data(chunk)",
         "scatter(p.target, chunks.data(chunk ^ 1)",
     ),

@@ -16,13 +16,13 @@ uint64_t wanted_flips() { return std::stoull(check::option("flips", "30000")); }
 
 std::vector<Kind> kinds_for(size_t bytes) {
   if (bytes == 0) return {Kind::none};
-  std::vector<Kind> kinds{Kind::staged, Kind::shared, Kind::remote};
+  std::vector<Kind> kinds{Kind::staged, Kind::shared, Kind::cma};
   if (bytes <= inline_bytes(2)) kinds.push_back(Kind::inlined);
   return kinds;
 }
 
-Operation draw_operation(check::Random& random, uint64_t number) {
-  Operation operation;
+Played draw_operation(check::Random& random, uint64_t number) {
+  Played operation;
   operation.number = number;
   operation.sends = kSizes[random.in(size_t{0}, std::size(kSizes) - 1)];
   operation.recvs = kSizes[random.in(size_t{0}, std::size(kSizes) - 1)];
@@ -36,7 +36,7 @@ Operation draw_operation(check::Random& random, uint64_t number) {
 
 TEST("the hostile peer means well when nothing is flipped") {
   HostilePeer hostile;
-  hostile.allow_remote(true);
+  hostile.allow_cma(true);
   uint64_t number = 0;
   for (const size_t sends : kSizes) {
     for (const size_t recvs : kSizes) {
@@ -45,7 +45,7 @@ TEST("the hostile peer means well when nothing is flipped") {
           const check::Note note("kind", static_cast<uint64_t>(kind)), second("bytes", recvs);
           if (recvs <= runs && runs > 1) continue;
           for (const bool puts : {false, true}) {
-            const Operation operation{
+            const Played operation{
                 .number = ++number, .sends = sends, .recvs = recvs, .runs = runs, .kind = kind, .puts = puts};
             CHECK(play(hostile, operation, [] {}));
           }
@@ -60,10 +60,10 @@ TEST("flipped bits in lines, counters, lists of runs and texts") {
   HostilePeer hostile;
   uint64_t flips = 0, good = 0, bad = 0;
   while (flips < wanted_flips()) {
-    hostile.allow_remote(random.chance(0.5));
+    hostile.allow_cma(random.chance(0.5));
     hostile.start_again();
     for (uint64_t n = 1; n <= 4; ++n) {
-      const Operation operation = draw_operation(random, n);
+      const Played operation = draw_operation(random, n);
       // The line and the counters are a small part of the block, and what matters most.
       std::byte* const line = reinterpret_cast<std::byte*>(&hostile.block().line(n, HostilePeer::kMe));
       const bool fine = play(hostile, operation, [&] {

@@ -161,7 +161,7 @@ std::shared_ptr<Work> compare(Transport& transport, Rank rank, int n, uint64_t n
 
 TEST("segments of all lengths, by every way") {
   for (const char* aggregate : {"0", "100", "1024", "20000"}) {
-    const Setting limit("A2A_MPI_AGGREGATE_MAX", aggregate);
+    const Setting limit("A2A_AGGREGATE_MAX", aggregate);
     on_hosts(4, [](Communicator& comm) {
       for (const size_t row : {size_t{1}, size_t{50}, size_t{700}, size_t{3000}, size_t{20'000}}) {
         for (int round = 0; round < 2; ++round) scatter_and_gather(comm, row, round);
@@ -203,7 +203,7 @@ TEST("few bytes between two hosts cost one message each way, whatever the number
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{2});
     comm.close();
   });
-  const Setting never("A2A_MPI_AGGREGATE_MAX", "0");
+  const Setting never("A2A_AGGREGATE_MAX", "0");
   on_hosts(halves, 8, [](Communicator& comm) {
     CHECK_EQ(messages(comm, [&] { equal_exchange(comm, 1); }), uint64_t{32});
     comm.close();
@@ -527,11 +527,11 @@ TEST("a message to oneself, and one to another") {
   check::threads(2, [&](int rank) {
     const auto meeting = place.join(rank);  // a rank that leaves it is lost to those who still connect
     const auto network = meeting->network(Deadline::after_seconds(60));
-    const std::string to_itself = hosts::message({5, hosts::Kind::text, rank, 1}, "to itself");
+    const std::string to_itself = hosts::message({5, hosts::MessageKind::text, rank, 1}, "to itself");
     network->post(rank, to_itself);
     const auto message = network->take(5);
     CHECK(message && message->from == rank && message->bytes == to_itself);
-    network->post(1 - rank, hosts::message({6, hosts::Kind::text, rank, 1}, "to the other"));
+    network->post(1 - rank, hosts::message({6, hosts::MessageKind::text, rank, 1}, "to the other"));
     std::optional<hosts::Message> other;
     const auto until = Deadline::after_seconds(20);
     // What this rank has posted may not be on its way yet when the other's message is here, and only looks move it on.
@@ -556,7 +556,7 @@ TEST("what is impossible between hosts, and settings that make no sense") {
   };
   refused("A2A_HOSTS", "0,1,1", "names the hosts of 3 ranks, there are 2");
   refused("A2A_HOSTS", "0,", "has an empty name");
-  refused("A2A_MPI_AGGREGATE_MAX", "many", "=many in the environment is not a number of bytes from 0 to 268435456");
+  refused("A2A_AGGREGATE_MAX", "many", "=many in the environment is not a number of bytes from 0 to 268435456");
 }
 
 TEST("ranks that compare an operation all hear of a disagreement of two") {

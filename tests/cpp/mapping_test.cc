@@ -1,5 +1,5 @@
 // What is taken for a peer's memory, and how memory is mapped.
-#include "transport/shm/mapping.h"
+#include "transport/shm/memory/mapping.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "check.h"
-#include "transport/shm/arena.h"
+#include "transport/shm/memory/arena.h"
 
 namespace {
 
@@ -22,42 +22,43 @@ using namespace a2a::shm;
 constexpr size_t kBytes = size_t{4} << 20;  // whole huge pages
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-Fd memfd(unsigned flags, int seals) {
-  Fd fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
-  if (fd.open() && (::ftruncate(fd.fd(), kBytes) != 0 || ::fcntl(fd.fd(), F_ADD_SEALS, seals) != 0)) return Fd();
+Descriptor memfd(unsigned flags, int seals) {
+  Descriptor fd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
+  if (fd.open() && (::ftruncate(fd.fd(), kBytes) != 0 || ::fcntl(fd.fd(), F_ADD_SEALS, seals) != 0))
+    return Descriptor();
   return fd;
 }
 
-Fd file_in(const std::string& folder) {
+Descriptor file_in(const std::string& folder) {
   std::string path = folder + "/a2a-test-mapping-XXXXXX";
-  Fd fd(::mkstemp(path.data()));
+  Descriptor fd(::mkstemp(path.data()));
   if (!fd.open()) return fd;
   ::unlink(path.c_str());
-  return ::ftruncate(fd.fd(), kBytes) == 0 ? std::move(fd) : Fd();
+  return ::ftruncate(fd.fd(), kBytes) == 0 ? std::move(fd) : Descriptor();
 }
 
 TEST("what a peer could make fault is not mapped, whatever kind of file it is") {
   int pipe[2];
   CHECK_EQ(::pipe(pipe), 0);
-  const Fd reader(pipe[0]), writer(pipe[1]);
-  const std::pair<const char*, Fd> bad[] = {
+  const Descriptor reader(pipe[0]), writer(pipe[1]);
+  const std::pair<const char*, Descriptor> bad[] = {
       {"a sealed memfd of huge pages", memfd(MFD_HUGETLB, kSeals)},
       {"a memfd that is not sealed", memfd(0, 0)},
       {"a memfd that may shrink", memfd(0, F_SEAL_GROW | F_SEAL_SEAL)},
       {"a file", file_in("/var/tmp")},
       {"a file in memory", file_in("/dev/shm")},
-      {"the library", Fd(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC))},
-      {"a device", Fd(::open("/dev/zero", O_RDWR | O_CLOEXEC))},
-      {"secret memory", Fd(static_cast<int>(::syscall(SYS_memfd_secret, O_CLOEXEC)))},
-      {"a pipe", Fd(::dup(reader.fd()))},
-      {"nothing", Fd()},
+      {"the library", Descriptor(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC))},
+      {"a device", Descriptor(::open("/dev/zero", O_RDWR | O_CLOEXEC))},
+      {"secret memory", Descriptor(static_cast<int>(::syscall(SYS_memfd_secret, O_CLOEXEC)))},
+      {"a pipe", Descriptor(::dup(reader.fd()))},
+      {"nothing", Descriptor()},
   };
   for (const auto& [name, fd] : bad) {
     const check::Note note(name, 0);
     if (std::string(name) == "secret memory" && fd.open()) CHECK_EQ(::ftruncate(fd.fd(), kBytes), 0);
     CHECK_THROWS(Code::backend, "a peer offered", map_peer(fd.fd(), kBytes, false));
   }
-  const Fd good = sealed_memfd("test", kBytes);
+  const Descriptor good = sealed_memfd("test", kBytes);
   CHECK_THROWS(Code::backend, "not the size it said", map_peer(good.fd(), 2 * kBytes, false));
   Mapping mapped = map_peer(good.fd(), kBytes, true);
   CHECK(mapped.reach(kBytes));
@@ -65,15 +66,15 @@ TEST("what a peer could make fault is not mapped, whatever kind of file it is") 
 }
 
 bool accessible(const std::byte* at) {
-  const Fd fd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  const Descriptor fd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   int ends[2];
   if (::pipe(ends) != 0) return false;
-  const Fd reader(ends[0]), writer(ends[1]);
+  const Descriptor reader(ends[0]), writer(ends[1]);
   return ::write(writer.fd(), at, 1) == 1;  // EFAULT where it is not
 }
 
 TEST("a mapping is accessible as far as somebody asked for, and so is its twin") {
-  const Fd fd = sealed_memfd("test", kBytes);
+  const Descriptor fd = sealed_memfd("test", kBytes);
   Mapping all(fd.fd(), kBytes, true), mapped(fd.fd(), kBytes, false);
   CHECK(all.reach(kBytes) && !all.reach(kBytes + 1) && all.open() == kBytes);
   CHECK(!accessible(mapped.base()));
@@ -102,7 +103,7 @@ TEST("what a child writes to memory that has become private reaches nobody") {
 #if defined(__SANITIZE_THREAD__)
   return;  // it does not like fork()
 #endif
-  const Fd fd = sealed_memfd("test", kBytes);
+  const Descriptor fd = sealed_memfd("test", kBytes);
   Mapping mapped(fd.fd(), kBytes, true);
   CHECK(mapped.reach(10));
   mapped.base()[0] = mapped.base()[5000] = std::byte{1};
@@ -138,7 +139,7 @@ TEST("an arena whose descriptor was closed does not touch the file that has its 
   Arena arena("test", size_t{32} << 20);
   const int number = arena.fd();
   ::close(number);
-  const Fd file = file_in("/tmp");
+  const Descriptor file = file_in("/tmp");
   CHECK_EQ(::dup2(file.fd(), number), number);
   const std::string content(1 << 16, 'x');
   CHECK_EQ(::pwrite(number, content.data(), content.size(), 0), static_cast<ssize_t>(content.size()));

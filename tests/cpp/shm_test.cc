@@ -15,15 +15,15 @@
 #include <string>
 
 #include "check.h"
-#include "transport/shm/calibration.h"
-#include "transport/shm/chunks.h"
-#include "transport/shm/copy.h"
-#include "transport/shm/membership.h"
-#include "transport/shm/pages.h"
-#include "transport/shm/placement.h"
-#include "transport/shm/protocol.h"
-#include "transport/shm/staging.h"
-#include "transport/shm/thresholds.h"
+#include "transport/shm/copy/calibration.h"
+#include "transport/shm/copy/copy.h"
+#include "transport/shm/copy/pages.h"
+#include "transport/shm/copy/staging.h"
+#include "transport/shm/peers/membership.h"
+#include "transport/shm/policy/machine.h"
+#include "transport/shm/policy/placement.h"
+#include "transport/shm/protocol/chunks.h"
+#include "transport/shm/protocol/protocol.h"
 
 namespace {
 
@@ -117,7 +117,7 @@ TEST("process_vm_readv at every small distance, in pieces, over several runs") {
   Bytes source = random_bytes(random, 600'000), target(source.size() + kPage);
   for (size_t i = 0; i < 160; ++i) {
     const size_t distance = i / 2;
-    const auto read = i % 2 == 0 ? copy_from_process : copy_by_way_of_buffer;
+    const auto read = i % 2 == 0 ? cma_copy : cma_copy_by_way_of_buffer;
     const check::Note note("distance", distance);
     std::ranges::fill(target, std::byte{0xAA});
     // The target stands `distance` bytes behind the source, modulo the page.
@@ -268,84 +268,13 @@ int64_t cpu_time() {
 }
 
 TEST("where the kernel's copy pays is measured once") {
-  const Variable none("A2A_SHM_CMA_MIN", nullptr);
-  const Thresholds alone({.ranks = 2, .cpus = 2}, 32 << 20), crowded({.ranks = 4, .cpus = 2}, 32 << 20);
   int64_t begin = cpu_time();
-  constexpr size_t kRoom = 128 << 10;  // of a pair's chunks
-  const size_t measured = alone.remote(kRoom);
+  const size_t measured = cma_pays_from();
   const int64_t measuring = cpu_time() - begin;
-  CHECK(measured == kLeastCalibrated || measured == 1 << 20 || measured == 8 << 20);
+  CHECK(measured == kLeastCalibrated || measured == 1 << 20 || measured == SIZE_MAX);
   begin = cpu_time();
-  CHECK_EQ(alone.remote(kRoom), measured);
-  CHECK_EQ(crowded.remote(kRoom), measured == kLeastCalibrated ? kRoom : std::min<size_t>(measured, 2 << 20));
+  CHECK_EQ(cma_pays_from(), measured);
   CHECK(cpu_time() - begin < measuring / 3);
-}
-
-TEST("where the kernel's copy pays is asked for when it decides") {
-  const Variable none("A2A_SHM_CMA_MIN", nullptr);
-  const Thresholds alone({.ranks = 2, .cpus = 2}), crowded({.ranks = 4, .cpus = 2}, 32 << 20);
-  constexpr size_t kRoom = 128 << 10;  // of a pair's chunks
-  int asked = 0;
-  const auto huge = [] { return true; };
-  const auto small = [] { return false; };
-  const auto answer = [&asked](size_t bytes) {
-    return [&asked, bytes] {
-      ++asked;
-      return bytes;
-    };
-  };
-  CHECK(!alone.remote(kLeastCalibrated - 1, kRoom, false, small, answer(0)));
-  CHECK(crowded.remote(8 << 20, kRoom, false, huge, answer(SIZE_MAX)));  // there it wins in any case
-  CHECK_EQ(asked, 0);
-  CHECK(alone.remote(kLeastCalibrated, kRoom, false, small, answer(kLeastCalibrated)));
-  CHECK(!alone.remote((1 << 20) - 1, kRoom, false, small, answer(1 << 20)));
-  CHECK(!alone.remote(size_t{1} << 30, kRoom, false, small, answer(SIZE_MAX)));
-  CHECK(!crowded.remote((8 << 20) - 1, kRoom, false, huge, answer(SIZE_MAX)));
-  CHECK_EQ(asked, 4);
-  // Where ranks share CPUs, from the size on that fills the chunks, if the kernel's copy is fast at all.
-  CHECK(!crowded.remote(kRoom - 1, kRoom, false, small, answer(0)));
-  CHECK_EQ(asked, 4);
-  CHECK(crowded.remote(kRoom, kRoom, false, small, answer(kLeastCalibrated)));
-  CHECK(!crowded.remote(kRoom, kRoom, false, small, answer(1 << 20)));
-  CHECK(crowded.remote(kLeastCalibrated, 4 * kLeastCalibrated, false, small, answer(kLeastCalibrated)));
-  CHECK_EQ(asked, 7);
-}
-
-TEST("memory sets the pace once all buffers are twice what the cache holds") {
-  const Variable none("A2A_SHM_CMA_MIN", nullptr), neither("A2A_SHM_STREAM_MIN", nullptr);
-  constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB, kRoom = 128 * kKiB;
-  const auto slow = []() -> size_t { return SIZE_MAX; };
-  const auto huge = [] { return true; };
-  const auto small = [] { return false; };
-  const Thresholds crowded({.ranks = 8, .cpus = 2}, 32 * kMiB), alone({.ranks = 2, .cpus = 2}, 32 * kMiB);
-  CHECK(crowded.too_much(4 * kMiB, 4 * kMiB) && !crowded.too_much(4 * kMiB - 2, 4 * kMiB));
-  CHECK(crowded.too_much(kMiB, 7 * kMiB) && !crowded.too_much(7 * kMiB - 2, kMiB));
-  CHECK(crowded.stream(1, true) && !crowded.stream(16 * kMiB - 1, false) && crowded.stream(16 * kMiB, false));
-  CHECK_EQ(crowded.stream(), 4 * kMiB);
-  CHECK_EQ(alone.stream(), 16 * kMiB);
-  CHECK(crowded.remote(32 * kKiB, kRoom, true, huge, slow) && !crowded.remote(32 * kKiB - 1, kRoom, true, huge, slow));
-  CHECK(crowded.remote(8 * kMiB, kRoom, false, huge, slow) && !crowded.remote(8 * kMiB - 1, kRoom, false, huge, slow));
-  CHECK(alone.remote(32 * kKiB, kRoom, true, huge, slow) && !alone.remote(64 * kMiB, kRoom, false, huge, slow));
-  CHECK(!crowded.remote(8 * kMiB, kRoom, true, small, slow) && !alone.remote(8 * kMiB, kRoom, true, small, slow));
-  CHECK(crowded.remote(kRoom) <= 512 * kKiB);
-  CHECK(alone.remote(kRoom) <= 8 * kMiB);
-  CHECK(Thresholds({.ranks = 64, .cpus = 2}, 32 * kMiB).remote(kRoom) == 32 * kKiB);
-}
-
-TEST("bytes are put where that is wanted, until all buffers are four times what the cache holds") {
-  const Variable none("A2A_SHM_STREAM_MIN", nullptr);
-  constexpr size_t kMiB = size_t{1} << 20;
-  const Surroundings around{.ranks = 8, .cpus = 2};
-  {
-    const Variable wanted("A2A_SHM_PUT", "1");
-    const Thresholds thresholds(around, 32 * kMiB);
-    CHECK(thresholds.put() && thresholds.put(8 * kMiB - 4, 8 * kMiB) && !thresholds.put(8 * kMiB, 8 * kMiB));
-    const Variable past("A2A_SHM_STREAM_MIN", "9");
-    const Thresholds given(around, 32 * kMiB);
-    CHECK(given.put(64 * kMiB, 8) && !given.put(1, 9));
-  }
-  const Variable unwanted("A2A_SHM_PUT", "0");
-  CHECK(!Thresholds(around).put() && !Thresholds(around).put(1, 1));
 }
 
 // So many bytes that begin where a huge page may.
@@ -483,24 +412,6 @@ TEST("an answer about huge pages stands for a while, for the same memory") {
   int stood = 0;
   while (asked.in(some)) ++stood;
   CHECK_EQ(stood, 255);
-}
-
-TEST("a threshold of the environment is the one that holds, and must be a number") {
-  const Surroundings around{.ranks = 2, .cpus = 2};
-  {
-    const Variable cma("A2A_SHM_CMA_MIN", "5"), direct("A2A_SHM_DIRECT_MIN", "7"), past("A2A_SHM_STREAM_MIN", "9");
-    const Thresholds given(around);
-    CHECK_EQ(given.remote(1), 5);
-    const auto never_asked = []() -> size_t { throw Error(Code::backend, "measured though given"); };
-    CHECK(given.remote(5, 1, false, never_asked, never_asked) && !given.remote(4, 1, true, never_asked, never_asked));
-    CHECK_EQ(given.direct(), 7);
-    CHECK_EQ(given.stream(), 9);
-    CHECK(given.stream(9, false) && !given.stream(8, true));
-  }
-  for (const char* wrong : {"-1", "1M", "many", "18446744073709551616"}) {
-    const Variable cma("A2A_SHM_CMA_MIN", wrong);
-    CHECK_THROWS(Code::invalid_argument, "is not a number of bytes", Thresholds(around));
-  }
 }
 
 TEST("lines that have to come back are slow earlier") {

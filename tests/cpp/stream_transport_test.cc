@@ -151,6 +151,7 @@ class TestHost final : public Transport {
   void leave(a2a::Left) noexcept override {}
   void see_off(milliseconds) override {}
   a2a::HostFacts facts() override { return {}; }
+  std::vector<a2a::WayOfBytes> ways(size_t) override { return {}; }
   std::shared_ptr<a2a::Loan> lend(const std::byte*, size_t, a2a::DType, std::span<const int64_t>) override {
     return nullptr;
   }

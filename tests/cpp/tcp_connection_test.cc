@@ -15,8 +15,8 @@ using a2a::Socket;
 using a2a::tcp::Connection;
 using a2a::tcp::Flight;
 using a2a::tcp::FlightPtr;
+using a2a::tcp::FrameKind;
 using a2a::tcp::Head;
-using a2a::tcp::Kind;
 
 struct Pair {
   Pair() {
@@ -60,7 +60,7 @@ bool survives(const std::string& bytes) {
   return connection.open();
 }
 
-std::string head(Kind kind, uint32_t tag, uint64_t bytes) {
+std::string head(FrameKind kind, uint32_t tag, uint64_t bytes) {
   const Head it{kind, tag, bytes};
   return {reinterpret_cast<const char*>(&it), sizeof(it)};
 }
@@ -208,7 +208,7 @@ TEST("an end in order is no loss, one without a word is, and what was said befor
 }
 
 TEST("what has come before the connection was made is heard first") {
-  const std::string early = head(Kind::message, 0, 9) + "a ";
+  const std::string early = head(FrameKind::message, 0, 9) + "a ";
   int fds[2];
   CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
   Connection connection(Socket(fds[0]), "pid 1", early);
@@ -221,19 +221,19 @@ TEST("what has come before the connection was made is heard first") {
 
 TEST("nonsense ends the connection and nothing else") {
   CHECK(survives(""));
-  CHECK(survives(head(Kind::message, 0, 3) + "abc"));
-  CHECK(survives(head(Kind::message, 0, a2a::tcp::kMostMessage) + std::string(100'000, 'x')));
-  CHECK(survives(head(Kind::ready, 5, 1) + head(Kind::ready, 5, 100)));
-  CHECK(!survives(head(static_cast<Kind>(0), 0, 0)));
-  CHECK(!survives(head(static_cast<Kind>(9), 0, 8)));
-  CHECK(!survives(head(Kind::message, 0, 0)));
-  CHECK(!survives(head(Kind::message, 0, a2a::tcp::kMostMessage + 1)));
-  CHECK(!survives(head(Kind::memory, 5, 100)));
-  CHECK(!survives(head(Kind::memory, 5, 0)));
-  CHECK(!survives(head(Kind::ready, 5, 1) + head(Kind::ready, 5, UINT64_MAX)));
-  CHECK(!survives(head(Kind::goodbye, 0, 0) + head(Kind::message, 0, 1)));
+  CHECK(survives(head(FrameKind::message, 0, 3) + "abc"));
+  CHECK(survives(head(FrameKind::message, 0, a2a::tcp::kMostMessage) + std::string(100'000, 'x')));
+  CHECK(survives(head(FrameKind::ready, 5, 1) + head(FrameKind::ready, 5, 100)));
+  CHECK(!survives(head(static_cast<FrameKind>(0), 0, 0)));
+  CHECK(!survives(head(static_cast<FrameKind>(9), 0, 8)));
+  CHECK(!survives(head(FrameKind::message, 0, 0)));
+  CHECK(!survives(head(FrameKind::message, 0, a2a::tcp::kMostMessage + 1)));
+  CHECK(!survives(head(FrameKind::memory, 5, 100)));
+  CHECK(!survives(head(FrameKind::memory, 5, 0)));
+  CHECK(!survives(head(FrameKind::ready, 5, 1) + head(FrameKind::ready, 5, UINT64_MAX)));
+  CHECK(!survives(head(FrameKind::goodbye, 0, 0) + head(FrameKind::message, 0, 1)));
   std::string many;
-  for (uint32_t tag = 0; tag < a2a::tcp::kMostAnnounced + 2; ++tag) many += head(Kind::ready, tag, 1);
+  for (uint32_t tag = 0; tag < a2a::tcp::kMostAnnounced + 2; ++tag) many += head(FrameKind::ready, tag, 1);
   CHECK(!survives(many));
 }
 
@@ -243,10 +243,10 @@ TEST("random frames, some of which make sense") {
     const check::Note note("round", static_cast<uint64_t>(round));
     std::string bytes;
     for (int frames = random.in(1, 20); frames > 0; --frames) {
-      const auto kind = static_cast<Kind>(random.in(0, 6));
+      const auto kind = static_cast<FrameKind>(random.in(0, 6));
       const auto length = static_cast<size_t>(random.in(0, 5000));
       bytes += head(kind, static_cast<uint32_t>(random.in(0, 3)), length);
-      if (kind == Kind::message || random.in(0, 3) == 0) bytes.append(length, 'x');
+      if (kind == FrameKind::message || random.in(0, 3) == 0) bytes.append(length, 'x');
     }
     survives(bytes);
   }
@@ -260,8 +260,8 @@ TEST("more memory than was waited for") {
   std::vector<std::byte> memory(100);
   const auto in = flight(memory);
   connection.receive(3, in);
-  const std::string right = head(Kind::memory, 3, 60) + std::string(60, 'x');
-  const std::string wrong = head(Kind::memory, 3, 41);
+  const std::string right = head(FrameKind::memory, 3, 60) + std::string(60, 'x');
+  const std::string wrong = head(FrameKind::memory, 3, 41);
   CHECK(::send(other.fd(), right.data(), right.size(), 0) == static_cast<ssize_t>(right.size()));
   connection.read([](const std::string&) {});
   CHECK(connection.open() && in->left == 40);

@@ -5,7 +5,7 @@
 namespace {
 
 using namespace a2a;
-using wire::Kind;
+using wire::PieceKind;
 
 const std::string kSecret = "a secret of the ranks";
 
@@ -99,7 +99,7 @@ TEST("messages of any length go through in frames of at most 64 KiB") {
                              wire::kLargestFrame - wire::kFrameOverhead + 1, size_t{300'000}}) {
     const std::string message = random_text(random, bytes);
     const auto pieces = wire::pieces(message);
-    CHECK_EQ(static_cast<int>(pieces.back().kind), static_cast<int>(Kind::last));
+    CHECK_EQ(static_cast<int>(pieces.back().kind), static_cast<int>(PieceKind::last));
     std::string sealed;
     for (const auto& piece : pieces) {
       const std::string frame = sealer.seal(piece);
@@ -114,8 +114,8 @@ TEST("messages of any length go through in frames of at most 64 KiB") {
 TEST("a frame that is changed, repeated, left out or another connection's is noticed") {
   check::Random random(check::seed());
   wire::Sealer sealer({9});
-  const std::string one = sealer.seal(wire::piece(Kind::part, "one")),
-                    two = sealer.seal(wire::piece(Kind::last, "two"));
+  const std::string one = sealer.seal(wire::piece(PieceKind::part, "one")),
+                    two = sealer.seal(wire::piece(PieceKind::last, "two"));
   const auto accepts = [&](const std::string& bytes, uint8_t key = 9) {
     wire::Opener opener({key});
     const std::string text = opened(opener, bytes, random);

@@ -8,8 +8,8 @@
 
 #include "check.h"
 #include "ranks.h"
-#include "transport/shm/host.h"
-#include "transport/shm/loans.h"
+#include "transport/shm/peers/host.h"
+#include "transport/shm/peers/loans.h"
 
 namespace {
 

@@ -8,10 +8,10 @@ using namespace fuzz;
 
 constexpr size_t kSizes[] = {0, 1, 81, inline_bytes(2) + 1, 5000, 40000, 200000};
 constexpr Kind kKinds[] = {Kind::none,    Kind::inlined, Kind::staged,  Kind::shared,
-                           Kind::pointer, Kind::remote,  Kind::refused, static_cast<Kind>(250)};
+                           Kind::pointer, Kind::cma,     Kind::refused, static_cast<Kind>(250)};
 
-Operation operation_of(Input& input, uint64_t number) {
-  Operation operation;
+Played operation_of(Input& input, uint64_t number) {
+  Played operation;
   const auto choice = input.take<uint16_t>();
   operation.number = number;
   operation.sends = kSizes[choice % std::size(kSizes)];
@@ -30,9 +30,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   hostile.start_again();
   Input input(data, bytes);
   const auto memory = input.take<uint8_t>();
-  hostile.allow_remote(memory % 2 == 1);
+  hostile.allow_cma(memory % 2 == 1);
   for (uint64_t n = 1; n <= 4 && !input.empty(); ++n) {
-    Operation operation = operation_of(input, n);
+    Played operation = operation_of(input, n);
     operation.puts = memory / 2 % 2 == 1;
     play(hostile, operation, [&input] {
       const unsigned changes = input.take<uint8_t>() % 16;

@@ -12,14 +12,13 @@
 
 #include "a2a/bootstrap.h"
 #include "input.h"
-#include "transport/shm/membership.h"
-#include "transport/shm/unix_socket.h"
+#include "transport/shm/peers/membership.h"
+#include "transport/shm/peers/unix_socket.h"
 
 namespace {
 
 using namespace a2a;
 using fuzz::Input;
-using shm::Fd;
 
 constexpr double kTooLong = 10;  // seconds
 
@@ -41,7 +40,7 @@ sockaddr_un address_of(const std::string& job, socklen_t* length) {
   return address;
 }
 
-Fd new_socket() { return Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+Descriptor new_socket() { return Descriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
 // packet.h's header.
 struct Header {
@@ -81,17 +80,17 @@ bool visit_hub(Input input) {
   std::thread others([&job, &input, &over, deadline] {
     socklen_t length = 0;
     const sockaddr_un address = address_of(job, &length);
-    std::vector<Fd> strangers;
+    std::vector<Descriptor> strangers;
     for (int i = 0; i < 4 && !input.empty(); ++i) {
       strangers.push_back(new_socket());
       const Deadline latest = Deadline::after_seconds(kTooLong / 2);
-      while (::connect(strangers.back().get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+      while (::connect(strangers.back().fd(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
         if (over) return;
         fuzz::require(!latest.passed(), "rank 0 listens elsewhere");
         std::this_thread::yield();
       }
       for (int packets = input.take<uint8_t>() % 4; packets >= 0; --packets) {
-        send_packet(strangers.back().get(), input, {});
+        send_packet(strangers.back().fd(), input, {});
       }
       if (input.take<uint8_t>() % 2 == 0) strangers.pop_back();
     }
@@ -112,14 +111,14 @@ bool visit_spoke(Input input) {
   const Deadline deadline = Deadline::after_seconds(0.02);
   socklen_t length = 0;
   const sockaddr_un address = address_of(job, &length);
-  Fd listener = new_socket();
-  fuzz::require(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
-                    ::listen(listener.get(), 4) == 0,
+  Descriptor listener = new_socket();
+  fuzz::require(::bind(listener.fd(), reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+                    ::listen(listener.fd(), 4) == 0,
                 "cannot listen");
   std::thread zero([&listener, &input] {
-    Fd socket(::accept(listener.get(), nullptr, nullptr));
+    Descriptor socket(::accept(listener.fd(), nullptr, nullptr));
     listener.reset();  // nobody is there when it comes again
-    while (!input.empty()) send_packet(socket.get(), input, {.rank = 0});
+    while (!input.empty()) send_packet(socket.fd(), input, {.rank = 0});
   });
   const bool good = outlives_errors([&] {
     const auto all = unix_bootstrap(1, 2, job, deadline)->allgather("one", deadline);
@@ -172,7 +171,7 @@ class FakeRank final : public Bootstrap {
     // Nobody accepts yet: one connection more than this would wait for that.
     for (int i = 0; i < 2 && !input_.empty(); ++i) strange_hello(name, hello);
     last_ = shm::connect_to_listener(name);
-    greet(last_.get(), hello);
+    greet(last_.fd(), hello);
     return {std::string(reinterpret_cast<const char*>(&fake), sizeof(fake)), std::string(mine)};
   }
 
@@ -180,24 +179,24 @@ class FakeRank final : public Bootstrap {
   static constexpr size_t kSegment = size_t{1} << 20;
 
   void strange_hello(std::string_view name, Hello hello) {
-    const Fd socket = shm::connect_to_listener(name);
+    const Descriptor socket = shm::connect_to_listener(name);
     const auto choice = input_.take<uint8_t>();
     input_.patch(hello);
-    const int fds[2] = {choice % 2 == 0 ? segment_.get() : common_.get(), common_.get()};
+    const int fds[2] = {choice % 2 == 0 ? segment_.fd() : common_.fd(), common_.fd()};
     const std::string_view bytes(reinterpret_cast<const char*>(&hello), sizeof(hello) - choice / 64 * 8);
-    shm::send_message(socket.get(), bytes, std::span(fds, choice / 4 % 3));
-    if (choice % 8 < 4) shm::send_message(socket.get(), input_.take_bytes(choice / 8));
+    shm::send_message(socket.fd(), bytes, std::span(fds, choice / 4 % 3));
+    if (choice % 8 < 4) shm::send_message(socket.fd(), input_.take_bytes(choice / 8));
   }
   void greet(int socket, const Hello& hello) {
-    const int fds[2] = {segment_.get(), common_.get()};
+    const int fds[2] = {segment_.fd(), common_.fd()};
     shm::try_send(socket, hello, fds);
     shm::try_send(socket, uint32_t{1});  // the verdict
   }
 
   Input input_;
-  Fd last_;
-  static inline const Fd segment_ = shm::sealed_memfd("fuzz", kSegment);
-  static inline const Fd common_ = shm::sealed_memfd("fuzz-common", shm::kBellsBytes);
+  Descriptor last_;
+  static inline const Descriptor segment_ = shm::sealed_memfd("fuzz", kSegment);
+  static inline const Descriptor common_ = shm::sealed_memfd("fuzz-common", shm::kBellsBytes);
 };
 
 bool visit_meeting(Input input) {

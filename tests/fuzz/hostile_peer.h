@@ -15,7 +15,7 @@
 
 #include "input.h"
 #include "transport/shm/exchange.h"
-#include "transport/shm/protocol.h"
+#include "transport/shm/protocol/protocol.h"
 
 namespace fuzz {
 
@@ -82,7 +82,7 @@ class HostilePeer {
   Membership& membership() { return *membership_; }
   const std::shared_ptr<ShmProgress>& progress() const { return progress_; }
   // Whether this rank may read the memory of "the peer" with process_vm_readv; that memory is this program's then.
-  void allow_remote(bool readable) { neighbour_->readable = neighbour_->reads_us = readable; }
+  void allow_cma(bool allowed) { neighbour_->cma_from = neighbour_->cma_to = allowed; }
   std::byte* controlled() { return segment_.begin(); }
   Block block() { return Block(segment_.begin() + kBlock, 2); }
 
@@ -177,7 +177,7 @@ class Tensor {
 };
 
 // One operation of a rank with such a peer: sizes, kind of line, and what the peer means to send.
-struct Operation {
+struct Played {
   uint64_t number = 1;
   size_t sends = 0, recvs = 0;  // bytes to and from the peer
   size_t runs = 1;              // in the peer's line
@@ -190,7 +190,7 @@ struct Operation {
 // Runs it for some steps; change() is called before each and may write into what the peer controls. An error is a fine
 // end. Whatever the peer does, nothing beside the receive buffer is written. Returns whether it ended without an error.
 template <class Change>
-bool play(HostilePeer& hostile, const Operation& operation, Change change) {
+bool play(HostilePeer& hostile, const Played& operation, Change change) {
   Membership& m = hostile.membership();
   constexpr std::byte kUntouched{0xA5};
   constexpr size_t kMargin = 64;

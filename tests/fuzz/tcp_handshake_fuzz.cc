@@ -37,7 +37,7 @@ void receive_frames(Input& input) {
   std::string sealed, sent;
   for (int i = input.take<uint8_t>() % 4; i > 0; --i) {
     const std::string payload(input.take_bytes(input.take<uint8_t>()));
-    sealed += sealer.seal(wire::piece(static_cast<wire::Kind>(input.take<uint8_t>() % 6), payload));
+    sealed += sealer.seal(wire::piece(static_cast<wire::PieceKind>(input.take<uint8_t>() % 6), payload));
     sent += payload;
   }
   for (int i = input.take<uint8_t>() % 4; i > 0 && !sealed.empty(); --i) {
@@ -52,7 +52,7 @@ void receive_frames(Input& input) {
     rest.remove_prefix(portion);
     while (const auto frame = opener.next()) {
       received += frame->payload;
-      require(frame->kind >= wire::Kind::welcome && frame->kind <= wire::Kind::last, "a kind that is none");
+      require(frame->kind >= wire::PieceKind::welcome && frame->kind <= wire::PieceKind::last, "a kind that is none");
     }
   }
   require(sent.starts_with(received), "a frame that nobody sealed");

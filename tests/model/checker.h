@@ -62,7 +62,7 @@ struct Options {
   uint64_t executions = 20000000;  // more are a failure: then the program is too large
   int variant = 0;                 // of the program, see variant()
   const Mutation* mutation = nullptr;
-  std::string_view mutable_file = "transport/shm/protocol.h";  // where sites are looked for
+  std::string_view mutable_file = "transport/shm/protocol/protocol.h";  // where sites are looked for
 };
 
 struct Report {

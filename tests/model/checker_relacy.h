@@ -62,7 +62,7 @@ inline int chosen_variant = 0;
 inline Kernel* kernel = nullptr;  // of this execution
 
 inline Order ordered(Order order, bool fence, const std::source_location& where) {
-  if (!std::string_view(where.file_name()).ends_with("transport/shm/protocol.h")) return order;
+  if (!std::string_view(where.file_name()).ends_with("transport/shm/protocol/protocol.h")) return order;
   if (order != Order::relaxed) sites.add({where.line(), where.column(), fence, order});
   const bool mutant = mutation && mutation->site.line == where.line() && mutation->site.column == where.column();
   return mutant ? mutation->to : order;

@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "transport/shm/protocol.h"
+#include "transport/shm/protocol/protocol.h"
 
 namespace programs {
 

@@ -142,7 +142,7 @@ def test_messages_are_counted(mpi: Mpi) -> None:
     """Two hosts, each with a leader for the other."""
     _, lines = run(mpi, "a,a,a,b,b,b", "counts_messages")
     assert lines == ["messages 0"] * 4 + ["messages 1"] * 2
-    _, lines = run(mpi, "a,a,a,b,b,b", "counts_messages", A2A_MPI_AGGREGATE_MAX="0")
+    _, lines = run(mpi, "a,a,a,b,b,b", "counts_messages", A2A_AGGREGATE_MAX="0")
     assert lines == ["messages 3"] * 6
 
 

@@ -120,7 +120,7 @@ def test_memory_is_let_go_of_at_once() -> None:
 def test_messages_are_counted() -> None:
     _, lines, _ = launch("a,a,a,b,b,b", "counts_messages")
     assert lines == ["messages 0"] * 4 + ["messages 1"] * 2
-    _, lines, _ = launch("a,a,a,b,b,b", "counts_messages", A2A_MPI_AGGREGATE_MAX="0")
+    _, lines, _ = launch("a,a,a,b,b,b", "counts_messages", A2A_AGGREGATE_MAX="0")
     assert lines == ["messages 3"] * 6
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import _spawn, frameworks
-from .._core import Communicator, Error, core_version, host_facts, library_of
+from .._core import Communicator, Error, core_version, host_facts, host_ways, library_of
 from ..launch import Launch, meeting_of
 from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
 
@@ -26,6 +26,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     text = "Show versions, what this machine allows, and the launcher. Exits with 1 when shared memory does not work."
     parser = commands.add_parser("info", help="versions and what this machine allows", description=text)
     parser.add_argument("-r", "--ranks", type=int, default=2, help="whose thresholds to show (default: 2)")
+    parser.add_argument(
+        "--why",
+        metavar="BYTES",
+        type=int,
+        help="show only which way so many bytes go from rank to rank, where every pair has as many, and why",
+    )
     parser.add_argument("--json", action="store_true", help="the same as JSON")
     parser.set_defaults(function=_info)
 
@@ -34,15 +40,25 @@ def _info(options: argparse.Namespace) -> int:
     if options.ranks < 1:
         print(f"a2a info: --ranks {options.ranks} is not a number of ranks", file=sys.stderr)
         return 2
-    facts = gather(options.ranks)
+    if options.why is not None and options.why < 0:
+        print(f"a2a info: --why {options.why} is not a number of bytes", file=sys.stderr)
+        return 2
+    facts = gather(options.ranks) if options.why is None else why(options.ranks, options.why)
     if options.json:
         print(json.dumps(facts, indent=2))
     else:
         for title, entries in facts.items():
+            width = max(20, *map(len, entries))
             print(title)
             for name, value in entries.items():
-                print(f"  {name:<20} {value}")
-    return 0 if facts["transports"]["shared memory"] == "works" else 1
+                print(f"  {name:<{width}} {value}")
+    return 0 if options.why is not None or facts["transports"]["shared memory"] == "works" else 1
+
+
+def why(ranks: int, nbytes: int) -> dict[str, dict[str, str]]:
+    """The way of ``nbytes`` bytes for each kind of host memory, and the reason. Starts ranks, which measure."""
+    ways = _spawn.spawn(host_ways, ranks, nbytes, timeout=_TIMEOUT_SECONDS)[0]
+    return {f"{nbytes} bytes for each of {ranks} ranks": {memory: f"{way}: {reason}" for memory, way, reason in ways}}
 
 
 def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:

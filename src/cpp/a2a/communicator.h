@@ -140,6 +140,9 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   bool failed() const;
 
   HostFacts host_facts() const;
+  // How `bytes` of host memory would go to a peer in an exchange in which every pair of ranks has as many, for each
+  // kind of memory, and why.
+  std::vector<WayOfBytes> host_ways(size_t bytes) const;
 
   // Memory that every rank of the group can reach: from such an input to any output bytes go with one copy. 64-byte
   // aligned, zeroed, alive until released, also beyond close(). Throws Error(backend) when there is not enough.

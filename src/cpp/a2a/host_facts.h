@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace a2a {
 
@@ -17,6 +18,13 @@ struct HostFacts {
   size_t direct_min = 0, cma_min = 0, stream_min = 0;
   bool string_copies = false;  // of 4 KiB and more, by `rep movsb` and not by a loop, because they are faster here
   bool puts = false;           // one copy from shared memory to shared memory is made by its sender
+};
+
+// Which way bytes of host memory go to a peer, and why, in words.
+struct WayOfBytes {
+  std::string memory;  // where they lie: "shared memory", "private memory in huge pages", ...
+  std::string way;     // "inlined", "staged", "shared", "pointer", "cma", or the name of a network
+  std::string reason;
 };
 
 }  // namespace a2a

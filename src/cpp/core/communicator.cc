@@ -382,4 +382,6 @@ bool Communicator::failed() const {
 
 HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->facts(); }
 
+std::vector<WayOfBytes> Communicator::host_ways(size_t bytes) const { return state_->open(Op::barrier)->ways(bytes); }
+
 }  // namespace a2a

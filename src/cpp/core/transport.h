@@ -79,6 +79,8 @@ class Transport {
   virtual void see_off(std::chrono::milliseconds patience) = 0;
 
   virtual HostFacts facts() = 0;
+  // How `bytes` would go to a peer in an exchange in which every pair of ranks has as many, for each kind of memory.
+  virtual std::vector<WayOfBytes> ways(size_t bytes) = 0;
 
   // Begins to show a tensor of C order to every peer. Throws Error(invalid_argument) when its bytes lie in no block of
   // allocate_shared(), Error(unsupported) when peers live on other hosts.

@@ -40,7 +40,6 @@ class Descriptor {
   ~Descriptor() { reset(); }
 
   int fd() const { return fd_; }
-  int get() const { return fd_; }
   bool open() const { return fd_ >= 0; }
   // The number, or -1 where the program has closed it, whatever has the number now.
   int if_ours() const noexcept { return open() && file_.is(fd_) ? fd_ : -1; }

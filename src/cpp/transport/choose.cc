@@ -7,7 +7,7 @@
 #include "transport/hccl/hccl_vendor.h"
 #include "transport/hosts/hosts_transport.h"
 #include "transport/nccl/nccl_vendor.h"
-#include "transport/shm/loans.h"
+#include "transport/shm/peers/loans.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a {

@@ -16,7 +16,7 @@ from . import death, disagreement, joining, stop
 # Few bytes go in one message for each pair of hosts, more in one for each pair of ranks, and long segments apart.
 WAYS: list[death.Way] = [
     ({}, 8, False),
-    ({"A2A_MPI_AGGREGATE_MAX": "0"}, 8, False),
+    ({"A2A_AGGREGATE_MAX": "0"}, 8, False),
     ({}, 20_000, False),
     ({}, 1 << 20, False),
 ]

@@ -97,15 +97,15 @@ Keys session_keys(std::string_view secret, std::string_view greetings, std::stri
   return {mac(secret, {kKeyToRank0, greetings, proof}), mac(secret, {kKeyFromRank0, greetings, proof})};
 }
 
-Piece piece(Kind kind, std::string_view payload) { return {kind, payload, sha256(payload)}; }
+Piece piece(PieceKind kind, std::string_view payload) { return {kind, payload, sha256(payload)}; }
 
 std::vector<Piece> pieces(std::string_view message) {
   std::vector<Piece> all;
   while (message.size() > kMostPayload) {
-    all.push_back(piece(Kind::part, message.substr(0, kMostPayload)));
+    all.push_back(piece(PieceKind::part, message.substr(0, kMostPayload)));
     message.remove_prefix(kMostPayload);
   }
-  all.push_back(piece(Kind::last, message));
+  all.push_back(piece(PieceKind::last, message));
   return all;
 }
 
@@ -130,9 +130,9 @@ std::optional<Frame> Opener::next() {
   if (bytes.size() < kFrameOverhead + length) return std::nullopt;
   const std::string_view payload = bytes.substr(kHeaderBytes, length);
   const Digest tag = frame_mac(key_, number_++, bytes.substr(0, kHeaderBytes), sha256(payload));
-  const auto kind = static_cast<Kind>(get<uint32_t>(bytes, 4));
-  forged_ = !same_mac(as_text(tag), bytes.substr(kHeaderBytes + length, sizeof(Digest))) || kind < Kind::welcome ||
-            kind > Kind::last;
+  const auto kind = static_cast<PieceKind>(get<uint32_t>(bytes, 4));
+  forged_ = !same_mac(as_text(tag), bytes.substr(kHeaderBytes + length, sizeof(Digest))) || kind < PieceKind::welcome ||
+            kind > PieceKind::last;
   if (forged_) return std::nullopt;
   Frame frame{kind, std::string(payload)};
   bytes_.erase(0, kFrameOverhead + length);

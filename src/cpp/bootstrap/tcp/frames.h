@@ -64,7 +64,7 @@ Keys session_keys(std::string_view secret, std::string_view greetings, std::stri
 inline constexpr size_t kLargestFrame = size_t{64} << 10;
 inline constexpr size_t kFrameOverhead = 2 * sizeof(uint32_t) + sizeof(Digest);
 
-enum class Kind : uint32_t {
+enum class PieceKind : uint32_t {
   welcome = 1,  // the handshake is done
   refusal,      // an error, after which nothing follows
   part,         // of a message that goes on in the next frame
@@ -74,17 +74,17 @@ enum class Kind : uint32_t {
 // A frame that is to be sent, perhaps to many. The payload belongs to somebody else. Its hash is taken once; the MACs,
 // which differ, cover that.
 struct Piece {
-  Kind kind;
+  PieceKind kind;
   std::string_view payload;
   Digest hash;
 };
 
-Piece piece(Kind kind, std::string_view payload);
+Piece piece(PieceKind kind, std::string_view payload);
 // A message of any length as parts; at least one.
 std::vector<Piece> pieces(std::string_view message);
 
 struct Frame {
-  Kind kind;
+  PieceKind kind;
   std::string payload;
 };
 

@@ -7,7 +7,7 @@
 namespace a2a {
 namespace {
 
-using wire::Kind;
+using wire::PieceKind;
 
 class TcpHub final : public TcpBootstrap {
  public:
@@ -91,7 +91,7 @@ class TcpHub final : public TcpBootstrap {
       refuse(newcomer, *wrong);
       throw Error(*wrong);
     }
-    newcomer.channel.put(wire::piece(Kind::welcome, ""));
+    newcomer.channel.put(wire::piece(PieceKind::welcome, ""));
     if (newcomer.channel.write()) guest(who.rank) = {std::move(newcomer.channel), who.pid, std::move(newcomer.host)};
   }
 
@@ -122,7 +122,7 @@ class TcpHub final : public TcpBootstrap {
 
   static void refuse(Newcomer& newcomer, const Error& why) {
     const std::string words = wire::pack_refusal(why);
-    newcomer.channel.put(wire::piece(Kind::refusal, words));
+    newcomer.channel.put(wire::piece(PieceKind::refusal, words));
     newcomer.channel.write();
   }
 
@@ -231,7 +231,7 @@ class TcpHub final : public TcpBootstrap {
   void say_goodbye(const Error& failure) override {
     const auto until = Deadline::after_seconds(0.2);
     const std::string words = wire::pack_refusal(failure);
-    const wire::Piece piece = wire::piece(Kind::refusal, words);
+    const wire::Piece piece = wire::piece(PieceKind::refusal, words);
     std::vector<Outgoing> last(guests_.size(), Outgoing({&piece, 1}));
     std::vector<bool> said(guests_.size());
     for (;;) {

@@ -23,7 +23,7 @@ struct Incoming {
 
   void add(const wire::Frame& frame) {
     text += frame.payload;
-    complete = frame.kind == wire::Kind::last;
+    complete = frame.kind == wire::PieceKind::last;
   }
 };
 

@@ -57,7 +57,7 @@ class TcpSpoke final : public TcpBootstrap {
     while (!until.passed() && !channel_.gone()) {
       ::poll(&fd, 1, slice(until));
       const auto frame = channel_.read();
-      if (frame && frame->kind == wire::Kind::refusal) throw wire::unpack_refusal(frame->payload);
+      if (frame && frame->kind == wire::PieceKind::refusal) throw wire::unpack_refusal(frame->payload);
     }
     throw late;
   }
@@ -73,7 +73,7 @@ class TcpSpoke final : public TcpBootstrap {
 
   void say_goodbye(const Error& failure) override {
     const std::string words = wire::pack_refusal(failure);
-    const wire::Piece piece = wire::piece(wire::Kind::refusal, words);
+    const wire::Piece piece = wire::piece(wire::PieceKind::refusal, words);
     Outgoing({&piece, 1}).advance(channel_);
     ::shutdown(channel_.fd(), SHUT_WR);
   }

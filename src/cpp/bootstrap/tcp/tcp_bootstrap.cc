@@ -36,8 +36,8 @@ Error TcpBootstrap::as_told(const Error& failure) const {
 
 std::optional<wire::Frame> TcpBootstrap::next(Channel& channel, const std::string& who) const {
   auto frame = channel.read();
-  if (frame && frame->kind == wire::Kind::refusal) throw wire::unpack_refusal(frame->payload);
-  if (channel.forged() || (frame && frame->kind == wire::Kind::welcome)) {
+  if (frame && frame->kind == wire::PieceKind::refusal) throw wire::unpack_refusal(frame->payload);
+  if (channel.forged() || (frame && frame->kind == wire::PieceKind::welcome)) {
     throw error(Code::backend, who + " sent something that is no message of this job, or somebody on the way did");
   }
   if (!frame && channel.gone()) throw error(Code::peer_lost, who + " was lost while the ranks met");

@@ -73,7 +73,7 @@ class Visitor {
       if (channel.gone() || channel.forged()) return reject();
       if (!await(channel.fd(), POLLIN, until)) return trouble("it did not answer");
     }
-    if (frame->kind == wire::Kind::refusal) throw wire::unpack_refusal(frame->payload);
+    if (frame->kind == wire::PieceKind::refusal) throw wire::unpack_refusal(frame->payload);
     channel_ = std::move(channel);
     return true;
   }

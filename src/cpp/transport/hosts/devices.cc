@@ -29,7 +29,8 @@ std::optional<Error> HostsTransport::pass(const Signature& signature) {
     if (passed_.size() > kRemembered) passed_.pop_front();
     guarded([&] {
       if (const auto early = early_.find(signature.number); early != early_.end()) {
-        for (const Early& one : early->second) tell(one.source, {channel_, Kind::passed, rank_, signature.number}, {});
+        for (const Early& one : early->second)
+          tell(one.source, {channel_, MessageKind::passed, rank_, signature.number}, {});
       }
       advance_relay();
       return true;
@@ -53,7 +54,7 @@ std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
   if (auto error = local_->contradiction(signature)) return error;
   std::lock_guard lock(progress_->mutex());
   for (const Early& early : heard_of(signature.number)) {
-    if (early.kind != Kind::facts) continue;
+    if (early.kind != MessageKind::facts) continue;
     if (early.told.carriage == Carriage::refused) {
       return refused_there(signature, early.source, early.text);
     }
@@ -71,7 +72,7 @@ std::optional<Error> HostsTransport::refusal(const Signature& next) {
   if (auto error = local_->refusal(next)) return error;
   std::lock_guard lock(progress_->mutex());
   for (const Early& early : heard_of(next.number)) {
-    if (early.kind == Kind::facts && early.told.carriage == Carriage::refused) {
+    if (early.kind == MessageKind::facts && early.told.carriage == Carriage::refused) {
       return refused_there(next, early.source, early.text);
     }
   }

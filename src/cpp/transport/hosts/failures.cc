@@ -116,7 +116,7 @@ void HostsTransport::tell_why() {
   std::string text(reinterpret_cast<const char*>(&why), sizeof(why));
   text += broken_->what();
   try {
-    tell_remote({channel_, Kind::aborted, rank_, 0}, text);
+    tell_remote({channel_, MessageKind::aborted, rank_, 0}, text);
   } catch (const Error&) {  // the network is what broke
   }
 }
@@ -139,7 +139,7 @@ void HostsTransport::leave(Left how) noexcept {
     if (!queue_.empty()) break_with(Error(Code::aborted, "the communicator was let go"), true);
     try {
       // Who was told what broke it may leave before all others have been.
-      if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, Kind::left, rank_, started_}, {});
+      if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, rank_, started_}, {});
     } catch (const Error&) {  // they find out otherwise
     }
   }

@@ -82,6 +82,12 @@ HostFacts HostsTransport::facts() {
   return facts;
 }
 
+std::vector<WayOfBytes> HostsTransport::ways(size_t bytes) {
+  std::vector<WayOfBytes> ways = local_->ways(bytes);
+  ways.push_back({"memory of another host", network_->name(), "the ranks live on several hosts"});
+  return ways;
+}
+
 std::shared_ptr<Loan> HostsTransport::lend(const std::byte*, size_t, DType, std::span<const int64_t>) {
   throw Error(Code::unsupported,
               "ranks of this group live on several hosts, and cannot look at each other's memory; use allgather(), "

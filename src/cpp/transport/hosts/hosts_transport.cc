@@ -249,7 +249,7 @@ void HostsTransport::tell_verdict(Operation& operation) {
   constexpr size_t kLongest = 2048;
   const std::string text = operation.quarrels().substr(0, kLongest);
   for (Rank r = 0; r < places_->size(); ++r) {
-    if (r != rank_) tell(r, {channel_, Kind::verdict, rank_, operation.number()}, text);
+    if (r != rank_) tell(r, {channel_, MessageKind::verdict, rank_, operation.number()}, text);
   }
   operation.judged = true;
 }
@@ -284,13 +284,13 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
     return Error(Code::backend, network_->name() + ": a message of " + name_of_rank(prefix.source) + " makes no sense");
   };
   switch (prefix.kind) {
-    case Kind::bundle:
+    case MessageKind::bundle:
       if (relay_ == nullptr) throw no_sense();
       if (relay_->wants(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
       tell(relay_->receiver_on(places_->host_of(prefix.source), prefix.number),
-           {channel_, Kind::silence, rank_, prefix.number}, {});
+           {channel_, MessageKind::silence, rank_, prefix.number}, {});
       [[fallthrough]];
-    case Kind::facts: {
+    case MessageKind::facts: {
       const auto entries = entries_of(text);
       if (!entries) throw no_sense();
       for (const Entry& entry : *entries) {
@@ -303,19 +303,19 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
       }
       return;
     }
-    case Kind::silence:
+    case MessageKind::silence:
       if (relay_ == nullptr) throw no_sense();
       if (relay_->wants(prefix.number)) relay_->take(prefix.number, prefix.source, std::move(message));
       return;
-    case Kind::passed:
-    case Kind::verdict:
+    case MessageKind::passed:
+    case MessageKind::verdict:
       if (Operation* operation = find(prefix.number)) {
         give(*operation, {prefix.kind, prefix.source, {}, std::string(text)});
       } else if (prefix.number > finished_) {
         early_[prefix.number].push_back({prefix.kind, prefix.source, {}, std::string(text)});
       }
       return;
-    case Kind::aborted: {
+    case MessageKind::aborted: {
       Reason why;
       if (text.size() < sizeof(why)) throw no_sense();
       std::memcpy(&why, text.data(), sizeof(why));
@@ -325,7 +325,7 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
       return break_with(
           Error(known ? static_cast<Code>(why.code) : Code::aborted, std::string(text.substr(sizeof(why)))), false);
     }
-    case Kind::left:
+    case MessageKind::left:
       last_[static_cast<size_t>(prefix.source)].left_after = prefix.number;
       return;
     default:
@@ -335,7 +335,8 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
 
 // Of an operation that this host does not relay.
 void HostsTransport::hear_stray(uint64_t number, Rank source, std::string message) {
-  if (prefix_of(message)->kind == Kind::bundle) hear({channel_, Kind::bundle, source, number}, std::move(message));
+  if (prefix_of(message)->kind == MessageKind::bundle)
+    hear({channel_, MessageKind::bundle, source, number}, std::move(message));
 }
 
 void HostsTransport::hear_entry(uint64_t number, const Entry& entry) {
@@ -343,11 +344,11 @@ void HostsTransport::hear_entry(uint64_t number, const Entry& entry) {
   if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.told.op);
   if (Operation* operation = find(number)) return hear(*operation, entry);
   if (passed(number)) {
-    tell(entry.source, {channel_, Kind::passed, rank_, number}, {});
+    tell(entry.source, {channel_, MessageKind::passed, rank_, number}, {});
   } else if (number <= finished_) {
     return;
   }
-  early_[number].push_back({Kind::facts, entry.source, entry.told, std::string(entry.payload)});
+  early_[number].push_back({MessageKind::facts, entry.source, entry.told, std::string(entry.payload)});
 }
 
 void HostsTransport::hear(Operation& operation, const Entry& entry) {
@@ -359,9 +360,9 @@ void HostsTransport::hear(Operation& operation, const Entry& entry) {
 
 void HostsTransport::give(Operation& operation, const Early& early) {
   switch (early.kind) {
-    case Kind::facts:
+    case MessageKind::facts:
       return hear(operation, {early.source, rank_, early.told, early.text});
-    case Kind::passed:
+    case MessageKind::passed:
       operation.verdicts.insert(early.source);  // it has none
       return operation.remote.hear_passed(early.source);
     default:
@@ -381,7 +382,7 @@ void HostsTransport::tell(Rank rank, const Prefix& prefix, std::string_view text
 }
 
 void HostsTransport::tell(uint64_t number, const Entry& entry) {
-  std::string text = begin_message({channel_, Kind::facts, rank_, number}, room_for(entry.payload.size()));
+  std::string text = begin_message({channel_, MessageKind::facts, rank_, number}, room_for(entry.payload.size()));
   append(text, entry);
   network_->post(places_->endpoint_of(entry.target), std::move(text));
 }

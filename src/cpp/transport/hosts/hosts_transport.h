@@ -47,6 +47,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
+  std::vector<WayOfBytes> ways(size_t bytes) override;
   std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
 
  private:
@@ -58,7 +59,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   };
   // What has arrived for an operation that this rank has not started, or not got to yet.
   struct Early {
-    Kind kind = Kind::facts;
+    MessageKind kind = MessageKind::facts;
     Rank source = 0;
     Told told{};
     std::string text;

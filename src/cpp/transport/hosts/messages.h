@@ -16,7 +16,7 @@
 
 namespace a2a::hosts {
 
-enum class Kind : uint32_t {
+enum class MessageKind : uint32_t {
   text = 1,  // a bootstrap's string
   facts,     // entries of this rank for one other
   bundle,    // entries of all ranks of a host for all ranks of another
@@ -30,7 +30,7 @@ enum class Kind : uint32_t {
 // What each message begins with.
 struct Prefix {
   uint64_t channel = 0;
-  Kind kind = Kind::text;
+  MessageKind kind = MessageKind::text;
   Rank source = 0;
   uint64_t number = 0;
 };

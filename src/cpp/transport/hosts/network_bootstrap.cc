@@ -39,14 +39,16 @@ std::vector<std::string> NetworkBootstrap::allgather(std::string_view mine, Dead
   const uint64_t round = ++round_;
   const int size = network_->size();
   for (Endpoint to = 0; to < size; ++to) {
-    if (to != network_->self()) network_->post(to, message({channel_, Kind::text, network_->self(), round}, mine));
+    if (to != network_->self())
+      network_->post(to, message({channel_, MessageKind::text, network_->self(), round}, mine));
   }
   auto& here = arrived_[round];
   here[network_->self()] = mine;
   while (here.size() < static_cast<size_t>(size) || !network_->flushed()) {
     if (const auto arrived = network_->take(channel_)) {
       const auto prefix = prefix_of(arrived->bytes);
-      if (prefix && prefix->kind == Kind::text) arrived_[prefix->number][arrived->from] = rest_of(arrived->bytes);
+      if (prefix && prefix->kind == MessageKind::text)
+        arrived_[prefix->number][arrived->from] = rest_of(arrived->bytes);
       continue;
     }
     SignalWatch::look();

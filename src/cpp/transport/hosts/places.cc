@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "runtime/environment.h"
-#include "transport/shm/thresholds.h"
+#include "transport/shm/policy/machine.h"
 
 namespace a2a::hosts {
 namespace {
@@ -60,7 +60,7 @@ Card own_card(Rank rank, int size) {
   const Limits defaults;
   card.rank = rank;
   constexpr uint64_t kMost = uint64_t{1} << 28;
-  const auto given = bytes_variable("A2A_MPI_AGGREGATE_MAX", 0, kMost);
+  const auto given = bytes_variable("A2A_AGGREGATE_MAX", 0, kMost);
   card.limits = {static_cast<uint32_t>(given.value_or(defaults.aggregate))};
   const std::string assigned = assigned_host(rank, size);
   const std::string host = assigned.empty() ? own_host() : assigned;

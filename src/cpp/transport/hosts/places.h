@@ -14,7 +14,7 @@ namespace a2a::hosts {
 // From how many bytes of a pair on which way is taken between hosts. The same on all ranks.
 struct Limits {
   // Where hosts have several ranks, up to here the bytes travel in one message for each pair of hosts, and what the
-  // ranks compare with them. 0: a message for each pair of ranks (A2A_MPI_AGGREGATE_MAX).
+  // ranks compare with them. 0: a message for each pair of ranks (A2A_AGGREGATE_MAX).
   uint32_t aggregate = 8192;
 };
 

@@ -5,10 +5,9 @@
 
 #include "bootstrap/cards.h"
 #include "runtime/last_tick.h"
-#include "transport/shm/calibration.h"
-#include "transport/shm/loans.h"
-#include "transport/shm/protocol.h"
-#include "transport/shm/texts.h"
+#include "transport/shm/peers/loans.h"
+#include "transport/shm/protocol/protocol.h"
+#include "transport/shm/protocol/texts.h"
 
 namespace a2a::shm {
 namespace {
@@ -419,32 +418,6 @@ std::optional<Error> ShmTransport::broken() {
 bool ShmTransport::failed() {
   std::lock_guard lock(membership_.progress().mutex());
   return broken_.has_value();
-}
-
-bool ShmTransport::cma() {
-  std::lock_guard lock(membership_.progress().mutex());
-  for (Rank peer = 0; peer < size(); ++peer) {
-    if (peer == membership_.rank()) continue;
-    const Neighbour& host = *membership_.peer(peer).host;
-    if (!host.same_process && !(host.readable && host.reads_us)) return false;
-  }
-  return true;
-}
-
-HostFacts ShmTransport::facts() {
-  const Surroundings& around = membership_.surroundings();
-  const Thresholds& thresholds = membership_.thresholds();
-  return {.ranks = around.ranks,
-          .cpus = around.cpus,
-          .oversubscribed = around.oversubscribed(),
-          .cma = cma(),
-          .hosts = 1,
-          .messages = 0,
-          .direct_min = thresholds.direct(),
-          .cma_min = cma() ? thresholds.remote(ChunkShape::of(around.ranks).capacity()) : SIZE_MAX,
-          .stream_min = thresholds.stream(),
-          .string_copies = string_copies() != StringCopies::slower,
-          .puts = thresholds.put()};
 }
 
 std::unique_ptr<Transport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,

@@ -10,7 +10,7 @@
 #include "a2a/bootstrap.h"
 #include "core/transport.h"
 #include "transport/shm/exchange.h"
-#include "transport/shm/membership.h"
+#include "transport/shm/peers/membership.h"
 
 namespace a2a::shm {
 
@@ -39,6 +39,7 @@ class ShmTransport final : public Transport, private Active {
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
+  std::vector<WayOfBytes> ways(size_t bytes) override;
   std::unique_lock<std::mutex> claim() override;
   std::shared_ptr<Work> start_claimed(Batch&& batch) override { return enqueue(std::move(batch)); }
   std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
@@ -90,7 +91,7 @@ class ShmTransport final : public Transport, private Active {
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
   void part(Left how);
-  bool cma();  // with every peer
+  bool reads_everywhere();  // with process_vm_readv, and is read
 
   Membership membership_;
   std::shared_ptr<const Vicinity> vicinity_;

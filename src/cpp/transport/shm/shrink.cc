@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "runtime/faultpoint.h"
-#include "transport/shm/protocol.h"
+#include "transport/shm/protocol/protocol.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::shm {

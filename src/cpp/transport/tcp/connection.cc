@@ -35,12 +35,12 @@ Connection::Connection(Socket socket, std::string who, std::string heard)
 
 void Connection::post(std::string message) {
   if (!open() || mute_) return;
-  const Head head{Kind::message, 0, message.size()};
+  const Head head{FrameKind::message, 0, message.size()};
   frames_.push_back({head, std::move(message), nullptr});
   write();
 }
 
-void Connection::put(Kind kind, uint32_t tag, uint64_t bytes) {
+void Connection::put(FrameKind kind, uint32_t tag, uint64_t bytes) {
   if (!open() || mute_) return;
   frames_.push_back({{kind, tag, bytes}, {}, nullptr});
   write();
@@ -54,7 +54,7 @@ void Connection::send(uint32_t tag, FlightPtr flight) {
 void Connection::receive(uint32_t tag, FlightPtr flight) {
   const uint64_t bytes = flight->left;
   arrivals_.add(tag, std::move(flight));
-  put(Kind::ready, tag, bytes);
+  put(FrameKind::ready, tag, bytes);
 }
 
 void Connection::abandon(Flight& flight) {
@@ -73,14 +73,14 @@ void Connection::abandon(Flight& flight) {
 
 void Connection::withdraw(uint32_t tag) {
   arrivals_.withdraw(tag);
-  put(Kind::withdrawn, tag, 0);
+  put(FrameKind::withdrawn, tag, 0);
 }
 
 bool Connection::refill() {
   if (!frames_.empty()) return true;
   auto part = departures_.next(kPart);
   if (!part) return false;
-  frames_.push_back({{Kind::memory, part->tag, part->bytes}, {}, std::move(part->flight), part->bytes});
+  frames_.push_back({{FrameKind::memory, part->tag, part->bytes}, {}, std::move(part->flight), part->bytes});
   return true;
 }
 
@@ -195,21 +195,21 @@ void Connection::take(const std::byte* bytes, size_t n, const Deliver& deliver) 
 bool Connection::begin(const Head& head) {
   if (in_order_) return false;
   switch (head.kind) {
-    case Kind::message:
+    case FrameKind::message:
       message_.clear();
       left_ = head.bytes;
       return head.bytes > 0 && head.bytes <= kMostMessage;
-    case Kind::ready:
+    case FrameKind::ready:
       if (!departures_.announce(head.tag, head.bytes, kMostAnnounced)) return false;
       write();
       return true;
-    case Kind::memory:
+    case FrameKind::memory:
       flight_ = arrivals_.next(head.tag, head.bytes);
       left_ = head.bytes;
       return flight_ != nullptr;
-    case Kind::withdrawn:
+    case FrameKind::withdrawn:
       return departures_.withdraw(head.tag);
-    case Kind::goodbye:
+    case FrameKind::goodbye:
       in_order_ = true;
       return true;
     default:
@@ -219,14 +219,14 @@ bool Connection::begin(const Head& head) {
 
 // Where the next bytes of the body go, and how many of them at once.
 std::byte* Connection::body() {
-  if (current_.kind == Kind::memory) return flight_->abandoned ? nowhere() : flight_->data;
+  if (current_.kind == FrameKind::memory) return flight_->abandoned ? nowhere() : flight_->data;
   const size_t has = current_.bytes - left_;
   if (message_.size() == has) message_.resize(has + body_room());
   return reinterpret_cast<std::byte*>(message_.data()) + has;
 }
 
 size_t Connection::body_room() const {
-  if (current_.kind == Kind::memory)
+  if (current_.kind == FrameKind::memory)
     return flight_ != nullptr && flight_->abandoned ? std::min(left_, kNowhere) : left_;
   const size_t has = current_.bytes - left_;
   return message_.size() > has ? message_.size() - has : std::min(left_, kGrowth);
@@ -234,7 +234,7 @@ size_t Connection::body_room() const {
 
 void Connection::advance_body(size_t n, const Deliver& deliver) {
   left_ -= n;
-  if (current_.kind == Kind::memory) {
+  if (current_.kind == FrameKind::memory) {
     flight_->data += flight_->abandoned ? 0 : n;
     flight_->left -= n;
     moved_ += n;
@@ -257,7 +257,7 @@ void Connection::end(const std::string& how) {
 void Connection::leave() {
   if (!open()) return;
   if (socket_.if_ours() < 0) return end("the program has closed its descriptor");
-  put(Kind::goodbye, 0, 0);
+  put(FrameKind::goodbye, 0, 0);
   ::shutdown(fd(), SHUT_WR);
   constexpr int kPatience = 64;
   for (int i = 0; i < kPatience && ::recv(fd(), nowhere(), kNowhere, 0) > 0; ++i) {

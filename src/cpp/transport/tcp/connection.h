@@ -63,7 +63,7 @@ class Connection {
     size_t body() const { return message.size() + from_flight; }
   };
 
-  void put(Kind kind, uint32_t tag, uint64_t bytes);
+  void put(FrameKind kind, uint32_t tag, uint64_t bytes);
   bool refill();
   void written(size_t bytes);
 

@@ -7,7 +7,7 @@
 
 namespace a2a::tcp {
 
-enum class Kind : uint32_t {
+enum class FrameKind : uint32_t {
   message = 1,  // the body is a message
   ready,        // no body: the memory of a receive with this tag waits for `bytes`
   memory,       // the body is the next part of what was sent with this tag, never more than was waited for
@@ -17,7 +17,7 @@ enum class Kind : uint32_t {
 
 // All hosts have one byte order: ranks compare the version of this library when they meet.
 struct Head {
-  Kind kind = Kind::message;
+  FrameKind kind = FrameKind::message;
   uint32_t tag = 0;
   uint64_t bytes = 0;
 };

@@ -155,7 +155,7 @@ class Meeting {
     for (Newcomer& newcomer : door.serve(fds)) {
       const Rank peer = newcomer.who.rank;
       if (peer <= rank_ || peer >= size() || newcomer.who.size != size()) continue;
-      newcomer.channel.put(wire::piece(wire::Kind::welcome, ""));
+      newcomer.channel.put(wire::piece(wire::PieceKind::welcome, ""));
       if (!newcomer.channel.write() || !newcomer.channel.idle()) continue;
       link(peer).socket = newcomer.channel.release(link(peer).heard);
       link(peer).who = who(peer);

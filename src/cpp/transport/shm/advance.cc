@@ -1,0 +1,163 @@
+// The middle of an exchange: peers' lines are read and compared, and bytes move.
+#include <algorithm>
+
+#include "runtime/faultpoint.h"
+#include "transport/shm/exchange.h"
+#include "transport/shm/protocol/texts.h"
+
+namespace a2a::shm {
+
+bool Exchange::advance(Membership& m) {
+  const Batch& batch = operation_.batch;
+  if (batch.way == Way::pass) {
+    m.pass(batch.signature);
+    finish(m);
+    return true;
+  }
+  bool moved = receive(m);
+  std::erase_if(unsettled_, [&](Rank peer) {
+    const Link link(m, operation_, peer);
+    if (link.pair.out != Pair::Out::settled) moved |= send(link);
+    return link.pair.out == Pair::Out::settled;
+  });
+  if (!moved && !own_copied() && !own_waits_) {
+    copy_own();
+    moved = true;
+  }
+  if (awaited_.empty() && own_copied() && !received_) {
+    received_ = moved = true;
+    auto& words = m.block().words();
+    if (batch.way == Way::compare && !quarrels_.empty()) {
+      write_text(words.quarrel_text[number() % kSlots], quarrels());
+      publish_quarrel(words, number());
+    }
+    faultpoint("acknowledge");
+    publish_done(words, number());
+    faultpoint("acknowledged");
+  }
+  if (moved) m.wake_sleepers();
+  if (received_ && unsettled_.empty() && heard_all(m)) finish(m);
+  return moved;
+}
+
+// Takes what has come from any peer. Returns whether anything moved. One peer's memory after the other's: who was read
+// can go on.
+bool Exchange::receive(Membership& m) {
+  bool moved = false, pulling = false;
+  std::erase_if(awaited_, [&](Rank peer) {
+    const Link link(m, operation_, peer);
+    const Pair& p = link.pair;
+    if (p.in == Pair::In::pulling && pulling) return false;
+    if (p.in == Pair::In::awaited) {
+      if (!open(link)) return false;
+      moved = true;
+    }
+    if (p.in != Pair::In::arrived) moved |= take(link);
+    pulling |= p.in == Pair::In::pulling;
+    return p.in == Pair::In::arrived;
+  });
+  return moved;
+}
+
+// Looks for the peer's line and, if it is there, compares the facts and prepares to take the bytes.
+bool Exchange::open(const Link& link) {
+  Pair& p = link.pair;
+  const Batch& batch = operation_.batch;
+  if (!observe(link.their_line(), number(), &p.theirs)) return false;
+  learn_from_backlog(p.theirs, number(), &link.other.done);
+  if (!batch.refusal.empty()) {
+    p.in = Pair::In::arrived;  // everybody was told; what the others wanted to send no longer matters
+    return true;
+  }
+  const bool fits = batch.at_most ? p.theirs.sent <= p.mine.expected : agree(p.mine, p.theirs);
+  if (p.their_kind() == Kind::refused || !fits) {
+    disagree(link);
+    return true;
+  }
+  if (batch.at_most) p.in_left = p.theirs.sent;
+  if (put::is_agreed(p)) {
+    put::begin(link);
+    return true;
+  }
+  switch (p.their_kind()) {
+    case Kind::none:
+      if (p.in_left != 0) link.nonsense("kind");
+      p.in = Pair::In::arrived;
+      break;
+    case Kind::inlined:
+      inlined::take(link);
+      break;
+    case Kind::staged:
+      staged::begin(link);
+      break;
+    case Kind::shared:
+    case Kind::pointer:
+    case Kind::cma:
+      pull::begin(link, p.their_kind());
+      break;
+    default:
+      link.nonsense("kind");
+  }
+  return true;
+}
+
+// Takes what is there of a peer's bytes, once its line was seen. Returns whether anything was.
+bool Exchange::take(const Link& link) {
+  Pair& p = link.pair;
+  const size_t before = p.in_left;
+  const auto was = p.in;
+  switch (p.in) {
+    case Pair::In::streaming:
+      staged::take(link);
+      break;
+    case Pair::In::asking:
+      pull::hear_answer(link);
+      break;
+    case Pair::In::expecting:
+      if (!link.peer_has_copied()) break;
+      p.in_left = 0;
+      p.in = Pair::In::arrived;
+      break;
+    default:
+      pull::take(link);
+  }
+  return p.in_left != before || p.in != was;
+}
+
+// Stages a chunk, makes a copy to the peer's memory, or looks for the acknowledgement. Returns whether anything moved.
+bool Exchange::send(const Link& link) {
+  switch (link.pair.out) {
+    case Pair::Out::unacknowledged:
+      return pull::settle(link);
+    case Pair::Out::putting:
+      put::send(link);
+      return true;
+    default:
+      return staged::send(link);
+  }
+}
+
+// The pair is over: both sides see the same disagreement, so neither waits for the other's bytes.
+void Exchange::disagree(const Link& link) {
+  Membership& m = link.m;
+  const Batch& batch = operation_.batch;
+  const Pair& p = link.pair;
+  const int name = m.name(link.peer);
+  if (p.their_kind() == Kind::refused) {
+    const char* reason = link.other.block.words().refusal_text[number() % kSlots];
+    quarrels_.push_back(name_of(batch.signature) + ": rank " + std::to_string(name) +
+                        " does not take part, its arguments were refused there: " + peer_text(reason));
+  } else {
+    quarrels_.push_back(
+        disagreement(batch.signature, batch.unit_bytes, m.name(m.rank()), facts_of(p.mine), name, facts_of(p.theirs)));
+  }
+  give_up_pair(link);
+}
+
+void Exchange::give_up_pair(const Link& link) {
+  link.pair.out = Pair::Out::settled;
+  link.pair.in = Pair::In::arrived;
+  staged::give_up(link);
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,97 @@
+// Moving bytes between lists of runs. A list of runs is one stream of bytes; the two sides may be cut differently.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "core/schedule.h"
+
+namespace a2a::shm {
+
+// A position in the byte stream of a list of runs.
+struct Cursor {
+  std::span<const Run> runs;
+  size_t index = 0;   // of the run
+  size_t offset = 0;  // bytes within that run
+
+  bool at_end() const { return index == runs.size(); }
+  std::byte* data() const { return runs[index].data + offset; }
+  size_t contiguous() const { return runs[index].bytes - offset; }
+  // Requires bytes <= contiguous().
+  void advance(size_t bytes) {
+    offset += bytes;
+    if (offset == runs[index].bytes) {
+      ++index;
+      offset = 0;
+    }
+  }
+};
+
+// memcpy with an even pace. The one in the C library copies larger pieces with `rep movsb`, which on some processors is
+// ten times slower for some distances between source and target (docs/performance.md); here that is done where it is
+// measured to be faster. Streaming leaves the target out of the caches: for targets that would not fit there anyway.
+enum class Stores : bool { cached, streaming };
+void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
+
+// Where memory that is copied from and to arrays begins in its page: far from the page's start, where large arrays
+// begin, so that no copy's target stands just behind its source.
+inline constexpr size_t kAside = 2048;
+
+#if defined(__x86_64__)
+// The two ways to do it, to be compared: with vectors, and with `rep movsb`.
+void copy_by_loop(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
+void copy_by_string(std::byte* to, const std::byte* from, size_t bytes);
+#endif
+
+// Copies the next `bytes` of the stream to a contiguous place, or from one.
+void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores);
+void scatter_runs(Cursor& to, const std::byte* from, size_t bytes, Stores stores);
+
+inline bool is_short_run(const Cursor& at, size_t bytes) {
+  constexpr size_t kShort = 1024;
+  return bytes < kShort && !at.at_end() && bytes <= at.contiguous();
+}
+
+inline void gather(Cursor& from, std::byte* to, size_t bytes, Stores stores = Stores::cached) {
+  if (!is_short_run(from, bytes)) return gather_runs(from, to, bytes, stores);
+  std::memcpy(to, from.data(), bytes);
+  from.advance(bytes);
+}
+
+inline void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stores = Stores::cached) {
+  if (!is_short_run(to, bytes)) return scatter_runs(to, from, bytes, stores);
+  std::memcpy(to.data(), from, bytes);
+  to.advance(bytes);
+}
+
+// Copies at most `limit` bytes from one stream to the other, both in this process's reach. Returns how many.
+size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores = Stores::cached);
+
+// Copies the next `bytes` of two streams, a little of each in turn: while one waits for lines from another CPU's cache,
+// the other goes on. 256 KiB of each take 17.4 us then, and 20.0 one after the other (docs/performance.md).
+void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_to, size_t bytes);
+
+// Copies the next `bytes` of a stream, and meanwhile has as many of another one, which is copied next, come from
+// another CPU's cache.
+void copy_fetching(Cursor& from, Cursor& to, size_t bytes, Cursor next);
+
+// As copy() with `from` in another process's memory. Returns how many bytes were copied, or -1 with errno: ESRCH when
+// that process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
+ssize_t cma_copy(pid_t pid, Cursor& from, Cursor& to, size_t limit);
+
+// How that is done where the kernel's copy would stumble: to a place that suits it, and on from there with a loop that
+// does not stumble. A second copy that stays in the caches is cheap in comparison.
+ssize_t cma_copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit);
+
+// Whether this process may read from that one: tries it on 8 bytes and compares.
+bool can_read(pid_t pid, const void* address, uint64_t expected);
+// Whether it may read the byte at that address.
+bool can_read(pid_t pid, const void* address);
+
+// Whether this process may read what is left of a stream of its own: a byte of each page is tried, without a signal.
+bool can_be_read(Cursor from);
+
+}  // namespace a2a::shm

@@ -1,0 +1,445 @@
+// How the ranks of a group meet: each tells the others where its listening socket is (through the bootstrap), then
+// every pair of processes makes one connection, over which each hands the other its segment.
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "bootstrap/sha256.h"
+#include "bootstrap/user.h"
+#include "runtime/environment.h"
+#include "runtime/faultpoint.h"
+#include "runtime/process.h"
+#include "transport/shm/copy/copy.h"
+#include "transport/shm/peers/address.h"
+#include "transport/shm/peers/neighbour.h"
+#include "transport/shm/peers/shm_progress.h"
+#include "transport/shm/peers/unix_socket.h"
+
+namespace a2a::shm {
+namespace {
+
+// What two processes tell each other over their connection.
+struct Hello {
+  uint32_t protocol = kProtocol;
+  int32_t rank = 0;
+  uint64_t nonce = 0;
+  uint32_t gave_up = 0;  // 1: this rank could not go on; do not wait for it
+  int32_t culprit = -1;  // then: the rank that it has missed, if that is why
+};
+
+// What comes before that, from both, where user ids do not tell whose process is at the other end.
+struct Proof {
+  int32_t rank = 0;
+  Digest mac{};
+};
+
+// A connection whose other end has not said hello.
+struct Visitor {
+  Descriptor socket;
+  Rank proven = -1;  // the rank that it has proved to be, where that is asked for
+};
+
+// The answer to "can you read my memory?".
+struct Verdict {
+  uint32_t cma_from = 0;
+};
+
+bool vm_readv_wanted() { return switch_variable("A2A_SHM_CMA").value_or(true); }
+
+// Where the Yama security module restricts reading to ancestors, a process may lift that for its own memory. Other
+// processes of the same user can then read it, as they can everywhere without Yama. A2A_SHM_CMA=0 leaves it closed.
+void allow_reading() {
+  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+  if (int scope = 0; file >> scope && scope == 1) ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+}
+
+template <class T>
+std::string_view as_bytes(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(T)};
+}
+
+// One rank's side of the meeting.
+class Guest {
+ public:
+  Guest(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, Deadline deadline,
+        std::span<const Rank> names)
+      : rank_(rank),
+        size_(size),
+        bootstrap_(bootstrap),
+        host_(progress.host()),
+        deadline_(deadline),
+        names_(names),
+        listener_(size) {}
+
+  Meeting run(ShmProgress& progress, uint64_t block) {
+    if (vm_readv_wanted()) allow_reading();
+    exchange_addresses(progress, block);
+    try {
+      connect_all();
+    } catch (const Error&) {
+      warn_others();
+      throw;
+    }
+    meeting_.surroundings = surroundings_of(addresses_);
+    return std::move(meeting_);
+  }
+
+ private:
+  void connect_all() {
+    meeting_.neighbours.resize(static_cast<size_t>(size_));
+    require_proofs();
+    for (Rank peer = 0; peer < size_; ++peer) {
+      if (peer != rank_ && at(peer).nonce == host_.nonce()) join_thread(peer);
+    }
+    // Connections go from the lower rank to the higher. Connecting never waits for the other side, accepting waits only
+    // for connecting, and answers only for accepting: no order of arrival can block.
+    for (Rank peer = rank_ + 1; peer < size_; ++peer) {
+      if (remote(peer)) connect_to(peer);
+    }
+    accept_all();
+    for (Rank peer = rank_ + 1; peer < size_; ++peer) {
+      if (remote(peer)) finish_connecting(peer);
+    }
+    for (Rank peer = 0; peer < rank_; ++peer) {
+      if (remote(peer)) hear_verdict(peer);
+    }
+  }
+
+  // Descriptors of this process's memory go to nobody who may be a stranger. Threads need no proof.
+  void require_proofs() {
+    bool alone = true;
+    for (Rank peer = 0; peer < size_; ++peer) alone = alone && !remote(peer);
+    if (!alone && !ids_tell_users_apart()) secret_ = secret_instead_of_ids();
+  }
+
+  // The addresses hold random numbers: a proof is good for one pair of processes, in one direction.
+  Proof proof(Rank from, Rank to) const {
+    Sha256 all;
+    for (const Address& a : addresses_) all.add(as_bytes(a));
+    std::string text = "a2a rank " + std::to_string(from) + " to rank " + std::to_string(to) + " ";
+    text += as_text(all.digest());
+    return {from, hmac_sha256(*secret_, text)};
+  }
+
+  // Whether the other end is that rank. Somebody between the two, who passes on what they say, is another process.
+  bool proves(int socket, const Proof& theirs, Rank peer) const {
+    const bool visible = at(rank_).pid_namespace != 0 && at(peer).pid_namespace == at(rank_).pid_namespace;
+    return same_mac(as_text(theirs.mac), as_text(proof(peer, rank_).mac)) &&
+           (!visible || other_end(socket).pid == at(peer).pid);
+  }
+
+  // Higher ranks wait for this one's connection. Lower ranks notice that the listening socket is closed.
+  void warn_others() {
+    for (Rank peer = rank_ + 1; peer < size_; ++peer) {
+      if (!remote(peer) || neighbour(peer) != nullptr) continue;
+      try {
+        connect_to(peer, true);
+      } catch (const Error&) {  // it is in trouble itself
+      }
+    }
+  }
+
+  Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
+  std::string rank_name(Rank rank) const { return "rank " + std::to_string(name(rank)); }
+  const Address& at(Rank peer) const { return addresses_[static_cast<size_t>(peer)]; }
+  std::shared_ptr<Neighbour>& neighbour(Rank peer) { return meeting_.neighbours[static_cast<size_t>(peer)]; }
+  bool remote(Rank peer) const { return at(peer).nonce != host_.nonce(); }
+
+  // Ranks may die before they have connected. Where their processes can be seen, that is noticed at once.
+  void watch(const Address& mine) {
+    Rank dead = -1;
+    for (Rank peer = 0; peer < size_; ++peer) {
+      const bool same = mine.pid_namespace != 0 && at(peer).pid_namespace == mine.pid_namespace;
+      const bool visible = remote(peer) && same;
+      watched_.emplace_back(visible ? static_cast<int>(::syscall(SYS_pidfd_open, at(peer).pid, 0)) : -1);
+      if (visible && watched_.back().fd() < 0 && errno == ESRCH) dead = peer;
+    }
+    if (dead >= 0) lost(dead);
+  }
+
+  std::string in_words(Rank peer) const {
+    const bool visible = watched_[static_cast<size_t>(peer)].fd() >= 0;
+    return rank_name(peer) + (visible ? " (" + process_in_words(at(peer).pid) + ")" : "");
+  }
+
+  std::vector<Rank> gone() const {
+    constexpr int kGrace = 20;  // milliseconds: a process that ends closes its sockets a little earlier
+    std::vector<pollfd> processes;
+    for (const Descriptor& process : watched_) processes.push_back({process.fd(), POLLIN, 0});
+    if (::poll(processes.data(), processes.size(), kGrace) > 0) ::poll(processes.data(), processes.size(), 0);
+    std::vector<Rank> ranks;
+    for (Rank r = 0; r < size_; ++r) {
+      if (processes[static_cast<size_t>(r)].revents != 0) ranks.push_back(r);
+    }
+    return ranks;
+  }
+
+  // A peer that hangs up or exits may have given up because of another one: whoever is gone is named.
+  [[noreturn]] void lost(Rank peer) {
+    std::vector<Rank> ranks = gone();
+    ranks.push_back(peer);
+    throw Error(Code::peer_lost, "lost while the ranks met: " + blame(ranks));
+  }
+
+  [[noreturn]] void timed_out(const std::vector<Rank>& whom) {
+    throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met, waiting for " + blame(whom));
+  }
+
+  // Names these ranks and those that are stopped, because one that waits may do so for a stopped one.
+  std::string blame(const std::vector<Rank>& ranks) {
+    std::string text;
+    for (Rank r = 0; r < size_; ++r) {
+      const std::string words = in_words(r);
+      if (std::ranges::find(ranks, r) == ranks.end() && !words.ends_with("stopped)")) continue;
+      text += (text.empty() ? "" : ", ") + words;
+      if (culprit_ < 0 || words.ends_with("stopped)")) culprit_ = r;
+    }
+    return text;
+  }
+
+  // Waits until one of these descriptors, of these ranks, can be read, and returns its index. Throws when a rank dies
+  // first.
+  size_t await_readable(const std::vector<int>& sources, const std::vector<Rank>& whom) {
+    std::vector<pollfd> fds;
+    for (const int fd : sources) fds.push_back({fd, POLLIN, 0});
+    for (const Descriptor& process : watched_) fds.push_back({process.fd(), POLLIN, 0});
+    for (;;) {
+      ::poll(fds.data(), fds.size(), 20);
+      for (size_t i = 0; i < fds.size(); ++i) {
+        if (fds[i].revents == 0) continue;
+        if (i < sources.size()) return i;
+        lost(static_cast<Rank>(i - sources.size()));
+      }
+      bootstrap_.while_meeting();
+      if (deadline_.passed()) {
+        timed_out(whom);
+      }
+    }
+  }
+
+  void exchange_addresses(ShmProgress& progress, uint64_t block) {
+    const Address mine = own_address(progress, size_, block, listener_.name());
+    faultpoint("joined");
+    const auto all = bootstrap_.allgather(as_bytes(mine), deadline_);
+    faultpoint("addresses");
+    if (all.size() != static_cast<size_t>(size_)) {
+      throw Error(Code::invalid_argument, "the bootstrap returned " + std::to_string(all.size()) +
+                                              " strings for a group of " + std::to_string(size_) + " ranks");
+    }
+    for (Rank peer = 0; peer < size_; ++peer) {
+      addresses_.push_back(parse_address(all[static_cast<size_t>(peer)], rank_name(peer), mine, rank_name(rank_)));
+      meeting_.blocks.push_back(addresses_.back().block);
+    }
+    watch(mine);
+  }
+
+  void join_thread(Rank peer) {
+    // A process that repeats this one's number would have it read its own memory by that process's word.
+    if (at(peer).segment_bytes != host_.arena().bytes() || at(peer).common_bytes != host_.common().bytes()) {
+      throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " is no thread of this process");
+    }
+    auto n = std::make_shared<Neighbour>();
+    n->pid = ::getpid();
+    n->same_process = true;
+    use_memory(*n, peer, host_.arena().base(), host_.common().base());
+    neighbour(peer) = std::move(n);
+  }
+
+  void use_memory(Neighbour& n, Rank peer, const std::byte* segment, std::byte* common) {
+    const Address& a = at(peer);
+    n.base = segment;
+    n.bytes = a.segment_bytes;
+    n.common = common;
+    n.common_bytes = a.common_bytes;
+    if (a.seat % alignof(SeatWords) != 0 || !n.reach(a.seat, sizeof(SeatWords)) || !n.reach_common(0, kBellsBytes) ||
+        a.bell >= kBells) {
+      throw Error(Code::backend, "shared memory: " + rank_name(peer) + " named a seat outside of its segment");
+    }
+    n.seat = reinterpret_cast<const SeatWords*>(segment + a.seat);
+    n.bell = reinterpret_cast<BellWord*>(common) + a.bell;
+  }
+
+  void connect_to(Rank peer, bool gave_up = false) {
+    auto n = std::make_shared<Neighbour>();
+    const std::string_view name = at(peer).listener_name();
+    n->socket = connect_to_listener(name);
+    while (n->socket.fd() < 0 && errno == EAGAIN) {  // others than ranks may stand in the queue
+      if (deadline_.passed()) timed_out({peer});
+      bootstrap_.while_meeting();
+      n->socket = connect_to_listener(name);
+    }
+    if (n->socket.fd() < 0) {
+      if (errno != ECONNREFUSED) system_failure("cannot connect to " + rank_name(peer));
+      if (watched_[static_cast<size_t>(peer)].fd() >= 0) lost(peer);
+      throw Error(Code::peer_lost,
+                  rank_name(peer) + " cannot be reached: it has exited, or lives in another network namespace");
+    }
+    if (!same_user(n->socket.fd())) {
+      throw Error(Code::unsupported, rank_name(peer) + " belongs to another user");
+    }
+    introduce(*n);
+    if (secret_ && !try_send(n->socket.fd(), proof(rank_, peer))) lost(peer);
+    if (!secret_ || gave_up) say_hello(*n, peer, gave_up);
+    neighbour(peer) = std::move(n);
+  }
+
+  // Who is at the other end, as the kernel says.
+  void introduce(Neighbour& n) {
+    n.pid = other_end(n.socket.fd()).pid;
+    if (n.pid > 0) n.pidfd = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, n.pid, 0)));
+    close_in_child(n.socket.fd());
+    if (n.pidfd.fd() >= 0) close_in_child(n.pidfd.fd());
+    n.host = &host_;
+  }
+
+  void say_hello(const Neighbour& n, Rank peer, bool gave_up = false) {
+    Hello hello;
+    hello.rank = rank_;
+    hello.nonce = host_.nonce();
+    hello.gave_up = gave_up ? 1 : 0;
+    hello.culprit = culprit_;
+    const int fds[2] = {host_.arena().fd(), host_.common().fd()};
+    if (!try_send(n.socket.fd(), hello, std::span(fds, gave_up ? 0 : 2))) lost(peer);
+    faultpoint("hello");
+  }
+
+  // Maps the memory that came with a peer's hello, and tries to read it.
+  void take_memory(Neighbour& n, Rank peer, const Descriptor& segment, const Descriptor& common) {
+    const Address& a = at(peer);
+    try {
+      n.segment = map_peer(segment.fd(), a.segment_bytes, false);
+      n.common_memory = map_peer(common.fd(), a.common_bytes, true);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  rank_name(rank_) + " cannot map the memory of " + rank_name(peer) + ": " + error.what());
+    }
+    use_memory(n, peer, n.segment.base(), n.common_memory.base());
+    faultpoint("mapped");
+    n.cma_from = vm_readv_wanted() && can_read(n.pid, reinterpret_cast<const void*>(a.nonce_address), a.nonce);
+  }
+
+  // Who says hello, if it is a rank of this group that is still to come.
+  std::optional<Rank> read_hello(int socket, Descriptor* segment, Descriptor* common) {
+    const auto hello = receive_message<Hello>(socket, segment, common);
+    if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
+    if (at(hello->rank).nonce != hello->nonce) return std::nullopt;
+    if (hello->gave_up != 0) {
+      std::vector<Rank> missed = gone();
+      missed.push_back(hello->culprit);
+      const std::string who = blame(missed);
+      throw Error(Code::peer_lost,
+                  rank_name(hello->rank) + " gave up while the ranks met" + (who.empty() ? "" : "; missing: " + who));
+    }
+    return hello->rank;
+  }
+
+  // Takes the connections of all lower ranks. Anybody on the host may connect to an abstract name: other users are hung
+  // up on, and whoever of this user says nothing, or nonsense, keeps nobody waiting.
+  void accept_all() {
+    std::vector<Visitor> silent;
+    for (auto left = to_come(); !left.empty(); left = to_come()) {
+      std::vector<int> sources{listener_.fd()};
+      for (const Visitor& visitor : silent) sources.push_back(visitor.socket.fd());
+      const size_t ready = await_readable(sources, left);
+      if (ready == 0) {
+        Descriptor socket = listener_.accept();
+        if (socket.fd() >= 0 && same_user(socket.fd())) silent.push_back({std::move(socket)});
+        continue;
+      }
+      Visitor visitor = std::move(silent[ready - 1]);
+      silent.erase(silent.begin() + static_cast<ptrdiff_t>(ready) - 1);
+      if (!secret_ || visitor.proven >= 0) {
+        admit(std::move(visitor));
+      } else if (prove_each_other(visitor)) {
+        silent.push_back(std::move(visitor));
+      }
+    }
+  }
+
+  bool prove_each_other(Visitor& visitor) {
+    const auto theirs = receive_message<Proof>(visitor.socket.fd());
+    const auto left = to_come();
+    if (!theirs || std::ranges::find(left, theirs->rank) == left.end()) return false;
+    if (!proves(visitor.socket.fd(), *theirs, theirs->rank)) return false;
+    visitor.proven = theirs->rank;
+    // Who has given up has said so already, and hears no answer.
+    pollfd more{visitor.socket.fd(), POLLIN, 0};
+    if (::poll(&more, 1, 0) == 0) try_send(visitor.socket.fd(), proof(rank_, theirs->rank));
+    return true;
+  }
+
+  std::vector<Rank> to_come() {
+    std::vector<Rank> ranks;
+    for (Rank peer = 0; peer < rank_; ++peer) {
+      if (remote(peer) && neighbour(peer) == nullptr) ranks.push_back(peer);
+    }
+    return ranks;
+  }
+
+  void admit(Visitor visitor) {
+    Descriptor segment, common;
+    const auto peer = read_hello(visitor.socket.fd(), &segment, &common);
+    if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return;
+    if (secret_ && *peer != visitor.proven) return;
+    auto n = std::make_shared<Neighbour>();
+    n->socket = std::move(visitor.socket);
+    introduce(*n);
+    take_memory(*n, *peer, segment, common);
+    say_hello(*n, *peer);
+    if (!try_send(n->socket.fd(), Verdict{n->cma_from})) lost(*peer);
+    neighbour(*peer) = std::move(n);
+  }
+
+  void finish_connecting(Rank peer) {
+    Neighbour& n = *neighbour(peer);
+    await_readable({n.socket.fd()}, {peer});
+    if (secret_) {
+      const auto theirs = receive_message<Proof>(n.socket.fd());
+      if (!theirs || theirs->rank != peer || !proves(n.socket.fd(), *theirs, peer)) lost(peer);
+      say_hello(n, peer);
+      await_readable({n.socket.fd()}, {peer});
+    }
+    Descriptor segment, common;
+    if (read_hello(n.socket.fd(), &segment, &common) != peer) lost(peer);
+    take_memory(n, peer, segment, common);
+    if (!try_send(n.socket.fd(), Verdict{n.cma_from})) lost(peer);
+    hear_verdict(peer);
+  }
+
+  void hear_verdict(Rank peer) {
+    Neighbour& n = *neighbour(peer);
+    await_readable({n.socket.fd()}, {peer});
+    const auto verdict = receive_message<Verdict>(n.socket.fd());
+    if (!verdict) lost(peer);
+    n.cma_to = verdict->cma_from != 0;
+  }
+
+  Rank rank_;
+  int size_;
+  Bootstrap& bootstrap_;
+  Host& host_;
+  Deadline deadline_;
+  std::span<const Rank> names_;
+  Listener listener_;
+  std::vector<Address> addresses_;
+  std::vector<Descriptor> watched_;    // by rank: a pidfd, or none
+  std::optional<std::string> secret_;  // what all have to prove that they know, where user ids prove nothing
+  Rank culprit_ = -1;                  // the rank that was missed
+  Meeting meeting_;
+};
+
+}  // namespace
+
+Meeting meet(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, uint64_t block_offset, Deadline deadline,
+             std::span<const Rank> names) {
+  return Guest(rank, size, bootstrap, progress, deadline, names).run(progress, block_offset);
+}
+
+}  // namespace a2a::shm

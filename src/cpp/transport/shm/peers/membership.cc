@@ -1,0 +1,298 @@
+#include "transport/shm/peers/membership.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <list>
+#include <new>
+#include <set>
+#include <thread>
+
+#include "core/facts.h"
+#include "transport/shm/copy/calibration.h"
+#include "transport/shm/policy/placement.h"
+#include "transport/shm/protocol/protocol.h"
+#include "transport/shm/protocol/texts.h"
+
+namespace a2a::shm {
+namespace {
+
+uint64_t next_uid() {
+  static std::atomic<uint64_t> count{1};
+  return count.fetch_add(1);
+}
+
+// Blocks that were given up while a peer might still read them. A block is free for other use once every peer has left
+// the group too: closed, dropped, gone, or already used its own block again.
+class Graveyard {
+ public:
+  struct Grave {
+    Host* host;
+    std::vector<std::byte*> in_segment, in_common;
+    struct Mourner {
+      std::shared_ptr<Neighbour> host;
+      Block block;
+      uint64_t uid;
+    };
+    std::vector<Mourner> mourners;
+  };
+
+  void born(uint64_t uid) {
+    std::lock_guard lock(mutex_);
+    alive_.insert(uid);
+  }
+
+  void forget(uint64_t uid) {
+    std::lock_guard lock(mutex_);
+    alive_.erase(uid);
+  }
+
+  void add(Grave grave, uint64_t uid) {
+    std::lock_guard lock(mutex_);
+    alive_.erase(uid);
+    graves_.push_back(std::move(grave));
+  }
+
+  void sweep() {
+    std::lock_guard lock(mutex_);
+    graves_.remove_if([this](Grave& grave) {
+      if (grave.host->inherited()) return true;
+      if (!std::ranges::all_of(grave.mourners, [this](auto& mourner) { return has_left(mourner); })) return false;
+      for (std::byte* memory : grave.in_common) grave.host->common().release(memory);
+      for (std::byte* memory : grave.in_segment) grave.host->arena().release(memory);
+      return true;
+    });
+  }
+
+ private:
+  bool has_left(Grave::Mourner& mourner) const {
+    if (mourner.host->same_process) return !alive_.contains(mourner.uid);
+    const auto& words = mourner.block.words();
+    return left_of(words) != Left::no || words.uid != mourner.uid || mourner.host->gone();
+  }
+
+  std::mutex mutex_;
+  std::list<Grave> graves_;
+  std::set<uint64_t> alive_;  // blocks of this process that are in use
+};
+
+Graveyard& graveyard() {
+  static auto* yard = new Graveyard;  // never destroyed: communicators may be let go while the program exits
+  return *yard;
+}
+
+}  // namespace
+
+Membership::NewBlock Membership::new_block(Host& host, int size) {
+  graveyard().sweep();
+  NewBlock block(host.arena().allocate(std::max(Block::bytes(size), size_t{4096})));
+  auto* words = new (block.get()) RankWords{};
+  words->uid = host.nonce() + next_uid();
+  graveyard().born(words->uid);
+  return block;
+}
+
+void Membership::abandon(NewBlock block, Left how) noexcept {
+  auto& words = *reinterpret_cast<RankWords*>(block.release());
+  graveyard().forget(words.uid);
+  publish_left(words, how);
+}
+
+void Membership::GiveBack::operator()(std::byte* block) const noexcept {
+  auto* words = reinterpret_cast<RankWords*>(block);
+  graveyard().forget(words->uid);
+  // Its place was told to the others, who may have met without this rank and read it for as long as they live. So it is
+  // never used again: what another communicator wrote there would pass for this rank's.
+  publish_left(*words, Left::dropped);
+}
+
+Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
+                       std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
+                       std::vector<Rank> names)
+    : rank_(rank),
+      size_(static_cast<int>(neighbours.size())),
+      block_(block.get(), size_),
+      progress_(std::move(progress)),
+      machine_(Machine::here(surroundings)),
+      peers_(neighbours.size()),
+      names_(std::move(names)) {
+  const ChunkShape shape = ChunkShape::of(size());
+  for (Rank r = 0; r < size(); ++r) {
+    const auto i = static_cast<size_t>(r);
+    if (r == rank_) continue;
+    peers_[i].host = neighbours[i];
+    sleepers_.push_back(neighbours[i]->sleeper());
+    peers_[i].block = neighbours[i]->block(blocks[i], size());
+    peers_[i].uid = peers_[i].block.words().uid;
+    peers_[i].chunks = Chunks(shape, rank_ < r);
+    threads_ |= neighbours[i]->same_process;
+  }
+  progress_->note(machine_.surroundings.oversubscribed(), threads_);
+  block.release();
+}
+
+// What this membership used may be used again once no peer reads it any more.
+Membership::~Membership() {
+  Host& host = progress_->host();
+  if (host.inherited()) return;
+  leave(Left::dropped);
+  const uint64_t uid = block_.words().uid;
+  try {
+    Graveyard::Grave grave{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      if (for_all_[slot].data != nullptr) grave.in_segment.push_back(for_all_[slot].data);
+      for (const Room& room : for_lists_[slot]) {
+        if (room.data != nullptr) grave.in_segment.push_back(room.data);
+      }
+    }
+    for (Rank r = 0; r < size(); ++r) {
+      if (r == rank_) continue;
+      Peer& p = peer(r);
+      if (p.chunks.share() != nullptr) grave.in_common.push_back(p.chunks.share());
+      grave.mourners.push_back({p.host, p.block, p.uid});
+    }
+    graveyard().add(std::move(grave), uid);
+  } catch (const std::bad_alloc&) {  // no memory to note it: it is not used again
+    graveyard().forget(uid);
+  }
+  graveyard().sweep();
+}
+
+size_t Membership::cma_pays_from() {
+  for (Rank r = 0; r < rank_; ++r) {
+    const uint64_t measured = peer(r).block.words().cma_pays_from.load(std::memory_order_relaxed);
+    if (measured != 0) return static_cast<size_t>(measured);
+  }
+  const size_t measured = shm::cma_pays_from();
+  block_.words().cma_pays_from.store(measured, std::memory_order_relaxed);
+  return measured;
+}
+
+Chunks& Membership::chunks_to_fill(Rank rank) {
+  Chunks& chunks = peer(rank).chunks;
+  if (chunks.share() == nullptr) chunks.bring(progress_->host().common().allocate(chunks.shape().share_bytes()));
+  return chunks;
+}
+
+void Membership::enlarge(Room& room, size_t bytes, size_t aside) {
+  if (room.bytes >= bytes) return;
+  if (room.data != nullptr) arena().release(room.data);
+  room = {};
+  const size_t rounded = std::bit_ceil(bytes);
+  room = {arena().allocate(aside + rounded), rounded};
+}
+
+std::byte* Membership::room_for_all(uint64_t n, size_t bytes) {
+  constexpr size_t kSmallest = 4096;
+  Room& room = for_all_[n % kSlots];
+  try {
+    enlarge(room, std::max(bytes, kSmallest), kAside);
+  } catch (const Error&) {
+    return nullptr;
+  }
+  return room.data + kAside;
+}
+
+std::byte* Membership::room_for_list(uint64_t n, size_t i, size_t bytes) {
+  constexpr size_t kSmallest = 256;
+  auto& rooms = for_lists_[n % kSlots];
+  if (rooms.size() <= i) rooms.resize(i + 1);
+  enlarge(rooms[i], std::max(bytes, kSmallest), 0);
+  return rooms[i].data;
+}
+
+void Membership::pass(const Signature& signature) {
+  auto& words = block_.words();
+  words.started_op.store(static_cast<uint32_t>(signature.op), std::memory_order_relaxed);
+  words.started.store(signature.number, std::memory_order_relaxed);
+  publish_done(words, signature.number);
+  wake_sleepers();
+}
+
+void Membership::spread() {
+  // A part of the ranks on this host tells nothing about how full a CPU is.
+  if (!machine_.spread || !surroundings().oversubscribed() || surroundings().ranks != size()) return;
+  std::vector<const SeatWords*> seats;
+  for (Rank r = 0; r < size(); ++r) seats.push_back(r == rank_ ? progress_->seat() : peer(r).host->seat);
+  shm::spread(seats, static_cast<size_t>(rank_));
+}
+
+bool Membership::beside_peer() const {
+  return std::ranges::any_of(peers_, [this](const Peer& p) {
+    return p.host != nullptr && p.host->seat != nullptr && on_same_cpu(*progress_->seat(), *p.host->seat);
+  });
+}
+
+void Membership::wake_sleepers() {
+  before_waking<StdAtomics>();
+  for (const Sleeper& sleeper : sleepers_) wake(sleeper);
+}
+
+void Membership::post_abort(Code code, std::string_view text) noexcept {
+  auto& words = block_.words();
+  if (words.aborted.load(std::memory_order_relaxed) != 0) return;
+  write_text(words.abort_text, text);
+  shm::post_abort(words, static_cast<uint32_t>(code));
+  const Deadline deadline = Deadline::after_seconds(1);
+  for (Rank r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    wake_always(*peer(r).host);
+    while (may_copy(r, deadline)) std::this_thread::yield();
+  }
+}
+
+// Whether a peer may still be in the middle of a copy from this rank's memory, which the caller may unmap as soon as it
+// hears of the error, or to it, which the caller may use for something else. A process that is stopped there must not
+// keep this rank.
+bool Membership::may_copy(Rank rank, Deadline deadline) {
+  const uint32_t mark = static_cast<uint32_t>(rank_) + 1;
+  Neighbour& host = *peer(rank).host;
+  return is_copying(peer(rank).block.words(), mark) && (host.same_process || (!host.gone() && !deadline.passed()));
+}
+
+void Membership::leave(Left how) noexcept {
+  if (left_) return;
+  left_ = true;
+  publish_left(block_.words(), how);
+  for (Rank r = 0; r < size(); ++r) {
+    if (r != rank_) wake_always(*peer(r).host);
+  }
+}
+
+void Membership::see_off(Deadline deadline) {
+  for (Rank r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    const Peer& p = peer(r);
+    const auto& words = p.block.words();
+    while (left_of(words) == Left::no && words.uid == p.uid && !p.host->gone()) {
+      if (deadline.passed()) return;
+      std::this_thread::yield();
+    }
+  }
+}
+
+void Membership::throw_if_aborted(Rank rank) {
+  const auto& words = peer(rank).block.words();
+  const uint32_t code = abort_of(words);
+  if (code == 0) return;
+  const bool known = code >= static_cast<uint32_t>(Code::peer_lost) && code <= static_cast<uint32_t>(Code::backend);
+  // The first rank's words, handed on unchanged: they name the culprit, the operation and who noticed.
+  throw Error(known ? static_cast<Code>(code) : Code::aborted, peer_text(words.abort_text));
+}
+
+void Membership::nonsense(Rank rank, const char* what) {
+  throw_if_aborted(rank);  // what it left behind when it gave up need not make sense
+  throw Error(Code::backend, "shared memory: rank " + std::to_string(name(rank)) + " wrote a line with a bad " + what);
+}
+
+std::string Membership::describe(Rank rank) {
+  const auto& words = peer(rank).block.words();
+  const uint64_t started = words.started.load(std::memory_order_relaxed);
+  std::string text = "rank " + std::to_string(name(rank)) + " (" + peer(rank).host->state() + "): last operation ";
+  text += name_of(words.started_op.load(std::memory_order_relaxed), started);
+  const uint64_t done = words.done.load(std::memory_order_relaxed);
+  if (started > done) text += ", not finished";
+  return text;
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,83 @@
+#include "transport/shm/peers/neighbour.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "runtime/process.h"
+
+namespace a2a::shm {
+namespace {
+
+bool extend(Mapping& memory, size_t bytes, uint64_t where, uint64_t n, std::atomic<size_t>* open) {
+  if (where > bytes || bytes - where < n || !memory.reach(where + n)) return false;
+  open->store(memory.open(), std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
+Neighbour::~Neighbour() {
+  if (host == nullptr) return;
+  for (Descriptor* fd : {&socket, &pidfd}) {
+    if (host->inherited()) {
+      fd->release();  // closed when the child was forked; the number may be in use again
+    } else if (fd->fd() >= 0) {
+      keep_in_child(fd->fd());
+    }
+  }
+}
+
+bool Neighbour::reach_further(uint64_t where, uint64_t n) {
+  return extend(same_process ? Host::get().arena().mapping() : segment, bytes, where, n, &open);
+}
+
+bool Neighbour::reach_further_in_common(uint64_t where, uint64_t n) {
+  return extend(same_process ? Host::get().common().mapping() : common_memory, common_bytes, where, n, &common_open);
+}
+
+std::byte* Neighbour::output(const std::byte* data, size_t n) {
+  const auto where = static_cast<size_t>(data - base);
+  if (writable_segment.base() != nullptr && !writable_segment.reach(where + n)) {
+    throw Error(Code::backend, "shared memory: no room to map a peer's outputs");
+  }
+  return outputs + where;
+}
+
+Block Neighbour::block(uint64_t offset, int size) {
+  if (offset % alignof(Line) != 0 || !reach(offset, Block::bytes(size))) {
+    throw Error(Code::backend, "shared memory: a peer named a block outside of its segment");
+  }
+  return Block(const_cast<std::byte*>(base) + offset, size);
+}
+
+bool Neighbour::map_outputs() {
+  if (outputs == nullptr && !same_process && !tried_to_map) {
+    tried_to_map = true;
+    writable_segment = segment.writable_twin();
+    outputs = writable_segment.base();
+  }
+  return outputs != nullptr;
+}
+
+bool Neighbour::gone() {
+  if (same_process || lost.load(std::memory_order_relaxed)) return lost.load(std::memory_order_relaxed);
+  // A pidfd is readable once the process has ended; the socket hangs up then, and also when a process that cannot be
+  // seen from here ends. Both at once, because a forked child of the peer may hold the socket open.
+  // Where the program has closed them, what has their numbers now tells nothing of the peer.
+  pollfd fds[2] = {{socket.if_ours(), POLLIN | POLLRDHUP, 0}, {pidfd.if_ours(), POLLIN, 0}};
+  if (::poll(fds, 2, 0) > 0 && ((fds[0].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0 || fds[1].revents != 0)) {
+    lost.store(true, std::memory_order_relaxed);
+  }
+  return lost.load(std::memory_order_relaxed);
+}
+
+std::string Neighbour::state() const {
+  if (same_process) return "a thread of this process";
+  if (pid == 0) return lost ? "exited" : "alive";
+  if (lost) return "pid " + std::to_string(pid) + ", exited";
+  return process_in_words(pid);
+}
+
+}  // namespace a2a::shm

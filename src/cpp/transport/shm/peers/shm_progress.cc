@@ -1,0 +1,72 @@
+#include "transport/shm/peers/shm_progress.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <new>
+
+#include "runtime/faultpoint.h"
+#include "transport/shm/policy/placement.h"
+
+namespace a2a::shm {
+namespace {
+
+// The futexes lie in memory that processes share, so the private kinds of operation would not do.
+long futex(BellWord& bell, int operation, uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, &bell.rings, operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+void futex_wake(BellWord& bell) { futex(bell, FUTEX_WAKE, INT_MAX, nullptr); }
+
+std::shared_ptr<ShmProgress> ShmProgress::of_this_thread() {
+  thread_local std::weak_ptr<ShmProgress> here;
+  auto progress = here.lock();
+  if (progress == nullptr || progress->inherited()) {
+    progress = std::make_shared<ShmProgress>();
+    here = progress;
+  }
+  return progress;
+}
+
+ShmProgress::ShmProgress() : host_(Host::get()), bell_index_(host_.take_bell()), bell_(&host_.bell(bell_index_)) {
+  seat_ = new (host_.arena().allocate(sizeof(SeatWords))) SeatWords{};
+  start_thread();
+}
+
+ShmProgress::~ShmProgress() {
+  end_thread();
+  // Peers may still look at the seat, and ring the bell of a rank that is gone: both only cost a needless wake-up.
+  if (inherited()) return;
+  host_.give_bell(bell_index_);
+  host_.arena().release(reinterpret_cast<std::byte*>(seat_));
+}
+
+void ShmProgress::announce_cpu() { shm::announce_cpu(*seat_); }
+
+void ShmProgress::ring_own() {
+  ring(*bell_);
+  futex_wake(*bell_);
+}
+
+bool ShmProgress::sleep_unless(const std::function<bool()>& news,
+                               const std::function<std::chrono::nanoseconds()>& slice) {
+  bool interrupted = false;
+  shm::sleep_unless(*seat_, *bell_, news, [&](uint32_t ticket) {
+    const timespec timeout{0, static_cast<long>(slice().count())};
+    faultpoint("sleep");
+    interrupted = futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR;
+  });
+  return !interrupted;
+}
+
+void wake_always(const Neighbour& peer) {
+  ring(*peer.bell);
+  futex_wake(*peer.bell);
+}
+
+}  // namespace a2a::shm

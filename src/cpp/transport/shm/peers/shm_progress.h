@@ -1,0 +1,48 @@
+// The waiting place of a rank whose peers share its memory: where it says that it sleeps, and what they wake it by.
+#pragma once
+
+#include <memory>
+
+#include "runtime/progress.h"
+#include "transport/shm/peers/host.h"
+#include "transport/shm/peers/neighbour.h"
+#include "transport/shm/protocol/protocol.h"
+
+namespace a2a::shm {
+
+class ShmProgress final : public Progress {
+ public:
+  // Of the calling thread. Communicators keep it alive, also when they are used from other threads.
+  static std::shared_ptr<ShmProgress> of_this_thread();
+
+  ShmProgress();
+  ~ShmProgress() override;
+
+  Host& host() { return host_; }
+  const SeatWords* seat() const { return seat_; }
+  uint64_t seat_offset() const { return host_.arena().offset(reinterpret_cast<const std::byte*>(seat_)); }
+  uint32_t bell_index() const { return bell_index_; }
+
+  // How often somebody has rung. A peer that gives up or leaves always does.
+  uint32_t rings() const { return bell_->rings.load(std::memory_order_relaxed); }
+
+ private:
+  void announce_cpu() override;
+  void ring_own() override;
+  bool sleep_unless(const std::function<bool()>& news, const std::function<std::chrono::nanoseconds()>& slice) override;
+
+  Host& host_;
+  uint32_t bell_index_;
+  BellWord* bell_;
+  SeatWords* seat_;
+};
+
+void futex_wake(BellWord& bell);
+
+// Wakes a peer if it sleeps. Call before_waking() once before a round of these.
+inline void wake(const Sleeper& peer) {
+  if (must_wake(*peer.seat, *peer.bell)) futex_wake(*peer.bell);
+}
+void wake_always(const Neighbour& peer);
+
+}  // namespace a2a::shm

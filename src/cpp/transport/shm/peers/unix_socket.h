@@ -1,0 +1,58 @@
+// Unix sockets on which ranks of one host meet: small messages, with file descriptors.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "a2a/types.h"
+#include "transport/shm/memory/arena.h"
+
+namespace a2a::shm {
+
+// Throws Error(backend) with what errno says.
+[[noreturn]] void system_failure(const std::string& what);
+
+// Listens on an abstract name that the kernel picks.
+class Listener {
+ public:
+  explicit Listener(int backlog);
+  int fd() const { return socket_.fd(); }
+  const std::string& name() const { return name_; }  // without its leading zero
+  // The next connection; none when it was taken back meanwhile.
+  Descriptor accept();
+
+ private:
+  Descriptor socket_;
+  std::string name_;
+};
+
+// A connection to the listener of that name; none, with errno, when nobody listens there, or when the queue in front of
+// it is full and stays so for a moment (EAGAIN).
+Descriptor connect_to_listener(std::string_view name);
+
+// Sends one message, with at most two descriptors, and never blocks: the few that two ranks send each other while they
+// meet fit into any socket. False when the other end is gone.
+bool send_message(int socket, std::string_view bytes, std::span<const int> fds = {});
+
+// Receives one message of exactly `bytes` bytes, with its descriptors if any come. False when the other end hung up or
+// sent something else.
+bool receive_bytes(int socket, void* to, size_t bytes, Descriptor* first, Descriptor* second);
+
+template <class T>
+bool try_send(int socket, const T& value, std::span<const int> fds = {}) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return send_message(socket, {reinterpret_cast<const char*>(&value), sizeof(T)}, fds);
+}
+
+template <class T>
+std::optional<T> receive_message(int socket, Descriptor* first = nullptr, Descriptor* second = nullptr) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  T value;
+  if (!receive_bytes(socket, &value, sizeof(T), first, second)) return std::nullopt;
+  return value;
+}
+
+}  // namespace a2a::shm

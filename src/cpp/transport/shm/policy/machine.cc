@@ -1,0 +1,57 @@
+#include "transport/shm/policy/machine.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "runtime/environment.h"
+
+namespace a2a::shm {
+namespace {
+
+constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
+
+// Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth; a virtual machine may
+// say that the cache of its whole host is its own.)
+size_t last_level_cache() {
+  constexpr size_t kUsual = 32 * kMiB;
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // such as "32768K"
+  size_t amount = 0;
+  char unit = 0;
+  if (!(file >> amount >> unit) || amount == 0) return kUsual;
+  return std::min(kUsual, unit == 'M' ? amount * kMiB : unit == 'K' ? amount * kKiB : amount);
+}
+
+// How many CPUs share it.
+int cpus_of_last_level_cache() {
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list");  // such as "0-7,64-71"
+  int count = 0;
+  for (int first = 0; file >> first; file.get()) {
+    int last = first;
+    if (file.peek() == '-') file.get(), file >> last;
+    count += last - first + 1;
+  }
+  return std::max(1, count);
+}
+
+}  // namespace
+
+void check_variables() {
+  for (const char* const name :
+       {"A2A_SHM_CMA", "A2A_SHM_PUT", "A2A_SHM_REP_MOVSB", "A2A_SHM_SPREAD", "A2A_PROGRESS_THREAD"}) {
+    switch_variable(name);
+  }
+  for (const char* const name : {"A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN"}) bytes_variable(name);
+}
+
+Machine Machine::here(const Surroundings& surroundings) {
+  const auto caches = static_cast<size_t>(std::max(1, surroundings.cpus / cpus_of_last_level_cache()));
+  return {.surroundings = surroundings,
+          .cache = last_level_cache() * caches,
+          .direct_min = bytes_variable("A2A_SHM_DIRECT_MIN"),
+          .cma_min = bytes_variable("A2A_SHM_CMA_MIN"),
+          .stream_min = bytes_variable("A2A_SHM_STREAM_MIN"),
+          .put = switch_variable("A2A_SHM_PUT"),
+          .spread = switch_variable("A2A_SHM_SPREAD").value_or(false)};
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,139 @@
+// The beginning of an exchange: which way the bytes go to each peer, and the lines that say so.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/faultpoint.h"
+#include "transport/shm/exchange.h"
+#include "transport/shm/protocol/texts.h"
+
+namespace a2a::shm {
+namespace {
+
+// Whether every rank gets the same, as in an allgather.
+bool all_alike(std::span<const Run> sends, size_t ranks) {
+  if (sends.size() != ranks) return false;
+  for (size_t i = 0; i < ranks; ++i) {
+    const Run& run = sends[i];
+    if (run.peer != static_cast<Rank>(i) || run.data != sends[0].data || run.bytes != sends[0].bytes) return false;
+  }
+  return true;
+}
+
+// What choose_way() asks of the memory that goes to one peer.
+class PairProbe final : public Probe {
+ public:
+  explicit PairProbe(const Link& link) : link_(link) {}
+
+  bool in_segment() override {
+    const auto holds = [this](const Run& run) { return link_.m.arena().contains(run.data, run.bytes); };
+    return std::ranges::all_of(link_.pair.source.runs, holds);
+  }
+  bool in_huge_pages() override { return link_.operation.huge_pages.in(link_.operation.batch.sends); }
+  // In the kernel's copy from another process only death ends the wait for a page: where the memory comes from a file
+  // system that does not answer, the peer could neither keep its deadline nor be interrupted. Mostly all that is sent
+  // is in memory, and one look tells.
+  bool present() override {
+    auto& all = link_.operation.all_present;
+    if (!all) all = are_present(link_.operation.batch.sends);
+    return *all || are_present(link_.pair.source.runs);
+  }
+  size_t cma_pays_from() override { return link_.m.cma_pays_from(); }
+
+ private:
+  const Link& link_;
+};
+
+}  // namespace
+
+bool Exchange::post(Membership& m) {
+  const Batch& batch = operation_.batch;
+  if (batch.way == Way::pass) return posted_ = true;
+  const uint64_t n = number();
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank() && !m.slot_free(peer, n)) return false;
+  }
+  auto& words = m.block().words();
+  words.started_op.store(static_cast<uint32_t>(batch.signature.op), std::memory_order_relaxed);
+  words.started.store(n, std::memory_order_relaxed);
+  operation_.load.alike = all_alike(batch.sends, operation_.pairs.size()) ? batch.sends[0].bytes : 0;
+  operation_.stores = choose_stores(operation_.load, m.machine());
+  const bool refused = !batch.refusal.empty();
+  if (refused) write_text(words.refusal_text[n % kSlots], batch.refusal);
+  const Head& own = operation_.own().mine;
+  publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
+  copy_for_all(m);
+  awaited_.reserve(operation_.pairs.size());
+  for (int step = 1; step < m.size(); ++step) {
+    offer(Link(m, operation_, send_peer(m.rank(), m.size(), step)));
+    awaited_.push_back(recv_peer(m.rank(), m.size(), step));
+  }
+  m.wake_sleepers();
+  const bool later = own_waits_ || (batch.asynchronous && m.progress().is_served());
+  while (!later && !own_copied() && !peers_come_first(m)) copy_own();
+  posted_ = true;
+  return true;
+}
+
+// What all peers get alike is copied once. Nobody waits for them to have read it: it stays as it is until the slots of
+// this operation are used again.
+void Exchange::copy_for_all(Membership& m) {
+  const size_t bytes = operation_.load.alike;
+  if (bytes < direct_min(m.machine())) return;
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer == operation_.rank) continue;
+    const Link link(m, operation_, peer);
+    if (!copy_for_all_pays(choose(link).kind, bytes, operation_.pairs.size())) continue;
+    Run& copy = operation_.for_all;
+    if (copy.data == nullptr) {
+      std::byte* room = m.room_for_all(number(), bytes);
+      if (room == nullptr) return;
+      copy_bytes(room, operation_.batch.sends[0].data, bytes);
+      copy = {operation_.rank, room, bytes};
+    }
+    link.pair.source = {{&copy, 1}};
+  }
+}
+
+Choice Exchange::choose(const Link& link) {
+  if (!operation_.batch.refusal.empty()) return {Kind::refused, "this rank does not take part"};
+  if (operation_.batch.way == Way::compare) return {Kind::none, "the bytes go another way"};
+  const Route route{.bytes = link.pair.mine.sent,
+                    .inline_bytes = link.m.block().inline_bytes(),
+                    .chunk_bytes = ChunkShape::of(link.m.size()).capacity(),
+                    .same_process = link.host().same_process,
+                    .cma = link.host().cma_to};
+  PairProbe probe(link);
+  return choose_way(route, operation_.load, link.m.machine(), probe);
+}
+
+void Exchange::offer(const Link& link) {
+  Pair& p = link.pair;
+  Line& line = link.own_line();
+  const Kind kind = choose(link).kind;
+  p.mine.kind = static_cast<uint8_t>(kind);
+  const uint8_t remark = operation_.batch.remark ? kRemark : 0;
+  p.mine.backlog = static_cast<uint8_t>(backlog(link.m.block().words(), number()) | remark);
+  switch (kind) {
+    case Kind::none:
+      p.mine.first = put::invite(link);
+      break;
+    case Kind::staged:
+      staged::offer(link);
+      break;
+    case Kind::shared:
+    case Kind::pointer:
+    case Kind::cma:
+      pull::offer(link, kind);
+      break;
+    case Kind::inlined:  // over the last words of the head
+    case Kind::refused:
+      break;
+  }
+  std::memcpy(&line.head, &p.mine, sizeof(Head));
+  if (kind == Kind::inlined) inlined::offer(link);
+  faultpoint("publish");
+  publish(line, number());
+  if (p.out != Pair::Out::settled) unsettled_.push_back(link.peer);
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,219 @@
+// The words that ranks share: who writes and who reads each of them, and where they stand.
+//
+// A rank's words stand in its own segment, where peers write nothing but bytes into tensors to which they were invited.
+// The one exception is the doorbell, which stands in memory that peers may write, beside the chunks. Everything read
+// from a peer is copied once into a local and checked before use.
+//
+// All atomics that ranks share are in this file, and every access to them that needs a memory order is a step in
+// protocol.h. Both are templates over the atomics, so that a model checker drives this very code (tests/model).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/transport.h"
+
+namespace a2a::shm {
+
+struct StdAtomics {
+  template <class T>
+  using atomic = std::atomic<T>;
+  template <class T>
+  using plain = T;  // guarded by some atomic
+  static void fence(std::memory_order order) { std::atomic_thread_fence(order); }
+};
+
+constexpr size_t kCacheLine = 64;
+// Operations of one communicator that may be posted at once. Operation n uses slot n % kSlots; a slot is free again
+// when every peer's `done` has reached n - kSlots.
+constexpr uint64_t kSlots = 2;
+constexpr int kMaxRanks = 1024;     // of one host
+constexpr size_t kTextBytes = 448;  // of a refusal or an abort reason, zero-terminated
+
+// How the bytes of a pair travel.
+enum class Kind : uint8_t {
+  none = 0,     // nothing to send
+  inlined = 1,  // in the line itself
+  staged = 2,   // through chunks that the two ranks hand to and fro
+  shared = 3,   // one copy, from or to the segment of the other one of the two ranks
+  pointer = 4,  // one copy, from or to the other one's memory, which is that of the same process
+  cma = 5,      // the receiver copies with process_vm_readv
+  refused = 6,  // the sender's arguments were bad; the reason stands in its refusal text
+};
+
+// What a line says, besides its sequence number. Plain data: complete before `seq` is stored, constant until the slot
+// is used again.
+struct Head {
+  uint64_t sent;           // bytes from the writer to the reader
+  uint64_t expected;       // bytes the writer expects from the reader
+  uint32_t sent_hash;      // of the segment sizes, 0 for fewer than two segments
+  uint32_t expected_hash;  //
+  uint32_t dtype;          // code | bits << 8 | lanes << 16
+  uint32_t plan;           // low bits of the plan's number
+  uint8_t op;              // a2a::Op
+  uint8_t kind;            // Kind
+  uint8_t memory;          // a2a::Memory
+  uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most kMostBacklog; kRemark
+  uint32_t count;          // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, cma: runs
+  uint64_t where;  // staged: the writer's share of the chunks; one run: its offset or address; several: their list
+  uint64_t first;  // staged: how many chunks the writer has handed over before; none, shared, pointer: an invitation
+};
+static_assert(sizeof(Head) == 56);
+constexpr uint8_t kRemark = 0x80, kMostBacklog = 0x7f;
+
+// A rank may invite a peer to put its bytes where they are to go, and offer to do the same. Where both ranks of a pair
+// do, that is how the bytes travel, both ways. The invitation is 0, or 1 + where the receiver's run stands, or the list
+// of its runs, and kSeveral.
+constexpr uint64_t kNoInvitation = 0, kSeveral = uint64_t{1} << 63;
+constexpr uint64_t invitation(uint64_t where) { return where + 1; }
+constexpr uint64_t invited_to(uint64_t invitation) { return (invitation & ~kSeveral) - 1; }
+
+// One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where, so that up to
+// 16 bytes arrive with the first cache line, and runs on behind this struct to the end of the line (line_bytes()).
+template <class A>
+struct alignas(kCacheLine) PairLine {
+  typename A::template atomic<uint64_t> seq;  // number of the operation this line speaks of; stored last
+  typename A::template plain<Head> head;
+};
+static_assert(sizeof(PairLine<StdAtomics>) == kCacheLine);
+constexpr size_t kInlineOffset = 48;
+
+// How long the lines of a group are, and what they hold. There are as many as pairs of ranks, so only those of not too
+// large groups are long enough for some hundred bytes.
+constexpr size_t line_bytes(size_t ranks) { return (ranks <= 64 ? 10 : 2) * kCacheLine; }
+constexpr size_t inline_bytes(size_t ranks) { return line_bytes(ranks) - kInlineOffset; }
+
+// One run of a run list, in the segment of the rank whose runs they are. The list of an invitation starts with an entry
+// that has the number of runs in `bytes`.
+struct ListedRun {
+  uint64_t where;  // offset in that segment, or address
+  uint64_t bytes;
+};
+
+// Chunks that go from one rank to another: how many since the communicator was made, and which the last ones were.
+constexpr size_t kListed = kCacheLine - sizeof(uint64_t);  // no pair has more
+template <class A, size_t kEntries = kListed>
+struct alignas(kCacheLine) ChunkFlow {
+  typename A::template atomic<uint64_t> count;
+  typename A::template plain<uint8_t> chunk[kEntries];  // the one of number i at [i % kEntries]
+};
+
+// What the owner has sent to one peer, and taken from it.
+template <class A, size_t kEntries = kListed>
+struct Pipe {
+  ChunkFlow<A, kEntries> handed;    // chunks, full
+  ChunkFlow<A, kEntries> returned;  // chunks, empty
+  // The last operation in which the owner has made all its copies from the peer's own memory, or to it. Stored with
+  // release after the last copy; a peer that reads n may use again what it gave to operations up to n, or has all that
+  // it got in them.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> copied;
+  // The operation whose bytes the owner cannot read from the peer's memory: the peer is to send them in chunks.
+  typename A::template atomic<uint64_t> asked;
+  // The operation whose line the owner has rewritten because the peer asked for chunks.
+  typename A::template atomic<uint64_t> rewritten;
+};
+
+// A rank's membership in one communicator. Written by its owner only.
+template <class A>
+struct alignas(2 * kCacheLine) RankBlock {
+  alignas(kCacheLine) uint64_t uid;  // of this block; another value means it was given up and the memory used again
+  // All lines of operations up to this number were read and all their bytes copied. The owner stores it with release
+  // after its last copy; a peer that reads n may reuse everything it gave to operation n, but for outputs to which it
+  // invited the owner: those are whole when Pipe::copied says so.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> done;
+  // 0, or 1 + the rank from or to whose memory the owner is copying just now.
+  typename A::template atomic<uint32_t> copying;
+  // Only for messages: what the owner started last.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> started;
+  typename A::template atomic<uint32_t> started_op;
+  // Notices of the operations whose lines are out, by slot: what a peer has to know of an operation that it runs on a
+  // device, and that has no line of its own. Stored with release before the lines.
+  typename A::template atomic<uint64_t> notice[kSlots];
+  // 0, or the a2a::Code with which the owner gave up. Stored with release after abort_text; never goes back to 0. A
+  // reader looks again after it copied from the owner's memory: 0 still means that the bytes were good.
+  alignas(kCacheLine) typename A::template atomic<uint32_t> aborted;
+  typename A::template atomic<uint32_t> left;  // Left; stored when the owner lets go of the communicator
+  // From how many bytes on the owner has found the kernel's copy the faster one; 0 before it has measured.
+  typename A::template atomic<uint64_t> cma_pays_from;
+  // By slot, for operations that are only compared: the number of one in which the owner has found a disagreement.
+  // Stored after the text and before `done`.
+  typename A::template atomic<uint64_t> quarrel[kSlots];
+  // Agreement on the survivors (shrink.cc). Each proposal is a set of ranks; the version is odd while it is written.
+  alignas(kCacheLine) typename A::template atomic<uint64_t> version;
+  typename A::template atomic<uint32_t> committed;  // 1: the proposal is this rank's final word
+  typename A::template atomic<uint64_t> alive[kMaxRanks / 64];
+  typename A::template atomic<uint64_t> successor;  // offset of the block of the new group
+  char abort_text[kTextBytes];
+  char refusal_text[kSlots][kTextBytes];
+  char quarrel_text[kSlots][kTextBytes];
+};
+
+// The word of a notice. memory 0 stands for a refusal.
+constexpr uint64_t notice(uint64_t number, uint8_t op, uint8_t memory) {
+  return number << 16 | static_cast<uint64_t>(op) << 8 | memory;
+}
+
+// One per thread of ranks: whether it sleeps, and where it ran last. In the owner's segment, written by the owner's
+// threads only.
+template <class A>
+struct Seat {
+  alignas(kCacheLine) typename A::template atomic<uint32_t> sleepers;
+  typename A::template atomic<uint32_t> cpu;  // 1 + its number, 0 when unknown; only a hint
+};
+
+// Whether a rank looks at its peers' tensors (loans.h). In its own segment, for the peers that own the tensors. Used
+// again for other views, but for nothing else.
+template <class A>
+struct Viewing {
+  alignas(kCacheLine) typename A::template atomic<uint64_t> views;  // their number, 0 when it looks at none
+};
+
+// The word a rank sleeps on. The only word that peers write.
+template <class A>
+struct Bell {
+  alignas(kCacheLine) typename A::template atomic<uint32_t> rings;
+};
+
+// ---- the layout of a block -----------------------------------------------------------------------------------------
+
+using RankWords = RankBlock<StdAtomics>;
+using SeatWords = Seat<StdAtomics>;
+using BellWord = Bell<StdAtomics>;
+using Line = PairLine<StdAtomics>;
+using Flow = ChunkFlow<StdAtomics>;
+
+// A block of one rank for a group of `size` ranks: the RankBlock, kSlots rows of lines (one per peer), one pipe per
+// peer. Works for the owner's own block and, through a pointer to const, for a peer's read-only mapping.
+class Block {
+ public:
+  using Pair = Pipe<StdAtomics>;
+
+  Block() = default;
+  Block(std::byte* base, int size) : base_(base), size_(static_cast<size_t>(size)), line_bytes_(line_bytes(size_)) {}
+
+  static constexpr size_t bytes(int size) {
+    const auto n = static_cast<size_t>(size);
+    return sizeof(RankWords) + n * (kSlots * line_bytes(n) + sizeof(Pair));
+  }
+
+  // The largest payload that travels inside one of its lines.
+  size_t inline_bytes() const { return line_bytes_ - kInlineOffset; }
+  RankWords& words() const { return *reinterpret_cast<RankWords*>(base_); }
+  Line& line(uint64_t n, int peer) const {
+    const size_t index = (n % kSlots) * size_ + static_cast<size_t>(peer);
+    return *reinterpret_cast<Line*>(base_ + sizeof(RankWords) + index * line_bytes_);
+  }
+  Pair& pipe(int peer) const {
+    const size_t at = sizeof(RankWords) + kSlots * size_ * line_bytes_ + static_cast<size_t>(peer) * sizeof(Pair);
+    return *reinterpret_cast<Pair*>(base_ + at);
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  size_t size_ = 0;
+  size_t line_bytes_ = 0;
+};
+static_assert(sizeof(RankWords) % (2 * kCacheLine) == 0);
+
+}  // namespace a2a::shm

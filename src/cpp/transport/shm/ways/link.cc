@@ -1,0 +1,51 @@
+#include "transport/shm/ways/link.h"
+
+#include <algorithm>
+
+namespace a2a::shm {
+namespace {
+
+// Whether all runs of one list lie on one side of all runs of the other.
+bool disjoint(std::span<const Run> a, std::span<const Run> b) {
+  const auto first = [](std::span<const Run> runs) { return std::ranges::min(runs, {}, &Run::data).data; };
+  const auto last = [](std::span<const Run> runs) {
+    const auto end = [](const Run& run) { return run.data + run.bytes; };
+    return end(std::ranges::max(runs, {}, end));
+  };
+  return a.empty() || b.empty() || last(a) <= first(b) || last(b) <= first(a);
+}
+
+}  // namespace
+
+void Operation::begin(Batch&& next) {
+  batch.swap(next);
+  load = {batch.sent_elsewhere, batch.received_elsewhere, 0};
+  lists = 0;
+  for_all = {};
+  all_present.reset();
+  Head common{};
+  set_common(common, batch.signature);
+  std::span<const Run> all_sends = batch.sends, all_recvs = batch.recvs;
+  Rank peer = 0;
+  for (Pair& p : pairs) {
+    const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer++);
+    p.begin(common, sends, recvs);
+    if (batch.way != Way::exchange) continue;
+    p.in_left = p.mine.expected;
+    load.sent += p.mine.sent;
+    load.received += p.mine.expected;
+  }
+  // Of its part to itself this rank knows already whether it is less than there is room for (at_most).
+  own().in_left = std::min(own().in_left, own().mine.sent);
+}
+
+bool Operation::own_in_place() const {
+  const bool untouched = own().source.index == 0 && own().source.offset == 0;
+  return untouched && !batch.at_most && !disjoint(own().source.runs, own().target.runs);
+}
+
+std::string Link::name() const {
+  return name_of(operation.batch.signature) + ": rank " + std::to_string(m.name(m.rank()));
+}
+
+}  // namespace a2a::shm

@@ -1,0 +1,135 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/faultpoint.h"
+#include "transport/shm/ways/run_list.h"
+#include "transport/shm/ways/ways.h"
+
+namespace a2a::shm::pull {
+namespace {
+
+// From now on this pair goes through chunks. What has come already comes again.
+void ask_for_chunks(const Link& link) {
+  Pair& p = link.pair;
+  link.host().cma_from = false;
+  p.in_left = p.theirs.sent;
+  p.target = {p.target.runs};
+  shm::ask_for_chunks(link.own_pipe(), link.number());
+  p.in = Pair::In::asking;
+}
+
+// Why process_vm_readv failed. A peer that gave up may have unmapped its memory, or exited, since: then its own reason
+// is the one to tell. Where only the target cannot be written the fault is this rank's. Otherwise the peer has memory
+// that the kernel does not show to others, or this rank may not read from it any more.
+void cannot_read(const Link& link, int error) {
+  Neighbour& host = link.host();
+  link.m.throw_if_aborted(link.peer);
+  if (error == ESRCH || host.gone()) {
+    host.lost.store(true, std::memory_order_relaxed);
+    throw Error(Code::peer_lost, link.name() + " lost " + link.m.describe(link.peer));
+  }
+  if (error == EFAULT && can_read(host.pid, link.pair.remote.data())) {
+    throw Error(Code::backend, link.name() + " cannot write into its own output: " + std::strerror(error));
+  }
+  ask_for_chunks(link);
+}
+
+// Copies what lies in this process's reach, and meanwhile this rank's own part, if some of it is left: what comes from
+// another CPU's cache takes longer to arrive than to copy.
+void copy_beside_own(const Link& link, size_t bytes) {
+  constexpr size_t kMostFetched = size_t{64} << 10;  // up to here it is faster to have all of it come first
+  Operation& operation = link.operation;
+  Pair &p = link.pair, &own = operation.own();
+  const bool meanwhile = own.in_left > 0 && operation.stores == Stores::cached && !operation.own_in_place();
+  const size_t beside = meanwhile ? std::min(own.in_left, bytes) : 0;
+  own.in_left -= beside;
+  p.in_left -= bytes;
+  if (bytes <= kMostFetched) {
+    copy_fetching(own.source, own.target, beside, p.remote);
+    copy(p.remote, p.target, bytes, operation.stores);
+  } else {
+    copy_in_turns(p.remote, p.target, own.source, own.target, beside);
+    copy(p.remote, p.target, bytes - beside, operation.stores);
+  }
+}
+
+}  // namespace
+
+void offer(const Link& link, Kind kind) {
+  Pair& p = link.pair;
+  Head& head = p.mine;
+  const std::span<const Run> runs = p.source.runs;
+  if (runs.data() != &link.operation.for_all) {
+    p.out = Pair::Out::unacknowledged;
+    if (kind != Kind::cma) head.first = put::invite(link);
+  }
+  head.count = static_cast<uint32_t>(runs.size());
+  if (runs.size() == 1) {
+    head.where = place_of(link, runs[0], kind);
+    return;
+  }
+  ListedRun* const list = new_list(link, runs.size());
+  ListedRun* entry = list;
+  for (const Run& run : runs) *entry++ = {place_of(link, run, kind), run.bytes};
+  head.where = place_of(link, list);
+}
+
+bool settle(const Link& link) {
+  Pair& p = link.pair;
+  // Who has put its own bytes has copied as well. Only its line tells whether it also expects some.
+  if (p.in != Pair::In::awaited && link.peer_has_copied()) {
+    p.out = Pair::Out::settled;
+    return true;
+  }
+  if (p.kind() != Kind::cma || !asks_for_chunks(link.their_pipe(), link.number())) return false;
+  staged::replace_cma(link);
+  return true;
+}
+
+void begin(const Link& link, Kind kind) {
+  Pair& p = link.pair;
+  if (kind == Kind::pointer && !link.host().same_process) link.nonsense("kind");
+  if (kind == Kind::cma && !link.host().cma_from) return ask_for_chunks(link);
+  if (p.theirs.count == 1) {
+    find_run(link, kind, {p.theirs.where, p.theirs.sent});
+  } else {
+    find_runs(link, kind, p.theirs.where, p.theirs.count, p.theirs.sent);
+  }
+  p.in = Pair::In::pulling;
+}
+
+void take(const Link& link) {
+  Pair& p = link.pair;
+  const size_t step = std::min(p.in_left, kCopyStep);
+  if (p.their_kind() == Kind::cma) {
+    const ssize_t copied = cma_copy(link.host().pid, p.remote, p.target, step);
+    if (copied <= 0) return cannot_read(link, errno);
+    p.in_left -= static_cast<size_t>(copied);
+  } else {
+    const CopyingGuard guard(link.m, link.peer);
+    copy_beside_own(link, step);
+  }
+  faultpoint("copy");
+  if (p.in_left > 0) return;
+  link.m.throw_if_aborted(link.peer);  // it may have used that memory again while this rank copied from it
+  publish_copied(link.own_pipe(), link.number());
+  p.in = Pair::In::arrived;
+}
+
+void hear_answer(const Link& link) {
+  if (!is_rewritten(link.their_pipe(), link.number())) return;
+  Pair& p = link.pair;
+  Head head;
+  if (!observe(link.their_line(), link.number(), &head) || static_cast<Kind>(head.kind) != Kind::staged) {
+    link.nonsense("kind");
+  }
+  p.theirs.kind = head.kind;
+  p.theirs.where = head.where;
+  p.theirs.first = head.first;
+  p.theirs.count = head.count;
+  staged::begin(link);
+  staged::take(link);
+}
+
+}  // namespace a2a::shm::pull

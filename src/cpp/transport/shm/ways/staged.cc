@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "runtime/faultpoint.h"
+#include "transport/shm/ways/ways.h"
+
+namespace a2a::shm::staged {
+namespace {
+
+// Makes copies of so many bytes in all, and tells how long they took if that is due.
+template <class Copies>
+void timed(StagingStores& stores, size_t bytes, Copies&& copies) {
+  if (!stores.is_due()) return copies();
+  const auto before = StagingStores::Clock::now();
+  copies();
+  stores.took(bytes, StagingStores::Clock::now() - before);
+}
+
+void store(StagingStores& stores, Cursor& source, std::byte* to, size_t bytes) {
+  constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
+  if (bytes < kMeasurable) return gather(source, to, bytes);
+  timed(stores, bytes, [&] { gather(source, to, bytes, stores.choose()); });
+}
+
+// A rank that sends more than it gets stores the rest of a chunk into lines that the peer has read last.
+void fill(Chunks& chunks, Cursor& source, uint8_t chunk, size_t bytes) {
+  const size_t near = std::min(bytes, chunks.read(chunk));
+  if (near > 0) store(chunks.stores(), source, chunks.data(chunk), near);
+  if (near < bytes) store(chunks.far_stores(), source, chunks.data(chunk) + near, bytes - near);
+}
+
+Chunks::Reuse reuse_of_chunks(const Link& link) {
+  constexpr size_t kSmall = size_t{8} << 10;
+  const bool newest = link.pair.mine.sent <= kSmall || link.m.surroundings().oversubscribed();
+  return newest ? Chunks::Reuse::newest : Chunks::Reuse::oldest;
+}
+
+// Whether there is a chunk to fill.
+bool has_free_chunk(const Link& link) {
+  Chunks& chunks = link.other.chunks;
+  // Looked at only when nothing else is left: the line with the counter changes hands with each chunk that comes back.
+  if (chunks.none_free() && !chunks.collect(link.their_pipe().returned)) link.nonsense("chunk");
+  return !chunks.none_free();
+}
+
+// Gives the peer back what this rank has too many of, unless it still has something to send that goes into them.
+void share_out(const Link& link) {
+  Chunks& chunks = link.other.chunks;
+  if (link.pair.out == Pair::Out::streaming || !chunks.taken_since()) return;
+  if (!chunks.give_back_surplus(link.their_pipe().returned, link.own_pipe().returned)) link.nonsense("chunk");
+}
+
+// The next chunk is full.
+void hand_over(const Link& link) {
+  faultpoint("stage");
+  Pair& p = link.pair;
+  link.other.chunks.hand_over(link.own_pipe().handed, reuse_of_chunks(link));
+  ++p.out_handed;
+  if (--p.out_left == 0) {
+    p.out = Pair::Out::settled;
+    share_out(link);
+  }
+}
+
+// Fills a chunk and hands it over, if there is one. Returns which, to be published.
+std::optional<uint8_t> stage_chunk(const Link& link) {
+  if (!has_free_chunk(link)) return std::nullopt;
+  Chunks& chunks = link.other.chunks;
+  const uint8_t chunk = chunks.next(reuse_of_chunks(link));
+  fill(chunks, link.pair.source, chunk, link.pair.next_out(chunks.shape().bytes));
+  hand_over(link);
+  return chunk;
+}
+
+// Fills a chunk while it empties another one, both full, if that can be done. Returns whether it was.
+bool trade_chunks(const Link& link, uint8_t taken) {
+  Pair& p = link.pair;
+  Chunks& chunks = link.other.chunks;
+  const size_t bytes = chunks.shape().bytes;
+  if (p.out != Pair::Out::streaming || p.next_out(bytes) < bytes || p.in_left < bytes) return false;
+  if (link.operation.stores != Stores::cached || !has_free_chunk(link)) return false;
+  const uint8_t next = chunks.next(reuse_of_chunks(link));
+  StagingStores& stores = chunks.read(next) == bytes ? chunks.stores() : chunks.far_stores();
+  if (stores.choose() != Stores::cached) return false;
+  const Run full{link.peer, chunks.data(taken), bytes};
+  const Run empty{link.peer, chunks.data(next), bytes};
+  Cursor from{{&full, 1}}, to{{&empty, 1}};
+  timed(stores, 2 * bytes, [&] { copy_in_turns(from, p.target, p.source, to, bytes); });
+  hand_over(link);
+  return true;
+}
+
+}  // namespace
+
+void offer(const Link& link) {
+  Pair& p = link.pair;
+  Chunks& chunks = link.m.chunks_to_fill(link.peer);
+  p.mine.where = link.m.progress().host().common().offset(chunks.share());
+  p.mine.first = p.out_first = chunks.handed();
+  p.out_left = (p.mine.sent + chunks.shape().bytes - 1) / chunks.shape().bytes;
+  p.out = Pair::Out::streaming;
+  const auto chunk = stage_chunk(link);  // the first one travels with the line, the rest while others copy
+  p.mine.count = chunk ? 1 + *chunk : 0;
+}
+
+bool send(const Link& link) {
+  if (!stage_chunk(link)) return false;
+  publish_count(link.own_pipe().handed, link.other.chunks.handed());
+  return true;
+}
+
+void replace_cma(const Link& link) {
+  Pair& p = link.pair;
+  link.host().cma_to = false;
+  if (!can_be_read(p.source)) {
+    throw Error(Code::backend, link.name() + " cannot read its own input: " + std::strerror(EFAULT));
+  }
+  // Chunks keep their order, and the next operation's may be out already.
+  const Line& next = link.m.block().line(link.number() + 1, link.peer);
+  if (is_published(next, link.number() + 1) && static_cast<Kind>(next.head.kind) == Kind::staged) {
+    throw Error(Code::backend, name_of(link.operation.batch.signature) + ": rank " +
+                                   std::to_string(link.m.name(link.peer)) + " may no longer read the memory of rank " +
+                                   std::to_string(link.m.name(link.m.rank())) +
+                                   ", which changed while several operations were in flight");
+  }
+  p.mine.kind = static_cast<uint8_t>(Kind::staged);
+  offer(link);
+  std::memcpy(&link.own_line().head, &p.mine, sizeof(Head));
+  publish_rewritten(link.own_pipe(), link.number());
+}
+
+void begin(const Link& link) {
+  Pair& p = link.pair;
+  Neighbour& host = link.host();
+  Chunks& chunks = link.other.chunks;
+  if (!host.reach_common(p.theirs.where, chunks.shape().share_bytes())) link.nonsense("share of the chunks");
+  chunks.find(host.common + p.theirs.where);
+  if (p.theirs.count > kListed || !chunks.skip_to(p.theirs.first)) link.nonsense("count of chunks");
+  p.in = Pair::In::streaming;
+}
+
+// Takes what is there, or, where this rank has a CPU of its own, a few chunks for as many that it fills: while it takes
+// one after the other and hands none over, the peer has nothing to do on its own CPU.
+void take(const Link& link) {
+  constexpr int kMostTraded = 4;
+  Pair& p = link.pair;
+  Chunks& chunks = link.other.chunks;
+  const Flow& handed = link.their_pipe().handed;
+  const bool with_line = p.theirs.count > 0;
+  const uint64_t least = p.theirs.first + (with_line ? 1 : 0);
+  for (int traded = 0; p.in_left > 0 && chunks.taken() < std::max(least, count_of(handed)); ++traded) {
+    const bool first = with_line && chunks.taken() == p.theirs.first;
+    const auto chunk = first ? static_cast<uint8_t>(p.theirs.count - 1) : listed(handed, chunks.taken());
+    if (!chunks.is_theirs(chunk)) link.nonsense("chunk");
+    const size_t bytes = std::min(p.in_left, chunks.shape().bytes);
+    const bool trades = trade_chunks(link, chunk);
+    if (!trades) scatter(p.target, chunks.data(chunk), bytes, link.operation.stores);
+    faultpoint("copy");
+    p.in_left -= bytes;
+    chunks.take(chunk, bytes);
+    if (trades) publish_count(link.own_pipe().handed, chunks.handed());
+    share_out(link);
+    const bool in_turn = p.out == Pair::Out::streaming && !link.m.surroundings().oversubscribed();
+    if (in_turn && (!trades || traded == kMostTraded)) break;
+  }
+  if (p.in_left == 0) p.in = Pair::In::arrived;
+}
+
+void give_up(const Link& link) {
+  Pair& p = link.pair;
+  link.other.chunks.take_back(link.own_pipe().handed, p.out_first, std::exchange(p.out_handed, 0));
+}
+
+}  // namespace a2a::shm::staged
