@@ -28,8 +28,14 @@ struct Answers final : Probe {
   size_t cma_pays_from() override { return ++asked, pays_from; }
 };
 
-Machine alone() { return {.surroundings = {.ranks = 2, .cpus = 2}, .cache = 32 * kMiB}; }
-Machine crowded(int ranks = 8) { return {.surroundings = {.ranks = ranks, .cpus = 2}, .cache = 32 * kMiB}; }
+Machine machine_of(int ranks) {
+  Machine machine;
+  machine.surroundings = {.ranks = ranks, .cpus = 2};
+  machine.cache = 32 * kMiB;
+  return machine;
+}
+Machine alone() { return machine_of(2); }
+Machine crowded(int ranks = 8) { return machine_of(ranks); }
 
 Route route(size_t bytes, bool cma = true) {
   return {.bytes = bytes, .inline_bytes = kInline, .chunk_bytes = kChunks, .same_process = false, .cma = cma};

@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 namespace a2a::tcp {
 
@@ -173,7 +174,10 @@ std::optional<hosts::Loss> TcpNetwork::lost(Endpoint peer) {
 
 void TcpNetwork::close(uint64_t channel) noexcept {
   const std::lock_guard lock(mutex_);
-  closed_.insert(channel);
+  try {
+    closed_.insert(channel);
+  } catch (const std::bad_alloc&) {  // what still comes stays until the network ends
+  }
   const auto left = arrived_.extract(channel);
   if (left.empty()) return;
   for (const Message& message : left.mapped()) line(message.from).untaken -= message.bytes.size();
