@@ -57,8 +57,6 @@ CORE = [
     Mutant(COPY, "    from += step;\n", ""),
     Mutant(COPY, "copying.left / kBlock * kBlock", "copying.left / 64 * 64"),
     Mutant(COPY, "    left -= bytes;\n", "    left -= bytes / 64 * 64;\n"),
-    Mutant(COPY, "      other.blocks(kTurn, Stores::cached);\n", "      other.pass(kTurn);\n"),
-    Mutant(COPY, "      copying.blocks(kBlock, Stores::cached);\n", "      copying.pass(kBlock);\n"),
     Mutant(COPY, "    from.advance(step);\n    to.advance(step);\n", "    from.advance(step);\n"),
     Mutant(
         COPY,

@@ -86,32 +86,6 @@ struct Cut {
   std::vector<size_t> gaps;
 };
 
-TEST("two copies in turns, and one that fetches for another, of runs cut in any way, write what two copies do") {
-  check::Random random(check::seed());
-  for (int i = 0; i < 300; ++i) {
-    const check::Note note("case", i);
-    const size_t bytes = random.in(size_t{0}, size_t{20'000}), longest = i % 3 == 0 ? 300 : 30'000;
-    std::vector<Cut> cuts(4, Cut(random, 0, 1));  // from, to, from, to
-    for (Cut& cut : cuts) cut = Cut(random, bytes, longest);
-    const Bytes sources[] = {random_bytes(random, cuts[0].span), random_bytes(random, cuts[2].span)};
-    const auto run = [&](auto copies) {
-      std::array<Bytes, 2> targets{Bytes(cuts[1].span, std::byte{0xAA}), Bytes(cuts[3].span, std::byte{0xAA})};
-      std::array<Cursor, 4> cursors;
-      for (size_t c = 0; c < 4; ++c) {
-        cuts[c].lie_in(c % 2 == 0 ? const_cast<std::byte*>(sources[c / 2].data()) : targets[c / 2].data());
-        cursors[c] = {cuts[c].runs};
-      }
-      copies(cursors);
-      CHECK(cursors[0].at_end() && cursors[1].at_end() && cursors[2].at_end() && cursors[3].at_end());
-      return targets;
-    };
-    const auto expected = run([&](auto& at) { copy(at[0], at[1], bytes), copy(at[2], at[3], bytes); });
-    const auto in_turns = run([&](auto& at) { copy_in_turns(at[0], at[1], at[2], at[3], bytes); });
-    const auto fetched = run([&](auto& at) { copy_fetching(at[0], at[1], bytes, at[2]), copy(at[2], at[3], bytes); });
-    if (!CHECK(in_turns == expected) || !CHECK(fetched == expected)) return;
-  }
-}
-
 TEST("process_vm_readv at every small distance, in pieces, over several runs") {
   check::Random random(check::seed());
   Bytes source = random_bytes(random, 600'000), target(source.size() + kPage);
@@ -163,10 +137,10 @@ struct Ends {
     chunks[1 - end].find(shares[end].data());
   }
   // Whether there was a chunk.
-  bool hand(int from, Chunks::Reuse reuse) {
+  bool hand(int from) {
     if (chunks[from].none_free()) CHECK(chunks[from].collect(pipes[1 - from].returned));
     if (chunks[from].none_free()) return false;
-    chunks[from].hand_over(pipes[from].handed, reuse);
+    chunks[from].hand_over(pipes[from].handed);
     publish_count(pipes[from].handed, chunks[from].handed());
     return true;
   }
@@ -189,7 +163,7 @@ TEST("whoever has nothing in its way can always fill a chunk, whatever went to a
       if (const int end = random.in(0, 3); end < 2 && ends.chunks[end].share() != nullptr) {
         const uint64_t first = ends.chunks[end].handed();
         uint64_t count = 0;
-        while (count < 5 && ends.hand(end, Chunks::Reuse::newest)) ++count;
+        while (count < 5 && ends.hand(end)) ++count;
         ends.chunks[end].take_back(ends.pipes[end].handed, first, count);
         CHECK(ends.chunks[1 - end].skip_to(first + count));
       }
@@ -198,11 +172,10 @@ TEST("whoever has nothing in its way can always fill a chunk, whatever went to a
       for (int end : {0, 1}) {
         if (left[end] > 0 && ends.chunks[end].share() == nullptr) ends.bring(end);
       }
-      const auto reuse = random.chance(0.5) ? Chunks::Reuse::newest : Chunks::Reuse::oldest;
       int idle = 0;
       while (left[0] + left[1] + to_come[0] + to_come[1] > 0) {
         const int end = random.in(0, 1);
-        const bool moved = random.chance(0.5) ? left[end] > 0 && ends.hand(end, reuse) && left[end]-- > 0
+        const bool moved = random.chance(0.5) ? left[end] > 0 && ends.hand(end) && left[end]-- > 0
                                               : to_come[end] > 0 && ends.take(end) && to_come[end]-- > 0;
         if (left[end] == 0) ends.share_out(end);
         idle = moved ? 0 : idle + 1;
@@ -218,10 +191,10 @@ TEST("a rank knows how much of a chunk it has read since the chunk is its own") 
   Ends ends(2);
   ends.bring(0);
   ends.bring(1);
-  const auto newest = [&](int end) { return ends.chunks[end].next(Chunks::Reuse::newest); };
+  const auto newest = [&](int end) { return ends.chunks[end].next(); };
   CHECK_EQ(ends.chunks[0].read(newest(0)), 0);
   const uint8_t chunk = newest(0);
-  CHECK(ends.hand(0, Chunks::Reuse::newest) && ends.take(1));
+  CHECK(ends.hand(0) && ends.take(1));
   CHECK(newest(1) == chunk && ends.chunks[1].read(chunk) == 100 && ends.chunks[0].read(chunk) == 0);
   ends.share_out(1);  // it has one more than it has brought: the peer gets it back, and has read nothing of it
   CHECK(ends.chunks[0].collect(ends.pipes[1].returned));

@@ -122,9 +122,9 @@ class HostilePeer {
     auto& theirs = block().pipe(kMe);
     head.where = kShape.share_bytes();
     head.first = chunks_.handed();
-    head.count = 1 + chunks_.next(Chunks::Reuse::oldest);
+    head.count = 1 + chunks_.next();
     for (size_t left = (head.sent + kShape.bytes - 1) / kShape.bytes; left > 0 && !chunks_.none_free(); --left) {
-      chunks_.hand_over(theirs.handed, Chunks::Reuse::oldest);
+      chunks_.hand_over(theirs.handed);
     }
     publish_count(theirs.handed, chunks_.handed());
   }

@@ -72,8 +72,6 @@ class Exchange final : public Work {
 
   // This rank's own part (own_part.cc).
   void copy_own();
-  bool only_expects() const;
-  bool peers_come_first(Membership& m) const;
   bool own_copied() const { return operation_.own().in_left == 0; }
 
   // While bytes move (advance.cc).

@@ -69,7 +69,7 @@ bool Exchange::post(Membership& m) {
   }
   m.wake_sleepers();
   const bool later = own_waits_ || (batch.asynchronous && m.progress().is_served());
-  while (!later && !own_copied() && !peers_come_first(m)) copy_own();
+  while (!later && !own_copied()) copy_own();
   posted_ = true;
   return true;
 }

@@ -56,25 +56,7 @@ bool string_is_faster(const std::byte* to, const std::byte* from) {
 }
 
 // All loops want a target aligned to 64 bytes and a multiple of kBlock bytes.
-constexpr size_t kBlock = 256;
-
-// 64 KiB between two ranks take an eighth less time than with AVX2, from and to arrays that stand 16 bytes past a line,
-// as NumPy's do.
-__attribute__((target("avx512f"))) void copy_blocks_avx512(std::byte* to, const std::byte* from, size_t bytes,
-                                                           bool stream) {
-  for (size_t i = 0; i < bytes; i += 256) {
-    const __m512i a = _mm512_loadu_si512(from + i), b = _mm512_loadu_si512(from + i + 64);
-    const __m512i c = _mm512_loadu_si512(from + i + 128), d = _mm512_loadu_si512(from + i + 192);
-    auto* out = reinterpret_cast<__m512i*>(to + i);
-    if (stream) {
-      _mm512_stream_si512(out, a), _mm512_stream_si512(out + 1, b);
-      _mm512_stream_si512(out + 2, c), _mm512_stream_si512(out + 3, d);
-    } else {
-      _mm512_store_si512(out, a), _mm512_store_si512(out + 1, b);
-      _mm512_store_si512(out + 2, c), _mm512_store_si512(out + 3, d);
-    }
-  }
-}
+constexpr size_t kBlock = 128;
 
 __attribute__((target("avx2"))) void copy_blocks_avx2(std::byte* to, const std::byte* from, size_t bytes, bool stream) {
   for (size_t i = 0; i < bytes; i += 128) {
@@ -107,10 +89,7 @@ void copy_blocks_sse2(std::byte* to, const std::byte* from, size_t bytes, bool s
   }
 }
 
-// Processors before Ice Lake lower their clock for vectors of 512 bits; VBMI2 came with it, and with Zen 4.
-const auto copy_blocks = __builtin_cpu_supports("avx512vbmi2") ? copy_blocks_avx512
-                         : __builtin_cpu_supports("avx2")      ? copy_blocks_avx2
-                                                               : copy_blocks_sse2;
+const auto copy_blocks = __builtin_cpu_supports("avx2") ? copy_blocks_avx2 : copy_blocks_sse2;
 
 void copy_string(std::byte* to, const std::byte* from, size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
@@ -174,70 +153,6 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores store
   (void)stores;
 #endif
   std::memcpy(to, from, bytes);
-}
-
-namespace {
-
-void copy_bytes_in_turns(Copying one, Copying other) {
-#if defined(__x86_64__)
-  constexpr size_t kTurn = 512;  // of 256 to 2048: 17.3, 17.3, 17.5 and 18.9 us for 256 KiB
-  static_assert(kTurn % kBlock == 0);
-  if (one.left >= 4 * kTurn) {
-    one.align();
-    other.align();
-    for (size_t turns = std::min(one.left, other.left) / kTurn; turns > 0; --turns) {
-      one.blocks(kTurn, Stores::cached);
-      other.blocks(kTurn, Stores::cached);
-    }
-  }
-#endif
-  one.plain(one.left);
-  other.plain(other.left);
-}
-
-void copy_bytes_fetching(Copying copying, const std::byte* next) {
-#if defined(__x86_64__)
-  if (copying.left >= 2 * kBlock) {
-    copying.align();
-    for (; copying.left >= kBlock; next += kBlock) {
-      const auto* ahead = reinterpret_cast<const char*>(next);
-      for (size_t line = 0; line < kBlock; line += 64) _mm_prefetch(ahead + line, _MM_HINT_T1);
-      copying.blocks(kBlock, Stores::cached);
-    }
-  }
-#endif
-  copying.plain(copying.left);
-}
-
-}  // namespace
-
-void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_to, size_t bytes) {
-  // A string waits for more lines at once than a loop, and turns would be its end.
-  if (string_copies() != StringCopies::slower) {
-    copy(from, to, bytes);
-    copy(other_from, other_to, bytes);
-    return;
-  }
-  while (bytes > 0) {
-    const size_t step =
-        std::min({bytes, from.contiguous(), to.contiguous(), other_from.contiguous(), other_to.contiguous()});
-    copy_bytes_in_turns({to.data(), from.data(), step}, {other_to.data(), other_from.data(), step});
-    for (Cursor* cursor : {&from, &to, &other_from, &other_to}) cursor->advance(step);
-    bytes -= step;
-  }
-}
-
-void copy_fetching(Cursor& from, Cursor& to, size_t bytes, Cursor next) {
-  if (string_copies() != StringCopies::slower) {
-    copy(from, to, bytes);
-    return;
-  }
-  while (bytes > 0) {
-    const size_t step = std::min({bytes, from.contiguous(), to.contiguous(), next.contiguous()});
-    copy_bytes_fetching({to.data(), from.data(), step}, next.data());
-    for (Cursor* cursor : {&from, &to, &next}) cursor->advance(step);
-    bytes -= step;
-  }
 }
 
 void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores) {

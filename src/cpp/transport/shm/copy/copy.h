@@ -70,14 +70,6 @@ inline void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stor
 // Copies at most `limit` bytes from one stream to the other, both in this process's reach. Returns how many.
 size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores = Stores::cached);
 
-// Copies the next `bytes` of two streams, a little of each in turn: while one waits for lines from another CPU's cache,
-// the other goes on. 256 KiB of each take 17.4 us then, and 20.0 one after the other (docs/performance.md).
-void copy_in_turns(Cursor& from, Cursor& to, Cursor& other_from, Cursor& other_to, size_t bytes);
-
-// Copies the next `bytes` of a stream, and meanwhile has as many of another one, which is copied next, come from
-// another CPU's cache.
-void copy_fetching(Cursor& from, Cursor& to, size_t bytes, Cursor next);
-
 // As copy() with `from` in another process's memory. Returns how many bytes were copied, or -1 with errno: ESRCH when
 // that process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
 ssize_t cma_copy(pid_t pid, Cursor& from, Cursor& to, size_t limit);

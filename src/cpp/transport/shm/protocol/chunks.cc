@@ -33,12 +33,11 @@ std::byte* Chunks::data(uint8_t chunk) const { return share_of(chunk) + kAside +
 
 void Chunks::own(uint8_t chunk) {
   owned_ |= uint64_t{1} << chunk;
-  free_[gained_++ % kListed] = chunk;
+  free_[free_count_++] = chunk;
 }
 
-uint8_t Chunks::disown(Reuse reuse) {
-  const uint8_t chunk = next(reuse);
-  reuse == Reuse::oldest ? ++given_ : --gained_;
+uint8_t Chunks::disown() {
+  const uint8_t chunk = free_[--free_count_];
   owned_ &= ~(uint64_t{1} << chunk);
   read_[chunk] = 0;
   return chunk;
@@ -55,7 +54,7 @@ bool Chunks::collect(const Flow& returned) {
   return true;
 }
 
-void Chunks::hand_over(Flow& handed, Reuse reuse) { enlist(handed, handed_++, disown(reuse)); }
+void Chunks::hand_over(Flow& handed) { enlist(handed, handed_++, disown()); }
 
 bool Chunks::is_theirs(uint8_t chunk) const {
   return chunk < all() && (owned_ >> chunk & 1) == 0 && share_of(chunk) != nullptr;
@@ -86,8 +85,8 @@ bool Chunks::give_back_surplus(const Flow& from_peer, Flow& to_peer) {
   taken_since_ = false;
   if (!collect(from_peer)) return false;
   const unsigned keep = own_ != nullptr ? shape_.share : 0;
-  if (free_count() <= keep) return true;
-  while (free_count() > keep) enlist(to_peer, returned_++, disown(Reuse::newest));
+  if (free_count_ <= keep) return true;
+  while (free_count_ > keep) enlist(to_peer, returned_++, disown());
   publish_count(to_peer, returned_);
   return true;
 }

@@ -31,11 +31,6 @@ struct ChunkShape {
 // written is checked here; the functions that meet it return false for nonsense.
 class Chunks {
  public:
-  // What was taken last is nearest, in the cache of this CPU, which other ranks may share. But the peer reads a line
-  // from there faster once it has left the first level: 64 KiB take two ranks 7.4 us with the oldest and 9.1 with the
-  // newest chunk first, 4 KiB 0.95 and 0.83 (docs/performance.md).
-  enum class Reuse : bool { oldest, newest };
-
   Chunks() = default;
   Chunks(const ChunkShape& shape, bool lower) : shape_(shape), first_own_(lower ? 0 : shape.share) {}
 
@@ -55,13 +50,13 @@ class Chunks {
 
   // Takes back what the peer has returned.
   bool collect(const Flow& returned);
-  bool none_free() const { return given_ == gained_; }
-  // The chunk to fill next: the one that has been free for longest, or the one that was taken last. Stays this rank's
-  // until it is handed over. Requires !none_free().
-  uint8_t next(Reuse reuse) const { return free_[(reuse == Reuse::oldest ? given_ : gained_ - 1) % kListed]; }
+  bool none_free() const { return free_count_ == 0; }
+  // The chunk to fill next: the one that was emptied last, whose lines are nearest. Stays this rank's until it is
+  // handed over. Requires !none_free().
+  uint8_t next() const { return free_[free_count_ - 1]; }
   uint64_t handed() const { return handed_; }  // how many since the communicator was made
   // What next() has told, now full. Published with publish_count(), or with the line that speaks of it.
-  void hand_over(Flow& handed, Reuse reuse);
+  void hand_over(Flow& handed);
 
   uint64_t taken() const { return taken_; }  // how many of the peer's, as handed()
   // Whether a chunk can be the peer's to hand over, and is at hand.
@@ -80,16 +75,15 @@ class Chunks {
  private:
   unsigned all() const { return 2 * shape_.share; }
   std::byte* share_of(uint8_t chunk) const;  // to which it belongs, nullptr before that is there
-  uint64_t free_count() const { return gained_ - given_; }
   void own(uint8_t chunk);
-  uint8_t disown(Reuse reuse);
+  uint8_t disown();
 
   ChunkShape shape_{};
   unsigned first_own_ = 0;
   std::byte* own_ = nullptr;
   std::byte* theirs_ = nullptr;
-  std::array<uint8_t, kListed> free_{};  // what this rank may fill, [given_, gained_) modulo kListed, oldest first
-  uint64_t given_ = 0, gained_ = 0;
+  std::array<uint8_t, kListed> free_{};  // what this rank may fill, [0, free_count_), emptied last at the end
+  size_t free_count_ = 0;
   uint64_t owned_ = 0;  // by number, a bit
   bool taken_since_ = false;
   uint64_t handed_ = 0, taken_ = 0, returned_ = 0, collected_ = 0;

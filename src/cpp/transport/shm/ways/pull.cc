@@ -35,25 +35,6 @@ void cannot_read(const Link& link, int error) {
   ask_for_chunks(link);
 }
 
-// Copies what lies in this process's reach, and meanwhile this rank's own part, if some of it is left: what comes from
-// another CPU's cache takes longer to arrive than to copy.
-void copy_beside_own(const Link& link, size_t bytes) {
-  constexpr size_t kMostFetched = size_t{64} << 10;  // up to here it is faster to have all of it come first
-  Operation& operation = link.operation;
-  Pair &p = link.pair, &own = operation.own();
-  const bool meanwhile = own.in_left > 0 && operation.stores == Stores::cached && !operation.own_in_place();
-  const size_t beside = meanwhile ? std::min(own.in_left, bytes) : 0;
-  own.in_left -= beside;
-  p.in_left -= bytes;
-  if (bytes <= kMostFetched) {
-    copy_fetching(own.source, own.target, beside, p.remote);
-    copy(p.remote, p.target, bytes, operation.stores);
-  } else {
-    copy_in_turns(p.remote, p.target, own.source, own.target, beside);
-    copy(p.remote, p.target, bytes - beside, operation.stores);
-  }
-}
-
 }  // namespace
 
 void offer(const Link& link, Kind kind) {
@@ -108,7 +89,7 @@ void take(const Link& link) {
     p.in_left -= static_cast<size_t>(copied);
   } else {
     const CopyingGuard guard(link.m, link.peer);
-    copy_beside_own(link, step);
+    p.in_left -= copy(p.remote, p.target, step, link.operation.stores);
   }
   faultpoint("copy");
   if (p.in_left > 0) return;

@@ -9,19 +9,13 @@
 namespace a2a::shm::staged {
 namespace {
 
-// Makes copies of so many bytes in all, and tells how long they took if that is due.
-template <class Copies>
-void timed(StagingStores& stores, size_t bytes, Copies&& copies) {
-  if (!stores.is_due()) return copies();
-  const auto before = StagingStores::Clock::now();
-  copies();
-  stores.took(bytes, StagingStores::Clock::now() - before);
-}
-
 void store(StagingStores& stores, Cursor& source, std::byte* to, size_t bytes) {
   constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
   if (bytes < kMeasurable) return gather(source, to, bytes);
-  timed(stores, bytes, [&] { gather(source, to, bytes, stores.choose()); });
+  if (!stores.is_due()) return gather(source, to, bytes, stores.choose());
+  const auto before = StagingStores::Clock::now();
+  gather(source, to, bytes, stores.choose());
+  stores.took(bytes, StagingStores::Clock::now() - before);
 }
 
 // A rank that sends more than it gets stores the rest of a chunk into lines that the peer has read last.
@@ -29,12 +23,6 @@ void fill(Chunks& chunks, Cursor& source, uint8_t chunk, size_t bytes) {
   const size_t near = std::min(bytes, chunks.read(chunk));
   if (near > 0) store(chunks.stores(), source, chunks.data(chunk), near);
   if (near < bytes) store(chunks.far_stores(), source, chunks.data(chunk) + near, bytes - near);
-}
-
-Chunks::Reuse reuse_of_chunks(const Link& link) {
-  constexpr size_t kSmall = size_t{8} << 10;
-  const bool newest = link.pair.mine.sent <= kSmall || link.m.surroundings().oversubscribed();
-  return newest ? Chunks::Reuse::newest : Chunks::Reuse::oldest;
 }
 
 // Whether there is a chunk to fill.
@@ -56,7 +44,7 @@ void share_out(const Link& link) {
 void hand_over(const Link& link) {
   faultpoint("stage");
   Pair& p = link.pair;
-  link.other.chunks.hand_over(link.own_pipe().handed, reuse_of_chunks(link));
+  link.other.chunks.hand_over(link.own_pipe().handed);
   ++p.out_handed;
   if (--p.out_left == 0) {
     p.out = Pair::Out::settled;
@@ -68,28 +56,10 @@ void hand_over(const Link& link) {
 std::optional<uint8_t> stage_chunk(const Link& link) {
   if (!has_free_chunk(link)) return std::nullopt;
   Chunks& chunks = link.other.chunks;
-  const uint8_t chunk = chunks.next(reuse_of_chunks(link));
+  const uint8_t chunk = chunks.next();
   fill(chunks, link.pair.source, chunk, link.pair.next_out(chunks.shape().bytes));
   hand_over(link);
   return chunk;
-}
-
-// Fills a chunk while it empties another one, both full, if that can be done. Returns whether it was.
-bool trade_chunks(const Link& link, uint8_t taken) {
-  Pair& p = link.pair;
-  Chunks& chunks = link.other.chunks;
-  const size_t bytes = chunks.shape().bytes;
-  if (p.out != Pair::Out::streaming || p.next_out(bytes) < bytes || p.in_left < bytes) return false;
-  if (link.operation.stores != Stores::cached || !has_free_chunk(link)) return false;
-  const uint8_t next = chunks.next(reuse_of_chunks(link));
-  StagingStores& stores = chunks.read(next) == bytes ? chunks.stores() : chunks.far_stores();
-  if (stores.choose() != Stores::cached) return false;
-  const Run full{link.peer, chunks.data(taken), bytes};
-  const Run empty{link.peer, chunks.data(next), bytes};
-  Cursor from{{&full, 1}}, to{{&empty, 1}};
-  timed(stores, 2 * bytes, [&] { copy_in_turns(from, p.target, p.source, to, bytes); });
-  hand_over(link);
-  return true;
 }
 
 }  // namespace
@@ -141,29 +111,25 @@ void begin(const Link& link) {
   p.in = Pair::In::streaming;
 }
 
-// Takes what is there, or, where this rank has a CPU of its own, a few chunks for as many that it fills: while it takes
-// one after the other and hands none over, the peer has nothing to do on its own CPU.
+// Takes what is there: all of it where ranks share CPUs, and otherwise, while this rank still sends, a chunk at a time:
+// while it takes one after the other and hands none over, the peer has nothing to do on its own CPU.
 void take(const Link& link) {
-  constexpr int kMostTraded = 4;
   Pair& p = link.pair;
   Chunks& chunks = link.other.chunks;
   const Flow& handed = link.their_pipe().handed;
   const bool with_line = p.theirs.count > 0;
   const uint64_t least = p.theirs.first + (with_line ? 1 : 0);
-  for (int traded = 0; p.in_left > 0 && chunks.taken() < std::max(least, count_of(handed)); ++traded) {
+  while (p.in_left > 0 && chunks.taken() < std::max(least, count_of(handed))) {
     const bool first = with_line && chunks.taken() == p.theirs.first;
     const auto chunk = first ? static_cast<uint8_t>(p.theirs.count - 1) : listed(handed, chunks.taken());
     if (!chunks.is_theirs(chunk)) link.nonsense("chunk");
     const size_t bytes = std::min(p.in_left, chunks.shape().bytes);
-    const bool trades = trade_chunks(link, chunk);
-    if (!trades) scatter(p.target, chunks.data(chunk), bytes, link.operation.stores);
+    scatter(p.target, chunks.data(chunk), bytes, link.operation.stores);
     faultpoint("copy");
     p.in_left -= bytes;
     chunks.take(chunk, bytes);
-    if (trades) publish_count(link.own_pipe().handed, chunks.handed());
     share_out(link);
-    const bool in_turn = p.out == Pair::Out::streaming && !link.m.surroundings().oversubscribed();
-    if (in_turn && (!trades || traded == kMostTraded)) break;
+    if (p.out == Pair::Out::streaming && !link.m.surroundings().oversubscribed()) break;
   }
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
