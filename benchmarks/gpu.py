@@ -40,8 +40,9 @@ import nvidia  # noqa: E402
 from results import host_facts  # noqa: E402
 
 import a2a  # noqa: E402
+from a2a import frameworks  # noqa: E402
 from a2a._core import library_of  # noqa: E402
-from a2a.conformance import devices, frameworks  # noqa: E402
+from a2a.conformance import devices  # noqa: E402
 
 RESULTS = HERE / "results"
 GRACE_SECONDS = 40.0
@@ -66,7 +67,7 @@ def facts() -> dict[str, str]:
         found["NCCL"] = library_of("nccl")
     except a2a.Error as error:
         found["NCCL"] = str(error).partition(";")[0]
-    if frameworks.is_installed("torch"):
+    if "torch" in frameworks.installed():
         import torch
 
         found["torch"] = f"{torch.__version__}, CUDA {torch.version.cuda}"
@@ -123,7 +124,7 @@ def exchanges(ranks: int, options: argparse.Namespace, framework: str) -> dict[s
 
 
 def torch_devices() -> int:
-    return frameworks.load("torch", "cuda").devices() if frameworks.is_installed("torch") else 0
+    return frameworks.load("torch", "cuda").devices() if "torch" in frameworks.installed() else 0
 
 
 def choose(options: argparse.Namespace) -> str:

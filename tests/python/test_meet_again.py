@@ -80,6 +80,7 @@ def test_rank_restarted_while_ranks_meet() -> None:
     def during(pids: list[int]) -> None:
         time.sleep(0.2)
         os.kill(pids[1], signal.SIGKILL)
+        os.waitid(os.P_PID, pids[1], os.WEXITED | os.WNOWAIT)  # as whoever starts it again would
         board[0] = 1
 
     ends = run(4, die_while_meeting, job_name(), board, during=during)

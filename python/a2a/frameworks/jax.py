@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from .._core import InvalidArgumentError, UnsupportedError, dtype_names
 from ._framework import Framework
 from .numpy import NumPy
@@ -31,24 +33,24 @@ class Jax(Framework):
 
     def from_dlpack(self, array: Any) -> Any:
         """A copy of memory that is not aligned as it likes."""
-        return _jax().dlpack.from_dlpack(array)
+        return importlib.import_module("jax.dlpack").from_dlpack(array)
 
     def empty_like(self, like: Any, shape: list[int]) -> Any:
         """An array that nobody has seen yet may still be written."""
-        return _placed(like, partial(_jax().numpy.empty, shape, like.dtype))
+        return _placed(like, partial(_numpy().empty, shape, like.dtype))
 
     def convert(self, like: Any, made: Any) -> Any:
         """An array of its own on the device of ``like``."""
-        if isinstance(made, _jax().Array):
-            return made
-        array = _placed(like, partial(_jax().numpy.asarray, made))
+        if not isinstance(made, np.ndarray):
+            return made  # of empty_like()
+        array = _placed(like, partial(_numpy().asarray, made))
         if array.dtype != made.dtype or array.shape != made.shape:
             raise UnsupportedError(f"JAX made an array of {array.dtype} {array.shape} of {made.dtype} {made.shape}")
         return array
 
     def dtypes(self) -> frozenset[str]:
         """Those of NumPy and ml_dtypes that it has, too."""
-        jnp = _jax().numpy
+        jnp = _numpy()
         return frozenset(name for name in NumPy("host").dtypes() if hasattr(jnp, name))
 
     def prepare(self, rank: int) -> None:
@@ -74,8 +76,11 @@ def _placed(like: Any, make: Callable[[], Any]) -> Any:
 
 
 def _jax() -> Any:
-    importlib.import_module("jax.dlpack")
     return importlib.import_module("jax")
+
+
+def _numpy() -> Any:
+    return importlib.import_module("jax.numpy")
 
 
 FRAMEWORK = Jax
