@@ -207,6 +207,11 @@ TEST("the machine takes what the environment says, which must be numbers of byte
     CHECK(machine.cma_min == 5 && machine.direct_min == 7 && machine.stream_min == 9 && machine.put == false);
     CHECK(machine.cache > 0);
   }
+  {
+    CHECK(!Machine::here(around).spread);  // nobody's thread is moved unasked
+    const Variable spread("A2A_SHM_SPREAD", "1");
+    CHECK(Machine::here(around).spread);
+  }
   for (const char* wrong : {"-1", "1M", "many", "18446744073709551616"}) {
     const Variable cma("A2A_SHM_CMA_MIN", wrong);
     CHECK_THROWS(Code::invalid_argument, "is not a number of bytes", Machine::here(around));

@@ -155,6 +155,18 @@ def test_plots(tmp_path: Path) -> None:
 # a2a info, a2a bench ----------------------------------------------------------------------------------------------
 
 
+def test_info_says_which_way_bytes_go_and_why() -> None:
+    few = call("info", "--why", "100").stdout
+    assert few.startswith("100 bytes for each of 2 ranks\n") and few.count("inlined: fits into the line") == 3
+    many = call("info", "--why", str(1 << 20), "-r", "3").stdout
+    assert "  shared memory                 shared: shared memory: one copy" in many
+    assert re.search(r"private memory in small pages +(staged|cma): private memory", many)
+    forced = call("info", "--why", "5000", A2A_SHM_CMA_MIN="4000").stdout
+    assert "cma: private memory: A2A_SHM_CMA_MIN asks for" in forced or "does not let the receiver read" in forced
+    refused = call("info", "--why", "-1")
+    assert refused.returncode == 2 and "--why -1 is not a number of bytes" in refused.stderr
+
+
 def test_info() -> None:
     done = call("info", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
