@@ -1,6 +1,7 @@
 #include "a2a/bootstrap.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/time.h>
 
 #include <algorithm>
@@ -19,6 +20,11 @@ void socket_failure(const std::string& what) {
 int slice(Deadline deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.when() - Deadline::Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 20));
+}
+
+bool hangs_up_soon(int socket) {
+  pollfd end{socket, POLLRDHUP, 0};
+  return ::poll(&end, 1, kGraceMilliseconds) > 0;
 }
 
 bool connect_soon(int socket, const sockaddr* address, socklen_t length) {

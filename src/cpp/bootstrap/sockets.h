@@ -31,6 +31,9 @@ int slice(Deadline deadline);
 // stay so. False, with errno, when it did not come about (EAGAIN: the queue).
 bool connect_soon(int socket, const sockaddr* address, socklen_t length);
 
+// Whether the other end is gone, or goes in the next moments: a process that was killed takes a while to end.
+bool hangs_up_soon(int socket);
+
 // "1, 2, 5"
 std::string list(const std::vector<Rank>& ranks);
 
