@@ -3,7 +3,6 @@ the tests is a double of it. Torch would use the real one, by torch_npu."""
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,21 +11,15 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "python"))
 import ascend
-from device_tensors import Tensor, bytes_of
+from device_tensors import DoubleFramework, Tensor, bytes_of
 
-from a2a.frameworks import Bytes, Framework, dtype_names
+from a2a.frameworks import Bytes
 
 _device = 0
 
 
-class AscendTensors(Framework):
+class AscendTensors(DoubleFramework):
     memories = ("npu",)
-
-    def dtypes(self) -> frozenset[str]:
-        return frozenset(dtype_names)
-
-    def devices(self) -> int:
-        return int(os.environ.get("A2A_FAKE_DEVICES", "8"))
 
     def prepare(self, rank: int) -> None:
         global _device
@@ -37,9 +30,6 @@ class AscendTensors(Framework):
         memory = ascend.Memory(content.nbytes, _device)
         memory.write(content)
         return memory
-
-    def tensor(self, memory: ascend.Memory, offset: int, dtype: str, shape: tuple[int, ...]) -> Tensor:
-        return Tensor(memory, shape, dtype_names[dtype], offset)
 
     def read(self, thing: Any) -> Bytes:
         return bytes_of(thing) if isinstance(thing, Tensor) else np.frombuffer(thing.read(), np.uint8)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+from a2a.frameworks import Framework, dtype_names
 
 ALLOCATORS: dict[int, Callable[[int, int], Any]] = {}
 """By DLPack's type of the device: (bytes, device) -> memory, which has ``address``, ``kind``, ``device`` and, for
@@ -149,3 +152,16 @@ _name = b"dlpack_exchange_api"  # which the capsule only points to
 EXCHANGE_API = _new_capsule(ctypes.addressof(_api), _name, None)
 """For classes whose objects have ``describe``."""
 Tensor.__dlpack_c_exchange_api__ = EXCHANGE_API  # type: ignore[attr-defined]
+
+
+class DoubleFramework(Framework):
+    """What the kit has to know of tensors on any double. A child says how their memory is made and read."""
+
+    def dtypes(self) -> frozenset[str]:
+        return frozenset(dtype_names)
+
+    def devices(self) -> int:
+        return int(os.environ.get("A2A_FAKE_DEVICES", "8"))
+
+    def tensor(self, memory: Any, offset: int, dtype: str, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(memory, shape, dtype_names[dtype], offset)

@@ -110,7 +110,7 @@ class TcpHub final : public TcpBootstrap {
       return error(Code::invalid_argument, rank + " is not between 1 and " + std::to_string(size_ - 1));
     }
     const Guest& first = guest(who.rank);
-    // Who is started again may come while the one that was killed is still ending.
+    // A rank that is started again may come while its killed process is still ending.
     if (!first.channel.open() || outlived(first) || hangs_up_soon(first.channel.fd())) return std::nullopt;
     return error(Code::invalid_argument, rank + " joined twice, from pid " + std::to_string(first.pid) + " at " +
                                              first.host + " and pid " + std::to_string(who.pid) + " at " +

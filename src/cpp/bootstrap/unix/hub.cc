@@ -255,7 +255,7 @@ class Hub final : public Bootstrap {
       return rank + " was started with size " + std::to_string(h.size) + ", rank 0 with size " + std::to_string(size_);
     }
     if (h.rank < 1 || h.rank >= size_) return rank + " is not between 1 and " + std::to_string(size_ - 1);
-    // Who is started again may come while the one that was killed is still ending.
+    // A rank that is started again may come while its killed process is still ending.
     if (!joined(h.rank) || hangs_up_soon(guest(h.rank).socket.fd())) return "";
     return rank + " joined twice, from pid " + std::to_string(guest(h.rank).pid) + " and pid " + std::to_string(h.pid);
   }

@@ -40,6 +40,18 @@ bool Exchange::advance(Membership& m) {
   return moved;
 }
 
+// A step of what this rank sends to itself, or all of it in place.
+void Exchange::copy_own() {
+  constexpr size_t kStep = size_t{512} << 10;
+  Pair& own = operation_.own();
+  if (operation_.own_in_place()) {
+    copy_self(operation_.batch.sends, operation_.batch.recvs, operation_.rank);
+    own.in_left = 0;
+  } else {
+    own.in_left -= copy(own.source, own.target, std::min(own.in_left, kStep), operation_.stores);
+  }
+}
+
 // Takes what has come from any peer. Returns whether anything moved. One peer's memory after the other's: who was read
 // can go on.
 bool Exchange::receive(Membership& m) {

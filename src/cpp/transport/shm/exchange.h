@@ -70,11 +70,10 @@ class Exchange final : public Work {
   Choice choose(const Link& link);
   void offer(const Link& link);
 
-  // This rank's own part (own_part.cc).
-  void copy_own();
   bool own_copied() const { return operation_.own().in_left == 0; }
 
   // While bytes move (advance.cc).
+  void copy_own();
   bool receive(Membership& m);
   bool open(const Link& link);
   bool take(const Link& link);

@@ -30,11 +30,15 @@ size_t cma_wins_from(bool exceeds, const Machine& machine) {
   return machine.surroundings.oversubscribed() ? 8 * kMiB : SIZE_MAX;
 }
 
-// From how many bytes on it wins if it is measured to be the faster one. Where ranks share CPUs that is the size that
-// fills the chunks.
-size_t cma_calibrated_from(const Machine& machine, size_t chunk_bytes, size_t pays_from) {
-  if (pays_from > kLeastCalibrated) return pays_from;
+// From how many bytes on it may win because it is measured to be the faster one. Where ranks share CPUs that is the
+// size that fills the chunks.
+size_t cma_may_win_from(const Machine& machine, size_t chunk_bytes) {
   return machine.surroundings.oversubscribed() ? std::min(chunk_bytes, kLeastCalibrated) : kLeastCalibrated;
+}
+
+// From how many bytes on it is, by that measurement.
+size_t cma_measured_from(const Machine& machine, size_t chunk_bytes, size_t pays_from) {
+  return pays_from > kLeastCalibrated ? pays_from : cma_may_win_from(machine, chunk_bytes);
 }
 
 // Of private memory: by the kernel or through chunks.
@@ -46,13 +50,11 @@ Choice choose_for_private_memory(const Route& route, const Load& load, const Mac
   const char* reason = "private memory: A2A_SHM_CMA_MIN asks for the kernel's copy";
   if (!machine.cma_min) {
     const bool exceeds = exceeds_caches(load, machine);
-    const size_t calibrated_from =
-        machine.surroundings.oversubscribed() ? std::min(route.chunk_bytes, kLeastCalibrated) : kLeastCalibrated;
     if (route.bytes >= cma_wins_from(exceeds, machine) && probe.in_huge_pages()) {
       reason = exceeds ? "private memory, too much for the caches: one copy by the kernel asks less of memory"
                        : "private memory and shared CPUs: one copy by the kernel waits for no turn of the scheduler";
-    } else if (route.bytes >= calibrated_from &&
-               route.bytes >= cma_calibrated_from(machine, route.chunk_bytes, probe.cma_pays_from())) {
+    } else if (route.bytes >= cma_may_win_from(machine, route.chunk_bytes) &&
+               route.bytes >= cma_measured_from(machine, route.chunk_bytes, probe.cma_pays_from())) {
       reason = "private memory: one copy by the kernel was measured to be faster than two through chunks";
     } else {
       return {Kind::staged, "private memory: two copies through chunks are faster than one by the kernel"};
@@ -114,7 +116,7 @@ size_t cma_min(const Machine& machine, size_t chunk_bytes, size_t pays_from) {
   if (machine.cma_min) return *machine.cma_min;
   const auto ranks = static_cast<size_t>(machine.surroundings.ranks);
   const size_t equal_parts = std::max(kLeastCma, share_of_caches(machine) / ranks);
-  return std::min({cma_wins_from(false, machine), equal_parts, cma_calibrated_from(machine, chunk_bytes, pays_from)});
+  return std::min({cma_wins_from(false, machine), equal_parts, cma_measured_from(machine, chunk_bytes, pays_from)});
 }
 
 size_t stream_min(const Machine& machine) { return machine.stream_min.value_or(share_of_caches(machine)); }
