@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from bare import BareGroup, BareSharedGroup
-from cases import WORD, Case
+from cases import REDUCTIONS, WORD, Case
 from pattern import Words
 
 Call = Callable[[], object]
@@ -97,6 +97,9 @@ class Mpi(Backend):
             return partial(self._world.Alltoall, [send, self._mpi.BYTE], [recv, self._mpi.BYTE])
         if case.op == "allgather":
             return partial(self._world.Allgather, [send, self._mpi.BYTE], [recv, self._mpi.BYTE])
+        if case.op in REDUCTIONS:
+            call = self._world.Allreduce if case.op == "allreduce" else self._world.Reduce_scatter_block
+            return partial(call, [send, self._mpi.INT64_T], [recv, self._mpi.INT64_T], self._mpi.SUM)
         send_message = self._message(send, case.matrix[self.rank])
         if not case.routed:
             return partial(self._world.Alltoallv, send_message, self._message(recv, case.matrix[:, self.rank]))
@@ -139,6 +142,16 @@ class Gloo(Backend):
             return partial(self._dist.all_to_all_single, target, source)
         if case.op == "allgather":
             return partial(self._dist.all_gather_into_tensor, target, source)
+        if case.op in REDUCTIONS:
+            given, result = (self._torch.from_numpy(words.view(np.int64)) for words in (send, recv))
+            if case.op == "reduce_scatter":
+                return partial(self._dist.reduce_scatter_tensor, result, given)
+
+            def allreduce() -> None:  # Torch has it in place only
+                result.copy_(given)
+                self._dist.all_reduce(result)
+
+            return allreduce
         splits = case.matrix[:, self.rank].tolist(), case.matrix[self.rank].tolist()
         if not case.routed:
             return partial(self._dist.all_to_all_single, target, source, *splits)
@@ -177,6 +190,9 @@ class A2a(Backend):
             return partial(comm.alltoall, send, recv)
         if case.op == "allgather":
             return partial(comm.allgather, send, recv)
+        if case.op in REDUCTIONS:
+            call = comm.allreduce if case.op == "allreduce" else comm.reduce_scatter
+            return partial(call, send.view(np.int64), recv.view(np.int64))
         if case.routed:
             rows, out = _rows(case, send), _rows(case, recv)
             local, from_all = case.local_rows(self.rank), case.global_rows(self.rank)
@@ -200,6 +216,9 @@ class PlannedA2a(A2a):
             plan = comm.plan_alltoall(send, recv)
         elif case.op == "allgather":
             plan = comm.plan_allgather(send, recv)
+        elif case.op in REDUCTIONS:
+            send, recv = send.view(np.int64), recv.view(np.int64)
+            plan = (comm.plan_allreduce if case.op == "allreduce" else comm.plan_reduce_scatter)(send, recv)
         elif case.routed:
             send, recv = _rows(case, send), _rows(case, recv)
             plan = comm.plan_global_scatter(send, case.local_rows(self.rank), case.global_rows(self.rank))

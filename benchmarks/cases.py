@@ -17,7 +17,9 @@ LARGEST_ROW = 14336
 """Bytes of a bfloat16 row of 7168 elements, the hidden size of DeepSeek-V3."""
 
 ROUTINGS = {"global_scatter": "zipf", "global_scatter_uniform": "uniform", "global_scatter_hot": "hot"}
-OPERATIONS = ("alltoall", "alltoallv", "alltoallv_skewed", "allgather", *ROUTINGS)
+REDUCTIONS = ("allreduce", "reduce_scatter")
+"""Sums of 64-bit integers: what arrives does not depend on the order, so all contenders have one right result."""
+OPERATIONS = ("alltoall", "alltoallv", "alltoallv_skewed", "allgather", *REDUCTIONS, *ROUTINGS)
 
 Integers = npt.NDArray[np.int64]
 
@@ -44,7 +46,7 @@ class Segment:
 @dataclass(frozen=True)
 class Case:
     """One operation between ``ranks`` ranks. ``size`` is in bytes per ordered pair of ranks (own part included); on
-    average, where the parts differ."""
+    average, where the parts differ. Of an allreduce it is in bytes of each rank's input."""
 
     op: str
     ranks: int
@@ -105,6 +107,8 @@ class Case:
         """Bytes from each source to each destination, [source, destination]."""
         if self.routed:
             return np.asarray(self.expert_rows.sum(axis=2) * self.row_bytes)
+        if self.op == "allreduce":  # what a rank reads of each other one, in two steps
+            return np.full((self.ranks, self.ranks), 2 * self.size // self.ranks // WORD * WORD, dtype=np.int64)
         if self.op != "alltoallv_skewed":
             return np.full((self.ranks, self.ranks), self.size, dtype=np.int64)
         # The pattern of nccl-tests with spread 1: proportional to the distance, rounded down to 16 bytes.
@@ -115,14 +119,18 @@ class Case:
         return np.asarray(distance.astype(np.int64) * total // steps // 16 * 16)
 
     def send_words(self, rank: int) -> int:
-        return (self.size if self.op == "allgather" else int(self.matrix[rank].sum())) // WORD
+        return (self.size if self.op in ("allgather", "allreduce") else int(self.matrix[rank].sum())) // WORD
 
     def recv_words(self, rank: int) -> int:
+        if self.op in REDUCTIONS:
+            return self.size // WORD
         return int(self.matrix[:, rank].sum()) // WORD
 
     @property
     def moved_bytes(self) -> int:
         """What the busiest rank sends or receives, own part included: the size that nccl-tests computes algbw from."""
+        if self.op == "allreduce":
+            return self.size
         if self.op == "allgather":
             return self.size * self.ranks
         return int(max(self.matrix.sum(axis=1).max(), self.matrix.sum(axis=0).max()))
@@ -138,8 +146,8 @@ class Case:
         return self.moved_bytes / time_us / 1e3
 
     def busbw(self, time_us: float) -> float:
-        """GB/s that leave or enter a rank: algbw without the part that a rank keeps."""
-        return self.algbw(time_us) * (self.ranks - 1) / self.ranks
+        """GB/s that leave or enter a rank: algbw without the part that a rank keeps; of an allreduce twice that."""
+        return self.algbw(time_us) * (self.ranks - 1) / self.ranks * (2 if self.op == "allreduce" else 1)
 
     def local_rows(self, rank: int) -> Integers:
         """global_scatter's ``local_count``: rows for expert e of rank r at [r * experts_per_rank + e]."""

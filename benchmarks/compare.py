@@ -35,7 +35,7 @@ FULL = {
     "ranks": [2, 4, 8],
     "sizes": [8, 64, 512, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB],
     "ops": [
-        *("alltoallv", "alltoall", "alltoallv_skewed", "allgather"),
+        *("alltoallv", "alltoall", "alltoallv_skewed", "allgather", "allreduce", "reduce_scatter"),
         *("global_scatter", "global_scatter_uniform", "global_scatter_hot"),
         *("workload:mixtral-train", "workload:dsv3-decode"),
     ],

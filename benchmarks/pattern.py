@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from cases import Case
+from cases import REDUCTIONS, Case, Segment
 
 Words = npt.NDArray[np.uint64]
 _MASK = (1 << 64) - 1
@@ -24,14 +24,21 @@ class Pattern:
     def __init__(self, case: Case, rank: int) -> None:
         self._case = case
         self._rank = rank
-        self._first = [first_word(s, 0 if case.op == "allgather" else rank) for s in range(case.ranks)]
-        self._segments = case.segments(rank)
+        alike = case.op in ("allgather", "allreduce")
+        self._first = [first_word(s, 0 if alike else rank) for s in range(case.ranks)]
         self._words = case.recv_words(rank)
+        # How many inputs each word of the output is the sum of.
+        self._terms = case.ranks if case.op in REDUCTIONS else 1
+        if self._terms > 1:
+            self._segments = [Segment(source, 0, 0, self._words) for source in range(case.ranks)]
+        else:
+            self._segments = case.segments(rank)
         self._sum = sum(self._segment_sum(s.source, s.block_word, s.words) for s in self._segments)
 
     def fill(self, send: Words) -> None:
         case, start = self._case, 0
-        blocks = [send.size] if case.op == "allgather" else [int(b) // 8 for b in case.matrix[self._rank]]
+        alike = case.op in ("allgather", "allreduce")
+        blocks = [send.size] if alike else [int(b) // 8 for b in case.matrix[self._rank]]
         for destination, words in enumerate(blocks):
             block = send[start : start + words]
             for chunk in range(0, words, _CHUNK):
@@ -41,10 +48,12 @@ class Pattern:
 
     def checksum(self, iteration: int) -> int:
         """The sum of all words that this rank receives, modulo 2**64."""
-        return (self._sum + self._words * iteration) & _MASK
+        return (self._sum + self._words * self._terms * iteration) & _MASK
 
     def wrong_words(self, recv: Words, iteration: int) -> int:
         """How many words are not the one that belongs at their position."""
+        if self._terms > 1:
+            return self._wrong_sums(recv, iteration)
         wrong = 0
         for segment in self._segments:
             block = recv[segment.recv_word : segment.recv_word + segment.words]
@@ -52,6 +61,15 @@ class Pattern:
             for chunk in range(0, segment.words, _CHUNK):
                 part = block[chunk : chunk + _CHUNK]
                 wrong += int(np.count_nonzero(part - _RAMP[: part.size] != np.uint64(first + chunk)))
+        return wrong
+
+    def _wrong_sums(self, recv: Words, iteration: int) -> int:
+        first = sum(self._first) + self._terms * iteration
+        wrong = 0
+        for chunk in range(0, self._words, _CHUNK):
+            part = recv[chunk : chunk + _CHUNK]
+            expected = _RAMP[: part.size] * np.uint64(self._terms) + np.uint64((first + self._terms * chunk) & _MASK)
+            wrong += int(np.count_nonzero(part != expected))
         return wrong
 
     def _segment_sum(self, source: int, block_word: int, words: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cases import Case
+from cases import REDUCTIONS, Case
 from contenders import Contender
 from floor import Floor
 from group import Group, GroupError
@@ -91,6 +91,8 @@ class Seat:
 def run_case(case: Case, seats: Sequence[Seat], floor: Floor | None, effort: Effort) -> list[Point]:
     """One point per contender."""
     end = time.monotonic() + effort.case_s
+    # Bare copies add nothing up.
+    seats = [seat for seat in seats if case.op not in REDUCTIONS or not seat.name.startswith("bare")]
     points = {seat.name: Point(seat.name, case.op, case.ranks, case.size) for seat in seats}
     for seat in seats:
         seat.open()

@@ -1,11 +1,12 @@
-"""Torch's all_to_all_single on a2a against Gloo, and what the adapter itself costs.
+"""Torch's all_to_all_single or all_reduce on a2a against Gloo, and what the adapter itself costs.
 
-``python benchmarks/torch_gloo.py [--ranks 2] [--sizes 8 64K 1M] [--json FILE]``
+``python benchmarks/torch_gloo.py [--operation all_reduce] [--ranks 2] [--sizes 8 64K 1M] [--json FILE]``
 
 Ranks are processes of this host. All contenders live in the same ranks and take turns in every round, in a random
 order. In each iteration every rank rewrites its input, all meet in a barrier, and only the call is timed; then the
 output is read and compared. Time is the slowest rank's median over a round's iterations; the table has the median of
-the rounds, and of the ratios Gloo / a2a with their lowest and highest. Size is bytes per ordered pair.
+the rounds, and of the ratios Gloo / a2a with their lowest and highest. Size is bytes per ordered pair for
+all_to_all_single, of int64, and bytes of the tensor for all_reduce, of float32 and in place.
 
 The second table is a communicator of one rank, where nothing waits: nanoseconds per call.
 """
@@ -36,8 +37,58 @@ def parse_size(text: str) -> int:
     return int(text if unit == 1 else text[:-1]) * unit
 
 
-def start_world(comm: a2a.Communicator) -> dict[str, Callable[[Any, Any], None]]:
-    """The call of each contender, on groups that all ranks make here."""
+class AllToAll:
+    """Rank r's element i has the value i + 1000 * r + the number of the turn."""
+
+    def __init__(self, comm: a2a.Communicator, bytes_of_a_pair: int) -> None:
+        import torch
+
+        self.rank, self.size, self.elems = comm.rank, comm.size, max(bytes_of_a_pair // 8, 1)
+        self.input, self.output = (torch.empty(self.elems * self.size, dtype=torch.int64) for _ in range(2))
+        self.place = torch.arange(self.elems * self.size)
+
+    def write(self, turn: int) -> None:
+        self.input.copy_(self.place).add_(1000 * self.rank + turn)
+
+    def call(self, module: Any, group: Any) -> None:
+        module.all_to_all_single(self.output, self.input, group=group)
+
+    def check(self, turn: int) -> None:
+        for peer, part in enumerate(self.output.chunk(self.size)):
+            first = self.rank * self.elems + 1000 * peer + turn
+            if int(part[0]) != first or int(part.sum()) != self.elems * first + self.elems * (self.elems - 1) // 2:
+                raise AssertionError(f"rank {self.rank}: wrong data from rank {peer}")
+
+
+class AllReduce:
+    """Rank r's element i has the value i % 1024 + r + the number of the turn: sums are exact."""
+
+    def __init__(self, comm: a2a.Communicator, bytes_of_a_tensor: int) -> None:
+        import torch
+
+        self.rank, self.size = comm.rank, comm.size
+        self.tensor = torch.empty(max(bytes_of_a_tensor // 4, 1), dtype=torch.float32)
+        self.place = (torch.arange(self.tensor.numel()) % 1024).float()
+
+    def write(self, turn: int) -> None:
+        self.tensor.copy_(self.place).add_(self.rank + turn)
+
+    def call(self, module: Any, group: Any) -> None:
+        module.all_reduce(self.tensor, group=group)
+
+    def check(self, turn: int) -> None:
+        import torch
+
+        right = self.place * self.size + (self.size * (self.size - 1) // 2 + self.size * turn)
+        if not torch.equal(self.tensor, right):
+            raise AssertionError(f"rank {self.rank}: wrong sums")
+
+
+OPERATIONS: dict[str, Any] = {"all_to_all_single": AllToAll, "all_reduce": AllReduce}
+
+
+def start_world(comm: a2a.Communicator) -> dict[str, tuple[Any, Any]]:
+    """The module and the group of each contender's calls; all ranks make the groups here."""
     import a2a.torch
     import torch.distributed as dist
 
@@ -50,50 +101,39 @@ def start_world(comm: a2a.Communicator) -> dict[str, Callable[[Any, Any], None]]
     limit = timedelta(seconds=120)
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=limit)
     ours = dist.new_group(list(range(comm.size)), backend="a2a")
-    return {
-        "a2a.torch": lambda output, input: a2a.torch.all_to_all_single(output, input),
-        "backend a2a": lambda output, input: dist.all_to_all_single(output, input, group=ours),
-        "gloo": lambda output, input: dist.all_to_all_single(output, input),
-    }
+    return {"a2a.torch": (a2a.torch, ours), "backend a2a": (dist, ours), "gloo": (dist, None)}
 
 
-def one_round(comm: a2a.Communicator, call: Callable[[Any, Any], None], elems: int, iterations: int) -> float:
+def one_round(comm: a2a.Communicator, operation: Any, place: tuple[Any, Any], iterations: int) -> float:
     """This rank's median microseconds of one call."""
-    import torch
-
-    input, output = (torch.empty(elems * comm.size, dtype=torch.int64) for _ in range(2))
-    place = torch.arange(elems * comm.size)
     times = []
     for turn in range(iterations):
-        torch.add(place, 1000 * comm.rank + turn, out=input)
+        operation.write(turn)
         comm.barrier()
         started = time.perf_counter()
-        call(output, input)
+        operation.call(*place)
         times.append(time.perf_counter() - started)
-        for peer, part in enumerate(output.chunk(comm.size)):
-            first = comm.rank * elems + 1000 * peer + turn
-            if int(part[0]) != first or int(part.sum()) != elems * first + elems * (elems - 1) // 2:
-                raise AssertionError(f"rank {comm.rank}: wrong data from rank {peer}")
+        operation.check(turn)
     return statistics.median(times) * 1e6
 
 
-def measure(comm: a2a.Communicator, sizes: list[int]) -> dict[int, dict[str, list[float]]]:
+def measure(comm: a2a.Communicator, name_of_operation: str, sizes: list[int]) -> dict[int, dict[str, list[float]]]:
     """Microseconds of every round, by size and contender: the slowest rank's."""
     import numpy as np
     import torch
 
     torch.set_num_threads(1)
-    calls = start_world(comm)
+    places = start_world(comm)
     order, figures = random.Random(1), {}
     for size in sizes:
-        elems = max(size // 8, 1)
+        operation = OPERATIONS[name_of_operation](comm, size)
         rounds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
         iterations = {name: 20 for name in CONTENDERS}
         for turn in range(ROUNDS + 1):
             for name in order.sample(CONTENDERS, len(CONTENDERS)):
                 started = time.perf_counter()
                 everyone = np.empty(comm.size)
-                mine = one_round(comm, calls[name], elems, iterations[name])
+                mine = one_round(comm, operation, places[name], iterations[name])
                 comm.allgather(np.array([mine]), everyone)
                 took = np.empty(comm.size)
                 comm.allgather(np.array([time.perf_counter() - started]), took)
@@ -150,14 +190,15 @@ def table(figures: dict[int, dict[str, list[float]]]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operation", choices=OPERATIONS, default="all_to_all_single")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--sizes", type=parse_size, nargs="+", default=[8, 1 << 16, 1 << 20], metavar="BYTES")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    figures = a2a.spawn(measure, options.ranks, options.sizes, timeout=600)[0]
+    figures = a2a.spawn(measure, options.ranks, options.operation, options.sizes, timeout=600)[0]
     costs = overheads()
-    print(f"{options.ranks} ranks, all_to_all_single with equal parts", *table(figures), sep="\n")
-    print("\none rank, 32 bytes")
+    print(f"{options.ranks} ranks, {options.operation}", *table(figures), sep="\n")
+    print("\nall_to_all_single of one rank, 32 bytes")
     for name, nanoseconds in costs.items():
         print(f"{name:<48}{nanoseconds:>8.0f} ns")
     if options.json:

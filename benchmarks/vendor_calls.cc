@@ -96,14 +96,23 @@ void* some_handle() {
     return result;                                                   \
   }
 
+// The same for those with more arguments than registers for them.
+#define LONG_CALL(name)                                                              \
+  EXPORT Word name(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h) { \
+    static Entry& entry = *new Entry(#name);                                         \
+    return entry.call(a, b, c, d, e, f, g, h);                                       \
+  }
+
 CALL(cuInit, )
 CALL(cuGetErrorString, put<const char*>(b, ""))
 CALL(cuDeviceGetCount, put<int>(a, 8))
 CALL(cuDeviceGet, put<int>(a, static_cast<int>(b)))
+CALL(cuDeviceGetAttribute, put<int>(a, 9))  // asked for the compute capability alone
 CALL(cuDevicePrimaryCtxRetain, put<void*>(a, some_handle()))
 CALL(cuCtxPushCurrent_v2, )
 CALL(cuCtxPopCurrent_v2, put<void*>(a, some_handle()))
 CALL(cuCtxGetCurrent, put<void*>(a, some_handle()))
+CALL(cuCtxGetDevice, put<int>(a, 0))
 CALL(cuPointerGetAttribute, put<int>(a, b == 2 ? 2 : 0))  // device memory, of device 0
 CALL(cuMemcpyAsync, )
 CALL(cuStreamCreate, put<void*>(a, some_handle()))
@@ -135,6 +144,10 @@ CALL(ncclGroupStart, )
 CALL(ncclGroupEnd, )
 CALL(ncclAlltoAll, )
 CALL(ncclAllGather, )
+LONG_CALL(ncclAllReduce)
+LONG_CALL(ncclReduceScatter)
+LONG_CALL(ncclReduce)
+LONG_CALL(ncclBroadcast)
 
 EXPORT Word ncclCommInitRankConfig(Word comm, Word size, UniqueId id, Word rank, Word config) {
   static Entry& entry = *new Entry("ncclCommInitRankConfig");

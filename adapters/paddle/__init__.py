@@ -1,10 +1,11 @@
-"""``paddle.distributed`` with the all-to-all calls that it lacks on the CPU: change one import.
+"""``paddle.distributed`` with all its collectives on the CPU: change one import.
 
     import a2a.paddle as dist   # instead of: import paddle.distributed as dist
 
-``alltoall``, ``alltoall_single``, ``all_gather``, ``barrier``, those of ``stream``, and ``global_scatter`` and
-``global_gather`` of ``utils`` run on a2a, on Paddle's groups or on a2a communicators, with gradients. Every other name
-is Paddle's own. The orders of arguments are those of Paddle 3.3.1.
+The collectives, messages and object collectives, those of ``stream``, and ``global_scatter`` and ``global_gather`` of
+``utils`` run on a2a, on Paddle's groups or on a2a communicators; the all-to-all calls have gradients. Every other name
+is Paddle's own. The orders of arguments are those of Paddle 3.3.1. ``enable()`` has ``paddle.distributed`` itself,
+``paddle.DataParallel`` and fleet use them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,28 @@ from typing import Any
 
 import paddle.distributed as _paddle
 
-import a2a
-
-from . import _collectives, stream, utils
+from . import stream, utils
+from ._batch import P2POp, batch_isend_irecv
+from ._functions import (
+    all_gather,
+    all_gather_object,
+    all_reduce,
+    alltoall,
+    alltoall_axis,
+    alltoall_single,
+    broadcast,
+    broadcast_object_list,
+    gather,
+    irecv,
+    isend,
+    recv,
+    reduce,
+    reduce_scatter,
+    scatter,
+    scatter_object_list,
+    send,
+    wait,
+)
 from ._groups import (
     barrier,
     destroy_process_group,
@@ -25,60 +45,44 @@ from ._groups import (
     init_parallel_env,
     new_group,
 )
-from ._task import Task, finish_all
+from ._replacing import disable, enable
+from ._task import Task
 
 __all__ = [
+    "P2POp",
     "Task",
     "all_gather",
+    "all_gather_object",
+    "all_reduce",
     "alltoall",
+    "alltoall_axis",
     "alltoall_single",
     "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "broadcast_object_list",
     "destroy_process_group",
+    "disable",
+    "enable",
+    "gather",
     "get_communicator",
     "get_rank",
     "get_world_size",
     "init_parallel_env",
+    "irecv",
+    "isend",
     "new_group",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "scatter_object_list",
+    "send",
     "stream",
     "utils",
     "wait",
 ]
 __all__ += [name for name in _paddle.__all__ if name not in __all__]
-
-
-def alltoall_single(
-    out_tensor: Any,
-    in_tensor: Any,
-    in_split_sizes: list[int] | None = None,
-    out_split_sizes: list[int] | None = None,
-    group: Any = None,
-    sync_op: bool = True,
-) -> Task | None:
-    """``stream.alltoall_single`` without a choice of stream, and with the two lists of sizes the other way round, as in
-    Paddle 3.3.1. In Paddle 2 the tensors were the other way round, too."""
-    return _collectives.alltoall_single(
-        _collectives.SINGLE, out_tensor, in_tensor, out_split_sizes, in_split_sizes, group, sync_op, False
-    )
-
-
-def alltoall(out_tensor_list: Any, in_tensor_list: Any, group: Any = None, sync_op: bool = True) -> Task | None:
-    """``stream.alltoall`` without a choice of stream. Output first, as in Paddle 3; in Paddle 2 it came second."""
-    return _collectives.alltoall(out_tensor_list, in_tensor_list, group, sync_op, False)
-
-
-def all_gather(tensor_list: Any, tensor: Any, group: Any = None, sync_op: bool = True) -> Task:
-    """``stream.all_gather`` without a choice of stream."""
-    return _collectives.all_gather(tensor_list, tensor, group, sync_op, False)
-
-
-def wait(tensor: Any, group: Any = None, use_calc_stream: bool = True) -> None:
-    """Waits for every operation of the group that this rank has started, ``tensor``'s among them, as if for each task.
-    A device tensor's stream is then synchronised as Paddle does."""
-    comm = get_communicator(group)
-    if comm is not None:
-        finish_all(comm)
-    if not tensor.place.is_cpu_place():
-        _paddle.wait(tensor, None if isinstance(group, a2a.Communicator) else group, use_calc_stream)
 
 
 def __getattr__(name: str) -> Any:

@@ -34,11 +34,18 @@ class _Node(PyLayer):  # type: ignore[misc, unused-ignore]
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         exchange = ctx.exchange
-        found = exchange.back([gradient.detach().contiguous() for gradient in gradients])
+        found = exchange.back([_values(gradient) for gradient in gradients])
         if not all(gradient.stop_gradient for gradient in gradients):  # for a derivative of higher order
             found = results(gradients, found, exchange.there, exchange.back)
         # Paddle wants None exactly for the inputs without a gradient.
         return tuple(gradient if wanted else None for gradient, wanted in zip(found, exchange.wanted, strict=True))
+
+
+def _values(gradient: Any) -> Any:
+    """Without a gradient of its own. On the host it may have any strides, on a device a backward pass leaves gaps that
+    the core does not take."""
+    values = gradient.detach()
+    return values if values.place.is_cpu_place() else values.contiguous()
 
 
 def wants_gradient(inputs: Sequence[Any]) -> bool:

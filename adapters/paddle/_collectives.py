@@ -11,15 +11,12 @@ from functools import partial
 from typing import Any
 
 import paddle
-from paddle.distributed import stream as _paddle
 
 import a2a
 from a2a.adapting import Dialect, collective
 
 from . import _autograd
-from ._device import is_paddles
 from ._errors import ArgumentTypeError, CallError
-from ._groups import get_communicator, member
 from ._task import Task
 
 dialect = partial(
@@ -40,53 +37,8 @@ _GATHER = dialect("tensor", "out_tensor", counts_error=CallError)
 _GATHER_LIST = dialect("tensor", "tensor_list", counts_error=CallError, fills=True, equal=True)
 
 
-def alltoall_single(
-    words: Dialect,
-    out: Any,
-    given: Any,
-    out_sizes: Any,
-    in_sizes: Any,
-    group: Any,
-    sync_op: bool,
-    use_calc_stream: bool,
-) -> Task | None:
-    """Rows of dim 0, by sizes or in equal parts. ``words``: SINGLE or STREAM_SINGLE, whose orders of sizes differ."""
-    if is_paddles(given, group):
-        theirs: Task | None = _paddle.alltoall_single(out, given, out_sizes, in_sizes, group, sync_op, use_calc_stream)
-        return theirs
-    comm = member(group)
-    if comm is None:
-        return None
-    return _alltoall_single(comm, words, out, given, out_sizes, in_sizes, sync_op, use_calc_stream)
-
-
-def alltoall(out: Any, given: Any, group: Any, sync_op: bool, use_calc_stream: bool) -> Task | None:
-    """Two tensors, divided equally, or two lists with one tensor for each rank."""
-    if is_paddles(given, group):
-        theirs: Task | None = _paddle.alltoall(out, given, group, sync_op, use_calc_stream)
-        return theirs
-    comm = member(group)
-    return None if comm is None else _alltoall(comm, out, given, sync_op, use_calc_stream)
-
-
-def all_gather(out: Any, given: Any, group: Any, sync_op: bool, use_calc_stream: bool) -> Task:
-    """Into one tensor, concatenated or stacked, or into a list with one tensor for each rank."""
-    if is_paddles(given, group):
-        theirs: Task = _paddle.all_gather(out, given, group, sync_op, use_calc_stream)
-        return theirs
-    comm = get_communicator(group)
-    if comm is None:
-        raise CallError(
-            "The group should not be None and all ranks which invoke this operation should be the member of this group."
-        )
-    return _all_gather(comm, out, given, sync_op, use_calc_stream)
-
-
-# ---- on a communicator -----------------------------------------------------------------------------------------------
-
-
 @collective
-def _alltoall_single(
+def alltoall_single(
     comm: a2a.Communicator,
     words: Dialect,
     out: Any,
@@ -96,12 +48,14 @@ def _alltoall_single(
     sync_op: bool,
     use_calc_stream: bool,
 ) -> Task:
+    """Rows of dim 0, by sizes or in equal parts. ``words``: SINGLE or STREAM_SINGLE, whose orders of sizes differ."""
     require_call(sync_op, use_calc_stream)
     return _tensors(comm, words, out, given, out_sizes, in_sizes, sync_op)
 
 
 @collective
-def _alltoall(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_calc_stream: bool) -> Task:
+def alltoall(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_calc_stream: bool) -> Task:
+    """Two tensors, divided equally, or two lists with one tensor for each rank."""
     require_call(sync_op, use_calc_stream)
     if out is None:
         raise CallError("The output should be specified.")
@@ -117,7 +71,8 @@ def _alltoall(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_c
 
 
 @collective
-def _all_gather(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_calc_stream: bool) -> Task:
+def all_gather(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_calc_stream: bool) -> Task:
+    """Into one tensor, concatenated or stacked, or into a list with one tensor for each rank."""
     require_call(sync_op, use_calc_stream)
     if isinstance(out, paddle.Tensor):
         return Task(comm, _GATHER.allgather(comm, out, given, not sync_op))

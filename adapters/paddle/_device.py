@@ -1,23 +1,55 @@
-"""Tensors in device memory: Paddle's own process groups carry them, with NCCL and on the streams that the caller chose.
-On an a2a communicator a2a's own NCCL does, on Paddle's current stream."""
+"""Calls that are Paddle's own business. Tensors in device memory go through Paddle's process groups, with NCCL and on
+the streams that the caller chose; on an a2a communicator a2a's own NCCL carries them, on Paddle's current stream."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any, TypeVar, cast
 
 import paddle
 
 import a2a
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 
-def is_paddles(tensors: Any, group: Any) -> bool:
-    """Whether a call is Paddle's own business: it is about a tensor, or a list of them, in device memory, on a group
-    that Paddle has."""
-    if isinstance(group, a2a.Communicator):
-        return False
-    if isinstance(tensors, (list, tuple)):
-        return any(_on_device(tensor) for tensor in tensors)
-    return _on_device(tensors)
+# (module, name) -> Paddle's own function, where enable() has put another one.
+originals: dict[tuple[str, str], Any] = {}
+
+
+def or_paddles(module: ModuleType) -> Callable[[_F], _F]:
+    """Of a function that Paddle has under the same name in ``module``: that one is called instead for tensors on
+    devices and for static graphs, unless the group is an a2a communicator."""
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_paddles((*args, *kwargs.values())):
+                return original(module, function.__name__)(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        return cast(_F, call)
+
+    return decorate
+
+
+def original(module: ModuleType, name: str) -> Any:
+    """What Paddle itself has there."""
+    return originals.get((module.__name__, name)) or getattr(module, name)
+
+
+def is_paddles(arguments: Iterable[Any]) -> bool:
+    """Whether a call with these arguments is Paddle's own business."""
+    found = not paddle.in_dynamic_mode()
+    for argument in arguments:
+        if isinstance(argument, a2a.Communicator):
+            return False
+        if isinstance(argument, (list, tuple)):
+            found = found or any(_on_device(item) for item in argument)
+        else:
+            found = found or _on_device(argument)
+    return found
 
 
 def _on_device(tensor: Any) -> bool:

@@ -7,12 +7,13 @@ store are needed, and groups made by Paddle itself (``fleet``'s topology among t
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import socket
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import paddle
 import paddle.distributed
@@ -22,7 +23,10 @@ import a2a
 from a2a.adapting import refuse
 from a2a.launch import Launch, mark_as_rank
 
+from ._device import original
 from ._errors import ArgumentTypeError, CallError
+
+_T = TypeVar("_T")
 
 # (group id, its ranks in the job) -> what serves it. A Group that a program makes by hand finds it, too.
 _communicators: dict[tuple[int, tuple[int, ...]], a2a.Communicator] = {}
@@ -50,12 +54,37 @@ def get_communicator(group: Any = None) -> a2a.Communicator | None:
     return found
 
 
-def member(group: Any) -> a2a.Communicator | None:
-    """Like get_communicator(), with Paddle's warning for a rank that is no member."""
-    found = get_communicator(group)
-    if found is None:
+def for_members(group: Any, call: Callable[..., _T], *arguments: Any) -> _T | None:
+    """``call(comm, *arguments)``; None, with Paddle's warning, on a rank that is no member. Stands in a function of the
+    package that or_paddles() wraps, so that the warning names the line of the program."""
+    comm = get_communicator(group)
+    if comm is None:
         warnings.warn(f"Current global rank {get_rank()} is not in group {group.name}", stacklevel=4)
-    return found
+        return None
+    return call(comm, *arguments)
+
+
+def require_member(group: Any) -> a2a.Communicator:
+    """The communicator of a call that Paddle refuses on a rank that is no member."""
+    comm = get_communicator(group)
+    if comm is None:
+        raise CallError(
+            "The group should not be None and all ranks which invoke this operation should be the member of this group."
+        )
+    return comm
+
+
+def rank_in_group(rank: Any, name: str, group: Any, comm: a2a.Communicator) -> int:
+    """The number in the group of a rank that Paddle's calls name by its number in the job. On an a2a communicator that
+    number is the same."""
+    try:
+        number = operator.index(rank)
+    except TypeError:
+        raise ArgumentTypeError(f"{name} is {rank!r}; pass the number of a rank") from None
+    ranks = range(comm.size) if group is None or group is comm else list(group.ranks)
+    if number not in ranks:
+        raise a2a.InvalidArgumentError(f"{name} is {number}, but the ranks of the group are {list(ranks)}")
+    return ranks.index(number)
 
 
 def world() -> a2a.Communicator:
@@ -108,11 +137,11 @@ def new_group(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any) -> 
     Unlike in Paddle a group of one rank has a member: its calls copy."""
     if ranks is None:
         ranks = range(_launch().size)
-    ranks = sorted(ranks)
+    ranks, theirs = sorted(ranks), original(paddle.distributed, "new_group")
     if len(ranks) == 1 or not paddle.distributed.is_initialized():
-        return paddle.distributed.new_group(ranks, *args, **kwargs)
+        return theirs(ranks, *args, **kwargs)
     with _store_of_its_own(ranks):
-        return paddle.distributed.new_group(ranks, *args, **kwargs)
+        return theirs(ranks, *args, **kwargs)
 
 
 def get_rank(group: Any = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import a2a
 
@@ -13,12 +14,14 @@ _unfinished: list[Task] = []
 class Task:
     """One operation, with the methods of Paddle's tasks. May be dropped; ``wait(tensor)`` of the package ends it."""
 
-    def __init__(self, comm: a2a.Communicator, work: a2a.Work | None) -> None:
-        """``work`` is None when the operation is done."""
-        self._comm, self._work, self._sync = comm, work, work is None
-        if work is not None:
-            _unfinished[:] = [task for task in _unfinished if not task.is_completed()]
-            _unfinished.append(self)
+    def __init__(self, comm: a2a.Communicator, work: a2a.Work | None, finish: Callable[[], None] | None = None) -> None:
+        """``work`` is None when the operation is done. ``finish`` is what this rank does afterwards, once."""
+        self._comm, self._work, self._sync, self._finish = comm, work, work is None, finish
+        if work is None:
+            self._end()
+            return
+        _unfinished[:] = [task for task in _unfinished if not task.is_completed()]
+        _unfinished.append(self)
 
     def wait(self, timeout: datetime.timedelta | float | None = None) -> bool:
         """Blocks until done and returns True. Raises the operation's error, or a2a.TimeoutError after ``timeout``, a
@@ -26,8 +29,13 @@ class Task:
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
         if self._work is not None:
             self._work.wait(seconds or None)
-            self._work = None
+            self._end()
         return True
+
+    def _end(self) -> None:
+        finish, self._work, self._finish = self._finish, None, None
+        if finish is not None:
+            finish()
 
     def is_completed(self) -> bool:
         """Whether the operation is done, well or not. Never blocks."""

@@ -1,8 +1,8 @@
 """torch.distributed on a2a: ``import a2a.torch as dist``.
 
-all_to_all, all_to_all_single, all_gather, all_gather_single (also as all_gather_into_tensor) and barrier run on a2a,
-with torch's signatures, return values and classes of errors; every other name is torch.distributed's own. Their
-``group`` is an a2a communicator, any process group of torch, or None.
+Every collective of tensors, send and receive run on a2a, with torch's signatures, return values and classes of
+errors; every other name is torch.distributed's own. Their ``group`` is an a2a communicator, any process group of torch,
+or None.
 
 Importing this module also makes the backend "a2a" known, ``torch.distributed.init_process_group("a2a")``, and
 ``a2a.torch.nn`` has the differentiable calls.
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch.distributed as _dist
 
-from . import _backend, _world, nn
+from . import _backend, _dtensor, _world, nn
 from ._backend import ProcessGroupA2A
 from ._collectives import (
     all_gather,
@@ -23,8 +23,21 @@ from ._collectives import (
     all_to_all,
     all_to_all_single,
     barrier,
+    monitored_barrier,
 )
-from ._errors import ArgumentTypeError, SplitError, TensorError
+from ._errors import ArgumentTypeError, AxisError, SplitError, TensorError
+from ._monitored import BarrierError
+from ._point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from ._reductions import (
+    all_reduce,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_single,
+    reduce_scatter_tensor,
+    scatter,
+)
 from ._work import Work
 from ._world import (
     destroy_process_group,
@@ -37,6 +50,9 @@ from ._world import (
 
 __all__ = [
     "ArgumentTypeError",
+    "AxisError",
+    "BarrierError",
+    "P2POp",
     "ProcessGroupA2A",
     "SplitError",
     "TensorError",
@@ -44,21 +60,36 @@ __all__ = [
     "all_gather",
     "all_gather_into_tensor",
     "all_gather_single",
+    "all_reduce",
     "all_to_all",
     "all_to_all_single",
     "barrier",
+    "batch_isend_irecv",
+    "broadcast",
     "destroy_process_group",
+    "gather",
     "get_rank",
     "get_world_size",
     "init_process_group",
+    "irecv",
     "is_initialized",
+    "isend",
+    "monitored_barrier",
     "new_group",
     "nn",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
 ]
 __all__ += [name for name in dir(_dist) if not name.startswith("_") and name not in __all__]
 
 _backend.register()
 _world.register()
+_dtensor.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,157 +1,228 @@
 """The torch.distributed backend "a2a".
 
 ``import a2a.torch``, then ``torch.distributed.init_process_group("a2a")``, or "cpu:a2a". The process group carries
-all-to-all, all-gather and barrier itself. Every other collective is torch's: the group has a Gloo backend for host
-tensors, and where torch has NCCL one for CUDA tensors, which also carry CUDA all-to-alls.
+every operation of host tensors itself. Only where torch has NCCL, for CUDA tensors, or where ranks live on several
+hosts, is there a backend of torch's beside it (``_beside``).
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, ProcessGroup
-from torch.distributed import distributed_c10d as c10d
+from torch.distributed import ProcessGroup
 
 import a2a
 
-from ._collectives import GATHER, GATHER_LIST, LIST, SINGLE
+from . import _monitored
+from . import _operations as ops
 from ._groups import adopt, forget
 from ._store import meet
-from ._work import FinishedWork, Work
+from ._work import AllOf, FinishedWork
 
 __all__ = ["ProcessGroupA2A", "register"]
 
-_CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 _DONE = FinishedWork([])
-_alltoall = SINGLE.alltoall  # looked up once
-_Kind: Any = ProcessGroup.BackendType
+_CPU = torch.device("cpu")
+_OPERATIONS = (
+    "all_to_all_single", "alltoall", "all_gather_single", "allgather", "barrier", "allreduce", "reduce",
+    "reduce_scatter", "reduce_scatter_single", "broadcast", "gather", "scatter", "send", "recv", "recv_anysource",
+)  # fmt: skip
+
+
+def _begin(opts: Any) -> Any:
+    """The options of each of several operations, which go on together."""
+    if opts is not None:
+        opts.asyncOp = True
+    return opts
+
+
+def _op(opts: Any) -> Any:
+    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
+
+
+def _root(opts: Any) -> int:
+    return 0 if opts is None else opts.rootRank
 
 
 class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
-    """A process group whose all-to-all, all-gather and barrier run on a2a; all of them go to torch's backend where
-    ``comm`` is None, because the ranks live on several hosts.
+    """A process group on an a2a communicator, ``comm``. What it does not define, no caller of c10d's C++ code asks for:
+    there is no other backend to which the base class could go."""
 
-    What it does not define goes through the base class to the Gloo or NCCL backend registered with it. That must not be
-    a method that the base class looks up in Python when C++ calls it: having found none, it goes on with the
-    interpreter's lock in hand, and deadlocks with Gloo's threads, which want it to let go of tensors. Those are defined
-    here, to call the backend."""
+    supports_splitting = supports_coalescing = supports_time_estimate = False
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any, name: str) -> None:
+    def __init__(self, comm: a2a.Communicator | None, store: Any, rank: int, size: int, name: str) -> None:
         super().__init__(rank, size)
-        self._name, self._description, self._destroyed = name, "", False
-        has_cuda = torch.cuda.is_available()
-        self._register_backend(_CPU, _Kind.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
-        if has_cuda and dist.is_nccl_available():
-            nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
-            self._register_backend(_CUDA, _Kind.NCCL, nccl)
-        self._set_default_backend(_Kind.GLOO)
-        self.comm = meet(store, name, rank, size, timeout.total_seconds())
-        # Where no tensor can be on another device, none is asked, which would cost as much as the rest of this class.
-        self._host_only = None if has_cuda else self.comm
-        adopt(self, self.comm)
+        self.comm: Any = comm
+        self._store, self._name, self._description = store, name, ""
+        self._sequence, self._monitored = 0, 0
+        self._batch: list[Any] = []  # what was begun since _start_coalescing()
+        adopt(self, comm)
+
+    # ---- everybody to everybody
 
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
     ) -> Any:
-        comm = self._host_only or self._comm_for(input)
-        if comm is None:
-            options = c10d.AllToAllOptions() if opts is None else opts
-            return self._torchs(input).alltoall_base(output, input, output_split_sizes, input_split_sizes, options)
-        work = _alltoall(comm, output, input, output_split_sizes, input_split_sizes, opts is None or opts.asyncOp)
-        return _DONE if work is None else Work(work, [output])
+        self._sequence += 1
+        async_op = opts is None or opts.asyncOp
+        work = ops.all_to_all_single(self.comm, output, input, output_split_sizes, input_split_sizes, async_op)
+        return work or _DONE
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        comm = self._host_only or self._comm_for(*inputs)
-        if comm is None:
-            return self._torchs(inputs[0]).alltoall(outputs, inputs, c10d.AllToAllOptions() if opts is None else opts)
-        work = LIST.alltoall_list(comm, outputs, inputs, opts is None or opts.asyncOp)
-        return _DONE if work is None else Work(work, outputs)
+        self._sequence += 1
+        return ops.all_to_all(self.comm, outputs, inputs, opts is None or opts.asyncOp) or _DONE
 
     def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        comm = self._host_only or self._comm_for(input)
-        if comm is None:
-            return self._torchs(input)._allgather_base(output, input, c10d.AllgatherOptions() if opts is None else opts)
-        work = GATHER.allgather(comm, output, input, opts is None or opts.asyncOp)
-        return _DONE if work is None else Work(work, [output])
+        self._sequence += 1
+        return ops.all_gather_single(self.comm, output, input, opts is None or opts.asyncOp) or _DONE
 
     def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        comm = self._comm_for(*inputs)
-        if comm is None or len(inputs) != 1:
-            options = c10d.AllgatherOptions() if opts is None else opts
-            return self._torchs(inputs[0]).allgather(output_lists, inputs, options)
-        work = GATHER_LIST.allgather_list(comm, output_lists[0], inputs[0], opts is None or opts.asyncOp)
-        return _DONE if work is None else Work(work, output_lists[0])
+        (input,) = inputs
+        self._sequence += 1
+        return ops.all_gather(self.comm, output_lists[0], input, opts is None or opts.asyncOp) or _DONE
+
+    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        """``output_lists[p]`` has the inputs of rank p."""
+        lists = [list(outputs) for outputs in zip(*output_lists, strict=True)]
+        works = [self.allgather([outputs], [input], _begin(opts)) for outputs, input in zip(lists, inputs, strict=True)]
+        return _together(works, [output for outputs in output_lists for output in outputs])
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        works = [self.all_gather_single(output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
-        return works[0] if len(works) == 1 else _AllOf(works, outputs)
+        works = [self.all_gather_single(*pair, _begin(opts)) for pair in zip(outputs, inputs, strict=True)]
+        return _together(works, outputs)
 
-    # Their names before torch 2.13, by which C++ callers know them still.
+    def barrier(self, opts: Any = None) -> Any:
+        seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
+        self._sequence += 1
+        return ops.barrier(self.comm, opts is None or opts.asyncOp, seconds if seconds >= 0 else None) or _DONE
+
+    # ---- reductions
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        (tensor,) = tensors
+        self._sequence += 1
+        return ops.all_reduce(self.comm, tensor, _op(opts), opts is None or opts.asyncOp) or _DONE
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        return _together([self.allreduce([tensor], _begin(opts)) for tensor in tensors], tensors)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        (tensor,) = tensors
+        self._sequence += 1
+        return ops.reduce(self.comm, tensor, _root(opts), _op(opts), opts is None or opts.asyncOp) or _DONE
+
+    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+        (output,) = outputs
+        self._sequence += 1
+        return ops.reduce_scatter(self.comm, output, input_lists[0], _op(opts), opts is None or opts.asyncOp) or _DONE
+
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        self._sequence += 1
+        return ops.reduce_scatter_single(self.comm, output, input, _op(opts), opts is None or opts.asyncOp) or _DONE
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        works = [self.reduce_scatter_single(*pair, _begin(opts)) for pair in zip(outputs, inputs, strict=True)]
+        return _together(works, outputs)
+
+    # ---- with a root
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        (tensor,) = tensors
+        self._sequence += 1
+        return ops.broadcast(self.comm, tensor, _root(opts), opts is None or opts.asyncOp) or _DONE
+
+    def gather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+        (input,) = inputs
+        outputs = output_lists[0] if output_lists else None
+        self._sequence += 1
+        return ops.gather(self.comm, input, outputs, _root(opts), opts is None or opts.asyncOp) or _DONE
+
+    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+        (output,) = outputs
+        inputs = input_lists[0] if input_lists else None
+        self._sequence += 1
+        return ops.scatter(self.comm, output, inputs, _root(opts), opts is None or opts.asyncOp) or _DONE
+
+    # ---- from one rank to another; torch waits for the work, also of send() and recv()
+
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        self._sequence += 1
+        return ops.send(self.comm, tensors[0], peer, tag, True) or _DONE
+
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        self._sequence += 1
+        return ops.recv(self.comm, tensors[0], peer, tag, True) or _DONE
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        self._sequence += 1
+        return ops.recv(self.comm, tensors[0], None, tag, True) or _DONE
+
+    # ---- their names before torch 2.13, by which C++ callers know them still
+
     alltoall_base = all_to_all_single
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def barrier(self, opts: Any = None) -> Any:
-        comm = self._comm_for()
-        if comm is None:
-            return self._get_backend(_CPU).barrier(c10d.BarrierOptions() if opts is None else opts)
-        seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
-        work = SINGLE.barrier(comm, opts is None or opts.asyncOp, seconds if seconds >= 0 else None)
-        return _DONE if work is None else Work(work, [])
-
-    # ---- torch's own; see the class's documentation for which of them are here
-
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        return self._torchs(tensors[0]).allreduce(tensors, c10d.AllreduceOptions() if opts is None else opts)
-
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        options = c10d.AllreduceCoalescedOptions() if opts is None else opts
-        return self._torchs(tensors[0]).allreduce_coalesced(tensors, options)
-
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        return self._torchs(tensors[0]).broadcast(tensors, c10d.BroadcastOptions() if opts is None else opts)
-
-    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
-        options = c10d.ReduceScatterOptions() if opts is None else opts
-        return self._torchs(outputs[0]).reduce_scatter(outputs, input_lists, options)
-
-    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        options = c10d.ReduceScatterOptions() if opts is None else opts
-        return self._torchs(output)._reduce_scatter_base(output, input, options)
-
-    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        pairs = zip(outputs, inputs, strict=True)
-        works = [self.reduce_scatter_single(output, input, opts) for output, input in pairs]
-        return works[0] if len(works) == 1 else _AllOf(works, outputs)
-
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def send(self, tensors: Any, peer: int, tag: int) -> Any:
-        return self._torchs(tensors[0]).send(tensors, peer, tag)
+    # ---- the group
 
-    def recv(self, tensors: Any, peer: int, tag: int) -> Any:
-        return self._torchs(tensors[0]).recv(tensors, peer, tag)
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """torch.distributed.monitored_barrier, whose function takes groups of Gloo alone; a2a.torch has one that takes
+        this."""
+        self._monitored += 1
+        seconds = _monitored.seconds_of(timeout, self.comm.timeout)
+        place = self._store, self.rank(), self.size(), self._monitored
+        _monitored.over_store(*place, seconds, wait_all_ranks)
 
-    def _comm_for(self, *tensors: Any) -> Any:
-        """The communicator, unless this call is torch's."""
-        if self._destroyed:
-            raise a2a.AbortedError(f"process group {self._name!r} was destroyed")
-        return None if any(tensor.is_cuda for tensor in tensors) else self.comm
+    def _start_coalescing(self, device: Any = None) -> None:
+        """What is begun until _end_coalescing() is one work. Meanwhile other methods stand before those of the class,
+        which have no time to look."""
+        for name in _OPERATIONS:
+            setattr(self, name, functools.partial(self._in_batch, getattr(self, name)))
 
-    def _torchs(self, tensor: Any) -> Any:
-        """The backend of torch beside us."""
-        return self._get_backend(tensor.device)
+    def _in_batch(self, operation: Any, *arguments: Any, **options: Any) -> Any:
+        work = operation(*arguments, **options)
+        self._batch.append(work)
+        return work
+
+    def _end_coalescing(self, device: Any = None) -> Any:
+        for name in _OPERATIONS:
+            delattr(self, name)
+        works, self._batch = self._batch, []
+        return AllOf(works, [])
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Every rank counts from 0."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def abort(self) -> None:
+        """Whoever is in an operation of the group, or comes to one, gets a2a.AbortedError. Not collective."""
+        self.comm.abort(f"process group {self._name!r} was aborted")
+        forget(self)
 
     def shutdown(self) -> None:
         """Closes the communicator, collectively. torch.distributed.destroy_process_group() calls this."""
         forget(self)
-        self.comm = self._host_only = None
-        self._destroyed = True
-        super().shutdown()
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [_CPU]
+
+    def _get_backend(self, device: Any) -> Any:
+        """Of host tensors: the group itself."""
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
+        return self
+
+    def get_group_store(self) -> Any:
+        return self._store
 
     def getBackendName(self) -> str:
         return "a2a"
@@ -169,36 +240,8 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         self._description = description
 
 
-class _AllOf(FinishedWork):
-    """Several operations as one work."""
-
-    def __init__(self, works: list[Any], outputs: list[Any]) -> None:
-        super().__init__(outputs)
-        self._works = works
-
-    def wait(self, *timeout: Any) -> bool:
-        return all([work.wait(*timeout) for work in self._works])
-
-    def is_completed(self) -> bool:
-        return all(work.is_completed() for work in self._works)
-
-    def get_future(self) -> Any:
-        self.wait()
-        return super().get_future()
-
-
-def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    gloo = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
-    gloo._set_sequence_number_for_group()
-    return gloo
-
-
-def _nccl(store: Any, rank: int, size: int, timeout: Any, name: str) -> Any:
-    options = c10d.ProcessGroupNCCL.Options()
-    options._timeout, options.group_name = timeout, name
-    nccl = c10d.ProcessGroupNCCL(store, rank, size, options)
-    nccl._set_sequence_number_for_group()
-    return nccl
+def _together(works: list[Any], outputs: Any) -> Any:
+    return works[0] if len(works) == 1 else AllOf(works, list(outputs))
 
 
 def _create(opts: Any, _: Any) -> ProcessGroupA2A:
@@ -212,7 +255,14 @@ def _create(opts: Any, _: Any) -> ProcessGroupA2A:
             f'backend "{mixed}" cannot be had: torch gives a group that has a Python backend to that backend alone, '
             'without a word about the others; pass "a2a", which itself uses NCCL for CUDA tensors'
         )
-    return ProcessGroupA2A(opts.store, opts.group_rank, opts.group_size, opts.timeout, opts.group_id)
+    place = opts.store, opts.group_rank, opts.group_size, opts.group_id
+    store, rank, size, name = place
+    comm = meet(store, name, rank, size, opts.timeout.total_seconds())
+    if comm is not None and not torch.cuda.is_available():
+        return ProcessGroupA2A(comm, *place)
+    from ._beside import ProcessGroupBeside
+
+    return ProcessGroupBeside(comm, *place, opts.timeout)
 
 
 def register() -> None:

@@ -11,34 +11,29 @@ that is also the class torch raises there; its peers get a2a.MismatchError. Afte
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.compiler import is_dynamo_compiling
 
-from a2a.adapting import Dialect
-
-from ._errors import ArgumentTypeError, SplitError, TensorError
-from ._groups import communicator, is_own, name_of
+from . import _monitored
+from . import _operations as ops
+from ._backend import ProcessGroupA2A
+from ._groups import any_cuda, communicator, is_torchs, name_of
 from ._work import Work
 
-__all__ = ["all_gather", "all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_single", "barrier"]
+__all__ = [
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "monitored_barrier",
+]
 
-_dialect = partial(
-    Dialect,
-    torch.Tensor,
-    type_error=ArgumentTypeError,
-    counts_error=SplitError,
-    tensor_error=TensorError,
-    complex_as_real=True,
-)
-SINGLE = _dialect("input", "output", "input_split_sizes", "output_split_sizes")
-LIST = _dialect("input_tensor_list", "output_tensor_list")
-GATHER = _dialect("input_tensor", "output_tensor")
-GATHER_LIST = _dialect("tensor", "tensor_list")
-
+_torch_monitored_barrier = dist.monitored_barrier
 _torch_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
 
 
@@ -51,21 +46,21 @@ def all_to_all_single(
     async_op: bool = False,
 ) -> Work | None:
     """torch.distributed.all_to_all_single: rows of dim 0 of ``input`` go to the ranks, and come from them into
-    ``output``, by split sizes in rows, or in equal parts where those are None or empty. Both tensors are contiguous, of
-    one dtype (any of torch; a complex one may meet its real counterpart) and do not share memory; their trailing shapes
+    ``output``, by split sizes in rows, or in equal parts where those are None or empty. Both tensors are of one
+    dtype (any of torch; a complex one may meet its real counterpart) and do not share memory; their trailing shapes
     may differ. Returns None, or with ``async_op`` a Work that holds both tensors until it is done."""
     if is_dynamo_compiling():
         splits = list(output_split_sizes or ()), list(input_split_sizes or ())
         _traced(async_op, torch.ops.a2a.all_to_all_single_, output, input, *splits, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (getattr(input, "is_cuda", False) and _is_torchs(comm, group)):
+    if comm is None or (getattr(input, "is_cuda", False) and is_torchs(comm, group)):
         result: Work | None = dist.all_to_all_single(
             output, input, output_split_sizes, input_split_sizes, group, async_op
         )
         return result
-    work = SINGLE.alltoall(comm, output, input, output_split_sizes, input_split_sizes, async_op)
-    return None if work is None else Work(work, [output])
+    work: Work | None = ops.all_to_all_single(comm, output, input, output_split_sizes, input_split_sizes, async_op)
+    return work
 
 
 def all_to_all(
@@ -78,11 +73,11 @@ def all_to_all(
         _traced(async_op, torch.ops.a2a.all_to_all_, output_tensor_list, input_tensor_list, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (_any_cuda(input_tensor_list) and _is_torchs(comm, group)):
+    if comm is None or (any_cuda(input_tensor_list) and is_torchs(comm, group)):
         result: Work | None = dist.all_to_all(output_tensor_list, input_tensor_list, group, async_op)
         return result
-    work = LIST.alltoall_list(comm, output_tensor_list, input_tensor_list, async_op)
-    return None if work is None else Work(work, output_tensor_list)
+    work: Work | None = ops.all_to_all(comm, output_tensor_list, input_tensor_list, async_op)
+    return work
 
 
 def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
@@ -93,11 +88,11 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, 
         _traced(async_op, torch.ops.a2a.all_gather_, output_tensor, input_tensor, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (getattr(input_tensor, "is_cuda", False) and _is_torchs(comm, group)):
+    if comm is None or (getattr(input_tensor, "is_cuda", False) and is_torchs(comm, group)):
         result: Work | None = _torch_gather_single(output_tensor, input_tensor, group, async_op)
         return result
-    work = GATHER.allgather(comm, output_tensor, input_tensor, async_op)
-    return None if work is None else Work(work, [output_tensor])
+    work: Work | None = ops.all_gather_single(comm, output_tensor, input_tensor, async_op)
+    return work
 
 
 all_gather_into_tensor = all_gather_single
@@ -110,11 +105,11 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op:
         _traced(async_op, torch.ops.a2a.all_gather_list_, tensor_list, tensor, name_of(group))
         return None
     comm = communicator(group)
-    if comm is None or (getattr(tensor, "is_cuda", False) and _is_torchs(comm, group)):
+    if comm is None or (getattr(tensor, "is_cuda", False) and is_torchs(comm, group)):
         result: Work | None = dist.all_gather(tensor_list, tensor, group, async_op)
         return result
-    work = GATHER_LIST.allgather_list(comm, tensor_list, tensor, async_op)
-    return None if work is None else Work(work, tensor_list)
+    work: Work | None = ops.all_gather(comm, tensor_list, tensor, async_op)
+    return work
 
 
 def barrier(
@@ -127,8 +122,23 @@ def barrier(
         options = {} if timeout is None else {"timeout": timeout}  # new in torch 2.13
         result: Work | None = dist.barrier(group, async_op, device_ids, **options)
         return result
-    work = SINGLE.barrier(comm, async_op, None if timeout is None else timeout.total_seconds())
-    return None if work is None else Work(work, [])
+    work: Work | None = ops.barrier(comm, async_op, None if timeout is None else timeout.total_seconds())
+    return work
+
+
+def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    """torch.distributed.monitored_barrier: a barrier that names the ranks which do not come within ``timeout``, the
+    first of them, or with ``wait_all_ranks`` all. The ranks of a torch process group meet in its store, those of a
+    communicator in its own barrier. Raises an a2a.TimeoutError that is a RuntimeError."""
+    comm = communicator(group)
+    if comm is None or is_torchs(comm, group):
+        at = dist.group.WORLD if group is None else group
+        if isinstance(at, ProcessGroupA2A):
+            at.monitored_barrier(timeout, wait_all_ranks)
+        else:
+            _torch_monitored_barrier(group, timeout, wait_all_ranks)
+    else:
+        _monitored.over_communicator(comm, _monitored.seconds_of(timeout, comm.timeout))
 
 
 def _traced(async_op: bool, op: Any, *arguments: Any) -> None:
@@ -137,12 +147,3 @@ def _traced(async_op: bool, op: Any, *arguments: Any) -> None:
     if async_op:
         raise NotImplementedError("async_op=True inside torch.compile: a graph holds no Work; leave it out")
     op(*arguments)
-
-
-def _is_torchs(comm: Any, group: Any) -> bool:
-    """Whether the group that the communicator serves is one of torch, which has NCCL of its own."""
-    return comm is not group and not is_own(comm)
-
-
-def _any_cuda(tensors: Any) -> bool:
-    return isinstance(tensors, list) and any(getattr(tensor, "is_cuda", False) for tensor in tensors)

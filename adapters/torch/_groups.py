@@ -14,7 +14,21 @@ from a2a import Communicator
 from ._errors import ArgumentTypeError
 from ._store import meet
 
-__all__ = ["adopt", "by_name", "communicator", "forget", "is_own", "let_go", "name_of", "own", "timeout_of"]
+__all__ = [
+    "adopt",
+    "any_cuda",
+    "by_name",
+    "communicator",
+    "forget",
+    "is_own",
+    "is_torchs",
+    "let_go",
+    "name_of",
+    "own",
+    "place_in",
+    "rank_in",
+    "timeout_of",
+]
 
 _world = c10d._world
 # id of a process group -> its communicator, None where its ranks live on several hosts. Not a WeakKeyDictionary, whose
@@ -52,6 +66,37 @@ def own() -> Communicator:
 def is_own(comm: Any) -> bool:
     """Whether the communicator is that of a program that has not called init_process_group()."""
     return comm is _own
+
+
+def is_torchs(comm: Any, group: Any) -> bool:
+    """Whether the group that the communicator serves is one of torch, which has NCCL of its own."""
+    return comm is not group and not is_own(comm)
+
+
+def any_cuda(tensors: Any) -> bool:
+    return isinstance(tensors, list) and any(getattr(tensor, "is_cuda", False) for tensor in tensors)
+
+
+def place_in(group: Any) -> tuple[int, int]:
+    """This rank of a ``group`` argument, and how many there are."""
+    if group is None:
+        group = _world.default_pg or own()
+    return (group.rank, group.size) if isinstance(group, Communicator) else (group.rank(), group.size())
+
+
+def rank_in(comm: Any, group: Any, name: str, rank: Any, group_rank: Any, default: int | None = None) -> int:
+    """The rank of the communicator that ``name``, a rank of the world, or ``group_name`` says. Raises
+    InvalidArgumentError, also where both say one, or neither and there is no default."""
+    if rank is None and group_rank is None:
+        rank = default
+    if (rank is None) == (group_rank is None):
+        raise a2a.InvalidArgumentError(f"{name}={rank} and group_{name}={group_rank}; pass one of them")
+    if rank is None or not is_torchs(comm, group):
+        return int(group_rank if rank is None else rank)
+    try:
+        return int(c10d.get_group_rank(_world.default_pg if group is None else group, rank))
+    except ValueError as error:
+        raise a2a.InvalidArgumentError(f"{name}={rank}: {error}") from None
 
 
 def has_own() -> bool:

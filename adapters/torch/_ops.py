@@ -15,19 +15,19 @@ from torch import Tensor
 
 from a2a.adapting import refuse
 
-from . import _collectives
+from . import _axes, _collectives
 from ._errors import SplitError
 from ._groups import by_name, communicator
+from ._staging import inner
 
-__all__ = ["all_gather", "all_to_all", "all_to_all_single", "global_gather", "global_scatter"]
+__all__ = ["all_gather", "all_to_all", "all_to_all_axis", "all_to_all_single", "global_gather", "global_scatter"]
 
 _operator: Any = torch.library.custom_op
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """The tensor with its values in its own memory, in order: gradients may be expanded, or lazily conjugated."""
-    result: Tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return result
+    """The tensor with its values in its own memory: gradients may be lazily conjugated."""
+    return inner(tensor.resolve_conj().resolve_neg())
 
 
 # ---- all_to_all_single -----------------------------------------------------------------------------------------------
@@ -87,6 +87,42 @@ def _list_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
 all_to_all = _operator("a2a::all_to_all", _list, mutates_args=())
 all_to_all.register_fake(_empty)
 all_to_all.register_autograd(_list_backward, setup_context=_list_setup)
+
+
+# ---- all_to_all_axis -------------------------------------------------------------------------------------------------
+
+
+def _axis(
+    input: Tensor,
+    split_axis: int,
+    concat_axis: int,
+    split_sizes: Sequence[int],
+    concat_sizes: Sequence[int],
+    group: str,
+) -> Tensor:
+    return _axes.exchange(input, split_axis, concat_axis, split_sizes, concat_sizes, by_name(group))
+
+
+def _axis_fake(input: Tensor, *division: Any) -> Tensor:
+    split_axis, concat_axis, split_sizes, concat_sizes, group = division
+    shape = _axes.shape_of(input, split_axis, concat_axis, split_sizes, concat_sizes, by_name(group))
+    return input.new_empty(shape)
+
+
+def _axis_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, *ctx.division, ctx.group = inputs
+
+
+def _axis_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    split_axis, concat_axis, split_sizes, concat_sizes = ctx.division
+    back = all_to_all_axis(grad, concat_axis, split_axis, concat_sizes, split_sizes, ctx.group)
+    return back, None, None, None, None, None
+
+
+# Empty sizes mean equal parts, on the way back, too.
+all_to_all_axis = _operator("a2a::all_to_all_axis", _axis, mutates_args=())
+all_to_all_axis.register_fake(_axis_fake)
+all_to_all_axis.register_autograd(_axis_backward, setup_context=_axis_setup)
 
 
 # ---- all_gather ------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,21 +12,26 @@ from torch._C._distributed_c10d import Work as TorchWork
 
 import a2a
 
-__all__ = ["FinishedWork", "Work"]
+from ._errors import in_torchs_words
+
+__all__ = ["AllOf", "FinishedWork", "Work"]
 
 
 class Work(TorchWork):  # type: ignore[misc, unused-ignore]
     """What a call with ``async_op=True`` returns. On the host bytes move while somebody waits, or asks is_completed();
     there is no thread in the background until get_future() asks for one. On a GPU wait() makes the current stream wait,
-    and not this thread, as in torch."""
+    and not this thread, as in torch.
 
-    def __init__(self, work: a2a.Work, outputs: list[Any]) -> None:
+    ``then`` runs once, when the operation has ended well and before anybody hears of that: it copies what has arrived
+    to where it belongs."""
+
+    def __init__(self, work: a2a.Work, outputs: list[Any], then: Callable[[], None] | None = None) -> None:
         super().__init__()
-        self._work, self._outputs = work, outputs
+        self._work, self._outputs, self._then = work, outputs, then
         self._gpu = outputs[0].device if outputs and getattr(outputs[0], "is_cuda", False) else None
         self._error: BaseException | None = None
         self._future: Any = None
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Blocks until done and returns True; may be repeated. Raises the operation's error, or a2a.TimeoutError after
@@ -44,10 +50,15 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
             self._finish(None)
         else:
             self._work.order_before(torch.cuda.current_stream(self._gpu))
+            self._settle()
 
     def is_completed(self) -> bool:
         """Whether the operation has ended, well or not. Never blocks."""
-        return self._work.done()
+        if not self._work.done():
+            return False
+        if self._then is not None:
+            self.exception()
+        return True
 
     def is_success(self) -> bool:
         """Whether the operation has ended well."""
@@ -64,7 +75,7 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
 
     def result(self) -> list[Any]:
         """The output tensors. Raises unless the operation has ended."""
-        if not self._work.done():
+        if not self.is_completed():
             raise RuntimeError("the operation has not ended; call wait() first")
         return self._outputs
 
@@ -80,8 +91,13 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
             return self._future
 
     def source_rank(self) -> int:
-        """Of a receive from any rank, which this never is."""
-        raise RuntimeError("source_rank() is about the work of a receive, and this is a collective")
+        """The rank in the group from which a receive has come, once it has ended."""
+        source: int | None = getattr(self._work, "source", None)
+        if source is None:
+            raise RuntimeError("source_rank() is about a receive that has ended")
+        return source
+
+    _source_rank = source_rank  # by this name torch.distributed.recv() asks
 
     def get_future_result(self) -> Any:
         """Not offered."""
@@ -95,9 +111,18 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
         try:
             self._work.wait(seconds)
         except a2a.Error as error:
+            in_torchs_words(error)
             if self._work.done():
                 self._error = error
             raise
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._then is not None:
+            with self._guard:  # who comes second finds it copied
+                if self._then is not None:
+                    self._then()
+                    self._then = None
 
     def _complete(self) -> None:
         try:
@@ -142,3 +167,36 @@ class FinishedWork(TorchWork):  # type: ignore[misc, unused-ignore]
         future: Any = torch.futures.Future()
         future.set_result(self._outputs)
         return future
+
+
+class AllOf(FinishedWork):
+    """Several operations as one work."""
+
+    def __init__(self, works: list[Any], outputs: list[Any]) -> None:
+        super().__init__(outputs)
+        self._works = works
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Waits for each."""
+        return all([work.wait(timeout) for work in self._works])
+
+    def synchronize(self) -> None:
+        """The same as wait()."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether all have ended, well or not."""
+        return all([work.is_completed() for work in self._works])
+
+    def is_success(self) -> bool:
+        """Whether all have ended well."""
+        return all([work.is_success() for work in self._works])
+
+    def exception(self) -> Any:
+        """The first one's error."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def get_future(self) -> Any:
+        """A torch.futures.Future of the output tensors, which are there."""
+        self.wait()
+        return super().get_future()

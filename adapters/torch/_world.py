@@ -53,7 +53,10 @@ def _speaks_env(launch: Launch) -> bool:
     if launch.launcher in ("none", "torchrun"):
         return True
     by_mpiexec = launch.launcher in ("Open MPI", "MPICH", "Intel MPI")
-    return by_mpiexec and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    if not by_mpiexec or "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
+        return False
+    # Not those of a launcher around this one.
+    return (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == (str(launch.rank), str(launch.size))
 
 
 def _rendezvous(_: str, **__: Any) -> Iterator[tuple[Any, int, int]]:

@@ -4,7 +4,7 @@ import builtins
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ Tensor: TypeAlias = SupportsDLPack | npt.NDArray[Any] | bytes | bytearray | memo
 
 Counts: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | SupportsDLPack | Any
 """One integer per rank (or per rank and expert), on the host: a sequence, a NumPy array or any integer tensor."""
+
+ReduceOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
+"""How a reduction folds the ranks' elements; see Communicator.allreduce."""
 
 StreamLike: TypeAlias = int | Any | None
 """A raw stream handle, an object with ``__cuda_stream__``, or None for the tensor's current stream."""
@@ -71,18 +74,36 @@ class Work(Awaitable[None]):
     def result(self) -> Any:
         """The received tensor of an operation that allocates its output, otherwise the ``recv`` argument. Its contents
         are valid once done. A JAX array cannot be filled in later, so for JAX this waits."""
+    @property
+    def source(self) -> int | None:
+        """Of a recv() that is over: the rank that has sent the tensor. None otherwise."""
     def __await__(self) -> Generator[Any]:
         """asyncio goes on meanwhile; it polls."""
 
 @final
 class Plan:
     """A checked exchange that can run many times, made by ``Communicator.plan_*``. Counts, dtype and row size are
-    fixed; tensors may change from run to run if they are at least as large."""
+    fixed; tensors may change from run to run if they are at least as large. ``recv`` is None where the planned call
+    takes none, and so is ``send``."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
-    def run(self, send: Tensor, recv: Tensor, *, stream: StreamLike = None, timeout: float | None = None) -> None:
+    def run(
+        self,
+        send: Tensor | None,
+        recv: Tensor | None = None,
+        *,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None:
         """Exchange and wait. Like ``start`` otherwise."""
-    def start(self, send: Tensor, recv: Tensor, *, stream: StreamLike = None, timeout: float | None = None) -> Work:
+    def start(
+        self,
+        send: Tensor | None,
+        recv: Tensor | None = None,
+        *,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work:
         """Exchange without waiting. Raises InvalidArgumentError when a tensor is smaller than the plan needs or differs
         from it in dtype or row size; peers then get MismatchError."""
     def transpose(self) -> Plan:
@@ -154,6 +175,8 @@ class Communicator:
         send_displs: Counts | None = None,
         recv_displs: Counts | None = None,
         *,
+        split_axis: int = 0,
+        concat_axis: int = 0,
         async_op: bool = False,
         stream: StreamLike = None,
         timeout: float | None = None,
@@ -161,17 +184,27 @@ class Communicator:
         """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
         ``recv_counts[p]`` rows into row ``recv_displs[p]`` of ``recv``. Displacements default to packed in rank order.
         Rows outside the receive ranges are left as they are. Both tensors have the same dtype and row size in bytes.
-        Returns a Work with ``async_op=True``."""
+        Returns a Work with ``async_op=True``.
+
+        With axes, counts and displacements are in entries of ``split_axis`` of ``send`` and of ``concat_axis`` of
+        ``recv``: block p, a slice of ``send``, arrives as a slice of ``recv``. Both slices have the same shape.
+
+        On the host tensors may have any strides, of which nothing between the elements is touched. Elements of an
+        output must not share memory."""
     def alltoall(
         self,
         send: Tensor,
         recv: Tensor,
+        split_axis: int = 0,
+        concat_axis: int = 0,
         *,
         async_op: bool = False,
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> Work | None:
-        """Equal parts: dim 0 of both tensors is divided into ``size`` pieces."""
+        """Equal parts: ``split_axis`` of ``send`` and ``concat_axis`` of ``recv`` are divided into ``size`` pieces, as
+        by jax.lax.all_to_all with ``tiled=True``. On the host ``recv`` may be ``send``: what is sent is copied first.
+        See alltoallv."""
     def alltoall_list(
         self,
         sends: Sequence[Tensor],
@@ -246,6 +279,154 @@ class Communicator:
         timeout: float | None = None,
     ) -> _T | Work:
         """The way back of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
+    def allreduce(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Every rank gets x0 op x1 op x2 ..., element by element in rank order, and so the same bits. Without ``recv``
+        the result is written into ``send``.
+
+        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band",
+        "bor" or "bxor" (integers and bool). float16, bfloat16 and float8 are folded in float32 and rounded once;
+        integers wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one,
+        and are not defined for complex numbers. Both tensors have the same dtype and as many elements.
+
+        Between several hosts, the ranks of each host are folded first, and rounded, then the hosts in the order of
+        their lowest ranks: docs/transports.md, "Several hosts".
+
+        On devices NCCL or HCCL folds, in an order of its own. Raises UnsupportedError for a dtype or an ``op`` that it
+        does not have (docs/transports.md, "Reductions")."""
+    def reduce_scatter(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """``send`` is divided into ``size`` equal parts; part p of all ranks, folded as by allreduce, becomes ``recv``
+        of rank p. ``recv`` may be this rank's part of ``send``."""
+    def reduce_scatterv(
+        self,
+        send: Tensor,
+        counts: Counts,
+        recv: Tensor,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """reduce_scatter with ``counts[p]`` rows for rank p, the same list on all ranks."""
+    def reduce(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        root: int = 0,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """As allreduce, but only rank ``root`` gets the result: in ``recv``, which is None on the others, or in
+        ``send`` where it is None there, too."""
+    def broadcast(
+        self,
+        tensor: Tensor,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """``tensor`` of rank ``root``, into ``tensor`` of all others, which has the same dtype and as many elements."""
+    def gather(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Every rank's ``send`` in rank order, in ``recv`` of rank ``root``; None on the others. ``send`` may be the
+        root's part of ``recv``."""
+    def scatter(
+        self,
+        send: Tensor | None,
+        recv: Tensor,
+        root: int = 0,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """``send`` of rank ``root``, None on the others, is divided into ``size`` equal parts; part p becomes ``recv``
+        of rank p. ``recv`` may be the root's part of ``send``."""
+    def allgatherv(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        recv_counts: Counts,
+        recv_displs: Counts | None = None,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Every rank's ``send``, of ``recv_counts[p]`` rows, from row ``recv_displs[p]`` of ``recv`` on; packed in rank
+        order by default. ``send`` may be this rank's part of ``recv``."""
+    def send(
+        self,
+        tensor: Tensor,
+        peer: int,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
+        ranks take part. Messages of one tag arrive in the order in which they were sent; a receive of another tag may
+        overtake them. Of a small tensor a copy is kept, so that the call need not wait for the receiver; there is room
+        for eight that the receiver has not looked at. Where the two ranks do not agree, the receiver raises
+        MismatchError, and so does the sender, or its next message with that rank, which is not started then. Of
+        device memory both raise an error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
+    @overload
+    def recv(
+        self,
+        tensor: Tensor,
+        peer: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> int: ...
+    @overload
+    def recv(
+        self,
+        tensor: Tensor,
+        peer: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work:
+        """What rank ``peer`` sends with that tag, into ``tensor``; None: what any rank sends, whichever comes first.
+        Returns the rank that has sent it, or with ``async_op=True`` a Work, whose ``source`` it is once it is over. See
+        send()."""
     def plan_alltoallv(
         self,
         send: Tensor,
@@ -254,10 +435,13 @@ class Communicator:
         recv_counts: Counts,
         send_displs: Counts | None = None,
         recv_displs: Counts | None = None,
+        *,
+        split_axis: int = 0,
+        concat_axis: int = 0,
     ) -> Plan:
-        """A reusable plan. The tensors give dtype, row size and bounds; they are not kept. Every rank makes its plans
-        in the same order; nothing is sent. A call that raises takes its number, too."""
-    def plan_alltoall(self, send: Tensor, recv: Tensor) -> Plan:
+        """A reusable plan. The tensors give dtype, row size and bounds, with axes their shapes; they are not kept.
+        Every rank makes its plans in the same order; nothing is sent. A call that raises takes its number, too."""
+    def plan_alltoall(self, send: Tensor, recv: Tensor, split_axis: int = 0, concat_axis: int = 0) -> Plan:
         """A reusable alltoall; see plan_alltoallv."""
     def plan_allgather(self, send: Tensor, recv: Tensor) -> Plan:
         """A reusable allgather; see plan_alltoallv."""
@@ -265,6 +449,24 @@ class Communicator:
         """A reusable global_scatter; see plan_alltoallv. ``x`` gives dtype and row size."""
     def plan_global_gather(self, x: Tensor, local_count: Counts, global_count: Counts) -> Plan:
         """A reusable global_gather; see plan_alltoallv. ``x`` gives dtype and row size."""
+    def plan_allreduce(self, send: Tensor, recv: Tensor | None = None, op: ReduceOp = "sum") -> Plan:
+        """A reusable allreduce; see plan_alltoallv. Its runs may be given ``recv`` or not."""
+    def plan_reduce_scatter(self, send: Tensor, recv: Tensor, op: ReduceOp = "sum") -> Plan:
+        """A reusable reduce_scatter; see plan_alltoallv."""
+    def plan_reduce_scatterv(self, send: Tensor, counts: Counts, recv: Tensor, op: ReduceOp = "sum") -> Plan:
+        """A reusable reduce_scatterv; see plan_alltoallv."""
+    def plan_reduce(self, send: Tensor, recv: Tensor | None = None, root: int = 0, op: ReduceOp = "sum") -> Plan:
+        """A reusable reduce; see plan_alltoallv. Its runs get None for ``recv`` on all ranks but the root."""
+    def plan_broadcast(self, tensor: Tensor, root: int = 0) -> Plan:
+        """A reusable broadcast; see plan_alltoallv. Its runs get the tensor alone: ``plan.run(tensor)``."""
+    def plan_gather(self, send: Tensor, recv: Tensor | None = None, root: int = 0) -> Plan:
+        """A reusable gather; see plan_alltoallv. Its runs get None for ``recv`` on all ranks but the root."""
+    def plan_scatter(self, send: Tensor | None, recv: Tensor, root: int = 0) -> Plan:
+        """A reusable scatter; see plan_alltoallv. Its runs get None for ``send`` on all ranks but the root."""
+    def plan_allgatherv(
+        self, send: Tensor, recv: Tensor, recv_counts: Counts, recv_displs: Counts | None = None
+    ) -> Plan:
+        """A reusable allgatherv; see plan_alltoallv."""
     def barrier(self, *, timeout: float | None = None) -> None:
         """Block until every rank has come here."""
     def split(self, color: int, key: int = 0, *, timeout: float | None = None) -> Communicator | None:

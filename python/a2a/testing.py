@@ -9,7 +9,7 @@ Beside them: random cases, bytes of any framework's tensor, and the workloads of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,13 +34,18 @@ __all__ = [
     "Case",
     "Workload",
     "allgather",
+    "allgatherv",
+    "allreduce",
     "alltoall",
     "alltoall_list",
     "alltoallv",
     "as_bytes",
+    "broadcast",
     "dispatch_order",
     "expert_counts",
     "first_difference",
+    "fold",
+    "gather",
     "global_counts",
     "global_gather",
     "global_scatter",
@@ -49,8 +54,11 @@ __all__ = [
     "random_array",
     "random_case",
     "random_counts",
+    "reduce",
+    "reduce_scatter",
     "route",
     "router_logits",
+    "scatter",
     "top_k_experts",
     "workload",
 ]
@@ -70,24 +78,43 @@ def alltoallv(
     recvs: Sequence[Array],
     send_displs: Matrix | None = None,
     recv_displs: Matrix | None = None,
+    split_axis: int = 0,
+    concat_axis: int = 0,
 ) -> list[Array]:
-    """What every rank's ``recv`` holds after alltoallv. ``send_counts[r][p]`` rows go from rank r to rank p. Rows of
-    ``recvs`` outside of the received ranges are as they were; the inputs are not changed."""
+    """What every rank's ``recv`` holds after alltoallv. ``send_counts[r][p]`` entries of ``split_axis`` go from rank r
+    to rank p, and lie along its ``concat_axis`` then. Entries of ``recvs`` outside of the received ranges are as they
+    were; the inputs are not changed."""
     counts = np.asarray(send_counts, dtype=np.int64)
+    received = counts.T
+    if split_axis % sends[0].ndim != concat_axis % sends[0].ndim:  # all entries of that axis are in each block
+        received = np.array([[send.shape[concat_axis] for send in sends] for _ in recvs])
     send_at = packed(counts) if send_displs is None else np.asarray(send_displs)
-    recv_at = packed(counts.T) if recv_displs is None else np.asarray(recv_displs)
+    recv_at = packed(received) if recv_displs is None else np.asarray(recv_displs)
     results = [np.array(recv) for recv in recvs]
     for source, send in enumerate(sends):
         for target, result in enumerate(results):
-            rows, to, from_ = counts[source, target], recv_at[target, source], send_at[source, target]
-            result[to : to + rows] = send[from_ : from_ + rows]
+            from_, to = send_at[source, target], recv_at[target, source]
+            block = _along(send, split_axis)[from_ : from_ + counts[source, target]]
+            if block.size > 0:
+                moved = _moved(block, split_axis, concat_axis)
+                _along(result, concat_axis)[to : to + len(moved)] = moved
     return results
 
 
-def alltoall(sends: Sequence[Array]) -> list[Array]:
-    """Equal parts of dim 0: part p of rank r becomes part r of rank p."""
-    parts = [np.split(send, len(sends)) for send in sends]
-    return [np.concatenate([part[rank] for part in parts]) for rank in range(len(sends))]
+def _along(tensor: Array, axis: int) -> Array:
+    """A view of which dim 0 is that axis."""
+    return np.moveaxis(tensor, axis, 0)
+
+
+def _moved(block: Array, split_axis: int, concat_axis: int) -> Array:
+    """Of a block whose dim 0 is ``split_axis``: a view whose dim 0 is ``concat_axis``."""
+    return np.moveaxis(np.moveaxis(block, 0, split_axis), concat_axis, 0)
+
+
+def alltoall(sends: Sequence[Array], split_axis: int = 0, concat_axis: int = 0) -> list[Array]:
+    """Equal parts of ``split_axis``: part p of rank r becomes part r of rank p, along ``concat_axis``."""
+    parts = [np.split(send, len(sends), split_axis) for send in sends]
+    return [np.concatenate([part[rank] for part in parts], concat_axis) for rank in range(len(sends))]
 
 
 def alltoall_list(sends: Sequence[Sequence[Array]]) -> list[list[Array]]:
@@ -143,6 +170,100 @@ def global_gather(ys: Sequence[Array], local_counts: Matrix) -> list[Array]:
                 for k in range(local[source, rank * experts + expert]):
                     results[source][at[source, rank * experts + expert] + k] = ys[rank][row]
                     row += 1
+    return results
+
+
+def fold(arrays: Sequence[Array], op: str = "sum") -> Array:
+    """((x0 op x1) op x2) ..., element by element: what a reduction makes of the arrays of ranks 0, 1, 2, ...
+
+    float16, bfloat16 and float8 are folded in float32 and rounded once. Integers wrap. "avg" is the sum divided by the
+    number of arrays. Of bool "sum" and "max" are "or", "prod" and "min" are "and". "min" and "max" give NaN where an
+    array has one. A product of complex numbers is (ac - bd) + (ad + bc)i, each operation rounded."""
+    dtype = arrays[0].dtype
+    if dtype == np.bool_:
+        op = {"sum": "bor", "max": "bor", "prod": "band", "min": "band"}.get(op, op)
+    small = dtype.itemsize <= 2 and dtype.kind not in "iub"
+    with np.errstate(all="ignore"):
+        terms = [np.asarray(array).astype(np.float32) if small else np.asarray(array) for array in arrays]
+        result = terms[0].copy()
+        for term in terms[1:]:
+            result = _FOLDS[op](result, term)
+        if op == "avg":
+            result = _divided(result, len(arrays))
+        folded: Array = result.astype(dtype)
+        return folded
+
+
+def _product(a: Array, b: Array) -> Array:
+    result: Array = np.empty_like(a)
+    if a.dtype.kind != "c":
+        np.multiply(a, b, out=result)
+        return result
+    result.real = a.real * b.real - a.imag * b.imag
+    result.imag = a.real * b.imag + a.imag * b.real
+    return result
+
+
+def _divided(a: Array, by: int) -> Array:
+    result: Array = np.empty_like(a)
+    if a.dtype.kind != "c":
+        np.divide(a, a.dtype.type(by), out=result)
+        return result
+    result.real, result.imag = a.real / a.real.dtype.type(by), a.imag / a.real.dtype.type(by)
+    return result
+
+
+_FOLDS: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add,
+    "avg": np.add,
+    "prod": _product,
+    "min": np.minimum,
+    "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
+
+
+def allreduce(sends: Sequence[Array], op: str = "sum") -> list[Array]:
+    """Every rank gets the fold of all."""
+    return [fold(sends, op) for _ in sends]
+
+
+def reduce_scatter(sends: Sequence[Array], op: str = "sum", counts: Sequence[int] | None = None) -> list[Array]:
+    """Rank p gets part p of the fold: equal parts of dim 0, or ``counts[p]`` rows."""
+    edges = len(sends) if counts is None else np.cumsum(counts)[:-1]
+    return np.split(fold(sends, op), edges)
+
+
+def reduce(sends: Sequence[Array], root: int = 0, op: str = "sum") -> list[Array | None]:
+    """The root gets the fold of all."""
+    return [fold(sends, op) if rank == root else None for rank in range(len(sends))]
+
+
+def broadcast(tensors: Sequence[Array], root: int = 0) -> list[Array]:
+    """Every rank gets the root's."""
+    return [np.array(tensors[root]) for _ in tensors]
+
+
+def gather(sends: Sequence[Array], root: int = 0) -> list[Array | None]:
+    """The root gets all parts, concatenated in rank order."""
+    return [np.concatenate(list(sends)) if rank == root else None for rank in range(len(sends))]
+
+
+def scatter(send: Array, ranks: int) -> list[Array]:
+    """Rank p gets part p of the root's tensor."""
+    return np.split(send, ranks)
+
+
+def allgatherv(sends: Sequence[Array], recvs: Sequence[Array], recv_displs: Sequence[int] | None = None) -> list[Array]:
+    """Every rank's rows, of rank p from row ``recv_displs[p]`` on. Other rows of ``recvs`` are as they were."""
+    counts = [len(send) for send in sends]
+    displs = packed(np.array([counts]))[0] if recv_displs is None else recv_displs
+    results = [np.array(recv) for recv in recvs]
+    for result in results:
+        for send, at in zip(sends, displs, strict=True):
+            result[at : at + len(send)] = send
     return results
 
 

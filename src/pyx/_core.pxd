@@ -32,8 +32,12 @@ cdef struct View:
     int64_t rows            # dim 0; 1 for 0-d
     int64_t row_bytes
     int64_t stride          # bytes from one row to the next
+    int64_t elem_bytes
     int ndim
     int64_t[MAX_NDIM] shape
+    int64_t[MAX_NDIM] strides   # bytes; only set where the tensor is not contiguous
+    char* begin                 # of its memory, and one past its end, gaps included
+    char* end
     DLDataType dtype
     DLDevice device
     void* stream            # device memory: what its framework works on now, or was told to wait for it

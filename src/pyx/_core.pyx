@@ -31,6 +31,7 @@ from a2a cimport *
 from background cimport *
 from collective cimport *
 from dlpack cimport *
+from layouts cimport *
 from quantize cimport *
 
 import importlib
@@ -55,6 +56,7 @@ include "protocols.pxi"
 include "dtypes.pxi"
 include "frameworks.pxi"
 include "tensor.pxi"
+include "layouts.pxi"
 include "autograd.pxi"
 include "memory.pxi"
 include "call_site.pxi"
@@ -63,10 +65,14 @@ include "latest.pxi"
 include "shared_array.pxi"
 include "allocate.pxi"
 include "operations.pxi"
+include "reductions.pxi"
 include "collective.pxi"
 include "endpoint.pxi"
+include "message_calls.pxi"
+include "reduction_calls.pxi"
 include "work.pxi"
 include "plan.pxi"
+include "plan_calls.pxi"
 include "views.pxi"
 include "communicator.pxi"
 include "complex.pxi"

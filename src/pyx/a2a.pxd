@@ -6,6 +6,8 @@ from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
+from layouts cimport KeptLayouts
+
 
 cdef extern from *:
     """
@@ -81,7 +83,28 @@ cdef extern from "a2a/types.h" nogil:
         allgather_views
         allgather_bytes
         exchange_counts
+        allreduce
+        reduce_scatter
+        reduce
+        broadcast
+        gather
+        scatter
+        allgatherv
+        send
+        recv
 
+    enum class Fold "a2a::Fold":
+        none
+        sum
+        prod
+        min
+        max
+        avg
+        band
+        bor
+        bxor
+
+    void require_defined "a2a::require_defined"(Fold, DType) except +raise_current
     string dtype_string "a2a::to_string"(DType) except +raise_current
     const char* memory_string "a2a::to_string"(Memory)
     const char* op_string "a2a::to_string"(Op)
@@ -95,6 +118,7 @@ cdef extern from "a2a/work.h" nogil:
         cbool done() except +raise_current
         cbool arrived(int) except +raise_current
         void order_before(CppStream) except +raise_current
+        int source()
 
 
 cdef extern from "a2a/libraries.h" nogil:
@@ -134,6 +158,8 @@ cdef extern from "a2a/communicator.h" nogil:
         int device
         CppStream stream
         cbool asynchronous
+        Fold fold
+        cbool in_place
 
     cdef cppclass HostFacts "a2a::HostFacts":
         int ranks
@@ -170,6 +196,9 @@ cdef extern from "a2a/communicator.h" nogil:
         double timeout_seconds() except +raise_current
         uint64_t next_plan() except +raise_current
         void refuse(const Call&, string) except +raise_current
+        shared_ptr[CppWork] send(const void*, size_t, int, int64_t, const Call&) except +raise_current
+        shared_ptr[CppWork] recv(void*, size_t, int, int64_t, const Call&) except +raise_current
+        void refuse_message(cbool, int, int64_t, string) except +raise_current
         void adopt(Memory, void*) except +raise_current
         void abort(string)
         cbool closed() except +raise_current
@@ -210,6 +239,9 @@ cdef extern from *:
     // Everything Communicator::start needs. `listed` says which of the two forms of buffers is meant.
     struct Exchange {
       PlanPtr plan;
+      KeptLayouts send_layouts, recv_layouts;
+      int split_axis = 0, concat_axis = 0;  // along which the two sides are divided
+      std::vector<int64_t> send_shape, recv_shape;  // of tensors that are divided along an axis
       a2a::Call call;
       bool listed = false;
       const void* send = nullptr;
@@ -291,8 +323,26 @@ cdef extern from *:
 
     inline WorkPtr start(a2a::Communicator& comm, const Exchange& x) {
       const a2a::SignalWatch signals(&interrupted);
-      if (x.listed) return comm.start(*x.plan, x.sends, x.recvs, x.call);
-      return comm.start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call);
+      std::vector<a2a::TensorLayout> send_layouts, recv_layouts;
+      try {
+        send_layouts = spans_of(x.send_layouts), recv_layouts = spans_of(x.recv_layouts);
+      } catch (const std::exception& error) {  // no memory
+        comm.refuse(x.call, error.what());
+        throw;
+      }
+      a2a::Call call = x.call;
+      call.send_layouts = send_layouts, call.recv_layouts = recv_layouts;
+      if (x.listed) return comm.start(*x.plan, x.sends, x.recvs, call);
+      return comm.start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), call);
+    }
+
+    // A message of one tensor, whose layout is given where it has gaps.
+    inline WorkPtr start_message(a2a::Communicator& comm, bool sends, void* data, size_t bytes, int peer, int64_t tag,
+                                 const a2a::Call& of, const KeptLayouts& kept) {
+      const auto layouts = spans_of(kept);
+      a2a::Call call = of;
+      (sends ? call.send_layouts : call.recv_layouts) = layouts;
+      return sends ? comm.send(data, bytes, peer, tag, call) : comm.recv(data, bytes, peer, tag, call);
     }
 
     // Whether an exchange moves so little that its copies take no longer than letting go of the GIL for them.
@@ -306,7 +356,9 @@ cdef extern from *:
 
     // With the GIL held: the exchange, when it can be started without a wait for anybody; otherwise nothing.
     inline WorkPtr try_start(a2a::Communicator& comm, const Exchange& x) {
-      return is_short(x) ? comm.try_start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call) : nullptr;
+      const bool packed = x.send_layouts.empty() && x.recv_layouts.empty();
+      if (!packed || !is_short(x)) return nullptr;
+      return comm.try_start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call);
     }
 
     // Waits for a while, so that the caller can look for signals between two waits. True once finished. Throws
@@ -395,6 +447,25 @@ cdef extern from *:
       return std::make_shared<const a2a::Plan>(make(rank, size, row_bytes, local, global));
     }
 
+    inline PlanPtr plan_allreduce(a2a::Communicator& comm, size_t elem_bytes, size_t elems, a2a::Memory memory) {
+      return std::make_shared<const a2a::Plan>(comm.plan_allreduce(elem_bytes, elems, memory));
+    }
+    inline PlanPtr plan_reduce_scatter(int rank, int size, size_t elem_bytes, const CountList& counts) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::reduce_scatter(rank, size, elem_bytes, counts));
+    }
+    inline PlanPtr plan_reduce(int rank, int size, int root, size_t bytes) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::reduce(rank, size, root, bytes));
+    }
+    inline PlanPtr plan_broadcast(int rank, int size, int root, size_t bytes) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::broadcast(rank, size, root, bytes));
+    }
+    inline PlanPtr plan_gather(int rank, int size, int root, size_t bytes_per_rank) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::gather(rank, size, root, bytes_per_rank));
+    }
+    inline PlanPtr plan_scatter(int rank, int size, int root, size_t bytes_per_rank) {
+      return std::make_shared<const a2a::Plan>(a2a::Plan::scatter(rank, size, root, bytes_per_rank));
+    }
+
     inline PlanPtr transpose(const PlanPtr& plan) { return std::make_shared<const a2a::Plan>(plan->transpose()); }
     inline size_t send_extent(const PlanPtr& plan) { return plan->send_extents()[0]; }
     inline size_t recv_extent(const PlanPtr& plan) { return plan->recv_extents()[0]; }
@@ -454,6 +525,12 @@ cdef extern from *:
     cdef cppclass Exchange "a2a_py::Exchange":
         PlanPtr plan
         Call call
+        KeptLayouts send_layouts
+        KeptLayouts recv_layouts
+        int split_axis
+        int concat_axis
+        vector[int64_t] send_shape
+        vector[int64_t] recv_shape
         cbool listed
         const void* send
         void* recv
@@ -467,6 +544,9 @@ cdef extern from *:
     void raise_interrupted "a2a_py::raise_interrupted"()
     int raise_pending "a2a_py::raise_pending"() except -1
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
+    shared_ptr[CppWork] cpp_start_message "a2a_py::start_message"(
+        CppCommunicator&, cbool, void*, size_t, int, int64_t, const Call&, const KeptLayouts&
+    ) except +raise_interrupted nogil
     cbool append_plain_ints "a2a_py::append_plain_ints"(object, CountList&)
     shared_ptr[CppWork] try_start "a2a_py::try_start"(CppCommunicator&, const Exchange&) except +raise_current
     cbool wait_briefly "a2a_py::wait_briefly"(CppWork&) except +raise_current nogil
@@ -485,6 +565,13 @@ cdef extern from *:
     PlanPtr cpp_plan_allgather "a2a_py::plan_allgather"(int, int, size_t) except +raise_current
     PlanPtr cpp_plan_global "a2a_py::plan_global"(
         cbool, int, int, size_t, const CountList&, const CountList&) except +raise_current
+    PlanPtr cpp_plan_allreduce "a2a_py::plan_allreduce"(CppCommunicator&, size_t, size_t, Memory) except +raise_current
+    PlanPtr cpp_plan_reduce_scatter "a2a_py::plan_reduce_scatter"(
+        int, int, size_t, const CountList&) except +raise_current
+    PlanPtr cpp_plan_reduce "a2a_py::plan_reduce"(int, int, int, size_t) except +raise_current
+    PlanPtr cpp_plan_broadcast "a2a_py::plan_broadcast"(int, int, int, size_t) except +raise_current
+    PlanPtr cpp_plan_gather "a2a_py::plan_gather"(int, int, int, size_t) except +raise_current
+    PlanPtr cpp_plan_scatter "a2a_py::plan_scatter"(int, int, int, size_t) except +raise_current
     PlanPtr cpp_transpose "a2a_py::transpose"(const PlanPtr&) except +raise_current
     size_t send_extent "a2a_py::send_extent"(const PlanPtr&)
     size_t recv_extent "a2a_py::recv_extent"(const PlanPtr&)

@@ -273,9 +273,7 @@ cdef int require_contiguous(const View* view, str name) except -1:
 
 cdef int require_output(const View* view, str name, object obj) except -1:
     """Whether we may write there, which the exporting framework cannot always say."""
-    if not view.contiguous:
-        raise InvalidArgumentError(f"{name} of shape {shape_text(view)} is not contiguous; receive into a contiguous "
-                                   f"tensor and copy from there")
+    require_writable_layout(view, name)
     if view.access == READ_ONLY:
         framework = kind_of(type(obj)).framework
         why = framework.immutable if framework is not None and framework.immutable else "it is read-only"
@@ -285,10 +283,6 @@ cdef int require_output(const View* view, str name, object obj) except -1:
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) exports only legacy DLPack, which cannot say whether it "
                                    f"may be written; receive into a NumPy array")
     return 0
-
-
-cdef bint overlap(const View* a, const View* b) noexcept:
-    return a.nbytes > 0 and b.nbytes > 0 and a.data < b.data + b.nbytes and b.data < a.data + a.nbytes
 
 
 cdef int require_alike(Call* call, const View* a, str a_name, const View* b, str b_name) except -1:

@@ -39,6 +39,9 @@ cdef int take_number(object argument, str name, object error) except -1:
     return 0
 
 
-cdef dict operation_names = {op_string(<Op> op).decode(): op for op in range(<int> Op.allgather_views + 1)}
+cdef dict operation_names = {op_string(<Op> op).decode(): op
+                             for op in (*range(<int> Op.allgather_views + 1),
+                                        *range(<int> Op.allreduce, <int> Op.allgatherv + 1))}
+operation_names["reduce_scatterv"] = Op.reduce_scatter
 
 tell_peers = tell_peers_of

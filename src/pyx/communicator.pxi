@@ -2,17 +2,12 @@
 
 
 @cython.final
-cdef class Communicator(_Endpoint):
+cdef class Communicator(_Planning):
     """A rank's membership in a group of ranks. Every member makes the same sequence of calls. Use as a context manager
     or call close(). Counts and displacements are in dim-0 rows of the tensor (elements for 1-D tensors).
 
     Ctrl-C interrupts every call within 100 ms. An interrupted operation goes on: the communicator keeps its tensors,
     which must not be touched before a later barrier(), and stays usable."""
-
-    cdef _LatestPair latest     # of alltoallv
-
-    def __cinit__(self):
-        self.latest = _LatestPair.__new__(_LatestPair)
 
     @property
     def rank(self):
@@ -46,28 +41,36 @@ cdef class Communicator(_Endpoint):
 
     @collective
     def alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None, *,
-                  bint async_op=False, stream=None, timeout=None):
+                  split_axis=0, concat_axis=0, bint async_op=False, stream=None, timeout=None):
         """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
         ``recv_counts[p]`` rows into row ``recv_displs[p]`` of ``recv``. Displacements default to packed in rank order.
         Rows outside the receive ranges are left as they are. Both tensors have the same dtype and row size in bytes.
-        Returns a Work with ``async_op=True``."""
+        Returns a Work with ``async_op=True``.
+
+        With axes, counts and displacements are in entries of ``split_axis`` of ``send`` and of ``concat_axis`` of
+        ``recv``: block p, a slice of ``send``, arrives as a slice of ``recv``. Both slices have the same shape.
+
+        On the host tensors may have any strides, of which nothing between the elements is touched. Elements of an
+        output must not share memory."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.alltoallv, stream, timeout)
             tensors = prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs,
-                                        recv_displs, async_op, self.latest)
+                                        recv_displs, split_axis, concat_axis, async_op, self.latest)
             claim(recv, "recv")
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.launch(x, async_op, tensors, recv, None, send)
 
     @collective
-    def alltoall(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
-        """Equal parts: dim 0 of both tensors is divided into ``size`` pieces."""
+    def alltoall(self, send, recv, split_axis=0, concat_axis=0, *, bint async_op=False, stream=None, timeout=None):
+        """Equal parts: ``split_axis`` of ``send`` and ``concat_axis`` of ``recv`` are divided into ``size`` pieces, as
+        by jax.lax.all_to_all with ``tiled=True``. On the host ``recv`` may be ``send``: what is sent is copied first.
+        See alltoallv."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.alltoall, stream, timeout)
-            tensors = prepare_alltoall(x, self._rank, self._size, send, recv, async_op)
+            tensors = prepare_alltoall(x, self._rank, self._size, send, recv, split_axis, concat_axis, async_op)
             claim(recv, "recv")
         except BaseException as error:
             raise self.refused(x.call, error)
@@ -230,52 +233,6 @@ cdef class Communicator(_Endpoint):
         except BaseException as error:
             raise self.refused(x.call, error)
         return self.received(x, async_op, tensors, recv, convert)
-
-    @collective
-    def plan_alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None):
-        """A reusable plan. The tensors give dtype, row size and bounds; they are not kept. Every rank makes its plans
-        in the same order; nothing is sent. A call that raises takes its number, too."""
-        cdef Exchange x
-        cdef uint64_t number = self.next_plan()
-        parse_call(&x.call, Op.alltoallv, None, None)
-        prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs, recv_displs,
-                          False, self.latest)
-        return make_plan(self, x, x.call.unit_bytes, number)
-
-    @collective
-    def plan_alltoall(self, send, recv):
-        """A reusable alltoall; see plan_alltoallv."""
-        cdef Exchange x
-        cdef uint64_t number = self.next_plan()
-        parse_call(&x.call, Op.alltoall, None, None)
-        prepare_alltoall(x, self._rank, self._size, send, recv, False)
-        return make_plan(self, x, x.call.unit_bytes, number)
-
-    @collective
-    def plan_allgather(self, send, recv):
-        """A reusable allgather; see plan_alltoallv."""
-        cdef Exchange x
-        cdef uint64_t number = self.next_plan()
-        parse_call(&x.call, Op.allgather, None, None)
-        prepare_allgather(x, self._rank, self._size, send, recv, False)
-        return make_plan(self, x, 0, number)
-
-    @collective
-    def plan_global_scatter(self, x, local_count, global_count):
-        """A reusable global_scatter; see plan_alltoallv. ``x`` gives dtype and row size."""
-        return self.plan_global(False, x, local_count, global_count)
-
-    @collective
-    def plan_global_gather(self, x, local_count, global_count):
-        """A reusable global_gather; see plan_alltoallv. ``x`` gives dtype and row size."""
-        return self.plan_global(True, x, local_count, global_count)
-
-    cdef object plan_global(self, bint gather, object tensor, object local_count, object global_count):
-        cdef Exchange x
-        cdef uint64_t number = self.next_plan()
-        parse_call(&x.call, Op.global_gather if gather else Op.global_scatter, None, None)
-        prepare_global_plan(x, self._rank, self._size, gather, tensor, local_count, global_count)
-        return make_plan(self, x, x.call.unit_bytes, number)
 
     @collective
     def barrier(self, *, timeout=None):

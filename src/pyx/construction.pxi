@@ -45,6 +45,7 @@ refuse_construction({
     SharedArray: "SharedArray is made by a2a.from_pointer() and Communicator.empty()",
     Views: "Views are made by Communicator.allgather_views()",
     Work: "Work is made by the calls of a communicator with async_op=True",
+    _Collectives: f"_Collectives {inside}",
     _Endpoint: f"_Endpoint {inside}",
     _ExchangeType: f"_ExchangeType {inside}",
     _Flight: f"_Flight {inside}",
@@ -52,6 +53,8 @@ refuse_construction({
     _LatestArray: f"_LatestArray {inside}",
     _LatestPair: f"_LatestPair {inside}",
     _Meeting: f"_Meeting {inside}",
+    _Messages: f"_Messages {inside}",
     _NewArray: f"_NewArray {inside}",
+    _Planning: f"_Planning {inside}",
     _Recorder: f"_Recorder {inside}",
 })

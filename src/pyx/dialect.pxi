@@ -138,6 +138,7 @@ cdef class Dialect(_Vocabulary):
             raise self.misfit(f"{self.send} has {counts.to()[rank] * unit} bytes for this rank itself, but {self.recv} "
                               f"expects {counts.from_()[rank] * unit}")
         x.send, x.recv, x.call.unit_bytes = sent.data, received.data, unit
+        lay_out(x, &sent, &received)
         x.plan = counts.plan(rank, size, unit, total_of(counts.to(), ""), total_of(counts.from_(), ""))
         return tensors
 
@@ -156,7 +157,7 @@ cdef class Dialect(_Vocabulary):
         cdef size_t own = SIZE_MAX
         cdef int i
         tensors = self.view_lists(recvs, recv_names, [send], [self.send], keep, received, sent)
-        if sent[0].data == received[rank].data and sent[0].nbytes == received[rank].nbytes:
+        if sent[0].nbytes == received[rank].nbytes and is_part(&sent[0], &received[rank], 0):
             own = rank  # It is where it belongs already.
         for i in range(size if self.equal else 0):
             if received[i].nbytes != sent[0].nbytes:
@@ -187,7 +188,7 @@ cdef class Dialect(_Vocabulary):
             require_output(&received[i], recv_names[i], recvs[i])
         for i in range(sent.size() if held else 0):
             view_again(sends[i], send_names[i], False, keep, &sent[i], tensors, received.size() + i)
-            require_contiguous(&sent[i], send_names[i])
+            require_sendable(&sent[i], send_names[i])
         return tensors
 
     cdef int finish_list(self, Exchange& x, int rank, vector[View]& received, list recv_names, vector[View]& sent,
@@ -208,6 +209,8 @@ cdef class Dialect(_Vocabulary):
         if send_bytes[rank] != recv_bytes[rank]:
             raise self.misfit(f"{send_names[rank]} has {send_bytes[rank]} bytes for this rank itself, but "
                               f"{recv_names[rank]} {shape_text(&received[rank])} expects {recv_bytes[rank]}")
+        lay_out_list(x.send_layouts, sent)
+        lay_out_list(x.recv_layouts, received)
         x.listed = True
         x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
         x.plan = cpp_plan_alltoall_list(rank, sent.size(), send_bytes, recv_bytes)

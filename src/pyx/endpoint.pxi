@@ -21,6 +21,7 @@ cdef class _Endpoint:
     cdef Task control       # a control call that Ctrl-C interrupted; it goes on, and the next call waits for it
     cdef int _rank, _size
     cdef list flights       # unfinished operations whose memory nobody else is sure to hold
+    cdef list messages      # the same of messages; None before the first
     cdef unsigned long caller   # the thread that is inside a call which takes numbers of operations, 0 for none
     cdef int depth              # of its calls
     cdef object __weakref__
@@ -30,6 +31,7 @@ cdef class _Endpoint:
         self.comm.reset()
         if self.flights is not None:
             unfinished.extend(self.flights)
+            unfinished.extend(self.messages or ())
         prune_unfinished()
 
     cdef CommPtr live(self) except *:
@@ -106,7 +108,7 @@ cdef class _Endpoint:
         note_told()
         if x.call.memory != Memory.host:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
-        if self.flights:
+        if self.flights or self.messages:
             self.prune()
         try:
             if not async_op:
@@ -169,6 +171,8 @@ cdef class _Endpoint:
         has not ends the search."""
         cdef _Flight first
         cdef cbool done
+        if self.messages:
+            self.prune_messages()
         while True:
             first = self.oldest()
             if first is None:
@@ -178,6 +182,18 @@ cdef class _Endpoint:
             if not done:
                 return 0
             self.drop(first)
+
+    cdef int prune_messages(self) except -1:
+        """Messages end in any order. Other threads, and what the garbage collector calls, may do the same meanwhile."""
+        cdef _Flight flight
+        for each in list(self.messages):
+            flight = each
+            if not let_go(dereference(flight.work)):
+                continue
+            with cython.critical_section(self):
+                if flight in self.messages:
+                    self.messages.remove(flight)
+        return 0
 
     cdef int drop(self, _Flight first) except -1:
         with cython.critical_section(self):

@@ -33,6 +33,7 @@ cdef class _LatestArray:
                 return False
         view.data = cnp.PyArray_BYTES(array)
         view.nbytes, view.rows, view.row_bytes = self.nbytes, self.rows, self.row_bytes
+        view.begin, view.end = view.data, view.data + view.nbytes
         return view.data != NULL or view.nbytes == 0
 
 
@@ -64,7 +65,7 @@ cdef class _LatestPair:
             alike = self.sent.view(send, False, sent) and self.received.view(recv, True, received)
             if alike:
                 x.call.dtype = self.dtype
-        if not alike or overlap(sent, received):
+        if not alike or meets(sent, received):
             return False
         x.call.unit_bytes = <size_t> sent.row_bytes
         x.send, x.recv = sent.data, received.data

@@ -77,7 +77,7 @@ cdef int set_numpy_layout(cnp.ndarray array, str name, int64_t itemsize, View* v
     cdef const cnp.npy_intp* shape = cnp.PyArray_DIMS(array)
     cdef int i
     view.stream = NULL
-    view.rows, view.row_bytes, view.stride = 1, itemsize, itemsize
+    view.rows, view.row_bytes, view.stride, view.elem_bytes = 1, itemsize, itemsize, itemsize
     if view.ndim > 0:
         view.rows, view.stride = shape[0], cnp.PyArray_STRIDES(array)[0]
     for i in range(view.ndim):
@@ -86,6 +86,10 @@ cdef int set_numpy_layout(cnp.ndarray array, str name, int64_t itemsize, View* v
             view.row_bytes *= shape[i]
     view.nbytes = view.rows * view.row_bytes
     view.contiguous = cnp.PyArray_IS_C_CONTIGUOUS(array)
+    if not view.contiguous:
+        for i in range(view.ndim):
+            view.strides[i] = cnp.PyArray_STRIDES(array)[i]
+    set_extent(view)
     return require_memory(view, name)
 
 

@@ -6,9 +6,18 @@ cdef object view_pair(Exchange& x, object send, str send_name, object recv, str 
                       View* sent, View* received):
     """Two buffers of one operation. ``keep``: see view_of."""
     tensors = view_two(x, send, send_name, recv, recv_name, keep, sent, received)
-    require_pair(&x.call, sent, send_name, received, recv_name)
-    x.send, x.recv = sent.data, received.data
+    pair_up(x, sent, send_name, received, recv_name)
     return tensors
+
+
+cdef int pair_up(Exchange& x, const View* sent, str send_name, const View* received, str recv_name) except -1:
+    if x.call.op == Op.alltoall and same_layout(sent, received) and is_host(sent.device.device_type):
+        require_alike(&x.call, sent, send_name, received, recv_name)
+        x.call.in_place = True
+    else:
+        require_pair(&x.call, sent, send_name, received, recv_name)
+    x.send, x.recv = sent.data, received.data
+    return lay_out(x, sent, received)
 
 
 cdef object view_two(Exchange& x, object send, str send_name, object recv, str recv_name, bint keep,
@@ -20,33 +29,66 @@ cdef object view_two(Exchange& x, object send, str send_name, object recv, str r
     receiver = view_of(recv, recv_name, True, keep, received, stream_of(&x.call, sent))
     if received.held and not sent.held:
         sender = view_of(send, send_name, False, keep, sent, x.call.stream.handle)
-    require_contiguous(sent, send_name)
+    require_sendable(sent, send_name)
     require_output(received, recv_name, recv)
     return sender, receiver
 
 
 cdef object prepare_alltoallv(Exchange& x, int rank, int size, object send, object send_counts, object recv,
-                              object recv_counts, object send_displs, object recv_displs, bint keep,
-                              _LatestPair latest):
+                              object recv_counts, object send_displs, object recv_displs, object split_axis,
+                              object concat_axis, bint keep, _LatestPair latest):
     """Returns None where the tensors themselves hold the memory."""
     cdef View sent, received
     cdef CallCounts counts
-    tensors = None
     parse_rank_counts(send_counts, "send_counts", size, counts.to())
     parse_rank_counts(recv_counts, "recv_counts", size, counts.from_())
     parse_displs(send_displs, "send_displs", size, counts.to_displs())
     parse_displs(recv_displs, "recv_displs", size, counts.from_displs())
-    if not latest.view(x, send, recv, &sent, &received):
-        tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
-        require_rows(&sent, "send", &received, "recv")
+    if is_zero(split_axis) and is_zero(concat_axis):
+        if latest.view(x, send, recv, &sent, &received):
+            x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
+            return None
+    else:
+        return prepare_divided(x, rank, size, send, recv, split_axis, concat_axis, counts, keep)
+    tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
+    require_rows(&sent, "send", &received, "recv")
+    if sent.contiguous and received.contiguous:
         latest.remember(x.call, send, &sent, recv, &received)
     x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
     return tensors
 
 
-cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, object recv, bint keep):
+cdef inline bint is_zero(object axis):
+    return type(axis) is int and axis == 0
+
+
+cdef object prepare_divided(Exchange& x, int rank, int size, object send, object recv, object split_axis,
+                            object concat_axis, CallCounts& counts, bint keep):
+    """An exchange along given axes, with counts of their entries; none: equal parts."""
+    cdef View sent, received
+    cdef int split = parse_int(split_axis, "split_axis"), concat = parse_int(concat_axis, "concat_axis")
+    tensors = view_two(x, send, "send", recv, "recv", keep, &sent, &received)
+    x.split_axis = axis_of(split, "split_axis", &sent, "send")
+    x.concat_axis = axis_of(concat, "concat_axis", &received, "recv")
+    pair_up(x, &sent, "send", &received, "recv")
+    if counts.to().empty():
+        for name, axis, entries in (("send", "split_axis", sent.shape[x.split_axis]),
+                                    ("recv", "concat_axis", received.shape[x.concat_axis])):
+            if entries % size != 0:
+                raise InvalidArgumentError(f"{name} has {entries} entries along {axis}, which {size} ranks cannot "
+                                           f"share equally")
+        counts.to().assign(size, sent.shape[x.split_axis] // size)
+        counts.from_().assign(size, received.shape[x.concat_axis] // size)
+    plan_divided(x, rank, size, &sent, &received, counts)
+    return tensors
+
+
+cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, object recv, object split_axis,
+                             object concat_axis, bint keep):
     cdef View sent, received
     cdef CallCounts counts
+    if not (is_zero(split_axis) and is_zero(concat_axis)):
+        return prepare_divided(x, rank, size, send, recv, split_axis, concat_axis, counts, keep)
     tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
     require_rows(&sent, "send", &received, "recv")
     if sent.rows != received.rows:
@@ -67,11 +109,12 @@ cdef int finish_allgather(Exchange& x, int rank, int size, const View* sent, str
     if not multiply(sent.nbytes, size, total) or received.nbytes != total:
         raise InvalidArgumentError(f"{recv_name} {shape_text(received)} has {received.nbytes} bytes, but {size} ranks "
                                    f"send {sent.nbytes} bytes each, like {send_name} {shape_text(sent)}")
-    if sent.data == received.data + rank * sent.nbytes:
+    if is_part(sent, received, rank * sent.nbytes):
         require_alike(&x.call, sent, send_name, received, recv_name)
     else:
         require_pair(&x.call, sent, send_name, received, recv_name)
     x.send, x.recv = sent.data, received.data
+    lay_out(x, sent, received)
     x.plan = cpp_plan_allgather(rank, size, sent.nbytes)
     return 0
 
@@ -143,7 +186,7 @@ cdef object prepare_list(Exchange& x, int rank, int size, list sends, list recvs
         if held:
             view_again(sends[i], send_names[i], False, keep, &sent[i], tensors, 2 * i)
             view_again(recvs[i], recv_names[i], True, keep, &received[i], tensors, 2 * i + 1)
-        require_contiguous(&sent[i], send_names[i])
+        require_sendable(&sent[i], send_names[i])
         require_output(&received[i], recv_names[i], recvs[i])
     for i in range(size):
         require_pair(&x.call, &sent[i], send_names[i], &received[i], recv_names[i])
@@ -153,6 +196,8 @@ cdef object prepare_list(Exchange& x, int rank, int size, list sends, list recvs
         x.sends.push_back(sent[i].data)
         x.recvs.push_back(received[i].data)
     require_disjoint(sent, send_names, received, recv_names)
+    lay_out_list(x.send_layouts, sent)
+    lay_out_list(x.recv_layouts, received)
     x.listed = True
     x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
     x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
@@ -210,7 +255,7 @@ cdef int set_global_plan(Exchange& x, int rank, int size, bint gather, const Vie
                          const CountList& local, const CountList& global_) except -1:
     if sent.ndim == 0:
         raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
-    require_contiguous(sent, "x")
+    require_sendable(sent, "x")
     x.plan = cpp_plan_global(gather, rank, size, sent.row_bytes, local, global_)
     return require_enough(sent, "x", send_extent(x.plan), name)
 
@@ -222,7 +267,7 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
     parse_rank_counts(send_counts, "send_counts", size, counts.to())
     refuse_lost_gradient(send, "send")
     view_of(send, "send", False, False, &view)
-    require_contiguous(&view, "send")
+    require_sendable(&view, "send")
     if view.ndim == 0:
         raise InvalidArgumentError("send is 0-d and has no rows; pass a tensor with at least one dimension")
     require_kept_like(send, view.dtype)
@@ -231,7 +276,7 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
     counts.from_().assign(counts.to().begin(), counts.to().end())
     counts.plan(rank, size, view.row_bytes, view.rows, view.rows)
     given, wanted = np.empty(size, np.int64), np.empty(size, np.int64)
-    tensors = prepare_alltoall(x, rank, size, given, wanted, True)
+    tensors = prepare_alltoall(x, rank, size, given, wanted, 0, 0, True)
     memcpy(<void*> x.send, counts.to().data(), size * sizeof(int64_t))
     set_call_dtype(&x.call, &view)  # so that ranks with different dtypes disagree here, before they allocate
     x.call.unit_bytes = sizeof(int64_t)

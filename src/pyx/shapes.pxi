@@ -11,7 +11,7 @@ cdef tuple prepare_shapes(Exchange& x, int rank, int size, const vector[View]& s
         given[peer, 0] = sent[peer].ndim
         for axis in range(sent[peer].ndim):
             given[peer, 1 + axis] = sent[peer].shape[axis]
-    prepare_alltoall(x, rank, size, given, wanted, True)
+    prepare_alltoall(x, rank, size, given, wanted, 0, 0, True)
     set_call_dtype(&x.call, &sent[0])  # so that ranks with different dtypes disagree here, before they allocate
     x.call.unit_bytes = sizeof(int64_t)
     return given, wanted

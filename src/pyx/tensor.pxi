@@ -67,7 +67,7 @@ cdef int set_layout(View* view, str name, const int64_t* shape, const int64_t* s
     if total == 0 or (view.dtype.bits * view.dtype.lanes) % 8 != 0:
         raise InvalidArgumentError(f"{name} has dtype {dtype_name(view.dtype)}, whose elements are not whole bytes; "
                                    f"pass a uint8 view of its memory")
-    view.rows, view.row_bytes, view.stride, view.contiguous = 1, total, total, True
+    view.rows, view.row_bytes, view.stride, view.contiguous, view.elem_bytes = 1, total, total, True, total
     for i in range(view.ndim - 1, -1, -1):
         view.shape[i], view.rows, view.row_bytes = shape[i], shape[i], total
         view.stride = total if strides == NULL else strides[i] * unit
@@ -79,6 +79,10 @@ cdef int set_layout(View* view, str name, const int64_t* shape, const int64_t* s
     view.nbytes = total
     if total == 0:
         view.contiguous = True
+    if not view.contiguous:
+        for i in range(view.ndim):
+            view.strides[i] = strides[i] * unit
+    set_extent(view)
     return require_memory(view, name)
 
 

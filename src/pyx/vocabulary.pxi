@@ -34,7 +34,7 @@ cdef class _Vocabulary:
             holder = view_of(obj, name, False, keep, view)
         except InvalidArgumentError as error:
             raise self.tensor_error(str(error)) from error
-        require_contiguous(view, name)
+        require_sendable(view, name)
         return holder
 
     cdef object output_view(self, object obj, str name, bint keep, View* view):

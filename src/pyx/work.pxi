@@ -112,6 +112,12 @@ cdef class Work:
             self.output, self.convert = self.convert(self.output), None
         return self.output
 
+    @property
+    def source(self):
+        """Of a recv() that is over: the rank that has sent the tensor. None otherwise."""
+        cdef int rank = dereference(self.work).source()
+        return None if rank < 0 else rank
+
     def __await__(self):
         return _poll(self).__await__()
 

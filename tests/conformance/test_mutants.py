@@ -71,7 +71,11 @@ CORE = [
     Mutant(PLAN, "static_cast<size_t>(peer) * bytes_per_rank", "static_cast<size_t>(size - 1 - peer) * bytes_per_rank"),
     Mutant(PLAN, "next[expert + 1] += bytes", "next[expert] += bytes"),
     Mutant(PLAN, "    next += bytes;\n", ""),
-    Mutant(PLAN, "  plan.sends_.swap(plan.recvs_);\n", ""),
+    Mutant(
+        PLAN,
+        "row_bytes, local, global);\n  plan.sends_.swap(plan.recvs_);\n",
+        "row_bytes, local, global);\n",
+    ),
     Mutant(PLAN, "static_cast<int>(i), 0, bytes[i]", "0, 0, bytes[i]"),
     Mutant(
         PLAN,
@@ -98,7 +102,7 @@ CORE = [
         "{counts.sendCounts, {}},\n",
         "atb.",
     ),
-    Mutant(NCCL, "      if (!hides_own) copy_own(batch, stream);\n", "", transport="nccl"),
+    Mutant(NCCL, "    if (!with_own) copy_own(batch, stream);\n", "", transport="nccl"),
     Mutant(NCCL, "if (step == 0 && !with_own) continue;", "if (step == 0) continue;", transport="nccl"),
     Mutant(NCCL, "to[i].bytes, stream.handle", "to[i].bytes / 2, stream.handle", transport="nccl"),
     Mutant(HCCL, "static_cast<size_t>(run.data - base) / unit", "0", transport="hccl"),
@@ -131,15 +135,15 @@ PYTHON = {
             "torch.all_to_all",
         ),
         Mutant(
-            TORCH,
-            "GATHER.allgather(comm, output_tensor, input_tensor,",
-            "GATHER.allgather(comm, output_tensor, input_tensor.flip(0),",
+            "torch/_operations.py",
+            "_allgather(comm, output, input, async_op)",
+            "_allgather(comm, output, input.flip(0), async_op)",
             "torch.all_gather",
         ),
         Mutant(
-            TORCH,
-            "GATHER_LIST.allgather_list(comm, tensor_list,",
-            "GATHER_LIST.allgather_list(comm, tensor_list[::-1],",
+            "torch/_operations.py",
+            "allgather_list(comm, outputs, input,",
+            "allgather_list(comm, outputs[::-1], input,",
             "torch.all_gather",
         ),
         Mutant(
@@ -158,9 +162,9 @@ PYTHON = {
     ],
     "paddle": [
         Mutant(
-            "paddle/__init__.py",
-            "in_tensor, out_split_sizes, in_split_sizes, group",
-            "in_tensor, in_split_sizes, out_split_sizes, group",
+            "paddle/_functions.py",
+            "in_tensor, out_split_sizes, in_split_sizes, sync_op",
+            "in_tensor, in_split_sizes, out_split_sizes, sync_op",
             "paddle.alltoall_single",
             SIZES,
         ),

@@ -30,6 +30,7 @@ Played draw_operation(check::Random& random, uint64_t number) {
   operation.kind = kinds[random.in(size_t{0}, kinds.size() - 1)];
   operation.runs = operation.recvs > 3 && random.chance(0.3) ? 3 : 1;
   operation.refused = random.chance(0.02);
+  operation.folds = random.chance(0.3);
   operation.puts = random.chance(0.3);
   return operation;
 }
@@ -45,8 +46,10 @@ TEST("the hostile peer means well when nothing is flipped") {
           const check::Note note("kind", static_cast<uint64_t>(kind)), second("bytes", recvs);
           if (recvs <= runs && runs > 1) continue;
           for (const bool puts : {false, true}) {
-            const Played operation{
+            Played operation{
                 .number = ++number, .sends = sends, .recvs = recvs, .runs = runs, .kind = kind, .puts = puts};
+            CHECK(play(hostile, operation, [] {}));
+            operation.number = ++number, operation.folds = true;
             CHECK(play(hostile, operation, [] {}));
           }
         }
@@ -65,7 +68,7 @@ TEST("flipped bits in lines, counters, lists of runs and texts") {
     for (uint64_t n = 1; n <= 4; ++n) {
       const Played operation = draw_operation(random, n);
       // The line and the counters are a small part of the block, and what matters most.
-      std::byte* const line = reinterpret_cast<std::byte*>(&hostile.block().line(n, HostilePeer::kMe));
+      std::byte* const line = reinterpret_cast<std::byte*>(&hostile.block().line(first_step(n), HostilePeer::kMe));
       const bool fine = play(hostile, operation, [&] {
         for (int i = random.in(0, 2); i > 0; --i, ++flips) {
           std::byte* const at = random.chance(0.5)

@@ -80,6 +80,15 @@ void scatter_and_gather(Communicator& comm, size_t row, int round) {
   CHECK(back == input);
 }
 
+std::shared_ptr<Work> allreduce(Communicator& comm, std::vector<int64_t>& tensor) {
+  Call call;
+  call.op = Op::allreduce, call.fold = Fold::sum;
+  call.dtype = {0, 64, 1}, call.unit_bytes = sizeof(int64_t);
+  const void* from = tensor.data();
+  void* to = tensor.data();
+  return comm.start(comm.plan_allreduce(sizeof(int64_t), tensor.size()), {&from, 1}, {&to, 1}, call);
+}
+
 void equal_exchange(Communicator& comm, size_t elems) {
   const auto n = static_cast<size_t>(comm.size());
   std::vector<int64_t> send(n * elems), recv(n * elems, -1);
@@ -483,6 +492,63 @@ TEST("a rank's own part that waits for what the network moves") {
   });
 }
 
+TEST("reductions, several at once, whatever overtakes what") {
+  for (const char* where : {"0,1,0,1", "0,0,1,2,1", "0,1,2"}) {
+    const auto n = static_cast<int>(std::string_view(where).size() / 2 + 1);
+    on_hosts(where, n, [n](Communicator& comm) {
+      for (int round = 0; round < 30; ++round) {
+        std::vector<std::vector<int64_t>> tensors;
+        std::vector<std::shared_ptr<Work>> works;
+        for (const size_t elems : {size_t{1} + static_cast<size_t>(round % 7), size_t{40'000}, size_t{3000}}) {
+          auto& tensor = tensors.emplace_back(elems);
+          std::iota(tensor.begin(), tensor.end(), comm.rank());
+          works.push_back(allreduce(comm, tensor));
+        }
+        equal_exchange(comm, round % 2 == 0 ? 10 : 3000);
+        for (size_t i = works.size(); i-- > 0;) {
+          works[i]->wait();
+          for (size_t at = 0; at < tensors[i].size(); ++at) {
+            const int64_t sum = n * static_cast<int64_t>(at) + n * (n - 1) / 2;
+            if (tensors[i][at] != sum) return void(CHECK_EQ(tensors[i][at], sum));
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST("an operation on a device passes while one waits for its turn, and others follow") {
+  for (const bool reduces : {true, false}) {
+    transports(4, [reduces](Rank, Transport& transport) {
+      constexpr size_t kMany = 120'000;
+      struct Buffers {
+        std::vector<std::byte> memory = std::vector<std::byte>(4 * kMany), output = memory;
+      };
+      Buffers buffers[3];  // operations that are under way at once have memory of their own
+      const auto start = [&](uint64_t number, Op op, Fold fold, size_t bytes) {
+        auto& [memory, output] = buffers[number / 2];
+        Batch batch;
+        batch.signature = {op, Memory::host, DType{0, 64, 1}, number, 0, fold};
+        batch.deadline = Deadline::after_seconds(20);
+        for (Rank p = 0; p < 4; ++p) {
+          const size_t part = static_cast<size_t>(p) * bytes;
+          batch.sends.push_back({p, memory.data() + (op == Op::allgather ? 0 : part), bytes});
+          batch.recvs.push_back({p, output.data() + (fold == Fold::none ? part : 0), bytes});
+        }
+        return transport.start(std::move(batch));
+      };
+      const auto turns =
+          reduces ? start(1, Op::reduce_scatter, Fold::sum, kMany) : start(1, Op::allgather, Fold::none, kMany);
+      CHECK(!transport.pass(on_device(2)));
+      const auto few = start(3, Op::alltoall, Fold::none, 8);
+      CHECK(!transport.pass(on_device(4)));
+      turns->wait();
+      few->wait();
+      start(5, Op::alltoall, Fold::none, 8)->wait();
+    });
+  }
+}
+
 TEST("groups of one host and of several") {
   on_hosts("x,x,y,y", 4, [](Communicator& comm) {
     const auto same = comm.split(comm.rank() / 2, 0), across = comm.split(comm.rank() % 2, -comm.rank());
@@ -508,9 +574,9 @@ TEST("the exchange on one host is told what takes up the caches meanwhile") {
   batch.recvs = {{0, memory.data(), 5}, {2, memory.data(), 4}, {3, memory.data(), 600}};
   const auto local_batch = [&](std::vector<int> machines) {
     places.machine = std::move(machines);
-    return hosts::Operation(batch, std::make_shared<shm::ShmProgress>(), 2,
-                            std::make_shared<const hosts::Places>(places), network)
-        .local_batch();
+    hosts::Operation operation(batch, nullptr, std::make_shared<shm::ShmProgress>(), 2,
+                               std::make_shared<const hosts::Places>(places), network);
+    return operation.next_here().value();
   };
   const Batch local = local_batch({0, 1, 0, 1}), on_one_machine = local_batch({0, 0, 0, 0});
   CHECK_EQ(local.sent_elsewhere, 2 * 320);

@@ -1,5 +1,6 @@
 // Requests that are asked after together: who is told what of which.
 #include <cstdlib>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,38 @@ TEST("each request is told of to its own watcher, in whatever order they are com
     script.library->look();
     CHECK_EQ(script.library->watched(), open.size());
     for (size_t w = 0; w < watchers.size(); ++w) CHECK_EQ(watchers[w].told.size(), expected[w]);
+  }
+}
+
+struct Numbered final : a2a::mpi::Watcher {
+  Numbered(size_t which, std::vector<size_t>& all) : number(which), order(all) {}
+  void completed(const Error*) override { order.push_back(number); }
+  const size_t number;
+  std::vector<size_t>& order;
+};
+
+// Messages of one tag are sent when the receiver's word is there. They overtake each other otherwise.
+TEST("what is complete at once is told of in the order in which it was begun") {
+  Script script;
+  check::Random random(check::seed());
+  std::deque<Numbered> watchers;
+  std::vector<size_t> order;
+  std::vector<std::pair<uintptr_t, size_t>> open;
+  for (int step = 0; step < 500; ++step) {
+    for (size_t i = random.in(size_t{0}, size_t{4}); i-- > 0;) {
+      Numbered& watcher = watchers.emplace_back(watchers.size(), order);
+      open.emplace_back(script.watch(&watcher), watcher.number);
+    }
+    std::vector<size_t> expected;
+    std::erase_if(open, [&](const auto& one) {
+      if (!random.chance(0.5)) return false;
+      script.complete(one.first, 0);
+      expected.push_back(one.second);
+      return true;
+    });
+    order.clear();
+    script.library->look();
+    CHECK(order == expected);
   }
 }
 

@@ -99,6 +99,24 @@ TEST("nothing at all, and nothing on one side, are exchanges too") {
   });
 }
 
+TEST("reductions that are not of elements, or in parts, are refused before any peer is involved") {
+  everywhere(2, [](Communicator& comm) {
+    Memory send(32), recv(32);
+    Call call = call_of(comm, Op::allreduce);
+    call.fold = a2a::Fold::sum;
+    const auto plan = [&](size_t bytes, bool in_parts) {
+      return Plan::allreduce(comm.rank(), comm.size(), bytes, 1, in_parts);
+    };
+    CHECK_THROWS(Code::invalid_argument, "are not aligned to elements of 4 bytes",
+                 start(comm, plan(6, false), send, recv, call));
+    CHECK_THROWS(Code::invalid_argument, "the plan is in parts, which is for host memory",
+                 start(comm, plan(8, true), send, recv, call));
+    CHECK(comm.plan_allreduce(4, 1 << 20, kMemory).next() == nullptr);
+    start(comm, plan(8, false), send, recv, call)->wait();
+    comm.close();
+  });
+}
+
 TEST("operations on streams: the caller's, the communicator's, the default one") {
   everywhere(2, [](Communicator& comm) {
     const Uneven x(comm, 4, 0);

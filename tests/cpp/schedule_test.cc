@@ -36,15 +36,15 @@ TEST("runs are where the segments of a plan lie") {
   std::byte* const base[] = {one.data(), two.data()};
   const Segment segments[] = {{0, 1, 3, 4}, {0, 0, 0, 10}, {2, 1, 19, 1}};
   const Run expected[] = {{0, two.data() + 3, 4}, {0, one.data(), 10}, {2, two.data() + 19, 1}};
-  std::vector<Run> runs(7);
-  set_runs(runs, segments, base);
-  CHECK_EQ(runs, expected);
-  set_runs(runs, {}, base);
-  CHECK(runs.empty());
-
-  std::vector<Run> visited;
-  for_each_run(segments, base, [&](Rank peer, std::byte* data, size_t n) { visited.push_back({peer, data, n}); });
-  CHECK_EQ(visited, expected);
+  Batch batch;
+  batch.sends.resize(7);
+  set_runs(batch, {segments, base, {}}, {{}, base, {}});
+  CHECK_EQ(batch.sends, expected);
+  CHECK(batch.recvs.empty());
+  CHECK(batch.strides == nullptr);
+  set_runs(batch, {{}, base, {}}, {segments, base, {}});
+  CHECK(batch.sends.empty());
+  CHECK_EQ(batch.recvs, expected);
 }
 
 TEST("the runs with one peer") {

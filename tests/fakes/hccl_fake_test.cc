@@ -248,3 +248,25 @@ TEST("the log has a line for each call") {
   CHECK(contains(log.str().c_str(), "call=aclrtSynchronizeStream"));
   std::filesystem::remove(path);
 }
+
+TEST("reductions and what a root gives to all") {
+  ascend::everywhere(3, [](Rank& rank) {
+    const int me = rank.rank;
+    const Array<int> from(std::vector<int>{me + 1, 2, -me}), to(3, -1), part(1, -1), given(3, me);
+    const auto run = [&](HcclResult result) {
+      CHECK_EQ(result, HCCL_SUCCESS);
+      CHECK_EQ(rank.synchronize(), ACL_SUCCESS);
+    };
+    const auto type = HCCL_DATA_TYPE_INT32;
+    run(HcclAllReduce(from.data, to.data, 3, type, HCCL_REDUCE_SUM, rank.comm, *rank.stream));
+    CHECK_EQ(to.values(), (std::vector<int>{6, 6, -3}));
+    run(HcclReduceScatter(from.data, part.data, 1, type, HCCL_REDUCE_MAX, rank.comm, *rank.stream));
+    CHECK_EQ(part.values()[0], (std::vector<int>{3, 2, 0})[static_cast<size_t>(me)]);
+    run(HcclReduce(from.data, to.data, 3, type, HCCL_REDUCE_PROD, 1, rank.comm, *rank.stream));
+    CHECK_EQ(to.values(), (me == 1 ? std::vector<int>{6, 8, 0} : std::vector<int>{6, 6, -3}));
+    run(HcclBroadcast(given.data, 3, type, 2, rank.comm, *rank.stream));
+    CHECK_EQ(given.values(), std::vector<int>(3, 2));
+    run(HcclScatter(me == 1 ? from.data : nullptr, part.data, 1, type, 1, rank.comm, *rank.stream));
+    CHECK_EQ(part.values()[0], (std::vector<int>{2, 2, -1})[static_cast<size_t>(me)]);
+  });
+}

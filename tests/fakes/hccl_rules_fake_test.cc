@@ -116,6 +116,30 @@ TEST("counts, types and buffers") {
   });
 }
 
+TEST("reductions: their types and operations, and outputs") {
+  ascend::as_threads(1, [](Rank& rank) {
+    const Array<int> a(8, 1), b(8, 2);
+    const auto reduce = [&](void* to, HcclDataType type, HcclReduceOp op, uint32_t root = 0) {
+      return HcclReduce(a.data, to, 4, type, op, root, rank.comm, *rank.stream);
+    };
+    for (const auto type : {HCCL_DATA_TYPE_UINT8, HCCL_DATA_TYPE_FP64, HCCL_DATA_TYPE_FP8E4M3}) {
+      CHECK_EQ(reduce(b.data, type, HCCL_REDUCE_SUM), HCCL_E_NOT_SUPPORT);
+    }
+    CHECK_EQ(reduce(b.data, HCCL_DATA_TYPE_BFP16, HCCL_REDUCE_PROD), HCCL_E_NOT_SUPPORT);
+    CHECK_EQ(reduce(b.data, kInt, HCCL_REDUCE_RESERVED), HCCL_E_NOT_SUPPORT);
+    CHECK_EQ(reduce(nullptr, kInt, HCCL_REDUCE_SUM), HCCL_E_PTR);
+    CHECK_EQ(reduce(reinterpret_cast<std::byte*>(b.data) + 2, kInt, HCCL_REDUCE_SUM), HCCL_E_PARA);
+    CHECK_EQ(reduce(reinterpret_cast<std::byte*>(a.data) + 4, kInt, HCCL_REDUCE_SUM), HCCL_E_PARA);
+    CHECK_EQ(reduce(b.data, kInt, HCCL_REDUCE_SUM, 1), HCCL_E_PARA);
+    CHECK_EQ(reduce(a.data, kInt, HCCL_REDUCE_SUM), HCCL_SUCCESS);
+    CHECK_EQ(reduce(b.data, kInt, HCCL_REDUCE_MAX), HCCL_SUCCESS);
+    CHECK_EQ(HcclScatter(nullptr, b.data, 4, kInt, 0, rank.comm, *rank.stream), HCCL_E_PTR);
+    CHECK_EQ(HcclBroadcast(nullptr, 4, kInt, 0, rank.comm, *rank.stream), HCCL_E_PTR);
+    CHECK_EQ(rank.synchronize(), ACL_SUCCESS);
+    CHECK_EQ(b.values(), (std::vector<int>{1, 1, 1, 1, 2, 2, 2, 2}));
+  });
+}
+
 TEST("everything is on the device of the communicator, and so is the thread") {
   ascend::as_threads(1, [](Rank& rank) {
     Call call(rank);

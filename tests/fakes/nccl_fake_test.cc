@@ -61,6 +61,50 @@ TEST("groups of random messages") {
 
 TEST("... of communicators that do not block") { isolated::everywhere(3, nvidia::with_ranks(3, random_groups, false)); }
 
+TEST("reductions and a broadcast, alone and in a group, in and out of place") {
+  nvidia::everywhere(3, [](Rank& rank) {
+    const int me = rank.rank;
+    const Array<int> from(std::vector<int>{me + 1, 2, -me}), to(3, -1), part(1, -1), given(3, me);
+    const auto run = [&](ncclResult_t result) {
+      CHECK_EQ(result, ncclSuccess);
+      CHECK_EQ(rank.synchronize(), CUDA_SUCCESS);
+    };
+    run(ncclAllReduce(from.at(), to.at(), 3, ncclInt32, ncclSum, rank.comm, *rank.stream));
+    CHECK_EQ(to.values(), (std::vector<int>{6, 6, -3}));
+    run(ncclAllReduce(to.at(), to.at(), 3, ncclInt32, ncclProd, rank.comm, *rank.stream));
+    CHECK_EQ(to.values(), (std::vector<int>{216, 216, -27}));
+    run(ncclReduceScatter(from.at(), part.at(), 1, ncclInt32, ncclMax, rank.comm, *rank.stream));
+    CHECK_EQ(part.values()[0], (std::vector<int>{3, 2, 0})[static_cast<size_t>(me)]);
+    CHECK_EQ(ncclGroupStart(), ncclSuccess);
+    for (int root = 0; root < 3; ++root) {
+      const void* const mine = from.at(static_cast<size_t>(root));
+      void* const output = root == me ? part.at() : nullptr;
+      CHECK_EQ(ncclReduce(mine, output, 1, ncclInt32, ncclMin, root, rank.comm, *rank.stream), ncclSuccess);
+    }
+    CHECK_EQ(ncclBroadcast(given.at(), given.at(), 3, ncclInt32, 1, rank.comm, *rank.stream), ncclSuccess);
+    run(ncclGroupEnd());
+    CHECK_EQ(part.values()[0], (std::vector<int>{1, 2, -2})[static_cast<size_t>(me)]);
+    CHECK_EQ(given.values(), std::vector<int>(3, 1));
+  });
+}
+
+TEST("small numbers are folded as float and rounded once, to even") {
+  nvidia::as_threads(3, [](Rank& rank) {
+    const auto sum = [&](ncclDataType_t type, std::vector<uint16_t> each) {
+      const Array<uint16_t> from(1, each[static_cast<size_t>(rank.rank)]), to(1, 0);
+      CHECK_EQ(ncclAllReduce(from.at(), to.at(), 1, type, ncclSum, rank.comm, *rank.stream), ncclSuccess);
+      CHECK_EQ(rank.synchronize(), CUDA_SUCCESS);
+      return to.values()[0];
+    };
+    CHECK_EQ(sum(ncclFloat16, {0x3c00, 0x1000, 0}), 0x3c00);           // 1 + 2^-11, halfway to 1 + 2^-10
+    CHECK_EQ(sum(ncclFloat16, {0x3c00, 0x1000, 0x0c00}), 0x3c01);      // ... and some more
+    CHECK_EQ(sum(ncclFloat16, {0x7bff, 0x7bff, 0}), 0x7c00);           // too large
+    CHECK_EQ(sum(ncclFloat16, {0x0001, 0x0002, 0x8001}), 0x0002);      // denormal
+    CHECK_EQ(sum(ncclBfloat16, {0x3f80, 0x3b80, 0x3b80}), 0x3f81);     // 1 + 2^-8 + 2^-8
+    CHECK_EQ(sum(ncclFloat16, {0x7e00, 0x3c00, 0}) & 0x7fff, 0x7e00);  // NaN
+  });
+}
+
 TEST("several messages of a pair keep their order") {
   nvidia::everywhere(2, [](Rank& rank) {
     const Array<int> from(std::vector<int>{1, 2, 3, 4, 5, 6}), to(6, 0);

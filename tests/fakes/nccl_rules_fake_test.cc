@@ -89,6 +89,29 @@ TEST("buffers of a group do not overlap") {
   });
 }
 
+TEST("reductions: their operations and types, and outputs that overlap") {
+  nvidia::as_threads(1, [](Rank& rank) {
+    const Array<int> a(8, 1), b(8, 2);
+    const auto reduce = [&](const int* from, int* to, ncclDataType_t type, ncclRedOp_t op, int root = 0) {
+      return ncclReduce(from, to, 4, type, op, root, rank.comm, *rank.stream);
+    };
+    CHECK_EQ(reduce(a.at(), b.at(), ncclInt32, ncclNumOps), ncclInvalidArgument);
+    CHECK_EQ(reduce(a.at(), b.at(), ncclInt32, ncclSum, 1), ncclInvalidArgument);
+    CHECK_EQ(reduce(a.at(), a.at(1), ncclInt32, ncclSum), ncclInvalidArgument);
+    CHECK_EQ(reduce(a.at(), nullptr, ncclInt32, ncclSum), ncclInvalidArgument);
+    CHECK_EQ(reduce(a.at(), a.at(), ncclInt32, ncclSum), ncclSuccess);
+    CHECK_EQ(reduce(a.at(), b.at(), ncclFloat8e4m3, ncclSum), ncclSuccess);
+    setenv("A2A_FAKE_CAPABILITY", "8", 1);
+    CHECK_EQ(reduce(a.at(), b.at(), ncclFloat8e4m3, ncclSum), ncclInvalidArgument);
+    CHECK(contains(ncclGetLastError(rank.comm), "FP8 reduction support begins with sm90"));
+    unsetenv("A2A_FAKE_CAPABILITY");
+    setenv("A2A_FAKE_NCCL_VERSION", "22305", 1);
+    CHECK_EQ(reduce(a.at(), b.at(), ncclFloat8e4m3, ncclSum), ncclInvalidArgument);
+    unsetenv("A2A_FAKE_NCCL_VERSION");
+    CHECK_EQ(rank.synchronize(), CUDA_SUCCESS);
+  });
+}
+
 TEST("the communicator's device has to be current") {
   nvidia::as_threads(1, [](Rank& rank) {
     Call call(rank);

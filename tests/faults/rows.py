@@ -15,6 +15,7 @@ FAMILIES = (
     "death",
     "stop",
     "disagreement",
+    "operations",
     "arguments",
     "limits",
     "signals",

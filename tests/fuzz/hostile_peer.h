@@ -15,6 +15,7 @@
 
 #include "input.h"
 #include "transport/shm/exchange.h"
+#include "transport/shm/protocol/mailbox.h"
 #include "transport/shm/protocol/protocol.h"
 
 namespace fuzz {
@@ -46,9 +47,11 @@ class HostilePeer {
  public:
   static constexpr Rank kMe = 0, kPeer = 1;
   static constexpr size_t kSegment = size_t{4} << 20;
-  static constexpr size_t kSeat = 0, kBlock = 128, kList = 8192, kInvited = kList + 64, kData = 16384;
+  static constexpr size_t kSeat = 0, kBlock = 128, kList = 12288, kInvited = kList + 64, kData = 20480;
   static_assert(kBlock + Block::bytes(2) <= kList);
   static constexpr size_t kControlled = kInvited + 80;  // from the beginning: what it changes
+  static constexpr size_t kMailbox = 12544;             // of messages: another part that it changes
+  static_assert(kControlled <= kMailbox && kMailbox % kCacheLine == 0 && kMailbox + kMailboxBytes <= kData);
 
   HostilePeer() : segment_(kSegment), common_(2 * kShape.share_bytes()), neighbour_(std::make_shared<Neighbour>()) {
     neighbour_->pid = ::getpid();
@@ -69,7 +72,7 @@ class HostilePeer {
   // As after a communicator was made.
   void start_again() {
     let_go();
-    std::memset(segment_.begin(), 0, kControlled);
+    std::memset(segment_.begin(), 0, kMailbox + kMailboxBytes);
     new (segment_.begin() + kBlock) RankWords{};
     const uint64_t blocks[] = {0, kBlock};
     progress_ = ShmProgress::of_this_thread();
@@ -84,10 +87,13 @@ class HostilePeer {
   // Whether this rank may read the memory of "the peer" with process_vm_readv; that memory is this program's then.
   void allow_cma(bool allowed) { neighbour_->cma_from = neighbour_->cma_to = allowed; }
   std::byte* controlled() { return segment_.begin(); }
+  std::byte* mailbox() { return segment_.begin() + kMailbox; }
+  std::byte* data() { return segment_.begin() + kData; }
   Block block() { return Block(segment_.begin() + kBlock, 2); }
 
   // Writes the line of an operation as a peer would that means well: one that makes puts if it asks for them.
-  void publish_line(uint64_t n, Head head, Kind kind, size_t runs, bool puts) {
+  void publish_line(uint64_t number, Head head, Kind kind, size_t runs, bool puts) {
+    const uint64_t n = first_step(number);
     head.kind = static_cast<uint8_t>(kind);
     head.count = 1;
     take_chunks();
@@ -101,8 +107,8 @@ class HostilePeer {
     Line& line = block().line(n, kMe);
     line.head = head;
     publish(line, n);
-    publish_notice(block().words(), n, notice(n, head.op, head.memory));
-    publish_done(block().words(), n);
+    publish_notice(block().words(), n, notice(number, head.op, head.memory));
+    publish_done(block().words(), last_step(number));
   }
 
  private:
@@ -184,6 +190,7 @@ struct Played {
   Kind kind = Kind::none;
   Way way = Way::exchange;
   bool refused = false;  // by this rank
+  bool folds = false;    // what comes from the peer is folded with as many bytes of this rank's own
   bool puts = false;     // both ranks have their tensors in shared memory, and would put bytes there
 };
 
@@ -201,11 +208,17 @@ bool play(HostilePeer& hostile, const Played& operation, Change change) {
   Batch batch;
   batch.signature = {Op::alltoallv, Memory::host, DType{1, 8, 1}, operation.number, 0};
   batch.way = operation.way;
-  if (operation.sends > 0) batch.sends = {{HostilePeer::kPeer, send.data(), operation.sends}};
-  if (operation.recvs > 0) batch.recvs = {{HostilePeer::kPeer, recv.data() + kMargin, operation.recvs}};
+  const std::vector<std::byte> own(operation.recvs, std::byte{7});
+  if (operation.folds && operation.recvs > 0) {
+    batch.signature.op = Op::reduce, batch.signature.fold = Fold::sum;
+    batch.sends = {{HostilePeer::kMe, const_cast<std::byte*>(own.data()), own.size()}};
+    batch.recvs = {{HostilePeer::kMe, recv.data() + kMargin, own.size()}};
+  }
+  if (operation.sends > 0 && !operation.folds) batch.sends = {{HostilePeer::kPeer, send.data(), operation.sends}};
+  if (operation.recvs > 0) batch.recvs.push_back({HostilePeer::kPeer, recv.data() + kMargin, operation.recvs});
   Head head{};
   set_common(head, batch.signature);
-  add_sizes(head, batch.recvs, batch.sends);
+  add_sizes(head, runs_with(batch.recvs, HostilePeer::kPeer), runs_with(batch.sends, HostilePeer::kPeer));
   hostile.publish_line(operation.number, head, operation.kind, operation.runs, operation.puts);
   if (operation.refused) {
     batch.refusal = "bad arguments";

@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import device_tensors
 import numpy as np
 import numpy.typing as npt
 import nvidia
+import reduction_ranks
 from rank_pool import _Through
 
 import a2a
@@ -205,6 +207,61 @@ def large(comm: Comm) -> float:
     seconds = time.monotonic() - start
     assert torch.equal(recv, torch.arange(words, device="cuda") * (source + 1))
     return seconds
+
+
+# ---- reductions ----------------------------------------------------------------------------------------------------
+
+
+class Copied:
+    """A NumPy array's copy on this rank's device, in a framework."""
+
+    def __init__(self, array: npt.NDArray[Any], framework: Any) -> None:
+        self._framework, self._like = framework, array
+        self._memory = framework.make(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+    @property
+    def tensor(self) -> Any:
+        return self.slice(0, self._like.shape)
+
+    def slice(self, row: int, shape: tuple[int, ...]) -> Any:
+        start = row * self._like.dtype.itemsize * int(np.prod(shape[1:]))
+        return self._framework.tensor(self._memory, start, self._like.dtype.name, shape)
+
+    def read(self) -> npt.NDArray[Any]:
+        return np.asarray(self._framework.read(self._memory)).view(self._like.dtype).reshape(self._like.shape)
+
+
+def reduction(comm: Comm, name: str, what: str, *args: Any) -> Any:
+    return getattr(reduction_ranks, what)(comm, partial(Copied, framework=place(comm, name)), *args)
+
+
+def reductions(comm: Comm, name: str) -> list[str]:
+    """Every dtype that NumPy and the framework have; their names."""
+    known = frameworks.load(name, "cuda").dtypes()
+    dtypes = [dtype for dtype in reduction_ranks.DTYPES if dtype in known and reduction_ranks.numpy_has(dtype)]
+    version = tuple(int(part) for part in library_of("nccl").split()[1].split("."))
+    place(comm, name)
+    float8 = version >= (2, 24) and nvidia.capability() >= 9
+    for dtype in dtypes:
+        ops = reduction_ranks.folded_by_nccl(dtype, float8)
+        reduction(comm, name, "every_operation", dtype, 1000, "NCCL", ops)
+    return dtypes
+
+
+def reduction_graph(comm: Comm, name: str) -> None:
+    """An allreduce in place, captured once and launched again and again."""
+    x, stream = Copied(np.ones(1000, np.float32), place(comm, name)), nvidia.Stream()
+    comm.allreduce(x.tensor, stream=stream)
+    stream.synchronize()
+    comm.barrier()
+    tensor = x.tensor
+    captured = nvidia.Graph(stream, lambda: comm.allreduce(tensor, stream=stream))
+    for _ in range(2):
+        captured.launch()
+    stream.synchronize()
+    assert (x.read() == comm.size**3).all()
+    comm.barrier()
+    del captured
 
 
 # ---- streams -------------------------------------------------------------------------------------------------------

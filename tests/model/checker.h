@@ -62,7 +62,7 @@ struct Options {
   uint64_t executions = 20000000;  // more are a failure: then the program is too large
   int variant = 0;                 // of the program, see variant()
   const Mutation* mutation = nullptr;
-  std::string_view mutable_file = "transport/shm/protocol/protocol.h";  // where sites are looked for
+  std::string_view mutable_files = "transport/shm/protocol/";  // where sites are looked for
 };
 
 struct Report {
@@ -342,7 +342,7 @@ class Explorer {
 
   // The order that counts at this site: as it stands there, or as the mutation has it.
   Order ordered(Order order, bool fence, const std::source_location& where) {
-    if (!std::string_view(where.file_name()).ends_with(options_.mutable_file)) return order;
+    if (std::string_view(where.file_name()).find(options_.mutable_files) == std::string_view::npos) return order;
     const Mutation* m = options_.mutation;
     if (m != nullptr && m->site.line == where.line() && m->site.column == where.column()) return m->to;
     bool& known = known_sites_[(where.line() * 128 + where.column()) % known_sites_.size()];

@@ -30,7 +30,7 @@ namespace model {
 
 using Order = std::memory_order;
 
-// A line of protocol.h that asks for a memory order, and what a mutant makes of it.
+// A line of protocol.h or mailbox.h that asks for a memory order, and what a mutant makes of it.
 struct Site {
   uint32_t line = 0, column = 0;
   bool fence = false;
@@ -62,7 +62,7 @@ inline int chosen_variant = 0;
 inline Kernel* kernel = nullptr;  // of this execution
 
 inline Order ordered(Order order, bool fence, const std::source_location& where) {
-  if (!std::string_view(where.file_name()).ends_with("transport/shm/protocol/protocol.h")) return order;
+  if (std::string_view(where.file_name()).find("transport/shm/protocol/") == std::string_view::npos) return order;
   if (order != Order::relaxed) sites.add({where.line(), where.column(), fence, order});
   const bool mutant = mutation && mutation->site.line == where.line() && mutation->site.column == where.column();
   return mutant ? mutation->to : order;

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "transport/shm/protocol/mailbox.h"
 #include "transport/shm/protocol/protocol.h"
 
 namespace programs {
@@ -50,27 +51,28 @@ struct Publish {
 struct Reuse {
   static constexpr const char* kName = "a slot is written again only when its reader is done";
   static constexpr int kThreads = 2, kVariants = 2;
-  std::array<PairLine_, kSlots> lines;
-  std::array<Atomics::plain<uint64_t>, kSlots> bytes;
+  static constexpr uint64_t kTwo = 2;
+  std::array<PairLine_, kTwo> lines;
+  std::array<Atomics::plain<uint64_t>, kTwo> bytes;
   Words reader;
 
   void run(int thread) { thread == 0 ? write() : read(); }
   void write() {
     uint64_t known = 0;
-    for (uint64_t n = 1; n <= kSlots + 1; ++n) {
-      const uint64_t ahead = kSlots + (variant() == 1 ? 1 : 0);
+    for (uint64_t n = 1; n <= kTwo + 1; ++n) {
+      const uint64_t ahead = kTwo + (variant() == 1 ? 1 : 0);
       if (n > ahead) wait_until([&] { return is_done(reader, n - ahead, &known); });
-      bytes[n % kSlots] = n;
-      lines[n % kSlots].head = head_of(n);
-      publish(lines[n % kSlots], n);
+      bytes[n % kTwo] = n;
+      lines[n % kTwo].head = head_of(n);
+      publish(lines[n % kTwo], n);
     }
   }
   void read() {
-    for (uint64_t n = 1; n <= kSlots + 1; ++n) {
+    for (uint64_t n = 1; n <= kTwo + 1; ++n) {
       Head head{};
-      wait_until([&] { return observe(lines[n % kSlots], n, &head); });
+      wait_until([&] { return observe(lines[n % kTwo], n, &head); });
       if (variant() == 2) publish_done(reader, n);
-      require(head.sent == n && bytes[n % kSlots] == n, "an operation got the bytes of another one");
+      require(head.sent == n && bytes[n % kTwo] == n, "an operation got the bytes of another one");
       if (variant() != 2) publish_done(reader, n);
     }
   }
@@ -479,6 +481,89 @@ struct Propose {
       if (!read_proposal(words, alive, &committed)) return;
       require(alive[0] == alive[1] && alive[0] != 0, "a proposal is torn");
       require(!committed || alive[0] == 2, "a proposal that is not final counts as final");
+    }
+  }
+};
+
+inline LetterHead letter_of(uint64_t n) {
+  LetterHead head{};
+  head.id = n;
+  return head;
+}
+
+// Three letters through two places.
+struct Letters {
+  static constexpr const char* kName = "a letter is seen whole, and its place is written again when it was taken";
+  static constexpr int kThreads = 2, kVariants = 3;
+  static constexpr uint64_t kTwo = 2;
+  std::array<Letter<Atomics>, kTwo> letters;
+  std::array<Atomics::plain<uint64_t>, kTwo> payload;
+  Mailbox<Atomics> reader;
+
+  void run(int thread) { thread == 0 ? write() : read(); }
+  void write() {
+    for (uint64_t n = 1; n <= kTwo + 1; ++n) {
+      const uint64_t ahead = kTwo + (variant() == 1 ? 1 : 0);
+      if (n > ahead) wait_until([&] { return taken_of(reader) >= n - ahead; });
+      auto& letter = letters[n % kTwo];
+      letter.head = letter_of(n);
+      if (variant() == 2) publish_letter(letter, n);
+      payload[n % kTwo] = n;
+      if (variant() != 2) publish_letter(letter, n);
+    }
+  }
+  void read() {
+    for (uint64_t n = 1; n <= kTwo + 1; ++n) {
+      LetterHead head{};
+      wait_until([&] { return observe_letter(letters[n % kTwo], n, &head); });
+      if (variant() == 3) publish_taken(reader, n);
+      require(head.id == n && payload[n % kTwo] == n, "a letter is not what was written");
+      if (variant() != 3) publish_taken(reader, n);
+    }
+  }
+};
+
+// A piece of a message stands in the sender's segment, and the next one in the same memory.
+struct Pieces {
+  static constexpr const char* kName = "the memory of a piece is not written before the answer says that it was read";
+  static constexpr int kThreads = 2, kVariants = 2;
+  static constexpr uint64_t kAll = 2;
+  std::array<Letter<Atomics>, kAll> pieces, answers;
+  Atomics::plain<uint64_t> memory;
+
+  void run(int thread) {
+    LetterHead head{};
+    for (uint64_t n = 1; n <= kAll; ++n) {
+      auto &piece = pieces[n % kAll], &answer = answers[n % kAll];
+      if (thread == 0) {
+        memory = n;
+        piece.head = letter_of(n);
+        publish_letter(piece, n);
+        if (variant() != 1) wait_until([&] { return observe_letter(answer, n, &head); });
+      } else {
+        wait_until([&] { return observe_letter(piece, n, &head); });
+        if (variant() == 2) publish_letter(answer, n);
+        require(memory == n, "a piece is not what was sent");
+        if (variant() != 2) publish_letter(answer, n);
+      }
+    }
+  }
+};
+
+// The first letter: the reader does not know yet where the mailbox stands.
+struct FirstLetter {
+  static constexpr const char* kName = "a mailbox is made when it is shown";
+  static constexpr int kThreads = 2, kVariants = 1;
+  Pipe<Atomics, 1> pipe;
+  Atomics::plain<int> made;
+
+  void run(int thread) {
+    if (thread == 0) {
+      if (variant() == 1) publish_mailbox(pipe, 0);
+      made = 1;
+      if (variant() != 1) publish_mailbox(pipe, 0);
+    } else if (mailbox_of(pipe) == 1) {
+      require(made == 1, "a mailbox has words of something else");
     }
   }
 };

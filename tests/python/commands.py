@@ -19,7 +19,7 @@ def command(*arguments: str) -> list[str]:
 
 def environment(**changes: str) -> dict[str, str]:
     """Ours without what a launcher or an earlier test may have set."""
-    unwanted = ("A2A_", "OMP_", "PYTHONUNBUFFERED")
+    unwanted = ("A2A_", "OMP_", "PYTHONUNBUFFERED", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)} | changes
 
 

@@ -32,8 +32,8 @@ def build_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     build = Path(os.environ.get("A2A_TEST_BUILD_DIR") or shared / "cpp")
     build.mkdir(parents=True, exist_ok=True)
     with (build / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         faulthandler.cancel_dump_traceback_later()  # this takes longer than a test may
+        fcntl.flock(lock, fcntl.LOCK_EX)
         cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), *_OPTIONS)
         cmake_tools.run("cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0))))
     return build

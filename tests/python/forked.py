@@ -203,10 +203,16 @@ class _Template:
         atexit.register(self.stop)
 
     def run(self, *test: Any) -> tuple[str, str]:
-        self.connection.send(test)
         result = ("failed", "the process of the test died")
-        while (message := self.connection.recv())[0] != "ended":
-            result = message
+        try:
+            self.connection.send(test)
+            while (message := self.connection.recv())[0] != "ended":
+                result = message
+        except BaseException:  # the test's time is over: what it still says is not for the next one
+            _template.cache_clear()
+            self.process.kill()
+            self.stop()
+            raise
         if message[1] != 0 and result[0] == "passed":
             result = ("failed", f"the process of the test ended with {message[1]}")
         return result

@@ -11,10 +11,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import ascend
 import numpy as np
+import reduction_ranks
 from ascend import Array, Stream
 from exchange_ranks import GUARD, Recipe, dtype_of, list_parts
 
@@ -172,6 +174,10 @@ def allocated(comm: Comm) -> tuple[list[int], list[int], list[int], str]:
         ascend.array_of(work.result)[:, 0].tolist(),
         refused,
     )
+
+
+def reduction(comm: Comm, name: str, *args: Any) -> Any:
+    return getattr(reduction_ranks, name)(comm, partial(Array, device=comm.rank), *args)
 
 
 # ---- streams and memory ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reduction_ranks
 from nvidia import (
     Array,
     Produced,
@@ -89,6 +90,51 @@ def other_calls(comm: Comm) -> None:
     assert np.array_equal(out.read(), testing.global_scatter(xs, [counts] * n)[rank])
 
 
+def reduction(comm: Comm, name: str, *args: Any) -> Any:
+    return getattr(reduction_ranks, name)(comm, partial(Array, device=comm.rank), *args)
+
+
+def old_gpu(comm: Comm) -> None:
+    """One that NCCL folds no float8 on."""
+    made: Any = comm.split(0)
+    os.environ["A2A_FAKE_CAPABILITY"] = "8"
+    reduction(made, "every_operation", "float8_e5m2", 3, "NCCL", [])
+    del os.environ["A2A_FAKE_CAPABILITY"]
+    made.close()
+
+
+def logged(log: Path) -> list[str]:
+    """The functions of the doubles that this process has called."""
+    mine = (line for line in log.read_text().splitlines() if line.startswith(f"pid={os.getpid()} "))
+    return [line.partition("call=")[2].split()[0] for line in mine]
+
+
+def reduction_calls(comm: Comm, log: Path) -> dict[str, list[str]]:
+    """What the double's log has of this rank for each operation."""
+    n, rank = comm.size, comm.rank
+    send, recv = (Array(np.zeros(6 * n, np.float32), rank) for _ in range(2))
+    counts = [5 + (peer == 0) - (peer == 1) for peer in range(n)]
+    steps: dict[str, Callable[[], object]] = {
+        "allreduce": lambda: comm.allreduce(send.tensor, recv.tensor),
+        "reduce": lambda: comm.reduce(send.tensor, recv.tensor if rank == 0 else None),
+        "reduce_scatter": lambda: comm.reduce_scatter(send.tensor, recv.slice(0, (6,))),
+        "reduce_scatterv": lambda: comm.reduce_scatterv(
+            send.slice(0, (5 * n,)), counts, recv.slice(0, (counts[rank],))
+        ),
+        "broadcast": lambda: comm.broadcast(send.tensor),
+    }
+    found = {}
+    for name, step in steps.items():
+        for _ in range(20):  # past what ranks compare, and what is made once
+            step()
+        recv.read()
+        before = len(logged(log))
+        step()
+        found[name] = logged(log)[before:]
+        recv.read()
+    return found
+
+
 def calls(comm: Comm, log: Path) -> dict[str, list[str]]:
     """What the double's log has of this rank for an uneven exchange, in the order of the calls."""
     n, rank = comm.size, comm.rank
@@ -105,18 +151,14 @@ def calls(comm: Comm, log: Path) -> dict[str, list[str]]:
         "own": lambda: comm.alltoallv(send.tensor, mostly_own, recv.tensor, mostly_own),
     }
 
-    def logged() -> list[str]:
-        mine = (line for line in log.read_text().splitlines() if line.startswith(f"pid={os.getpid()} "))
-        return [line.partition("call=")[2].split()[0] for line in mine]
-
     found = {}
     for name, step in steps.items():
         for _ in range(20):  # past what ranks compare, and what is made once
             step()
         recv.read()
-        before = len(logged())
+        before = len(logged(log))
         work = step()
-        found[name] = logged()[before:]
+        found[name] = logged(log)[before:]
         recv.read()
         del work
     return found

@@ -65,6 +65,13 @@ def current() -> int:
     return device.value
 
 
+def capability() -> int:
+    """The first number of the compute capability of the device that this thread works on."""
+    major, number = 75, ctypes.c_int()
+    require(driver().cuDeviceGetAttribute(ctypes.byref(number), major, current()))
+    return number.value
+
+
 class Array:
     """A copy of a NumPy array on a device. ``tensor`` is what a2a gets; it holds the memory, and so does this."""
 
@@ -94,8 +101,13 @@ class Array:
 
     @property
     def tensor(self) -> Any:
-        address = self.address if self.nbytes else 0
-        return a2a.from_pointer(address, self.shape, self.dtype.name, device=(CUDA, self.device), owner=self)
+        return self.slice(0, self.shape)
+
+    def slice(self, row: int, shape: tuple[int, ...]) -> Any:
+        """A part of the memory, from that row on."""
+        start = row * self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        address = self.address + start if self.nbytes else 0
+        return a2a.from_pointer(address, shape, self.dtype.name, device=(CUDA, self.device), owner=self)
 
     def read(self) -> Any:
         """After everything on the streams of the tests."""

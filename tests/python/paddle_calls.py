@@ -90,10 +90,69 @@ def one_rank_group(dist: Any, rank: int) -> None:
     same(out, [1.0, 1.0] if rank == 0 else [0.0, 0.0])
 
 
-def all_reduce(dist: Any, rank: int) -> None:
+def all_reduce(dist: Any, rank: int, dtype: str = "float32", op: str = "SUM", result: int = 4) -> None:
+    tensor = paddle.full([2], 2 * rank + 1).astype(dtype)
+    dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+    same(tensor.astype("int64"), [result, result])
+
+
+def reduce(dist: Any, rank: int) -> None:
     tensor = paddle.full([2], rank + 1.0)
-    dist.all_reduce(tensor)
-    same(tensor, [3.0, 3.0])
+    dist.reduce(tensor, 1)
+    same(tensor, [3.0, 3.0] if rank == 1 else [1.0, 1.0])
+
+
+def reduce_scatter(dist: Any, rank: int) -> None:
+    tensor = paddle.zeros([1])
+    dist.reduce_scatter(tensor, [paddle.full([1], 10.0 * peer + rank) for peer in range(2)])
+    same(tensor, [20.0 * rank + 1])
+
+
+def broadcast(dist: Any, rank: int) -> None:
+    tensor = paddle.full([2], rank + 1.0)
+    dist.broadcast(tensor, 1)
+    same(tensor, [2.0, 2.0])
+
+
+def scatter(dist: Any, rank: int) -> None:
+    tensor = paddle.zeros([2])
+    dist.scatter(tensor, [paddle.full([2], peer + 5.0) for peer in range(2)] if rank == 1 else None, 1)
+    same(tensor, [rank + 5.0] * 2)
+
+
+def gather(dist: Any, rank: int) -> None:
+    gathered: list[Any] = []
+    dist.gather(paddle.full([2], rank + 1.0), gathered if rank == 0 else None, 0)
+    assert [tensor.tolist() for tensor in gathered] == ([[1.0, 1.0], [2.0, 2.0]] if rank == 0 else [])
+
+
+def message(dist: Any, rank: int, dtype: str = "float32") -> None:
+    tensor = paddle.full([2], rank).astype(dtype)
+    dist.send(tensor, 1) if rank == 0 else dist.recv(tensor, 0)
+    same(tensor.astype("int64"), [0, 0])
+
+
+def messages(dist: Any, rank: int, batch: bool = False) -> None:
+    tensor, out = paddle.full([2], float(rank)), paddle.zeros([2])
+    if batch:
+        tasks = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, tensor, 1 - rank), dist.P2POp(dist.irecv, out, 1 - rank)]
+        )
+    else:
+        tasks = [dist.isend(tensor, 1 - rank), dist.irecv(out, 1 - rank)]
+    for task in tasks:
+        task.wait()
+    same(out, [1.0 - rank] * 2)
+
+
+def objects(dist: Any, rank: int) -> None:
+    gathered: list[Any] = []
+    dist.all_gather_object(gathered, {"rank": rank})
+    assert gathered == [{"rank": 0}, {"rank": 1}]
+    dist.broadcast_object_list(gathered, 1)
+    out: list[Any] = []
+    dist.scatter_object_list(out, ["for 0", "for 1"] if rank == 0 else None, 0)
+    assert out == [f"for {rank}"]
 
 
 def with_(call: Callable[..., None], **options: Any) -> Call:
@@ -126,6 +185,20 @@ CALLS: dict[str, Call] = {
     "`barrier`": lambda dist, rank: dist.barrier(),
     "`alltoall_single` in a group of one rank": one_rank_group,
     "`all_reduce`": all_reduce,
+    "`all_reduce`, `ReduceOp.AVG`": with_(all_reduce, op="AVG", result=2),
+    "`all_reduce`, bfloat16": with_(all_reduce, dtype="bfloat16"),
+    "`all_reduce`, int16": with_(all_reduce, dtype="int16"),
+    "`all_reduce`, complex64": with_(all_reduce, dtype="complex64"),
+    "`reduce`": reduce,
+    "`reduce_scatter`": reduce_scatter,
+    "`broadcast`": broadcast,
+    "`scatter`": scatter,
+    "`gather`": gather,
+    "`send`, `recv`": message,
+    "`send`, `recv`, bool": with_(message, dtype="bool"),
+    "`all_gather_object`, `broadcast_object_list`, `scatter_object_list`": objects,
+    "`batch_isend_irecv`": with_(messages, batch=True),
+    "`isend`, then `irecv`, on both ranks": messages,
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import a2a.paddle as dist
+import numpy as np
 import paddle
 from paddle_ranks import part
 
@@ -97,12 +98,6 @@ SINGLE: dict[str, Refusal] = {
     "another dtype": Refusal(
         lambda: single(rows(dtype="float64")), ValueError, "in_tensor is float32, but out_tensor is float64"
     ),
-    "not contiguous": Refusal(
-        lambda: single(None, rows(2, 6).T), ValueError, "in_tensor of shape (6, 2) is not contig"
-    ),
-    "output not contiguous": Refusal(
-        lambda: single(rows(2, 6).T), ValueError, "out_tensor of shape (6, 2) is not cont"
-    ),
     "sparse": Refusal(lambda: single(None, sparse()), ValueError, "in_tensor is not a dense tensor"),
     "0-D": Refusal(lambda: single(None, paddle.ones([])), ValueError, "in_tensor is 0-d"),
     "the same memory": Refusal(shared, ValueError, "share memory"),
@@ -178,7 +173,6 @@ OTHER: dict[str, Refusal] = {
     "x is 1-D": Refusal(lambda: experts(paddle.ones([6])), ValueError, "x must be 2-D", right_scatter),
     "x is 3-D": Refusal(lambda: experts(paddle.ones([6, 2, 2]), back=True), ValueError, "[6, 2, 2]", right_way_back),
     "x is a list": Refusal(lambda: experts([[1.0]]), TypeError, "x is list, not paddle.Tensor", right_scatter),
-    "x is not contiguous": Refusal(lambda: experts(rows(2, 6).T), ValueError, "not contiguous", right_scatter),
     "sum of local_count": Refusal(lambda: experts(None, counts(2, 2, 3)), ValueError, "sums to 7", right_scatter),
     "sum of global_count": Refusal(
         lambda: experts(None, None, counts(1, 2, 2), back=True), ValueError, "global_count [1, 2, 2]", right_way_back
@@ -211,7 +205,109 @@ OTHER: dict[str, Refusal] = {
         lambda: experts(None, counts(1, 1, 1, 1, 1, 1)), ValueError, "6 entries and global_count 3", right_scatter
     ),
 }
-CASES = {**SINGLE, **OTHER}
+
+
+def reduced(tensor: Any = None, **options: Any) -> Call:
+    return lambda group: dist.stream.all_reduce(rows() if tensor is None else tensor, group=group, **options)
+
+
+def reduced_scattered(given: Any = None, tensor: Any = None) -> Call:
+    return lambda group: dist.stream.reduce_scatter(
+        rows(2) if tensor is None else tensor, rows() if given is None else given, group=group
+    )
+
+
+def scattered(given: Any, tensor: Any = None) -> Call:
+    return lambda group: dist.stream.scatter(rows(2) if tensor is None else tensor, given, CULPRIT, group=group)
+
+
+def gathered(outs: Any, tensor: Any = None) -> Call:
+    return lambda group: dist.gather(rows() if tensor is None else tensor, outs, CULPRIT, group=group)
+
+
+def right_scattered(group: a2a.Communicator) -> Any:
+    return scattered(None)(group)
+
+
+def right_gathered(group: a2a.Communicator) -> Any:
+    return gathered(None)(group)
+
+
+def overlapping() -> Call:
+    whole = rows()
+    return reduced_scattered(whole, whole[1:3])
+
+
+REDUCED = reduced()
+SCATTERED = reduced_scattered()
+FOLDS: dict[str, Refusal] = {
+    "reduced list": Refusal(lambda: reduced([1.0]), TypeError, "tensor is list, not paddle", REDUCED),
+    "reduced array": Refusal(lambda: reduced(np.ones(2)), TypeError, "tensor is numpy.ndarray, not paddle", REDUCED),
+    "reduced sparse": Refusal(lambda: reduced(sparse()), ValueError, "tensor is not a dense tensor", REDUCED),
+    "reduced columns": Refusal(lambda: reduced(rows(2, 6).T), ValueError, "tensor of shape (6, 2) is not con", REDUCED),
+    "unknown op": Refusal(lambda: reduced(op=9), ValueError, "Unknown reduce_op type for 9", REDUCED),
+    "op that is a text": Refusal(lambda: reduced(op="sum"), RuntimeError, "Unknown reduce_op type for 'sum'", REDUCED),
+    "op that is a list": Refusal(lambda: reduced(op=[]), ValueError, "Unknown reduce_op type for []", REDUCED),
+    "average of integers": Refusal(
+        lambda: reduced(rows(dtype="int32"), op=dist.ReduceOp.AVG), ValueError, 'op "avg" is not defined', REDUCED
+    ),
+    "reduced on the calculation stream": Refusal(
+        lambda: reduced(sync_op=False, use_calc_stream=True), RuntimeError, "use_calc_stream can only be true", REDUCED
+    ),
+    "dst": Refusal(
+        lambda: lambda group: dist.reduce(rows(), 3, group=group),
+        ValueError,
+        "dst is 3, but the ranks of the group are [0, 1, 2]",
+        lambda group: dist.reduce(rows(), 1, group=group),
+    ),
+    "src that is no number": Refusal(
+        lambda: lambda group: dist.broadcast(rows(), "0", group=group),
+        TypeError,
+        "src is '0'; pass the number",
+        lambda group: dist.broadcast(rows(), 0, group=group),
+    ),
+    "reduce_scatter size": Refusal(
+        lambda: reduced_scattered(rows(4)), ValueError, "(4, 2) has 8 elements, but tensor (2, 2) has 4", SCATTERED
+    ),
+    "reduce_scatter dtype": Refusal(
+        lambda: reduced_scattered(rows(dtype="int32")), ValueError, "is int32, but tensor is float32", SCATTERED
+    ),
+    "reduce_scatter overlap": Refusal(overlapping, ValueError, "share memory, but tensor is not this rank", SCATTERED),
+    "reduce_scatter list": Refusal(
+        lambda: reduced_scattered([rows(2)]), ValueError, "tensor_list has 1 tensors, but the group", SCATTERED
+    ),
+    "reduce_scatter list of another size": Refusal(
+        lambda: reduced_scattered([rows(2), rows(1), rows(2)]), ValueError, "tensor_list[1] (1, 2) has 2", SCATTERED
+    ),
+    "reduce_scatter of nothing": Refusal(
+        lambda: reduced_scattered(5), TypeError, "tensor_list is int, not a list of", SCATTERED
+    ),
+    "scatter nothing": Refusal(
+        lambda: scattered(None), RuntimeError, "The tensor_list should not be empty on src", right_scattered
+    ),
+    "scatter size": Refusal(
+        lambda: scattered(rows(5)), ValueError, "(5, 2) has 10 elements, but tensor (2, 2) has 4", right_scattered
+    ),
+    "gather into nothing": Refusal(
+        lambda: gathered(None), RuntimeError, "gather_list must not be none for dst rank", right_gathered
+    ),
+    "gather dtype": Refusal(
+        lambda: gathered([rows(), rows(dtype="int8"), rows()]), ValueError, "gather_list[1] is int8", right_gathered
+    ),
+    "gather columns": Refusal(
+        lambda: gathered([rows(2, 6).T] * 3), ValueError, "gather_list[0] of shape (6, 2) is not", right_gathered
+    ),
+    "gather into a tensor": Refusal(
+        lambda: gathered(rows(18)), TypeError, "gather_list is Tensor, not a list", right_gathered
+    ),
+    "too few objects": Refusal(
+        lambda: lambda group: dist.scatter_object_list([], [1], CULPRIT, group=group),
+        ValueError,
+        "in_object_list has 1 objects, but the group has 3",
+        lambda group: dist.scatter_object_list([], None, CULPRIT, group=group),
+    ),
+}
+CASES = {**SINGLE, **OTHER, **FOLDS}
 
 
 def refuse(world: a2a.Communicator, name: str) -> tuple[list[str], str] | None:

@@ -7,7 +7,6 @@ import ctypes
 import decimal
 import functools
 import random
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -76,13 +75,6 @@ def values() -> list[Any]:
 @functools.cache
 def tensors() -> list[Any]:
     return TENSORS + [frameworks.tensor(name, np.zeros(4, "f4")) for name in frameworks.INSTALLED]
-
-
-@pytest.fixture(autouse=True)
-def a_call_that_hangs_ends_the_tests() -> Any:
-    signal.alarm(100)
-    yield
-    signal.alarm(0)
 
 
 def documented(call: Any) -> Any:

@@ -55,6 +55,48 @@ def test_two_jobs_have_two_names(script: Callable[[str], str]) -> None:
     assert len(names) == 2
 
 
+TORCHS = """
+import os, socket
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# One write: ranks of an inner job share a pipe, and print() writes word by word where nothing is buffered.
+os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())
+"""
+
+
+def test_run_sets_what_torch_reads_unless_it_is_set(script: Callable[[str], str]) -> None:
+    lines = [sorted(call("run", "-n", "2", script(TORCHS)).stdout.splitlines()) for _ in range(2)]
+    ports = [job[0].split()[-1] for job in lines]
+    assert ports[0] != ports[1]
+    for port, job in zip(ports, lines, strict=True):
+        assert job == [f"[{rank}] {rank} 2 {rank} 2 127.0.0.1 {port}" for rank in range(2)]
+    lines[0] = sorted(call("run", "-n", "2", script(TORCHS), MASTER_ADDR="here", LOCAL_RANK="7").stdout.splitlines())
+    assert [line.split()[1:6] for line in lines[0]] == [[str(rank), "2", "7", "2", "here"] for rank in range(2)]
+
+
+def test_a_job_inside_a_job_has_numbers_and_a_port_of_its_own(script: Callable[[str], str]) -> None:
+    inner = ["--no-python", "--", *command("run", "-n", "2", "--no-prefix", script(TORCHS))]
+    lines = sorted(call("run", "-n", "2", *inner).stdout.splitlines())
+    assert [line.split()[:5] for line in lines] == [[f"[{o}]", i, "2", i, "2"] for o in range(2) for i in "01"]
+    ports = [line.split()[-1] for line in lines]
+    assert ports[0] == ports[1] != ports[2] == ports[3]
+
+
+def test_a_jobs_port_is_free_for_it_and_taken_for_others(script: Callable[[str], str]) -> None:
+    text = """
+import os, socket
+port = int(os.environ["MASTER_PORT"])
+with socket.socket() as other:
+    try: other.bind(("", port))
+    except OSError: print("taken")
+with socket.socket() as store:
+    store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    store.bind(("", port))
+    store.listen()
+    print("free")
+"""
+    assert call("run", "-n", "1", "--no-prefix", script(text)).stdout.split() == ["taken", "free"]
+
+
 def test_run_without_prefix_and_as_module(script: Callable[[str], str], tmp_path: Path) -> None:
     script(SHOW)
     done = call("run", "-n", "1", "--no-prefix", "-m", "script", "a", PYTHONPATH=f"{tmp_path}:{PACKAGE.parent}")

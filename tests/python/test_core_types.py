@@ -148,8 +148,9 @@ def test_pairs_that_do_not_fit(comm: _core.Communicator) -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=match):
             comm.alltoallv(send, [1], recv, [1])
-        with pytest.raises(InvalidArgumentError, match=match):
-            comm.alltoall(send, recv)
+        if send is not recv:
+            with pytest.raises(InvalidArgumentError, match=match):
+                comm.alltoall(send, recv)
     comm.alltoallv(rows[:2], [2], rows[2:], [2])
     comm.alltoallv(rows, [4], np.zeros((4, 1, 2), np.float32), [4])  # rows of the same size
     comm.alltoallv(rows[:0], [0], rows[:0], [0])

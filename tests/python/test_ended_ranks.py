@@ -30,7 +30,8 @@ if rank == {late}:
 try:
     a2a.init(timeout=30)
 except a2a.Error as error:
-    print(rank, type(error).__name__, error, flush=True)
+    # One write: the ranks share a pipe, and print() writes word by word where nothing is buffered.
+    os.write(1, f"{{rank}} {{type(error).__name__}} {{error}}\\n".encode())
 """
 
 

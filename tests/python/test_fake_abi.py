@@ -204,9 +204,13 @@ def test_own_declarations(tmp_path: Path, table: str, members: str, header: str)
         for field in fields:
             own = offset("a2a::nccl::Config", own_names[field.lower()])
             lines.append(f'static_assert({own} == {offset("fake::ncclConfig_t", field)}, "{field}");')
-        for own, name in (
-            ("Result::success", "Success"), ("Result::in_progress", "InProgress"), ("Type::uint8", "Uint8"),
-        ):  # fmt: skip
+        names = {"Result::success": "Success", "Result::in_progress": "InProgress"}
+        for enum in ("Type", "ReduceOp"):
+            body = re.search(rf"enum class {enum} : int32_t {{(.*?)}};", code[1], flags=re.DOTALL)
+            assert body is not None
+            names |= {f"{enum}::{name}": name.capitalize() for name in re.findall(r"(\w+) = ", body[1])}
+        assert len(names) == 19
+        for own, name in names.items():
             lines.append(f'static_assert(static_cast<int>(a2a::nccl::{own}) == fake::nccl{name}, "{name}");')
     source = tmp_path / "own.cc"
     source.write_text("\n".join(lines) + "\n")

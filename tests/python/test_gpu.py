@@ -22,6 +22,8 @@ pytestmark = [
 ]
 BUILD = pytest.mark.skipif(bool(cmake_tools.MISSING), reason=f"not installed: {cmake_tools.MISSING}")
 
+MOST = "2 and (driver and (uneven or waits or flight or graph or form or part or rooted) or gone or hand)"
+
 
 def run(*command: str, **variables: str) -> str:
     done = subprocess.run(
@@ -51,8 +53,8 @@ def test_skipped_without_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("version", "gpus", "some"),
     [
-        ("", 1, "2 and (driver and (uneven or waits or flight or graph or form or part) or gone or hand)"),
-        ("nccl-2.18", 1, "2 and (driver and (uneven or waits or flight or graph or form or part) or gone or hand)"),
+        ("", 1, MOST),
+        ("nccl-2.18", 1, MOST),
         ("", 1, "several_hosts"),
         ("", 2, "2 and driver and (part or current)"),
     ],

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from mpi import LIBRARIES
 from rank_pool import Pool
+from reduction_ranks import folded_by_hccl
 
 from a2a import testing
 
@@ -157,6 +158,25 @@ def test_global_scatter_and_back(pool: Pool) -> None:
         require_same(recipe, back, testing.global_gather(scattered, counts))
 
     for_examples(check, how=st.sampled_from(HOWS))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions(pool: Pool, dtype: str) -> None:
+    pool.run(ranks.reduction, "every_operation", dtype, 7, "HCCL", folded_by_hccl(dtype))
+
+
+def test_reductions_of_every_shape(pool: Pool) -> None:
+    pool.run(ranks.reduction, "shapes")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
+def test_rooted_operations(pool: Pool, dtype: str) -> None:
+    pool.run(ranks.reduction, "rooted", dtype)
+
+
+@pytest.mark.parametrize("how", ["op", "dtype", "size", "root", "root of reduce", "call"])
+def test_a_disagreement_about_a_reduction_is_told_on_all(pool: Pool, how: str) -> None:
+    assert all("rank 1" in text for text in pool.run(ranks.reduction, "disagree", how))
 
 
 def test_outputs_that_the_framework_of_the_input_makes(three: Pool) -> None:

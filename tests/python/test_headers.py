@@ -18,6 +18,8 @@ SOURCES = ROOT / "src" / "cpp"
 LAYERS = [
     {"a2a"},
     {"runtime"},
+    {"core/fold"},
+    {"core/strided"},
     {"core"},
     {"bootstrap"},
     {"bootstrap/tcp"},
@@ -28,6 +30,7 @@ LAYERS = [
     {"transport/shm/policy"},
     {"transport/shm/peers"},
     {"transport/shm/ways"},
+    {"transport/shm/messages"},
     {"transport/shm"},
     {"transport/hosts"},
     {"transport/tcp", "transport/mpi", "transport/device"},

@@ -12,6 +12,7 @@ import nccl_ranks as ranks
 import pytest
 from mpi import LIBRARIES
 from rank_pool import Pool
+from reduction_ranks import DTYPES, folded_by_nccl
 
 pytestmark = [
     pytest.mark.skipif(not (Path(__file__).parents[2] / "CMakeLists.txt").exists(), reason="no source tree"),
@@ -47,6 +48,48 @@ def test_uneven_parts_with_gaps(pool: Pool, dtype: str, how: str) -> None:
 
 def test_the_other_calls(pool: Pool) -> None:
     pool.run(ranks.other_calls)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reductions(pool: Pool, version: str, dtype: str) -> None:
+    pool.run(ranks.reduction, "every_operation", dtype, 7, "NCCL", folded_by_nccl(dtype, not version))
+
+
+def test_reductions_of_float8_on_older_gpus(pool: Pool) -> None:
+    pool.run(ranks.old_gpu)
+
+
+def test_reductions_of_every_shape(pool: Pool) -> None:
+    pool.run(ranks.reduction, "shapes")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32", "complex128"])
+def test_rooted_operations(pool: Pool, dtype: str) -> None:
+    pool.run(ranks.reduction, "rooted", dtype)
+
+
+@pytest.mark.parametrize("how", ["op", "dtype", "size", "root", "root of reduce", "call"])
+def test_a_disagreement_about_a_reduction_is_told_on_all(pool: Pool, how: str) -> None:
+    if pool.n < 2:
+        pytest.skip("needs a peer")
+    assert all("rank 1" in text for text in pool.run(ranks.reduction, "disagree", how))
+
+
+def test_what_a_reduction_calls(
+    version: str, run_ranks: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's own call, and uneven parts as one group."""
+    monkeypatch.setenv("A2A_FAKE_LOG", str(tmp_path / "log"))
+    for told in run_ranks(3, ranks.reduction_calls, tmp_path / "log"):
+        assert {name: calls[-1] for name, calls in told.items()} == dict.fromkeys(told, "cuEventRecord")
+        assert {name: [call for call in calls[:-1] if "Group" not in call] for name, calls in told.items()} == {
+            "allreduce": ["AllReduce"],
+            "reduce": ["Reduce"],
+            "reduce_scatter": ["ReduceScatter"],
+            "reduce_scatterv": ["Reduce"] * 3,
+            "broadcast": ["Broadcast"],
+        }
+        assert told["reduce_scatterv"].count("ncclGroupStart") == 1
 
 
 def test_streams_in_every_form(pool: Pool) -> None:

@@ -44,6 +44,10 @@ CALLS: dict[str, Callable[[a2a.Communicator], Any]] = {
     "global_scatter": lambda c: c.global_scatter(zeros(), [1] * N, [1] * N),
     "global_gather": lambda c: c.global_gather(zeros(), [1] * N, [1] * N),
     "run": lambda c: c.plan_alltoall(zeros(), zeros()).run(zeros(), zeros()),
+    "allreduce": lambda c: c.allreduce(zeros()),
+    "reduce_scatterv": lambda c: c.reduce_scatterv(zeros(), [1] * N, zeros()[:1]),
+    "broadcast": lambda c: c.broadcast(zeros()),
+    "allgatherv": lambda c: c.allgatherv(zeros()[:1], zeros(), [1] * N),
     "quantized": lambda c: a2a.quantized_all_reduce(c, np.zeros(N, np.int8), 1.0),
     "block quantized": lambda c: a2a.block_quantized_all_reduce(c, np.zeros(N, np.float32)),
 }
@@ -64,7 +68,11 @@ WRONG: list[tuple[str, Callable[[Any], Any]]] = [
     ("exchange", lambda c: c.exchange(zeros())),
     ("global_scatter", lambda c: c.global_scatter(zeros(), [1] * N)),
     ("global_gather", lambda c: c.global_gather()),
-    ("run", lambda c: c.plan_alltoall(zeros(), zeros()).run(zeros())),
+    ("run", lambda c: c.plan_alltoall(zeros(), zeros()).run()),
+    ("allreduce", lambda c: c.allreduce()),
+    ("reduce_scatterv", lambda c: c.reduce_scatterv(zeros(), zeros())),
+    ("broadcast", lambda c: c.broadcast(zeros(), 0, 0)),
+    ("allgatherv", lambda c: c.allgatherv(zeros(), zeros())),
     ("quantized", lambda c: a2a.quantized_all_reduce(c, np.zeros(N, np.int8))),  # type: ignore[call-arg]
     ("block quantized", lambda c: a2a.block_quantized_all_reduce(comm=c)),  # type: ignore[call-arg]
 ]

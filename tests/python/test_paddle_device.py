@@ -4,6 +4,7 @@ recorded instead of made. On an a2a communicator they go to NCCL, here on the do
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cmake_tools
@@ -21,25 +22,34 @@ from paddle.distributed.utils import moe_utils
 
 import a2a
 
+PLAIN = (
+    *("all_gather", "all_reduce", "alltoall", "alltoall_single", "broadcast", "gather", "irecv", "isend", "recv"),
+    *("reduce", "reduce_scatter", "scatter", "send", "wait"),
+)
+
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     made: list[tuple[Any, ...]] = []
     for module, names in (
-        (stream, ("alltoall_single", "alltoall", "all_gather")),
+        (stream, dist.stream.__all__),
+        (paddle.distributed, PLAIN),
         (moe_utils, ("global_scatter", "global_gather")),
     ):
         for name in names:
-            monkeypatch.setattr(module, name, lambda *given, name=name: made.append((name, *given)))
+            full = f"stream.{name}" if module is stream else name
+            monkeypatch.setattr(
+                module, name, lambda *given, full=full, **named: made.append((full, *given, *named.items()))
+            )
     monkeypatch.setattr(_device, "_on_device", lambda tensor: isinstance(tensor, paddle.Tensor))
     return made
 
 
 def test_what_lies_on_a_device() -> None:
     tensor = paddle.ones([2])
-    assert not _device.is_paddles(tensor, None)
-    assert not _device.is_paddles([tensor], None)
-    assert not _device.is_paddles("no tensor", None)
+    assert not _device.is_paddles([tensor, None])
+    assert not _device.is_paddles([[tensor], None])
+    assert not _device.is_paddles(["no tensor", None])
 
 
 def test_paddle_gets_the_arguments_in_its_own_order(calls: list[tuple[Any, ...]]) -> None:
@@ -50,13 +60,76 @@ def test_paddle_gets_the_arguments_in_its_own_order(calls: list[tuple[Any, ...]]
     dist.all_gather([], given)
     dist.utils.global_scatter(given, counts, counts)
     dist.utils.global_gather(given, counts, counts, None, False)
+    assert calls == [
+        ("alltoall_single", out, given, [1, 3], [2, 2], None, True),
+        ("stream.alltoall_single", out, given, [2, 2], [1, 3], None, False, False),
+        ("stream.alltoall", [out], [given], None, True, True),
+        ("all_gather", [], given),
+        ("global_scatter", given, counts, counts, None, True),
+        ("global_gather", given, counts, counts, None, False),
+    ]
+
+
+def call_each() -> list[str]:
+    """Every call of a tensor on a device, the tensor in another place of each. Returns their names."""
+    x = paddle.ones([4])
+    named: dict[str, dict[str, Any]] = {
+        "all_gather": {"tensor": x, "tensor_list": []},
+        "alltoall": {"in_tensor_list": [x], "out_tensor_list": []},
+        "alltoall_single": {"out_tensor": None, "in_tensor": x},
+        "broadcast": {"tensor": x, "src": 0},
+        "gather": {"tensor": x},
+        "irecv": {"tensor": x, "src": 0},
+        "isend": {"tensor": x, "dst": 0},
+        "reduce": {"tensor": x, "dst": 0},
+        "reduce_scatter": {"tensor": None, "tensor_list": [x]},
+        "scatter": {"tensor": x},
+        "wait": {"tensor": x},
+    }
+    for name in PLAIN:
+        getattr(dist, name)(**named.get(name, {"tensor": x}))
+    for name in dist.stream.__all__:
+        getattr(dist.stream, name)(x, x)
+    return [*PLAIN, *(f"stream.{name}" for name in dist.stream.__all__)]
+
+
+def test_all_of_them_are_paddles(calls: list[tuple[Any, ...]]) -> None:
+    assert call_each() == [call[0] for call in calls]
+
+
+def test_enable_leaves_them_to_paddle(calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also calls without a tensor, where the program works on a device, and the gradients of a model there."""
+    for owner, name in (
+        (paddle.distributed, "barrier"),
+        (paddle.distributed, "new_group"),
+        (paddle.distributed, "batch_isend_irecv"),
+        (paddle.DataParallel, "init_reducer"),
+    ):
+        monkeypatch.setattr(owner, name, lambda *given, name=name: calls.append((name, *given)))
+    monkeypatch.setattr(paddle, "get_device", lambda: "gpu:0")
+    message = dist.P2POp(dist.isend, paddle.ones([2]), 1)
+    parameter = SimpleNamespace(trainable=True, place=SimpleNamespace(is_cpu_place=lambda: False))
+    model = SimpleNamespace(parameters=lambda: [parameter], group=None)
+    x = paddle.ones([4])
+    dist.enable()
+    try:
+        for name in stream.__all__:
+            getattr(stream, name)(x, x)
+        paddle.distributed.all_reduce(x)
+        paddle.distributed.reduce_scatter(x, [x])
+        paddle.distributed.wait(x)
+        moe_utils.global_scatter(x, None, None)
+        paddle.distributed.batch_isend_irecv([message])
+        paddle.distributed.barrier()
+        paddle.distributed.new_group([0, 1])
+        paddle.DataParallel.init_reducer(model)
+    finally:
+        dist.disable()
     assert [call[0] for call in calls] == [
-        "alltoall_single", "alltoall_single", "alltoall", "all_gather", "global_scatter", "global_gather"
-    ]  # fmt: skip
-    assert calls[0][1:] == (out, given, [2, 2], [1, 3], None, True, False)
-    assert calls[1][1:] == (out, given, [2, 2], [1, 3], None, False, False)
-    assert calls[2][3:] == (None, True, True)
-    assert calls[5][4:] == (None, False)
+        *(f"stream.{name}" for name in stream.__all__),
+        *("all_reduce", "reduce_scatter", "wait", "global_scatter"),
+        *("batch_isend_irecv", "barrier", "new_group", "init_reducer"),
+    ]
 
 
 # ---- on a communicator -----------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_programs_of_the_documentation(tmp_path: Path) -> None:
     blocks = []
     for page in ("paddle.md", "paddle.zh.md"):
         blocks += re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / page).read_text("utf-8"), re.S | re.M)
-    assert len(blocks) == 6
+    assert len(blocks) == 10
     path = tmp_path / "program.py"
     path.write_text("\n".join(blocks), encoding="utf-8")
     done = run(path, "-m", "a2a.cli", "run", "-n", "2")

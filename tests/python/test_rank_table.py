@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -150,11 +149,7 @@ def test_a_table_of_many_names_is_read_in_no_time(tmp_path: Path) -> None:
     names = ",".join(f'"k{i}":0' for i in range(300_000))
     path.write_text(json.dumps(table(2))[:-1] + "," + names + "}")
     start = time.monotonic()
-    signal.alarm(60)
-    try:
-        assert atb.read_rank_table(path).size == 2
-    finally:
-        signal.alarm(0)
+    assert atb.read_rank_table(path).size == 2
     assert time.monotonic() - start < 30
 
 

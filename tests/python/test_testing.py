@@ -54,6 +54,27 @@ def test_alltoallv_packs_without_displacements(seed: int) -> None:
         assert result.tolist() == expected
 
 
+@pytest.mark.parametrize(("split_axis", "concat_axis"), [(0, 0), (0, 2), (1, 0), (-1, 1), (1, -2), (2, -1)])
+def test_axes_divide_blocks(split_axis: int, concat_axis: int) -> None:
+    """Element by element: where the indices of every one go."""
+    split, concat = split_axis % 3, concat_axis % 3
+    shape = [2, 3, 4]
+    shape[split] *= 3
+    sends = [rank * 1000 + np.arange(72).reshape(shape) for rank in range(3)]
+    results = testing.alltoall(sends, split_axis, concat_axis)
+    counts = np.full((3, 3), shape[split] // 3)
+    assert np.array_equal(
+        results, testing.alltoallv(sends, counts, results, split_axis=split_axis, concat_axis=concat_axis)
+    )
+    for target, result in enumerate(results):
+        assert result.size == 72
+        for at in np.ndindex(*result.shape):
+            origin = list(at)
+            source, origin[concat] = divmod(at[concat], result.shape[concat] // 3)
+            origin[split] += shape[split] // 3 * target
+            assert result[at] == sends[source][tuple(origin)]
+
+
 def test_equal_forms_agree_with_alltoallv() -> None:
     sends = [labelled(rank, 6) for rank in range(3)]
     counts = np.full((3, 3), 2)
@@ -223,3 +244,9 @@ def test_workload_ids() -> None:
     for wrong in ("dsv4", "dsv3-train/", "dsv3-train/x", "dsv3-train/0"):
         with pytest.raises(ValueError, match="unknown workload"):
             testing.workload(wrong)
+
+
+def test_as_bytes_of_a_part_of_a_paddle_tensor() -> None:
+    paddle = pytest.importorskip("paddle")
+    part = paddle.arange(10, dtype="int32")[5:]
+    assert testing.as_bytes(part).tobytes() == np.arange(5, 10, dtype=np.int32).tobytes()

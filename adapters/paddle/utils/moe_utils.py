@@ -14,7 +14,7 @@ from a2a.adapting import collective
 
 from .. import _autograd
 from .._collectives import dialect, require_call
-from .._device import is_paddles
+from .._device import is_paddles, original
 from .._groups import get_communicator
 
 __all__ = ["global_gather", "global_scatter"]
@@ -26,7 +26,7 @@ def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = Non
     """Sends rows to experts: E on each of W ranks. Mirrors paddle.distributed.utils.global_scatter.
 
     Args:
-        x: [N, features], contiguous, any dtype; its rows packed by (rank, expert).
+        x: [N, features], any dtype; its rows packed by (rank, expert).
         local_count: int64, 1-D, W * E: ``local_count[r * E + e]`` rows go to expert e of rank r. Sums to N.
         global_count: the same shape: ``global_count[r * E + e]`` rows come from rank r for this rank's expert e.
         group: a Paddle group, an a2a communicator, or None for all ranks.
@@ -35,8 +35,8 @@ def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = Non
     Returns a new tensor [sum(global_count), features], packed by (expert, source rank), once it is filled; None on a
     rank that is not in the group. Its gradient is global_gather's. Raises a2a.InvalidArgumentError before anything
     moves, and peers then raise a2a.MismatchError, as do two ranks whose counts disagree."""
-    if is_paddles(x, group):
-        return _paddle.global_scatter(x, local_count, global_count, group, use_calc_stream)
+    if is_paddles((x, group)):
+        return original(_paddle, "global_scatter")(x, local_count, global_count, group, use_calc_stream)
     comm = get_communicator(group)
     return None if comm is None else _exchange(comm, False, x, local_count, global_count)
 
@@ -44,8 +44,8 @@ def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = Non
 def global_gather(x: Any, local_count: Any, global_count: Any, group: Any = None, use_calc_stream: bool = True) -> Any:
     """The way back of global_scatter with the same counts: ``x`` [sum(global_count), features] packed by (expert,
     source rank) becomes [sum(local_count), features] packed by (rank, expert). Otherwise like global_scatter."""
-    if is_paddles(x, group):
-        return _paddle.global_gather(x, local_count, global_count, group, use_calc_stream)
+    if is_paddles((x, group)):
+        return original(_paddle, "global_gather")(x, local_count, global_count, group, use_calc_stream)
     comm = get_communicator(group)
     return None if comm is None else _exchange(comm, True, x, local_count, global_count)
 

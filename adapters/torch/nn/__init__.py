@@ -9,19 +9,23 @@ from .functional import (
     all_gather_into_tensor,
     all_gather_single,
     all_to_all,
+    all_to_all_axis,
     all_to_all_single,
     global_gather,
     global_scatter,
+    shard_dim_alltoall,
 )
 
 __all__ = [
     "all_gather_into_tensor",
     "all_gather_single",
     "all_to_all",
+    "all_to_all_axis",
     "all_to_all_single",
     "functional",
     "global_gather",
     "global_scatter",
+    "shard_dim_alltoall",
 ]
 
 

@@ -16,7 +16,7 @@ from a2a.adapting import refuse
 from .._errors import ArgumentTypeError, TensorError
 from .._groups import communicator
 
-__all__ = ["named_entries", "require_counts", "require_exchange", "require_splits"]
+__all__ = ["named_entries", "require_axes", "require_counts", "require_exchange", "require_splits"]
 
 Named = Mapping[str, Any]
 
@@ -53,6 +53,17 @@ def require_splits(group: Any, splits: Named) -> None:
         for name, sizes in splits.items():
             if sizes is not None:
                 _require_integers(name, sizes)
+
+    _telling(group, check)
+
+
+def require_axes(group: Any, axes: Named) -> None:
+    """Integers."""
+
+    def check() -> None:
+        for name, axis in axes.items():
+            if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+                raise ArgumentTypeError(f"{name} is {axis!r}; pass the number of a dimension")
 
     _telling(group, check)
 

@@ -1,5 +1,5 @@
-"""Differentiable collectives, with the names and signatures of torch.distributed.nn.functional; what is not here is
-taken from there.
+"""Differentiable collectives, with the names and signatures of torch.distributed.nn.functional, and all_to_all_axis;
+what is not here is taken from there.
 
 Gradients travel back by the same exchange the other way, to any order of derivative. All calls can be traced by
 torch.compile, with ``group`` None or a process group of torch. Inputs need not be contiguous. Errors are those of
@@ -17,10 +17,10 @@ from torch.compiler import is_dynamo_compiling
 
 from .. import _ops
 from .._groups import name_of
-from ._checks import named_entries, require_counts, require_exchange, require_splits
+from ._checks import named_entries, require_axes, require_counts, require_exchange, require_splits
 
-__all__ = ["all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_single", "global_gather",
-           "global_scatter"]  # fmt: skip
+__all__ = ["all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_axis", "all_to_all_single",
+           "global_gather", "global_scatter", "shard_dim_alltoall"]  # fmt: skip
 
 
 def all_to_all_single(
@@ -52,6 +52,39 @@ def all_to_all(
         )
     results = _ops.all_to_all(list(input_tensor_list), list(output_tensor_list), name_of(group))
     return tuple(_fill(output, result) for output, result in zip(output_tensor_list, results, strict=True))
+
+
+def all_to_all_axis(
+    input: Tensor,
+    split_axis: int,
+    concat_axis: int,
+    group: Any = None,
+    split_sizes: Sequence[int] | None = None,
+    concat_sizes: Sequence[int] | None = None,
+) -> Tensor:
+    """The next ``split_sizes[p]`` entries of ``split_axis`` go to rank p, as a slice of ``input``; ``concat_sizes[p]``
+    entries of ``concat_axis`` come from rank p. Returns the slices for this rank, concatenated along ``concat_axis`` in
+    rank order.
+
+    Without ``split_sizes`` the parts are equal. Without ``concat_sizes`` as many entries come from every rank as from
+    this one itself. So sequences become heads with (x, 2, 1), and heads sequences with (x, 1, 2), of (batch, sequence,
+    heads, ...). ``input`` is sent from where it lies, whatever its strides.
+
+    Axes may be negative. Raises AxisError, an IndexError, for one that ``input`` does not have, and SplitError for
+    sizes that do not fit it."""
+    if not is_dynamo_compiling():
+        require_exchange(group, {}, {"input": input})
+        require_axes(group, {"split_axis": split_axis, "concat_axis": concat_axis})
+        require_splits(group, {"split_sizes": split_sizes, "concat_sizes": concat_sizes})
+    sizes = _sizes(split_sizes), _sizes(concat_sizes)
+    result: Tensor = _ops.all_to_all_axis(input, split_axis, concat_axis, *sizes, name_of(group))
+    return result
+
+
+def shard_dim_alltoall(input: Tensor, gather_dim: int, shard_dim: int, group: Any = None) -> Tensor:
+    """all_to_all_axis() in the words of torch's operator _dtensor::shard_dim_alltoall: from shards of ``gather_dim`` to
+    shards of ``shard_dim``, of which each rank gets an equal part."""
+    return all_to_all_axis(input, shard_dim, gather_dim, group)
 
 
 def all_gather_single(output_tensor: Tensor, input_tensor: Tensor, group: Any = None) -> Tensor:

@@ -27,8 +27,9 @@ _prctl = ctypes.CDLL(None).prctl
 
 _DESCRIPTION = """\
 Start a Python program as N ranks of this host. Each rank finds A2A_RANK, A2A_SIZE, A2A_LOCAL_RANK and A2A_JOB in its
-environment, which a2a.init() reads, and a secret, A2A_SECRET, for those that have to prove who they are. Output lines
-are prefixed by [rank]. When a rank fails the others are ended, and its exit code is passed on (128 + number for a
+environment, which a2a.init() reads, and a secret, A2A_SECRET, for those that have to prove who they are; and RANK,
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torch reads, unless they are set. Output
+lines are prefixed by [rank]. When a rank fails the others are ended, and its exit code is passed on (128 + number for a
 signal). Ranks that wait in a2a.init() for one that has ended are told. SIGINT, SIGTERM and SIGHUP are forwarded; ranks
 that do not leave within 5 seconds are killed, at once after a second signal. Ranks read nothing from standard input.
 OMP_NUM_THREADS is set to the CPUs per rank unless it is set."""
@@ -81,7 +82,8 @@ class _Job:
         self._poller = select.poll()
         self._wake = _catch_signals()
         self._poller.register(self._wake, select.POLLIN)
-        env = _environment(ranks)
+        self._port = _Port()
+        env = _environment(ranks, self._port.number)
         self._ended = EndedRanks(env["A2A_JOB"], ranks)
         env |= self._ended.environment
         try:
@@ -92,7 +94,7 @@ class _Job:
             raise
 
     def _start(self, rank: int, program: list[str], env: dict[str, str], prefix: bool) -> None:
-        launcher = os.getpid()
+        launcher, number = os.getpid(), str(rank)
 
         def follow_launcher() -> None:
             # A process group of its own: a terminal's Ctrl-C comes through us once, and a rank is ended with its
@@ -106,7 +108,7 @@ class _Job:
         pipe = subprocess.PIPE if prefix else None
         child = subprocess.Popen(
             program,
-            env=env | {"A2A_RANK": str(rank), "A2A_LOCAL_RANK": str(rank)},
+            env={"RANK": number, "LOCAL_RANK": number} | env | {"A2A_RANK": number, "A2A_LOCAL_RANK": number},
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
@@ -197,6 +199,19 @@ class _Job:
         signal.set_wakeup_fd(-1)
         self._wake.close()
         self._ended.close()
+        self._port.close()
+
+
+class _Port:
+    """A TCP port that is this job's as long as it runs: nobody gets it who asks for any, and a rank that asks for it
+    does, if it allows addresses to be used again, as torch's store does."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("", 0))
+        self.number: int = self._socket.getsockname()[1]
+        self.close = self._socket.close
 
 
 class _Output:
@@ -235,8 +250,17 @@ def _catch_signals() -> socket.socket:
     return wake
 
 
-def _environment(ranks: int) -> dict[str, str]:
-    env = os.environ | {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
+_TORCHS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _environment(ranks: int, port: int) -> dict[str, str]:
+    env = dict(os.environ)
+    if "A2A_RANK" in env and all(env.get(name) == env.get(f"A2A_{name}") for name in ("RANK", "LOCAL_RANK")):
+        for name in _TORCHS:  # of the job that this one is started in
+            env.pop(name, None)
+    env |= {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
+    torchs = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    env = torchs | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | env
     if secret := new_secret():
         env["A2A_SECRET"] = secret
     if ranks > 1:

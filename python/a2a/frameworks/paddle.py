@@ -58,7 +58,10 @@ class Paddle(Framework):
             # Paddle's operators let go of the memory of an empty tensor while they hold a lock of Paddle's and not
             # Python's. Where that memory belongs to a Python object, another thread's from_dlpack() is a deadlock.
             return np.empty(0, np.uint8)
-        return np.asarray(paddle.view(thing.detach().contiguous().reshape([-1]), "uint8").numpy())
+        flat = thing.detach().contiguous().reshape([-1])
+        if flat.offset:
+            flat = flat.clone()  # paddle.view() to another dtype reads elsewhere for a tensor at an offset
+        return np.asarray(paddle.view(flat, "uint8").numpy())
 
 
 def _paddle() -> Any:

@@ -12,11 +12,14 @@
 #include "a2a/bootstrap.h"
 #include "a2a/host_facts.h"
 #include "a2a/plan.h"
+#include "a2a/strides.h"
 #include "a2a/types.h"
 #include "a2a/views.h"
 #include "a2a/work.h"
 
 namespace a2a {
+
+struct Message;
 
 class DeviceTransport;
 class Transport;
@@ -35,6 +38,12 @@ struct Call {
   // The caller goes on meanwhile. Device memory: enqueue on a stream of the communicator, and let `stream` run on. Host
   // memory: the progress thread, where there is one, looks after it.
   bool asynchronous = false;
+  Fold fold = Fold::none;  // of plans whose receives are folded
+  // Host memory: how the tensors of each side lie in memory, one for each buffer; none where all are packed. Read
+  // before the call returns.
+  std::span<const TensorLayout> send_layouts, recv_layouts;
+  // Host memory: both sides are the same memory. What is sent is copied before the call returns.
+  bool in_place = false;
 };
 
 // When ranks compare what they are about to do on devices, where a disagreement would hang. Comparing goes through host
@@ -76,13 +85,31 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Starts the exchange of a plan made for this rank and size. send[i] and recv[i] are the buffers that segments with
   // buffer == i refer to; they must stay alive until the work is done. On host memory it never waits for a peer. On
-  // device memory it waits where the ranks have to meet first: for the first operation, and where Check says so.
+  // device memory it waits where the ranks have to meet first: for the first operation, and where Check says so. Of a
+  // plan that folds, send and recv may be the same buffer. With Call::recv_layouts no two elements that are received
+  // share memory (the caller checks that).
   std::shared_ptr<Work> start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                               const Call& call);
   // The same on host memory for a caller that holds a lock others want, such as an interpreter's. Starts nothing, and
   // returns nothing, where another thread is in the way, ranks share CPUs, or live on several hosts.
   std::shared_ptr<Work> try_start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                                   const Call& call);
+
+  // The plan of an allreduce, in one exchange or in parts, as it suits the size and the transport of these ranks. On
+  // devices it is in one, which the vendor's library divides as it likes.
+  Plan plan_allreduce(size_t elem_bytes, size_t elems, Memory memory = Memory::host) const;
+
+  // Messages: only the two ranks take part. One of this tag, of call.dtype and of exactly so many bytes goes to the
+  // peer, or comes from it; a negative peer receives from whoever sends first (Work::source()). Messages of one tag
+  // from one rank to another arrive in the order in which they were started, those of other tags in any. A send may be
+  // over before it is received. A tensor with gaps (Call::send_layouts, Call::recv_layouts) is packed. They take no
+  // number, and do not hold up operations. Where the two do not agree on dtype
+  // or bytes, the receive, and the send or the next message with that rank, raise Error(mismatch).
+  std::shared_ptr<Work> send(const void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
+  std::shared_ptr<Work> recv(void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
+  // Tells the other rank why this one does not take part: what it sends or receives with that tag raises
+  // Error(mismatch).
+  void refuse_message(bool sends, Rank peer, int64_t tag, std::string_view reason);
 
   // Takes the next operation number and tells every peer why this rank does not take part: their call raises
   // Error(mismatch) naming this rank and the reason. Returns once they can see it; the caller then raises its own
@@ -152,7 +179,11 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   struct State;
   explicit Communicator(std::unique_ptr<State> state);
   std::shared_ptr<Communicator> derive(std::vector<Rank> members, Op op, Deadline deadline);
+  std::shared_ptr<Work> start_in_place(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+                                       const Call& call);
   std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);
+  std::shared_ptr<Work> start_message(Message message, const Call& call);
+  std::shared_ptr<Work> start_reduction(const Plan& plan, const void* send, void* recv, const Call& call);
   std::shared_ptr<DeviceTransport> connected(Memory memory, int device, Deadline deadline);
   std::shared_ptr<DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);
@@ -184,6 +215,55 @@ void alltoall(Communicator& comm, std::span<const T> send, std::span<T> recv,
 template <class T>
 void allgather(Communicator& comm, std::span<const T> send, std::span<T> recv,
                std::source_location caller = std::source_location::current());
+
+// send[i] of rank p lands in recv at recv_displs[p]; recv_counts and recv_displs are the same on all ranks.
+template <class T>
+void allgatherv(Communicator& comm, std::span<const T> send, std::span<T> recv, std::span<const int64_t> recv_counts,
+                std::span<const int64_t> recv_displs = {},
+                std::source_location caller = std::source_location::current());
+
+// ---- reductions: T is a standard integer, bool, float, double, or std::complex of these two ----
+
+// recv[i] = send[i] of rank 0 op send[i] of rank 1 op ..., in that order, so all ranks get the same bits. send may be
+// recv.
+template <class T>
+void allreduce(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op = Fold::sum,
+               std::source_location caller = std::source_location::current());
+
+// The same of the counts[rank] elements of this rank's part; `counts` is the same on all ranks and may be empty: equal
+// parts. recv may be this rank's part of send.
+template <class T>
+void reduce_scatter(Communicator& comm, std::span<const T> send, std::span<T> recv,
+                    std::span<const int64_t> counts = {}, Fold op = Fold::sum,
+                    std::source_location caller = std::source_location::current());
+
+// Only the root gets the result; recv of the others is empty.
+template <class T>
+void reduce(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root = 0, Fold op = Fold::sum,
+            std::source_location caller = std::source_location::current());
+
+// ---- rooted: of any type ----
+
+template <class T>
+void broadcast(Communicator& comm, std::span<T> data, Rank root = 0,
+               std::source_location caller = std::source_location::current());
+
+// Equal parts, in rank order at the root; recv of the others is empty.
+template <class T>
+void gather(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root = 0,
+            std::source_location caller = std::source_location::current());
+
+// The way back; send of the others is empty.
+template <class T>
+void scatter(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root = 0,
+             std::source_location caller = std::source_location::current());
+
+// ---- messages: see Communicator::send. recv returns the sender ----
+
+template <class T>
+void send(Communicator& comm, std::span<const T> data, Rank peer, int64_t tag = 0);
+template <class T>
+Rank recv(Communicator& comm, std::span<T> data, Rank peer = -1, int64_t tag = 0);
 
 }  // namespace a2a
 

@@ -1,7 +1,10 @@
 // Bodies of the typed helpers declared in communicator.h.
 #pragma once
 
+#include <complex>
 #include <numeric>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "a2a/communicator.h"
@@ -9,21 +12,46 @@
 namespace a2a {
 namespace detail {
 
+// T as sizeof(T) bytes that nobody looks into.
+template <class T>
+constexpr DType opaque() {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return DType{1, 8, static_cast<uint16_t>(sizeof(T))};
+}
+
+// T as numbers, with DLPack's codes.
+template <class T>
+constexpr DType number() {
+  constexpr bool complex = std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
+  static_assert(complex || (std::is_arithmetic_v<T> && !std::is_same_v<T, long double>), "no type that is folded");
+  const uint8_t code = complex                       ? 5
+                       : std::is_same_v<T, bool>     ? 6
+                       : std::is_floating_point_v<T> ? 2
+                                                     : std::is_unsigned_v<T>;
+  return DType{code, 8 * sizeof(T), 1};
+}
+
+inline Error sizes_differ(const Communicator& comm, size_t send, size_t recv, const char* what) {
+  return Error(Code::invalid_argument, "rank " + std::to_string(comm.rank()) + ": send has " + std::to_string(send) +
+                                           " elements and recv " + std::to_string(recv) + ": " + what);
+}
+
 // Runs a plan made for this rank and waits. A plan that cannot be made is told to the peers before the error goes on.
 template <class T, class MakePlan>
 void run(Communicator& comm, Op op, std::span<const T> send, std::span<T> recv, const std::source_location& caller,
-         MakePlan&& make_plan) {
-  static_assert(std::is_trivially_copyable_v<T>);
+         MakePlan&& make_plan, DType dtype = opaque<T>(), Fold fold = Fold::none) {
   if (recording()) {
     set_call_site(std::string(caller.file_name()) + ":" + std::to_string(caller.line()) + " in " +
                   caller.function_name());
   }
   Call call;
   call.op = op;
-  call.dtype = DType{1, 8, static_cast<uint16_t>(sizeof(T))};  // sizeof(T) bytes each
+  call.dtype = dtype;
   call.unit_bytes = sizeof(T);
+  call.fold = fold;
   std::optional<Plan> plan;
   try {
+    if (fold != Fold::none) require_defined(fold, dtype);
     plan.emplace(make_plan());
   } catch (const Error& error) {
     comm.refuse(call, error.what());
@@ -72,6 +100,98 @@ void allgather(Communicator& comm, std::span<const T> send, std::span<T> recv, s
     }
     return Plan::allgather(comm.rank(), comm.size(), send.size_bytes());
   });
+}
+
+template <class T>
+void allgatherv(Communicator& comm, std::span<const T> send, std::span<T> recv, std::span<const int64_t> recv_counts,
+                std::span<const int64_t> recv_displs, std::source_location caller) {
+  detail::run<T>(comm, Op::allgatherv, send, recv, caller, [&] {
+    const auto size = static_cast<size_t>(comm.size());
+    const std::vector<int64_t> counts(size, static_cast<int64_t>(send.size())), displs(size, 0);
+    return Plan::alltoallv(comm.rank(), comm.size(), sizeof(T), {counts, displs}, send.size(),
+                           {recv_counts, recv_displs}, recv.size());
+  });
+}
+
+template <class T>
+void allreduce(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op, std::source_location caller) {
+  const auto plan = [&] {
+    if (send.size() != recv.size()) throw detail::sizes_differ(comm, send.size(), recv.size(), "not as many");
+    return comm.plan_allreduce(sizeof(T), send.size());
+  };
+  detail::run<T>(comm, Op::allreduce, send, recv, caller, plan, detail::number<T>(), op);
+}
+
+template <class T>
+void reduce_scatter(Communicator& comm, std::span<const T> send, std::span<T> recv, std::span<const int64_t> counts,
+                    Fold op, std::source_location caller) {
+  const auto plan = [&] {
+    const auto size = static_cast<size_t>(comm.size());
+    const std::vector<int64_t> equal(size, static_cast<int64_t>(recv.size()));
+    const std::span<const int64_t> parts = counts.empty() ? std::span<const int64_t>(equal) : counts;
+    const auto own = static_cast<size_t>(comm.rank());
+    if (parts.size() != size || std::cmp_not_equal(parts[own], recv.size()) ||
+        std::cmp_not_equal(std::accumulate(parts.begin(), parts.end(), int64_t{0}), send.size())) {
+      throw detail::sizes_differ(comm, send.size(), recv.size(), "not what the counts of all ranks say");
+    }
+    return Plan::reduce_scatter(comm.rank(), comm.size(), sizeof(T), parts);
+  };
+  detail::run<T>(comm, Op::reduce_scatter, send, recv, caller, plan, detail::number<T>(), op);
+}
+
+template <class T>
+void reduce(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root, Fold op,
+            std::source_location caller) {
+  const auto plan = [&] {
+    const size_t wanted = comm.rank() == root ? send.size() : 0;
+    if (recv.size() != wanted) throw detail::sizes_differ(comm, send.size(), recv.size(), "only the root has a result");
+    return Plan::reduce(comm.rank(), comm.size(), root, send.size_bytes());
+  };
+  detail::run<T>(comm, Op::reduce, send, recv, caller, plan, detail::number<T>(), op);
+}
+
+template <class T>
+void broadcast(Communicator& comm, std::span<T> data, Rank root, std::source_location caller) {
+  detail::run<T>(comm, Op::broadcast, std::span<const T>(data), data, caller,
+                 [&] { return Plan::broadcast(comm.rank(), comm.size(), root, data.size_bytes()); });
+}
+
+template <class T>
+void gather(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root, std::source_location caller) {
+  detail::run<T>(comm, Op::gather, send, recv, caller, [&] {
+    const size_t wanted = comm.rank() == root ? send.size() * static_cast<size_t>(comm.size()) : 0;
+    if (recv.size() != wanted)
+      throw detail::sizes_differ(comm, send.size(), recv.size(), "only the root has all parts");
+    return Plan::gather(comm.rank(), comm.size(), root, send.size_bytes());
+  });
+}
+
+template <class T>
+void scatter(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root, std::source_location caller) {
+  detail::run<T>(comm, Op::scatter, send, recv, caller, [&] {
+    const size_t wanted = comm.rank() == root ? recv.size() * static_cast<size_t>(comm.size()) : 0;
+    if (send.size() != wanted)
+      throw detail::sizes_differ(comm, send.size(), recv.size(), "only the root has all parts");
+    return Plan::scatter(comm.rank(), comm.size(), root, recv.size_bytes());
+  });
+}
+
+template <class T>
+void send(Communicator& comm, std::span<const T> data, Rank peer, int64_t tag) {
+  Call call;
+  call.op = Op::send;
+  call.dtype = detail::opaque<T>();
+  comm.send(data.data(), data.size_bytes(), peer, tag, call)->wait();
+}
+
+template <class T>
+Rank recv(Communicator& comm, std::span<T> data, Rank peer, int64_t tag) {
+  Call call;
+  call.op = Op::recv;
+  call.dtype = detail::opaque<T>();
+  const auto work = comm.recv(data.data(), data.size_bytes(), peer, tag, call);
+  work->wait();
+  return work->source();
 }
 
 }  // namespace a2a

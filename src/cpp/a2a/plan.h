@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -60,6 +61,32 @@ class A2A_API Plan {
   static Plan global_gather(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                             std::span<const int64_t> global);
 
+  // ---- reductions: what arrives is folded into the output (Call::fold) in rank order, between hosts host by host ----
+
+  // The input holds counts[p] elements for each rank p, the same list on all ranks; the output counts[rank] elements.
+  static Plan reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<const int64_t> counts);
+  // Every rank gets the fold of all ranks' elements. In one exchange, in which each sends all of them to every other;
+  // or, `in_parts`, in two: each rank folds a part of them, which it then sends to the others (next()). That is less to
+  // send from some size on.
+  static Plan allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool in_parts);
+  // Only the root gets it.
+  static Plan reduce(Rank rank, int size, Rank root, size_t bytes);
+
+  // ---- rooted ----
+
+  // The root's bytes, to all others; its own stay where they are.
+  static Plan broadcast(Rank rank, int size, Rank root, size_t bytes);
+  // Every rank's bytes_per_rank bytes, packed in rank order at the root.
+  static Plan gather(Rank rank, int size, Rank root, size_t bytes_per_rank);
+  // The way back.
+  static Plan scatter(Rank rank, int size, Rank root, size_t bytes_per_rank);
+
+  // Whether all receives are one output into which what arrives is folded.
+  bool folds() const { return folds_; }
+
+  // What follows, in the same call: both its sides are the buffer that this one has received into. nullptr: nothing.
+  const Plan* next() const { return next_.get(); }
+
   // Sends and receives exchanged: the backward pass. Throws invalid_argument when the send segments overlap each other,
   // because they would become overlapping receives.
   Plan transpose() const;
@@ -74,6 +101,7 @@ class A2A_API Plan {
 
  private:
   Plan(Rank rank, int size) : rank_(rank), size_(size) {}
+  void append_from_all(size_t offset, size_t bytes);  // receives of one output
 
   // Of one buffer, or in the list form of each: then `whole` says nothing.
   struct Extents {
@@ -84,6 +112,8 @@ class A2A_API Plan {
 
   Rank rank_;
   int size_;
+  bool folds_ = false;
+  std::shared_ptr<const Plan> next_;
   std::vector<Segment> sends_, recvs_;
   Extents send_extents_, recv_extents_;
 };

@@ -54,9 +54,28 @@ enum class Op : uint8_t {
   allgather_views,
   allgather_bytes,
   exchange_counts,  // the first half of exchange()
+  allreduce,
+  reduce_scatter,
+  reduce,
+  broadcast,
+  gather,
+  scatter,
+  allgatherv,
+  send,
+  recv,
 };
 
 A2A_API const char* to_string(Op);
+
+// What becomes of the elements x0, x1, x2, ... that the ranks 0, 1, 2, ... give to a reduction: ((x0 op x1) op x2) ...
+// avg is the sum divided by the number of ranks. See core/fold/fold.h for what each means for which dtype.
+enum class Fold : uint8_t { none = 0, sum, prod, min, max, avg, band, bor, bxor };
+
+// "sum", "prod", ...
+A2A_API const char* to_string(Fold);
+// Throws Error(invalid_argument) where it has no meaning for this dtype: bit operations on anything but integers and
+// bools, avg of integers and bools, min and max of complex numbers, dtypes that are no numbers.
+A2A_API void require_defined(Fold, DType);
 
 // A point in time on the monotonic clock. Made once where a call enters the library and passed down, so that several
 // waits inside one call share one budget.

@@ -56,6 +56,9 @@ class A2A_API Work {
   // done.
   virtual bool arrived(Rank) { return done(); }
 
+  // Of a recv that is over: the rank that has sent what came. -1 otherwise.
+  virtual Rank source() { return -1; }
+
   // Whether the buffers of the operation are the caller's again. Where an operation failed, a network may hold on to
   // them for longer than it was in flight; they have to stay alive until then.
   virtual bool let_go() { return done(); }

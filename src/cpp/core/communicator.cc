@@ -8,6 +8,8 @@
 #include "core/communicator_state.h"
 #include "core/connect.h"
 #include "core/hash.h"
+#include "core/packed_copy.h"
+#include "core/reduction.h"
 
 namespace a2a {
 namespace {
@@ -66,14 +68,6 @@ T from_bytes(const std::string& text) {
   return value;
 }
 
-void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv) {
-  // A send run is only read; Run has one pointer type for both directions.
-  const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
-  const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
-  set_runs(batch.sends, plan.sends(), {from, send.size()});
-  set_runs(batch.recvs, plan.recvs(), {to, recv.size()});
-}
-
 // What an operation needs before it takes its number. Where that fails, for want of memory, the number is taken and the
 // peers are told.
 template <class Prepare>
@@ -84,6 +78,33 @@ auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
     comm.refuse(call, error.what());
     throw;
   }
+}
+
+// Why these layouts are none of the buffers that one side of a plan needs; "" when they are.
+std::string misfit(const char* side, std::span<const size_t> extents, std::span<const TensorLayout> layouts) {
+  if (layouts.empty()) return "";
+  if (layouts.size() != extents.size()) {
+    return std::string(side) + "_layouts has " + std::to_string(layouts.size()) + " entries for " +
+           std::to_string(extents.size()) + " buffers";
+  }
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const std::string name = std::string(side) + "_layouts[" + std::to_string(i) + "]";
+    const auto& [shape, strides, elem_bytes, axis, _] = layouts[i];
+    if (strides.size() != shape.size() || axis < 0 || static_cast<size_t>(axis) >= std::max<size_t>(1, shape.size())) {
+      return name + " has " + std::to_string(shape.size()) + " entries in its shape, " +
+             std::to_string(strides.size()) + " in its strides, and axis " + std::to_string(axis);
+    }
+    size_t bytes = elem_bytes;
+    for (const int64_t entries : shape) {
+      if (entries < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(entries), &bytes)) {
+        return name + " has a dimension of " + std::to_string(entries) + " entries";
+      }
+    }
+    if (bytes < extents[i]) {
+      return name + " has " + std::to_string(bytes) + " bytes, but the plan needs " + std::to_string(extents[i]);
+    }
+  }
+  return "";
 }
 
 }  // namespace
@@ -127,15 +148,27 @@ uint64_t Communicator::next_plan() {
 
 std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void* const> send,
                                           std::span<void* const> recv, const Call& call) {
+  std::string reason;
   if (plan.rank() != rank() || plan.size() != size()) {
-    const std::string reason = "the plan was made for rank " + std::to_string(plan.rank()) + " of " +
-                               std::to_string(plan.size()) + ", this is rank " + std::to_string(rank()) + " of " +
-                               std::to_string(size());
+    reason = "the plan was made for rank " + std::to_string(plan.rank()) + " of " + std::to_string(plan.size()) +
+             ", this is rank " + std::to_string(rank()) + " of " + std::to_string(size());
+  } else if (plan.next() != nullptr && call.memory != Memory::host) {
+    reason = "the plan is in parts, which is for host memory; plan_allreduce() makes one for devices";
+  } else if (call.memory != Memory::host &&
+             (call.in_place || !call.send_layouts.empty() || !call.recv_layouts.empty())) {
+    reason = "tensors with gaps, and operations in place, are for host memory; pass contiguous tensors of their own";
+  } else {
+    reason = misfit("send", plan.send_extents(), call.send_layouts);
+    if (reason.empty()) reason = misfit("recv", plan.recv_extents(), call.recv_layouts);
+  }
+  if (!reason.empty()) {
     refuse(call, reason);
     throw Error(Code::invalid_argument, reason);
   }
-  const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv); };
-  if (call.memory == Memory::host) return state_->submit(call, fill);
+  if (plan.folds() && call.memory == Memory::host) return start_reduction(plan, send[0], recv[0], call);
+  const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv, call); };
+  if (call.memory == Memory::host)
+    return call.in_place ? start_in_place(plan, send, recv, call) : state_->submit(call, fill);
   state_->home.refuse_if_inherited();  // before the mutex, as in submit()
   const std::lock_guard order(state_->device_order);
   state_->device_blank.clear();
@@ -143,10 +176,21 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   return start_on_device(state_->device_blank, call);
 }
 
+std::shared_ptr<Work> Communicator::start_in_place(const Plan& plan, std::span<const void* const> send,
+                                                   std::span<void* const> recv, const Call& call) {
+  return state_->submit(call, [&](Batch& batch) {
+    put_runs(batch, plan, send, recv, call);
+    batch.copy = pack_runs(batch.sends);
+  });
+}
+
 std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const void* const> send,
                                               std::span<void* const> recv, const Call& call) {
-  const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host;
-  return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv); }) : nullptr;
+  // Only a transport that folds grants the claim which this needs.
+  const bool packed = call.send_layouts.empty() && call.recv_layouts.empty();
+  const bool simple = packed && !call.in_place && (!plan.folds() || is_simple_reduction(plan, send[0], recv[0], call));
+  const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host && simple;
+  return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv, call); }) : nullptr;
 }
 
 void Communicator::refuse(const Call& call, std::string_view reason) {

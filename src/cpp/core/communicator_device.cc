@@ -34,7 +34,7 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch& batch, const Call& ca
   batch.deadline = state_->deadline(call.deadline);
   const auto transport = connected(call.memory, call.device, batch.deadline);
   const auto current = transport->make_current();  // once for all that asks the driver below
-  batch.signature = {call.op, call.memory, call.dtype, 0, call.plan};
+  batch.signature = {call.op, call.memory, call.dtype, 0, call.plan, call.fold};
   bool recorded = false;
   try {
     recorded = require_runnable(*transport, batch, call);

@@ -49,6 +49,14 @@ class Comparisons {
   std::vector<bool> ran_;  // plans, by number
 };
 
+// Puts the runs of a plan over these buffers into an empty batch.
+void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+              std::span<const TensorLayout> send_layouts, std::span<const TensorLayout> recv_layouts);
+inline void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+                     const Call& call) {
+  put_runs(batch, plan, send, recv, call.send_layouts, call.recv_layouts);
+}
+
 struct Communicator::State {
   Rank rank = 0;
   int size = 1;
@@ -101,7 +109,7 @@ struct Communicator::State {
 
   // With the mutex held: the operation takes its number. Returns whether ranks compare it if it runs on a device.
   bool sign(Batch& batch, const Call& call) {
-    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan};
+    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan, call.fold};
     batch.unit_bytes = call.unit_bytes;
     batch.asynchronous = call.asynchronous;
     return comparisons.next(call);
@@ -116,7 +124,30 @@ struct Communicator::State {
     return begin_next(call, fill, [&] { return host->start(std::move(blank)); });
   }
 
-  // The same, or nothing, where a lock would have to be waited for.
+  // The same, followed by the second half of the operation, into which `fill` puts its runs, too.
+  template <class Fill>
+  std::shared_ptr<Work> submit_halves(const Call& call, uint32_t elems, Batch& second, Fill&& fill) {
+    home.refuse_if_inherited();
+    std::lock_guard lock(mutex);
+    want_open(call.op);
+    return begin_next(call, fill, [&] {
+      if (!blank.refusal.empty()) return host->start(std::move(blank));
+      static_cast<Terms&>(second) = blank;
+      second.signature.fold = Fold::none;
+      second.half = Half::second;
+      blank.half = Half::first;
+      blank.signature.elems = elems;
+      const auto first = host->start(std::move(blank));
+      try {
+        return host->start(std::move(second));
+      } catch (const std::exception& error) {  // out of memory, most likely: the first half is under way
+        host->abort(error.what());
+        throw;
+      }
+    });
+  }
+
+  // The same as submit(), or nothing, where a lock would have to be waited for.
   template <class Fill>
   std::shared_ptr<Work> try_submit(const Call& call, Fill&& fill) {
     home.refuse_if_inherited();

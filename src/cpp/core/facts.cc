@@ -29,13 +29,26 @@ std::string size_sentence(const Signature& signature, size_t unit_bytes, Rank fr
          to_string(signature.dtype) + ")";
 }
 
+DType dtype_of(uint32_t packed, bool reduction) {
+  DType dtype = unpack(packed);
+  if (reduction) dtype.lanes = 1;
+  return dtype;
+}
+
+bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast; }
+
+// Whether all ranks have to give the same sizes. A transport may sum them up, instead of segments, in the hashes.
+bool is_of_all(Op op) {
+  return has_root(op) || op == Op::reduce_scatter || op == Op::allgather || op == Op::allgatherv;
+}
+
 std::string plan_name(uint32_t plan) { return plan == 0 ? "no plan" : "plan " + std::to_string(plan); }
 
 }  // namespace
 
-uint32_t pack(DType dtype) {
-  return static_cast<uint32_t>(dtype.code) | static_cast<uint32_t>(dtype.bits) << 8 |
-         static_cast<uint32_t>(dtype.lanes) << 16;
+uint32_t pack(DType dtype, Fold fold) {
+  const uint32_t last = fold == Fold::none ? dtype.lanes : static_cast<uint32_t>(fold);
+  return static_cast<uint32_t>(dtype.code) | static_cast<uint32_t>(dtype.bits) << 8 | last << 16;
 }
 
 DType unpack(uint32_t packed) {
@@ -43,9 +56,12 @@ DType unpack(uint32_t packed) {
 }
 
 uint32_t size_hash(std::span<const Run> runs) {
-  if (runs.size() < 2) return 0;
+  if (runs.empty() || (runs.size() == 1 && runs[0].shape == 0)) return 0;
   Hash hash;
-  for (const Run& run : runs) hash.add(run.bytes);
+  for (const Run& run : runs) {
+    hash.add(run.bytes);
+    if (run.shape != 0) hash.add(run.shape);
+  }
   return static_cast<uint32_t>(hash.value() ^ hash.value() >> 32) | 1;
 }
 
@@ -69,8 +85,23 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   const std::string name = name_of(signature) + ": ";
   if (mine.memory != theirs.memory) return name + both(" uses memory of kind ", memory(mine), memory(theirs));
   if (mine.plan != theirs.plan) return name + both(" runs ", plan_name(mine.plan), plan_name(theirs.plan));
+  const bool reduction = signature.fold != Fold::none;
+  const DType dtype = dtype_of(mine.dtype, reduction), their_dtype = dtype_of(theirs.dtype, reduction);
+  if (dtype != their_dtype) return name + both(" uses dtype ", to_string(dtype), to_string(their_dtype));
   if (mine.dtype != theirs.dtype) {
-    return name + both(" uses dtype ", to_string(unpack(mine.dtype)), to_string(unpack(theirs.dtype)));
+    const auto fold = [](const Facts& facts) { return std::string(to_string(static_cast<Fold>(facts.dtype >> 16))); };
+    return name + both(" reduces with ", fold(mine), fold(theirs));
+  }
+  if (signature.op == Op::allreduce) {
+    const auto elements = [&](const Facts& facts) {
+      const uint64_t elems = facts.sent_hash != 0 ? facts.sent_hash : facts.sent / std::max<size_t>(1, dtype.bytes());
+      return std::to_string(elems) + " elements";
+    };
+    return name + both(" reduces ", elements(mine), elements(theirs)) + " of " + to_string(dtype);
+  }
+  if (theirs.sent_hash != mine.expected_hash && is_of_all(signature.op)) {
+    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
+           " differ in the numbers of elements" + (has_root(signature.op) ? " or in the root" : " of the ranks");
   }
   if (theirs.sent != mine.expected) {
     return name + size_sentence(signature, unit_bytes, peer, theirs.sent, me, mine.expected);
@@ -79,7 +110,7 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
     return name + size_sentence(signature, unit_bytes, me, mine.sent, peer, theirs.expected);
   }
   return name + rank_name(me) + " and " + rank_name(peer) +
-         " exchange the same number of bytes in segments of different sizes";
+         " exchange the same number of bytes in segments of different sizes or blocks of different shapes";
 }
 
 std::string name_of(uint32_t op, uint64_t number) {

@@ -15,28 +15,29 @@ namespace a2a {
 struct Facts {
   uint64_t sent = 0;           // bytes from the writer to the reader
   uint64_t expected = 0;       // bytes that the writer expects from the reader
-  uint32_t sent_hash = 0;      // of the segment sizes, 0 for fewer than two segments
+  uint32_t sent_hash = 0;      // Signature::elems; without them see size_hash()
   uint32_t expected_hash = 0;  //
-  uint32_t dtype = 0;          // code | bits << 8 | lanes << 16
+  uint32_t dtype = 0;          // code | bits << 8 | lanes << 16; of a reduction, which has one lane, its fold instead
   uint32_t plan = 0;           // low bits of the plan's number
   uint8_t op = 0;              // a2a::Op
   uint8_t memory = 0;          // a2a::Memory
 };
 
-uint32_t pack(DType dtype);
-DType unpack(uint32_t packed);
+uint32_t pack(DType dtype, Fold fold = Fold::none);
+DType unpack(uint32_t packed);  // of what is no reduction
 
-// Of the sizes of the segments, so that two ranks notice when they cut the same bytes differently. 0 for fewer than
-// two.
+// Of the sizes of the segments, so that two ranks notice when they cut the same bytes differently, and of the shapes of
+// blocks that are compared. 0 where there is one segment at most, whose shape is not.
 uint32_t size_hash(std::span<const Run> runs);
 
 // What is the same for all peers.
 template <class Line>
 void set_common(Line& line, const Signature& signature) {
-  line.dtype = pack(signature.dtype);
+  line.dtype = pack(signature.dtype, signature.fold);
   line.plan = static_cast<uint32_t>(signature.plan);
   line.op = static_cast<uint8_t>(signature.op);
   line.memory = static_cast<uint8_t>(signature.memory);
+  line.sent_hash = line.expected_hash = signature.elems;
 }
 
 // The sizes of one pair; they were 0.
@@ -44,8 +45,11 @@ template <class Line>
 void add_sizes(Line& line, std::span<const Run> sends, std::span<const Run> recvs) {
   for (const Run& run : sends) line.sent += run.bytes;
   for (const Run& run : recvs) line.expected += run.bytes;
-  if (sends.size() > 1) line.sent_hash = size_hash(sends);
-  if (recvs.size() > 1) line.expected_hash = size_hash(recvs);
+  const auto has_hash = [](std::span<const Run> runs) {
+    return runs.size() > 1 || (runs.size() == 1 && runs[0].shape != 0);
+  };
+  if (has_hash(sends) && line.sent_hash == 0) line.sent_hash = size_hash(sends);
+  if (has_hash(recvs) && line.expected_hash == 0) line.expected_hash = size_hash(recvs);
 }
 
 template <class Line>

@@ -1,6 +1,7 @@
 #include "a2a/plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <sstream>
@@ -21,6 +22,11 @@ template <class... Parts>
 void check_membership(Rank rank, int size) {
   if (size < 1) refuse(rank, "size = ", size, ", but a group has at least one rank");
   if (rank < 0 || rank >= size) refuse(rank, "no such rank in a group of ", size, " ranks");
+}
+
+void check_root(Rank rank, int size, Rank root) {
+  check_membership(rank, size);
+  if (root < 0 || root >= size) refuse(rank, "root = ", root, ", but the group has ", size, " ranks");
 }
 
 template <class... Name>
@@ -227,6 +233,100 @@ Plan Plan::allgather(Rank rank, int size, size_t bytes_per_rank) {
   return plan;
 }
 
+Plan Plan::reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<const int64_t> counts) {
+  check_membership(rank, size);
+  check_length(rank, size, counts.size(), "counts");
+  const ExpertRows parts{rank, size, 1, elem_bytes, {"counts", counts}};
+  Plan plan(rank, size);
+  plan.folds_ = true;
+  plan.send_extents_.whole = parts.checked_bytes();
+  parts.append_packed_by_rank(plan.sends_);
+  plan.recv_extents_.whole = static_cast<size_t>(counts[static_cast<size_t>(rank)]) * elem_bytes;
+  plan.append_from_all(0, plan.recv_extents_.whole);
+  return plan;
+}
+
+Plan Plan::allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool in_parts) {
+  check_membership(rank, size);
+  Plan plan(rank, size);
+  plan.folds_ = true;
+  size_t& bytes = plan.send_extents_.whole;
+  if (__builtin_mul_overflow(elem_bytes, elems, &bytes)) {
+    refuse(rank, elems, " elements of ", elem_bytes, " bytes each overflow 64 bits");
+  }
+  plan.recv_extents_.whole = bytes;
+  if (!in_parts) {
+    for (Rank peer = 0; peer < size && bytes > 0; ++peer) plan.sends_.push_back({peer, 0, 0, bytes});
+    plan.append_from_all(0, bytes);
+    return plan;
+  }
+  Plan gathering(rank, size);
+  gathering.send_extents_ = gathering.recv_extents_ = plan.send_extents_;
+  // The parts begin where lines of a cache do, as far as the elements allow.
+  const auto ranks = static_cast<size_t>(size), unit = std::max<size_t>(1, 64 / std::max<size_t>(1, elem_bytes));
+  const size_t part = (elems + ranks * unit - 1) / (ranks * unit) * unit * elem_bytes;
+  const auto part_of = [&](Rank peer) {
+    const size_t offset = std::min(bytes, static_cast<size_t>(peer) * part);
+    return Segment{peer, 0, offset, std::min(part, bytes - offset)};
+  };
+  const Segment own = part_of(rank);
+  for (Rank peer = 0; peer < size; ++peer) {
+    const Segment theirs = part_of(peer);
+    if (theirs.bytes > 0) plan.sends_.push_back(theirs);
+    if (peer == rank) continue;
+    if (own.bytes > 0) gathering.sends_.push_back({peer, 0, own.offset, own.bytes});
+    if (theirs.bytes > 0) gathering.recvs_.push_back(theirs);
+  }
+  plan.append_from_all(own.offset, own.bytes);
+  plan.next_ = std::make_shared<const Plan>(std::move(gathering));
+  return plan;
+}
+
+Plan Plan::reduce(Rank rank, int size, Rank root, size_t bytes) {
+  check_root(rank, size, root);
+  Plan plan(rank, size);
+  plan.folds_ = true;
+  plan.send_extents_.whole = bytes;
+  if (bytes > 0) plan.sends_.push_back({root, 0, 0, bytes});
+  if (rank != root) return plan;
+  plan.recv_extents_.whole = bytes;
+  plan.append_from_all(0, bytes);
+  return plan;
+}
+
+Plan Plan::broadcast(Rank rank, int size, Rank root, size_t bytes) {
+  check_root(rank, size, root);
+  Plan plan(rank, size);
+  (rank == root ? plan.send_extents_ : plan.recv_extents_).whole = bytes;
+  if (bytes == 0) return plan;
+  if (rank != root) plan.recvs_.push_back({root, 0, 0, bytes});
+  for (Rank peer = 0; peer < size && rank == root; ++peer) {
+    if (peer != root) plan.sends_.push_back({peer, 0, 0, bytes});
+  }
+  return plan;
+}
+
+Plan Plan::gather(Rank rank, int size, Rank root, size_t bytes_per_rank) {
+  check_root(rank, size, root);
+  Plan plan = allgather(rank, size, bytes_per_rank);
+  std::erase_if(plan.sends_, [root](const Segment& s) { return s.peer != root; });
+  if (rank == root) return plan;
+  plan.recvs_.clear();
+  plan.recv_extents_.whole = 0;
+  return plan;
+}
+
+Plan Plan::scatter(Rank rank, int size, Rank root, size_t bytes_per_rank) {
+  Plan plan = gather(rank, size, root, bytes_per_rank);
+  plan.sends_.swap(plan.recvs_);
+  std::swap(plan.send_extents_, plan.recv_extents_);
+  return plan;
+}
+
+void Plan::append_from_all(size_t offset, size_t bytes) {
+  for (Rank peer = 0; peer < size_ && bytes > 0; ++peer) recvs_.push_back({peer, 0, offset, bytes});
+}
+
 Plan Plan::global_scatter(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                           std::span<const int64_t> global) {
   check_membership(rank, size);
@@ -256,6 +356,7 @@ Plan Plan::global_gather(Rank rank, int size, size_t row_bytes, std::span<const 
 }
 
 Plan Plan::transpose() const {
+  if (folds_) refuse(rank_, "cannot transpose a reduction");
   if (const auto overlap = find_overlap(sends_)) {
     const auto& [a, b] = *overlap;
     refuse(rank_, "cannot transpose: the send segments to rank ", a.peer, " (bytes ", a.offset, " to ",

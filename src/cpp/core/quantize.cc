@@ -6,42 +6,15 @@
 #include <limits>
 #include <vector>
 
+#include "core/fold/small_floats.h"
+
 namespace a2a {
 namespace {
 
 constexpr size_t kPiece = 2048;  // elements whose sums stay in the cache nearest to the core
 
-constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
-
-// Written without branches, for the sake of vectors. Above 2^-14 the exponent is moved and the mantissa rounded as
-// integers; below, adding 0.5 makes the floating-point unit round to a multiple of 2^-24.
-uint16_t half_of(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t magnitude = bits & kMagnitude, sign = bits >> 16 & 0x8000;
-  const uint32_t normal = (magnitude - (112u << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-  const uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000;
-  const uint32_t nan = 0x7e00 | (magnitude >> 13 & 0x3ff);
-  uint32_t half = magnitude < 0x38800000 ? small : normal;
-  half = magnitude >= 0x477ff000 ? 0x7c00 : half;  // 65520 and more
-  half = magnitude > kInfinity ? nan : half;
-  return static_cast<uint16_t>(sign | half);
-}
-
-float float_of(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16, magnitude = half & 0x7fff;
-  const uint32_t normal = (magnitude << 13) + (112u << 23);
-  // With the exponent of 0.5 the mantissa counts steps of 2^-24.
-  const auto small = std::bit_cast<uint32_t>(std::bit_cast<float>(0x3f000000 | magnitude) - 0.5f);
-  uint32_t bits = magnitude < 0x400 ? small : normal;
-  bits = magnitude >= 0x7c00 ? (magnitude << 13) + (224u << 23) : bits;
-  return std::bit_cast<float>(sign | bits);
-}
-
-uint16_t bfloat16_of(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, nan = (bits >> 16) | 0x40;
-  return static_cast<uint16_t>((bits & kMagnitude) > kInfinity ? nan : rounded);
-}
+using small_floats::kInfinity;
+using small_floats::kMagnitude;
 
 // To nearest, ties to even, for |value| < 2^22: the sum has no place for a fraction.
 float rounded(float value) {
@@ -73,7 +46,7 @@ void sum(const int8_t* parts, size_t ranks, size_t stride, size_t elems, int32_t
 }  // namespace
 
 void to_float(const uint16_t* half, size_t elems, float* out) {
-  for (size_t i = 0; i < elems; ++i) out[i] = float_of(half[i]);
+  for (size_t i = 0; i < elems; ++i) out[i] = float_of_half(half[i]);
 }
 
 void to_half(const float* in, size_t elems, uint16_t* half) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <memory>
+
+#include "core/hash.h"
 
 namespace a2a {
 namespace {
@@ -12,20 +14,68 @@ namespace {
 void append_cut(std::vector<Run>& pieces, std::span<const Run> runs, size_t max_bytes) {
   for (const Run& run : runs) {
     for (size_t done = 0; done < run.bytes; done += std::min(max_bytes, run.bytes - done)) {
-      pieces.push_back({run.peer, run.data + done, std::min(max_bytes, run.bytes - done)});
+      pieces.push_back(run.part(done, std::min(max_bytes, run.bytes - done)));
     }
   }
 }
 
-// Whether the stretches from the first to the last byte of each side meet. The gaps between runs count too, so the
-// answer can be a yes too many, which only costs time. Addresses are compared with std::less because only that orders
-// pointers into different buffers.
-bool may_share_memory(std::span<const Run> a, std::span<const Run> b) {
-  const std::less<const std::byte*> before;
-  const auto begin = [](const Run& run) -> const std::byte* { return run.data; };
-  const auto end = [](const Run& run) -> const std::byte* { return run.data + run.bytes; };
-  return before(begin(std::ranges::min(a, before, begin)), end(std::ranges::max(b, before, end))) &&
-         before(begin(std::ranges::min(b, before, begin)), end(std::ranges::max(a, before, end)));
+void set_packed_runs(std::vector<Run>& runs, const Buffers& buffers) {
+  runs.resize(buffers.segments.size());
+  auto run = runs.begin();
+  for (const Segment& s : buffers.segments) {
+    *run++ = {s.peer, buffers.base[static_cast<size_t>(s.buffer)] + s.offset, s.bytes};
+  }
+}
+
+bool is_divided(const TensorLayout& layout) { return layout.axis != 0 || layout.compares_blocks; }
+
+// One for each tensor, or for each segment of one that is divided along an axis.
+size_t most_strides(const Buffers& buffers) { return buffers.layouts.size() + buffers.segments.size(); }
+
+// Of a block of so many rows; never 0.
+uint32_t shape_hash(const TensorLayout& layout, size_t rows) {
+  Hash hash;
+  for (size_t i = 0; i < layout.shape.size(); ++i) {
+    hash.add(static_cast<int>(i) == layout.axis ? rows : static_cast<uint64_t>(layout.shape[i]));
+  }
+  return static_cast<uint32_t>(hash.value() ^ hash.value() >> 32) | 1;
+}
+
+// A block of a tensor that is divided along an axis.
+Run divided_run(const Segment& s, std::byte* base, const TensorLayout& layout, std::vector<Strides>& strides) {
+  const auto axis = static_cast<size_t>(layout.axis);
+  size_t row_bytes = layout.elem_bytes;  // of one entry of the axis
+  for (size_t i = 0; i < layout.shape.size(); ++i) row_bytes *= i == axis ? 1 : static_cast<size_t>(layout.shape[i]);
+  if (s.offset % row_bytes != 0 || s.bytes % row_bytes != 0) {
+    throw Error(Code::invalid_argument, "a segment of " + std::to_string(s.bytes) + " bytes from byte " +
+                                            std::to_string(s.offset) + " on does not divide a tensor along axis " +
+                                            std::to_string(layout.axis));
+  }
+  std::byte* const data = base + static_cast<ptrdiff_t>(s.offset / row_bytes) * layout.strides[axis];
+  const size_t rows = s.bytes / row_bytes;
+  const uint32_t shape = layout.compares_blocks ? shape_hash(layout, rows) : 0;
+  const Strides block(layout, rows);
+  if (block.contiguous()) return {s.peer, data, s.bytes, nullptr, 0, shape};
+  return {s.peer, data, s.bytes, &strides.emplace_back(block), 0, shape};
+}
+
+void set_strided_runs(std::vector<Run>& runs, const Buffers& buffers, std::vector<Strides>& strides) {
+  if (buffers.layouts.empty()) return set_packed_runs(runs, buffers);
+  std::vector<const Strides*> whole(buffers.layouts.size());  // of each buffer, once a segment wants it
+  runs.clear();
+  runs.reserve(buffers.segments.size());
+  for (const Segment& s : buffers.segments) {
+    const auto buffer = static_cast<size_t>(s.buffer);
+    const TensorLayout& layout = buffers.layouts[buffer];
+    std::byte* const base = buffers.base[buffer];
+    if (is_divided(layout)) {
+      runs.push_back(divided_run(s, base, layout, strides));
+      continue;
+    }
+    if (whole[buffer] == nullptr) whole[buffer] = &strides.emplace_back(layout);
+    const Run run{s.peer, base, s.bytes, whole[buffer], s.offset};
+    runs.push_back(run.strides->contiguous() ? Run{s.peer, base + s.offset, s.bytes} : run);
+  }
 }
 
 }  // namespace
@@ -47,6 +97,8 @@ void Batch::clear() {
   static_cast<Terms&>(*this) = {};
   sends.clear();
   recvs.clear();
+  strides.reset();
+  copy.reset();
   refusal.clear();
 }
 
@@ -54,13 +106,43 @@ void Batch::swap(Batch& other) noexcept {
   std::swap<Terms>(*this, other);
   sends.swap(other.sends);
   recvs.swap(other.recvs);
+  strides.swap(other.strides);
+  copy.swap(other.copy);
   refusal.swap(other.refusal);
 }
 
-void set_runs(std::vector<Run>& runs, std::span<const Segment> segments, std::span<std::byte* const> base) {
-  runs.resize(segments.size());
-  auto run = runs.begin();
-  for_each_run(segments, base, [&](Rank peer, std::byte* data, size_t bytes) { *run++ = {peer, data, bytes}; });
+std::span<std::byte> Run::memory() const {
+  if (strides == nullptr) return {data, bytes};
+  if (bytes == 0) return {data, 0};
+  // A stretch of a block that is cut has gaps at its ends; what lies there counts as well.
+  return {data + strides->begin(), static_cast<size_t>(strides->end() - strides->begin())};
+}
+
+bool has_gaps(std::span<const Run> runs) {
+  return std::ranges::any_of(runs, [](const Run& run) { return run.strides != nullptr; });
+}
+
+void gather(const Run& run, size_t at, size_t bytes, std::byte* to) {
+  if (run.strides != nullptr) return gather(run.data, *run.strides, run.begin + at, bytes, to);
+  std::copy_n(run.data + at, bytes, to);
+}
+
+void scatter(const Run& run, size_t at, size_t bytes, const std::byte* from) {
+  if (run.strides != nullptr) return scatter(run.data, *run.strides, run.begin + at, bytes, from);
+  std::copy_n(from, bytes, run.data + at);
+}
+
+void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs) {
+  if (sends.layouts.empty() && recvs.layouts.empty()) {
+    set_packed_runs(batch.sends, sends);
+    set_packed_runs(batch.recvs, recvs);
+    return;
+  }
+  auto strides = std::make_shared<std::vector<Strides>>();
+  strides->reserve(most_strides(sends) + most_strides(recvs));  // the runs point to them
+  set_strided_runs(batch.sends, sends, *strides);
+  set_strided_runs(batch.recvs, recvs, *strides);
+  batch.strides = std::move(strides);
 }
 
 std::span<const Run> runs_with(std::span<const Run> runs, Rank peer) {
@@ -110,16 +192,22 @@ std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> r
 
 void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank) {
   const std::span<const Run> from = runs_with(sends, rank), to = runs_with(recvs, rank);
-  if (from.size() <= 1 || !may_share_memory(from, to)) {
-    for (size_t k = 0; k < from.size(); ++k) std::memmove(to[k].data, from[k].data, from[k].bytes);
+  if (from.size() == 1 && from[0].strides == nullptr && to[0].strides == nullptr) {
+    std::memmove(to[0].data, from[0].data, from[0].bytes);
     return;
   }
-  // In place with several runs, a copy may overwrite what a later one reads. All of it is read first.
-  std::vector<std::byte> staged;
-  for (const Run& run : from) staged.insert(staged.end(), run.data, run.data + run.bytes);
-  const std::byte* next = staged.data();
+  // In place a copy may overwrite what a later one reads. All of it is read first.
+  size_t bytes = 0;
+  for (const Run& run : from) bytes += run.bytes;
+  const auto staged = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  std::byte* next = staged.get();
+  for (const Run& run : from) {
+    gather(run, 0, run.bytes, next);
+    next += run.bytes;
+  }
+  next = staged.get();
   for (const Run& run : to) {
-    std::memcpy(run.data, next, run.bytes);
+    scatter(run, 0, run.bytes, next);
     next += run.bytes;
   }
 }

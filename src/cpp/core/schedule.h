@@ -3,31 +3,65 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "a2a/plan.h"
+#include "a2a/strides.h"
 #include "a2a/types.h"
+#include "core/strided/strides.h"
 
 namespace a2a {
 
-// One contiguous piece of memory that goes to, or is filled by, a peer.
+// A piece of memory that goes to, or is filled by, a peer: contiguous, or a stretch of a block with gaps.
 struct Run {
   Rank peer = 0;
   std::byte* data = nullptr;  // a send run is only read
   size_t bytes = 0;
+  const Strides* strides = nullptr;  // of the block whose first element `data` is; none: contiguous
+  size_t begin = 0;                  // where the run begins in that block, in bytes; 0 where it is contiguous
+  uint32_t shape = 0;                // hash of the block's shape, where both ends compare it
 
   bool operator==(const Run&) const = default;
+
+  // Where byte `at` of the run lies, and how many of its bytes follow there without a gap, that one included.
+  std::byte* place(size_t at) const { return data + (strides == nullptr ? static_cast<ptrdiff_t>(at) : offset(at)); }
+  size_t together(size_t at) const {
+    return strides == nullptr ? bytes - at : std::min(bytes - at, strides->together(begin + at));
+  }
+  // `count` bytes of it, from `at` on.
+  Run part(size_t at, size_t count) const {
+    return strides == nullptr ? Run{peer, data + at, count} : Run{peer, data, count, strides, begin + at};
+  }
+  // The memory between its first byte and its last, gaps included.
+  std::span<std::byte> memory() const;
+
+ private:
+  ptrdiff_t offset(size_t at) const { return strides->offset(begin + at); }
 };
+
+// Whether any of them has gaps.
+A2A_API bool has_gaps(std::span<const Run> runs);
+
+// Copies bytes from `at` on to packed memory, and back.
+A2A_API void gather(const Run& run, size_t at, size_t bytes, std::byte* to);
+A2A_API void scatter(const Run& run, size_t at, size_t bytes, const std::byte* from);
 
 // What all ranks must agree on besides the bytes.
 struct Signature {
   Op op = Op::alltoallv;
   Memory memory = Memory::host;
   DType dtype;
-  uint64_t number = 0;  // of the operation on its communicator, from 1
-  uint64_t plan = 0;    // of the reusable plan, from 1; 0 = made for this call
+  uint64_t number = 0;     // of the operation on its communicator, from 1
+  uint64_t plan = 0;       // of the reusable plan, from 1; 0 = made for this call
+  Fold fold = Fold::none;  // of a reduction: what becomes of the parts that arrive
+  // Of a first half: as many elements as all ranks have, modulo 2^32. So a rank that has another number of them
+  // disagrees with every other rank, and the half fails on all or on none. A transport may compare all that ranks have
+  // alike by such a number in other operations, too.
+  uint32_t elems = 0;
 };
 
 // "alltoallv #146"
@@ -42,6 +76,10 @@ enum class Way : uint8_t {
   pass,      // nothing: a device transport moves the bytes
 };
 
+// Some operations are two exchanges: the second one begins when the first one is over, sends what that has received,
+// and fails with its error.
+enum class Half : uint8_t { whole, first, second };
+
 // What an operation is besides its bytes.
 struct Terms {
   Signature signature;
@@ -53,14 +91,18 @@ struct Terms {
   bool remark = false;        // likewise: something to tell the peers that is not compared
   bool asynchronous = false;  // the caller, or on a device its stream, runs on meanwhile
   bool own_last = false;      // likewise: the rank's own part, if it is large, waits until it is told to go
+  Half half = Half::whole;
   // Likewise: what takes up caches and memory meanwhile as if the rank sent and received it here, in bytes.
   size_t sent_elsewhere = 0, received_elsewhere = 0;
 };
 
 // One operation as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this
-// rank itself are included.
+// rank itself are included. In a reduction the receives of all peers are the same runs, the output, into which what
+// arrives is folded; the output may be what the rank sends to itself.
 struct Batch : Terms {
   std::vector<Run> sends, recvs;
+  std::shared_ptr<const std::vector<Strides>> strides;  // of the runs; empty where all are contiguous
+  std::shared_ptr<const std::byte[]> copy;              // what runs of `sends` lie in, where the batch owns it
   std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
 
   // As a new one, but the lists keep their memory.
@@ -68,15 +110,16 @@ struct Batch : Terms {
   void swap(Batch& other) noexcept;
 };
 
-// The only place that knows that a segment is one contiguous piece of memory: calls visit(peer, pointer, bytes) for
-// each run of each segment, in order. base[i] is the address of buffer i.
-template <class Visit>
-void for_each_run(std::span<const Segment> segments, std::span<std::byte* const> base, Visit&& visit) {
-  for (const Segment& s : segments) visit(s.peer, base[static_cast<size_t>(s.buffer)] + s.offset, s.bytes);
-}
+// One side of a plan and its buffers.
+struct Buffers {
+  std::span<const Segment> segments;
+  std::span<std::byte* const> base;       // the address of each buffer
+  std::span<const TensorLayout> layouts;  // of each; empty: all are packed
+};
 
-// Puts the runs of a plan over these buffers into the list, instead of what is there.
-A2A_API void set_runs(std::vector<Run>& runs, std::span<const Segment> segments, std::span<std::byte* const> base);
+// Puts the runs of a plan into the batch, instead of what is there. Throws Error(invalid_argument) for a layout that
+// has too many dimensions, or that the segments do not divide along its axis.
+A2A_API void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs);
 
 // The runs of one peer in a list sorted by peer.
 A2A_API std::span<const Run> runs_with(std::span<const Run> runs, Rank peer);
@@ -122,7 +165,7 @@ struct Portion {
 A2A_API std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size,
                                       int window, size_t max_bytes);
 
-// Copies this rank's self sends into its self receives. Sizes agree run by run (checked by the caller). Memory may
+// Copies this rank's self sends into its self receives, which have as many bytes (checked by the caller). Memory may
 // overlap: everything is received as it was before the call.
 A2A_API void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank);
 

@@ -12,6 +12,7 @@
 
 #include "a2a/host_facts.h"
 #include "a2a/work.h"
+#include "core/message.h"
 #include "core/schedule.h"
 #include "core/views.h"
 
@@ -33,6 +34,19 @@ class Transport {
   // A batch with a refusal takes part only to tell every peer why this rank does not. What is left in `batch` is of no
   // use but for its lists' memory, which may be that of an operation that is over.
   virtual std::shared_ptr<Work> start(Batch&& batch) = 0;
+
+  // Whether it writes the output of a reduction while peers may still read what this rank sends. Every transport folds
+  // what arrives (Signature::fold), and runs operations in two halves.
+  virtual bool folds() const { return false; }
+
+  // The most bytes of an allreduce that is faster in one exchange, in which each rank gets what all others have, than
+  // in parts, for which each waits twice (Plan::allreduce). The same on all ranks.
+  virtual size_t most_at_once() const { return 0; }
+
+  // Starts to send a message, or to receive one. Only the two ranks take part: messages have no number, and their order
+  // among the operations does not matter. Messages of one tag from one rank to another arrive in the order in which
+  // they were started.
+  virtual std::shared_ptr<MessageWork> post(const Message& message) = 0;
 
   // For a caller that holds a lock others want, and must not be kept waiting: the lock that start_claimed() wants held
   // instead of taking it. Owns nothing when another thread has it, or when starting asks more than memory.

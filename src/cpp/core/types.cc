@@ -101,6 +101,48 @@ const char* to_string(Op op) {
       return "allgather_bytes";
     case Op::exchange_counts:
       return "exchange";
+    case Op::allreduce:
+      return "allreduce";
+    case Op::reduce_scatter:
+      return "reduce_scatter";
+    case Op::reduce:
+      return "reduce";
+    case Op::broadcast:
+      return "broadcast";
+    case Op::gather:
+      return "gather";
+    case Op::scatter:
+      return "scatter";
+    case Op::allgatherv:
+      return "allgatherv";
+    case Op::send:
+      return "send";
+    case Op::recv:
+      return "recv";
+  }
+  return "unknown operation";
+}
+
+const char* to_string(Fold fold) {
+  switch (fold) {
+    case Fold::none:
+      return "none";
+    case Fold::sum:
+      return "sum";
+    case Fold::prod:
+      return "prod";
+    case Fold::min:
+      return "min";
+    case Fold::max:
+      return "max";
+    case Fold::avg:
+      return "avg";
+    case Fold::band:
+      return "band";
+    case Fold::bor:
+      return "bor";
+    case Fold::bxor:
+      return "bxor";
   }
   return "unknown operation";
 }

@@ -73,7 +73,7 @@ void Progress::serve(const std::atomic<bool>& stop) {
     look(Deadline::never());
     Patience patience;
     patience.exhausted = true;
-    if (!moved) sleep(patience, Deadline::never());
+    if (!moved) sleep(patience, Deadline::never(), [] { return false; });
   }
 }
 
@@ -140,14 +140,14 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
   const auto now = Deadline::Clock::now();
   if (patience.since == Deadline::Clock::time_point{}) patience.since = now;
   patience.exhausted |= now - patience.since >= (slow_looks_ ? kAwakeForNetwork : kAwake);
-  return patience.exhausted ? sleep(patience, deadline) : true;
+  return true;
 }
 
-bool Progress::sleep(Patience& patience, Deadline deadline) {
+bool Progress::sleep(Patience& patience, Deadline deadline, const std::function<bool()>& finished) {
   auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
   const auto look_again = [&] {
     std::lock_guard lock(mutex_);
-    if (advance()) patience.renew();
+    if (advance() || finished()) patience.renew();
     if (std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) slice = kNap;
     return !patience.exhausted;
   };

@@ -87,6 +87,7 @@ class Progress {
         if (moved) patience.renew();
       }
       if (moved ? patience.moves % kMovesPerLook == 0 && !look(deadline) : !pause(patience, deadline)) return false;
+      if (!moved && patience.exhausted && !sleep(patience, deadline, std::ref(finished))) return false;
     }
   }
 
@@ -166,10 +167,13 @@ class Progress {
   // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths. Also then:
   // where programs that compute share the CPU, a caller that waits in slices may not get here before each of them ends.
   bool look(Deadline deadline);
-  // One step of waiting: spin or yield at first, sleep later. False when the deadline passed or a signal arrived. One
-  // yield takes as long as thousands otherwise where programs that compute share the CPU, so there is a look each tick.
+  // One step of waiting: spin or yield, until the patience is exhausted and it is time to sleep. False when the
+  // deadline passed. One yield takes as long as thousands otherwise where programs that compute share the CPU, so there
+  // is a look each tick.
   bool pause(Patience& patience, Deadline deadline);
-  bool sleep(Patience& patience, Deadline deadline);
+  // False when a signal arrived. Not when it is finished: another thread may have taken what came, and nobody rings
+  // again.
+  bool sleep(Patience& patience, Deadline deadline, const std::function<bool()>& finished);
 
   // What the progress thread does: moves what is in flight and sleeps in between, until nothing is, or `stop`.
   void serve(const std::atomic<bool>& stop);

@@ -36,8 +36,29 @@ HcclResult result_of(const Failure& failure) {
   }
 }
 
-const char* const kCalls[] = {"HcclAlltoAllV",  "HcclAlltoAll", "HcclAlltoAllVC",    "HcclAllGather",
-                              "HcclAllGatherV", "HcclBarrier",  "HcclSend/HcclRecv", "HcclBatchSendRecv"};
+const char* const kCalls[] = {"HcclAlltoAllV",
+                              "HcclAlltoAll",
+                              "HcclAlltoAllVC",
+                              "HcclAllGather",
+                              "HcclAllGatherV",
+                              "HcclBarrier",
+                              "HcclSend/HcclRecv",
+                              "HcclBatchSendRecv",
+                              "HcclBroadcast",
+                              "HcclScatter",
+                              "HcclAllReduce of sum",
+                              "HcclAllReduce of prod",
+                              "HcclAllReduce of max",
+                              "HcclAllReduce of min",
+                              "HcclReduceScatter of sum",
+                              "HcclReduceScatter of prod",
+                              "HcclReduceScatter of max",
+                              "HcclReduceScatter of min",
+                              "HcclReduce of sum",
+                              "HcclReduce of prod",
+                              "HcclReduce of max",
+                              "HcclReduce of min"};
+static_assert(std::size(kCalls) == static_cast<size_t>(HcclCall::end));
 
 std::string describe(const Header& header) {
   std::string text = kCalls[header.kind];

@@ -46,3 +46,13 @@ A2A_FAKE_API HcclResult HcclAllGather(void* sendBuf, void* recvBuf, uint64_t sen
 A2A_FAKE_API HcclResult HcclAllGatherV(void* sendBuf, uint64_t sendCount, void* recvBuf, const void* recvCounts,
                                        const void* recvDispls, HcclDataType dataType, HcclComm comm,
                                        aclrtStream stream);
+A2A_FAKE_API HcclResult HcclAllReduce(void* sendBuf, void* recvBuf, uint64_t count, HcclDataType dataType,
+                                      HcclReduceOp op, HcclComm comm, aclrtStream stream);
+A2A_FAKE_API HcclResult HcclReduceScatter(void* sendBuf, void* recvBuf, uint64_t recvCount, HcclDataType dataType,
+                                          HcclReduceOp op, HcclComm comm, aclrtStream stream);
+A2A_FAKE_API HcclResult HcclReduce(void* sendBuf, void* recvBuf, uint64_t count, HcclDataType dataType, HcclReduceOp op,
+                                   uint32_t root, HcclComm comm, aclrtStream stream);
+A2A_FAKE_API HcclResult HcclBroadcast(void* buf, uint64_t count, HcclDataType dataType, uint32_t root, HcclComm comm,
+                                      aclrtStream stream);
+A2A_FAKE_API HcclResult HcclScatter(void* sendBuf, void* recvBuf, uint64_t recvCount, HcclDataType dataType,
+                                    uint32_t root, HcclComm comm, aclrtStream stream);

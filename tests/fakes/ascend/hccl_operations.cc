@@ -266,5 +266,12 @@ HcclResult HcclBatchSendRecv(HcclSendRecvItem* sendRecvInfo, uint32_t itemNum, H
   if (!std::equal(self[0].begin(), self[0].end(), self[1].begin(), self[1].end(), same)) {
     return hccl_refuse(HCCL_E_PARA, "HcclBatchSendRecv: what this rank sends itself is not what it receives");
   }
+  for (const Part& send : operation.sends) {
+    for (const Part& recv : operation.recvs) {
+      if (send.peer == recv.peer && overlap(send.memory, recv.memory)) {
+        return hccl_refuse(HCCL_E_PARA, "HcclBatchSendRecv does not support in-place operation.");
+      }
+    }
+  }
   return hccl_submit(target, HcclCall::batch, std::move(operation));
 }

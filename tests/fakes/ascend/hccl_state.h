@@ -13,7 +13,25 @@
 namespace fake {
 
 // The calls whose messages only fit messages of the same call.
-enum class HcclCall : uint32_t { alltoallv, alltoall, alltoallvc, allgather, allgatherv, barrier, send_recv, batch };
+enum class HcclCall : uint32_t {
+  alltoallv,
+  alltoall,
+  alltoallvc,
+  allgather,
+  allgatherv,
+  barrier,
+  send_recv,
+  batch,
+  broadcast,
+  scatter,
+  allreduce,  // from here on with the operation of the reduction: see with()
+  reduce_scatter = allreduce + 4,
+  reduce = reduce_scatter + 4,
+  end = reduce + 4,
+};
+constexpr HcclCall with(HcclCall call, HcclReduceOp op) {
+  return static_cast<HcclCall>(static_cast<uint32_t>(call) + static_cast<uint32_t>(op));
+}
 
 // Where an operation goes, once all rules about that hold.
 struct HcclTarget {

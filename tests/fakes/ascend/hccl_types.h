@@ -57,6 +57,14 @@ typedef enum {
   HCCL_DATA_TYPE_RESERVED = 255,
 } HcclDataType;
 
+typedef enum {
+  HCCL_REDUCE_SUM = 0,
+  HCCL_REDUCE_PROD = 1,
+  HCCL_REDUCE_MAX = 2,
+  HCCL_REDUCE_MIN = 3,
+  HCCL_REDUCE_RESERVED = 255,
+} HcclReduceOp;
+
 const uint32_t HCCL_ROOT_INFO_BYTES = 4108;
 typedef struct HcclRootInfoDef {
   char internal[HCCL_ROOT_INFO_BYTES];

@@ -100,6 +100,7 @@ Failure Communicator::move(const Operation& operation, const Stream& stream) {
   if (!failure && sums() != before) {
     failure = {Failure::misuse, "rank " + std::to_string(rank) + " wrote to what it sends before it was sent"};
   }
+  if (!failure && operation.then) operation.then();
   return failure;
 }
 

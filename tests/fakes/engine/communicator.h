@@ -11,11 +11,12 @@ namespace fake {
 
 struct Operation {
   const char* name;
-  std::vector<Part> sends, recvs;
+  std::vector<Part> sends = {}, recvs = {};
   bool collective = false;  // is numbered, so that ranks in different calls are told from each other
   // Looked at when the operation runs: a reason not to run it, or nothing.
-  std::function<std::string()> still_valid;
-  std::shared_ptr<void> held;  // until it was run, or as long as a graph has it
+  std::function<std::string()> still_valid = {};
+  std::shared_ptr<void> held = {};  // until it was run, or as long as a graph has it
+  std::function<void()> then = {};  // when all has arrived
 };
 
 // What differs between the vendors' libraries.

@@ -107,6 +107,10 @@ std::optional<Region> any_region(const void* pointer, size_t bytes, std::string&
   return Region{found, found->data + offset, bytes};
 }
 
+bool overlap(const Region& a, const Region& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
+}
+
 std::optional<Region> device_region(const void* pointer, size_t bytes, int device, std::string& why) {
   auto found = any_region(pointer, bytes, why);
   if (!found || bytes == 0) return found;

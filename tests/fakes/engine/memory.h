@@ -39,6 +39,8 @@ struct Region {
   size_t bytes = 0;
 };
 
+bool overlap(const Region& a, const Region& b);
+
 // The memory [pointer, pointer + bytes) of one device, or nothing and in `why` what is wrong with it. No bytes at any
 // address, null included, are an empty region.
 std::optional<Region> device_region(const void* pointer, size_t bytes, int device, std::string& why);

@@ -113,6 +113,14 @@ CUresult cuDeviceGetName(char* name, int len, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev) {
+  A2A_FAKE_READY(false);
+  A2A_FAKE_VALUE(pi && attrib == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);  // no other is asked for
+  if (!is_device(dev)) return cuda_refuse(CUDA_ERROR_INVALID_DEVICE, "no such device");
+  *pi = static_cast<int>(control_number("A2A_FAKE_CAPABILITY", 9));
+  return CUDA_SUCCESS;
+}
+
 // The same in all processes of this machine.
 CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
   A2A_FAKE_READY(false);

@@ -16,6 +16,7 @@ A2A_FAKE_API CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cu
 A2A_FAKE_API CUresult cuDeviceGetCount(int* count);
 A2A_FAKE_API CUresult cuDeviceGet(CUdevice* device, int ordinal);
 A2A_FAKE_API CUresult cuDeviceGetName(char* name, int len, CUdevice dev);
+A2A_FAKE_API CUresult cuDeviceGetAttribute(int* pi, CUdevice_attribute attrib, CUdevice dev);
 A2A_FAKE_API CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev);
 A2A_FAKE_API CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev);
 A2A_FAKE_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);

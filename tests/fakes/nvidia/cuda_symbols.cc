@@ -23,6 +23,7 @@ const Symbol kSymbols[] = {
     A2A_FAKE_SYMBOL("cuDeviceGetCount", cuDeviceGetCount, 2000),
     A2A_FAKE_SYMBOL("cuDeviceGet", cuDeviceGet, 2000),
     A2A_FAKE_SYMBOL("cuDeviceGetName", cuDeviceGetName, 2000),
+    A2A_FAKE_SYMBOL("cuDeviceGetAttribute", cuDeviceGetAttribute, 2000),
     A2A_FAKE_SYMBOL("cuDeviceGetUuid", cuDeviceGetUuid_v2, 11040),
     A2A_FAKE_SYMBOL("cuDevicePrimaryCtxRetain", cuDevicePrimaryCtxRetain, 7000),
     A2A_FAKE_SYMBOL("cuDevicePrimaryCtxRelease", cuDevicePrimaryCtxRelease_v2, 11000),

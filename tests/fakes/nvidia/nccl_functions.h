@@ -31,6 +31,15 @@ A2A_FAKE_API ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t 
                                    cudaStream_t stream);
 A2A_FAKE_API ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
                                         ncclComm_t comm, cudaStream_t stream);
+A2A_FAKE_API ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                                        ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+A2A_FAKE_API ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
+                                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
+                                            cudaStream_t stream);
+A2A_FAKE_API ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                                     ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
+A2A_FAKE_API ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                                        int root, ncclComm_t comm, cudaStream_t stream);
 
 // Newer than 2.18, with the first version.
 A2A_FAKE_API ncclResult_t ncclMemAlloc(void** ptr, size_t size);                                            // 2.19

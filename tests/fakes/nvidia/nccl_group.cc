@@ -1,35 +1,22 @@
-// NCCL: operations and groups. Nothing happens before the outermost ncclGroupEnd of a thread; a call outside a group is
-// a group of its own.
+// NCCL: groups. Nothing happens before the outermost ncclGroupEnd of a thread; a call outside a group is a group of its
+// own.
+#include "nvidia/nccl_group.h"
+
 #include <algorithm>
 #include <thread>
 #include <utility>
 
-#include "nvidia/nccl_state.h"
-
 namespace fake {
 namespace {
-
-// One call inside a group.
-struct Enqueued {
-  std::shared_ptr<Stream> stream;
-  const char* name;
-  bool collective;
-  std::vector<Part> sends, recvs;
-};
 
 struct Group {
   int depth = 0;
   ncclResult_t error = ncclSuccess;
   std::string text;
-  std::vector<std::pair<std::shared_ptr<NcclComm>, std::vector<Enqueued>>> work;  // in the order of first use
+  std::vector<std::pair<std::shared_ptr<NcclComm>, std::vector<NcclEnqueued>>> work;  // in the order of first use
   std::vector<std::pair<std::shared_ptr<NcclComm>, NcclJob>> inits;
 };
 thread_local Group group;
-
-size_t element_bytes(ncclDataType_t type) {
-  constexpr size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-  return bytes[type];
-}
 
 // Keeps the first error of a group: ncclGroupEnd returns it again.
 ncclResult_t remember(ncclResult_t result) {
@@ -38,59 +25,6 @@ ncclResult_t remember(ncclResult_t result) {
     group.text = error();
   }
   return result;
-}
-
-ncclResult_t add_part(const NcclComm& comm, const char* name, const void* at, size_t count, ncclDataType_t type,
-                      int peer, bool collective, std::vector<Part>& parts) {
-  const size_t bytes = count * element_bytes(type);
-  std::string why;
-  const auto region = device_region(at, bytes, comm.device, why);
-  if (!region) return nccl_refuse(ncclInvalidArgument, std::string(name) + " : " + why);
-  parts.push_back({peer, *region, {collective, type, 0, count, bytes}});
-  return ncclSuccess;
-}
-
-// The rules that all calls have in common. `fill` adds the messages.
-ncclResult_t call(const char* name, ncclComm_t handle, ncclDataType_t type, cudaStream_t stream, bool collective,
-                  const std::function<ncclResult_t(const NcclComm&, Enqueued&)>& fill) {
-  const auto checked = [&]() -> ncclResult_t {
-    std::shared_ptr<NcclComm> comm;
-    if (const ncclResult_t wrong = nccl_find_here(handle, comm)) return wrong;
-    if (comm->closing) return nccl_refuse(ncclInvalidUsage, "the communicator is finalised or revoked");
-    if (type < 0 || type >= ncclNumTypes) {
-      return nccl_refuse(ncclInvalidArgument, std::string(name) + " : invalid type " + std::to_string(type));
-    }
-    Enqueued enqueued{driver_stream(stream, comm->device), name, collective, {}, {}};
-    if (!enqueued.stream || enqueued.stream->device != comm->device) {
-      return nccl_refuse(ncclInvalidUsage, "no such stream on the communicator's device");
-    }
-    if (const ncclResult_t wrong = fill(*comm, enqueued)) return wrong;
-    uint64_t bytes = 0;
-    std::vector<int> peers;
-    for (const auto* parts : {&enqueued.sends, &enqueued.recvs}) {
-      for (const Part& part : *parts) {
-        bytes += part.header.bytes;
-        peers.push_back(part.peer);
-      }
-    }
-    log(name, comm->rank, stream, bytes, type, peers);
-    auto found = std::ranges::find_if(group.work, [&](const auto& other) { return other.first == comm; });
-    if (found == group.work.end()) found = group.work.insert(found, {comm, {}});
-    found->second.push_back(std::move(enqueued));
-    return ncclSuccess;
-  };
-  if (group.depth > 0) return remember(checked());
-  ++group.depth;
-  const ncclResult_t result = remember(checked());
-  const ncclResult_t ended = ncclGroupEnd();
-  return result ? result : ended;
-}
-
-ncclResult_t bad_peer(const NcclComm& comm, const char* name, int peer) {
-  if (peer >= 0 && peer < comm.size) return ncclSuccess;
-  return nccl_refuse(ncclInvalidArgument, std::string(name) + " : invalid root " + std::to_string(peer) +
-                                              " (root should be in the 0.." + std::to_string(comm.size - 1) +
-                                              " range)");
 }
 
 // Messages with oneself have two halves. Where both are one address there is nothing to do.
@@ -115,10 +49,6 @@ ncclResult_t pair_self(int rank, Operation& operation) {
     }
   }
   return ncclSuccess;
-}
-
-bool overlap(const Region& a, const Region& b) {
-  return a.bytes > 0 && b.bytes > 0 && a.data < b.data + b.bytes && b.data < a.data + a.bytes;
 }
 
 // What is received may overlap nothing. (A rank's own part of an all-gather may be where it will be.)
@@ -148,14 +78,14 @@ struct Launch {
   std::vector<int> new_peers;
 };
 
-ncclResult_t prepare(const std::shared_ptr<NcclComm>& comm, std::vector<Enqueued>& calls, Launch& launch) {
+ncclResult_t prepare(const std::shared_ptr<NcclComm>& comm, std::vector<NcclEnqueued>& calls, Launch& launch) {
   launch.comm = comm;
-  Operation messages{"ncclSend/ncclRecv", {}, {}, false, {}, {}};
+  Operation messages{"ncclSend/ncclRecv", {}, {}, false, {}, {}, {}};
   std::vector<Operation> operations;
-  for (Enqueued& one : calls) {
+  for (NcclEnqueued& one : calls) {
     if (std::ranges::find(launch.streams, one.stream) == launch.streams.end()) launch.streams.push_back(one.stream);
     if (one.collective) {
-      operations.push_back({one.name, std::move(one.sends), std::move(one.recvs), true, {}, {}});
+      operations.push_back({one.name, std::move(one.sends), std::move(one.recvs), true, {}, {}, std::move(one.then)});
     } else {
       std::ranges::move(one.sends, std::back_inserter(messages.sends));
       std::ranges::move(one.recvs, std::back_inserter(messages.recvs));
@@ -258,6 +188,41 @@ ncclResult_t run_group(Group ended) {
 
 }  // namespace
 
+ncclResult_t nccl_call(const char* name, ncclComm_t handle, ncclDataType_t type, cudaStream_t stream, bool collective,
+                       const std::function<ncclResult_t(const NcclComm&, NcclEnqueued&)>& fill) {
+  const auto checked = [&]() -> ncclResult_t {
+    std::shared_ptr<NcclComm> comm;
+    if (const ncclResult_t wrong = nccl_find_here(handle, comm)) return wrong;
+    if (comm->closing) return nccl_refuse(ncclInvalidUsage, "the communicator is finalised or revoked");
+    if (type < 0 || type >= ncclNumTypes) {
+      return nccl_refuse(ncclInvalidArgument, std::string(name) + " : invalid type " + std::to_string(type));
+    }
+    NcclEnqueued enqueued{driver_stream(stream, comm->device), name, collective, {}, {}, {}};
+    if (!enqueued.stream || enqueued.stream->device != comm->device) {
+      return nccl_refuse(ncclInvalidUsage, "no such stream on the communicator's device");
+    }
+    if (const ncclResult_t wrong = fill(*comm, enqueued)) return wrong;
+    uint64_t bytes = 0;
+    std::vector<int> peers;
+    for (const auto* parts : {&enqueued.sends, &enqueued.recvs}) {
+      for (const Part& part : *parts) {
+        bytes += part.header.bytes;
+        peers.push_back(part.peer);
+      }
+    }
+    log(name, comm->rank, stream, bytes, type, peers);
+    auto found = std::ranges::find_if(group.work, [&](const auto& other) { return other.first == comm; });
+    if (found == group.work.end()) found = group.work.insert(found, {comm, {}});
+    found->second.push_back(std::move(enqueued));
+    return ncclSuccess;
+  };
+  if (group.depth > 0) return remember(checked());
+  ++group.depth;
+  const ncclResult_t result = remember(checked());
+  const ncclResult_t ended = ncclGroupEnd();
+  return result ? result : ended;
+}
+
 bool nccl_in_group(const std::shared_ptr<NcclComm>& comm, NcclJob job) {
   if (group.depth == 0) return false;
   group.inits.emplace_back(comm, std::move(job));
@@ -279,51 +244,4 @@ ncclResult_t ncclGroupEnd() {
   if (group.depth == 0) return nccl_refuse(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
   if (--group.depth > 0) return ncclSuccess;
   return run_group(std::exchange(group, {}));
-}
-
-ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  return call("Send", comm, datatype, stream, false, [&](const NcclComm& found, Enqueued& into) {
-    if (const ncclResult_t wrong = bad_peer(found, "Send", peer)) return wrong;
-    return add_part(found, "Send", sendbuff, count, datatype, peer, false, into.sends);
-  });
-}
-
-ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  return call("Recv", comm, datatype, stream, false, [&](const NcclComm& found, Enqueued& into) {
-    if (const ncclResult_t wrong = bad_peer(found, "Recv", peer)) return wrong;
-    return add_part(found, "Recv", recvbuff, count, datatype, peer, false, into.recvs);
-  });
-}
-
-ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return call("AllGather", comm, datatype, stream, true, [&](const NcclComm& found, Enqueued& into) {
-    const size_t bytes = sendcount * element_bytes(datatype);
-    ncclResult_t wrong = ncclSuccess;
-    for (int peer = 0; peer < found.size && !wrong; ++peer) {
-      auto* const at = static_cast<std::byte*>(recvbuff) + static_cast<size_t>(peer) * bytes;
-      wrong = add_part(found, "AllGather", sendbuff, sendcount, datatype, peer, true, into.sends);
-      if (!wrong) wrong = add_part(found, "AllGather", at, sendcount, datatype, peer, true, into.recvs);
-    }
-    return wrong;
-  });
-}
-
-// A group of messages inside.
-ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
-                          cudaStream_t stream) {
-  return call("AlltoAll", comm, datatype, stream, false, [&](const NcclComm& found, Enqueued& into) {
-    const size_t bytes = count * element_bytes(datatype);
-    ncclResult_t wrong = ncclSuccess;
-    for (int peer = 0; peer < found.size && !wrong; ++peer) {
-      const size_t offset = static_cast<size_t>(peer) * bytes;
-      const auto* const from = static_cast<const std::byte*>(sendbuff) + offset;
-      auto* const to = static_cast<std::byte*>(recvbuff) + offset;
-      wrong = add_part(found, "AlltoAll", from, count, datatype, peer, false, into.sends);
-      if (!wrong) wrong = add_part(found, "AlltoAll", to, count, datatype, peer, false, into.recvs);
-    }
-    return wrong;
-  });
 }

@@ -43,6 +43,15 @@ typedef enum {
   ncclNumTypes = 12,    // 2.24
 } ncclDataType_t;
 
+typedef enum {
+  ncclSum = 0,
+  ncclProd = 1,
+  ncclMax = 2,
+  ncclMin = 3,
+  ncclAvg = 4,
+  ncclNumOps = 5,
+} ncclRedOp_t;
+
 enum {
   NCCL_CONFIG_UNDEF_INT = INT_MIN,
   NCCL_SPLIT_NOCOLOR = -1,

@@ -82,11 +82,13 @@ def no_tensor(a: Arguments, chance: random.Random) -> None:
     a[chance.choice(["send", "recv"])] = _no_tensor(chance)
 
 
-def strided(a: Arguments, chance: random.Random) -> None:
-    name = chance.choice(["send", "recv"])
-    wide = np.empty((24, 6), np.float32)
-    wide.view(np.uint8).fill(POISON)
-    a[name] = chance.choice([wide[::2, :3], wide[:12, ::2], wide[:12, :3].T, wide[11::-1, :3]])
+def elements_overlap(a: Arguments, chance: random.Random) -> None:
+    """Receives into a tensor of which several elements are the same memory."""
+    line = np.empty(40, np.float32)
+    line.view(np.uint8).fill(POISON)
+    a["recv"] = np.lib.stride_tricks.as_strided(
+        line, (12, 3), chance.choice([(0, 4), (4, 4), (8, 4), (12, 0), (12, 3)])
+    )
 
 
 def read_only(a: Arguments, chance: random.Random) -> None:
@@ -123,7 +125,7 @@ MISTAKES: list[Callable[[Arguments, random.Random], None]] = [
     receives_overlap,
     overlaps_itself,
     no_tensor,
-    strided,
+    elements_overlap,
     read_only,
     other_dtype,
     other_row,

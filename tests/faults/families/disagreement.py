@@ -128,6 +128,13 @@ def call_of(operation: str, dtype: str) -> Call:
         "exchange": lambda c: c.exchange(zeros(c), equal(c)),
         "global_scatter": lambda c: c.global_scatter(zeros(c), equal(c), equal(c)),
         "global_gather": lambda c: c.global_gather(zeros(c), equal(c), equal(c)),
+        "allreduce": lambda c: c.allreduce(zeros(c)),
+        "reduce_scatter": lambda c: c.reduce_scatter(zeros(c), zeros(c)[:40].copy()),
+        "reduce": lambda c: c.reduce(zeros(c), root=c.size - 1),
+        "broadcast": lambda c: c.broadcast(zeros(c)),
+        "gather": lambda c: c.gather(zeros(c)[:40], zeros(c) if c.rank == 0 else None),
+        "scatter": lambda c: c.scatter(zeros(c) if c.rank == 0 else None, zeros(c)[:40]),
+        "allgatherv": lambda c: c.allgatherv(zeros(c)[:40], zeros(c), equal(c)),
         "allgather_views": lambda c: c.allgather_views(c.empty(c.size * 40, dtype)).release(),
         "barrier": lambda c: c.barrier(),
         "split": lambda c: c.split(0),
@@ -136,7 +143,10 @@ def call_of(operation: str, dtype: str) -> Call:
     return calls[operation]
 
 
-TENSOR_CALLS = ["alltoall", "allgather", "alltoall_list", "exchange", "global_scatter", "global_gather"]
+TENSOR_CALLS = [
+    *("alltoall", "allgather", "alltoall_list", "exchange", "global_scatter", "global_gather"),
+    *("allreduce", "reduce_scatter", "reduce", "broadcast", "gather", "scatter", "allgatherv"),
+]
 ON_ONE_HOST = "allgather_views"
 DTYPES = ["float32", "int32", "uint32", "float64", "int64", "complex64", "float16", "int16", "uint8", "bool"]
 
@@ -328,7 +338,8 @@ def refuse(rank: int, n: int, job: str, seed: str) -> list[Answer]:
         elif chance.random() < 0.5:
             answers.append(attempt(comm.alltoallv, np.zeros(n), [-5] * n, np.zeros(n), [1] * n))
         else:
-            answers.append(attempt(getattr(comm, operation), None, None, *([None] * ("global" in operation))))
+            arguments = 3 if operation in ("allgatherv", "global_scatter", "global_gather") else 2
+            answers.append(attempt(getattr(comm, operation), *[None] * arguments))
         chance = random.Random(f"{seed}{len(answers)}")  # the same on every rank again
         if not exchange(comm, 10):
             answers[-1].kind = "wrong"

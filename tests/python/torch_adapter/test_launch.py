@@ -82,12 +82,13 @@ def test_every_public_name_of_torch_distributed_is_there() -> None:
         "print(ours.ReduceOp is theirs.ReduceOp, set(names) <= set(dir(ours)))\n"
         "from a2a.torch import DeviceMesh, all_reduce\n"
         "import inspect\n"
-        "mine = ['all_to_all', 'all_to_all_single', 'all_gather', 'all_gather_single', 'barrier', 'get_rank',"
-        " 'get_world_size', 'init_process_group', 'new_group', 'destroy_process_group', 'is_initialized']\n"
+        "pairs = {n: (getattr(ours, n), getattr(theirs, n)) for n in names if n != 'reduce_op'}\n"
+        "mine = [n for n, (one, other) in pairs.items() if inspect.isfunction(one) and one is not other]\n"
+        "print(len(mine))\n"
         "print([n for n in mine if list(inspect.signature(getattr(ours, n)).parameters)"
         " != list(inspect.signature(getattr(theirs, n)).parameters)])\n"
     )
-    assert done.stdout == "[]\nTrue True\n[]\n", done.stdout + done.stderr
+    assert done.stdout == "[]\nTrue True\n26\n[]\n", done.stdout + done.stderr
 
 
 def test_without_a_launcher_the_world_is_one_rank() -> None:
@@ -108,3 +109,25 @@ def test_importing_takes_no_time_beside_torch() -> None:
         "started = time.perf_counter()\nimport a2a.torch\nprint(time.perf_counter() - started)"
     )
     assert float(done.stdout) < 1.0, done.stdout + done.stderr
+
+
+def test_dtensor_may_be_imported_before() -> None:
+    """Afterwards is the other tests' order."""
+    done = python(
+        "import torch.distributed.tensor.placement_types as types, a2a.torch\n"
+        "print(types.shard_dim_alltoall.__module__)"
+    )
+    assert done.stdout == "a2a.torch._dtensor\n", done.stdout + done.stderr
+
+
+def test_a_plain_program_starts_under_a2a_run(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import a2a.torch, torch\nimport torch.distributed as dist\n"
+        "dist.init_process_group('a2a')\n"
+        "tensor = torch.ones(1)\ndist.all_reduce(tensor)\nprint(tensor.item(), dist.get_node_local_rank())\n"
+        "dist.destroy_process_group()"
+    )
+    command = [sys.executable, "-m", "a2a", "run", "-n", "2", str(program)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert sorted(done.stdout.splitlines()) == ["[0] 2.0 0", "[1] 2.0 1"], done.stdout + done.stderr

@@ -154,7 +154,7 @@ class TcpHub final : public TcpBootstrap {
   }
 
   std::vector<std::string> collect(std::string_view mine, Deadline deadline) {
-    std::vector<Incoming> strings(guests_.size());
+    std::vector<IncomingString> strings(guests_.size());
     size_t bytes = mine.size();
     strings[0] = {std::string(mine), true};
     for (;;) {
@@ -172,11 +172,11 @@ class TcpHub final : public TcpBootstrap {
       }
     }
     std::vector<std::string> texts;
-    for (Incoming& string : strings) texts.push_back(std::move(string.text));
+    for (IncomingString& string : strings) texts.push_back(std::move(string.text));
     return texts;
   }
 
-  void hear(Rank rank, Incoming& string, size_t& bytes, const std::vector<Rank>& waiting) {
+  void hear(Rank rank, IncomingString& string, size_t& bytes, const std::vector<Rank>& waiting) {
     while (const auto frame = hear_from(rank, waiting)) {
       if (string.complete) throw out_of_turn(rank);
       string.add(*frame);

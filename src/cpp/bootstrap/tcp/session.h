@@ -17,7 +17,7 @@ inline constexpr size_t kLargestString = size_t{16} << 20;
 inline constexpr size_t kLargestTable = size_t{256} << 20;  // all strings of one allgather
 
 // A message that comes in frames.
-struct Incoming {
+struct IncomingString {
   std::string text;
   bool complete = false;
 

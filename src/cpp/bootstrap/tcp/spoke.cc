@@ -30,7 +30,7 @@ class TcpSpoke final : public TcpBootstrap {
   std::vector<std::string> exchange(std::string_view mine, Deadline deadline) override {
     const auto pieces = wire::pieces(mine);
     Outgoing string(pieces);
-    Incoming table;
+    IncomingString table;
     while (!table.complete) {
       string.advance(channel_);  // where rank 0 is gone, reading tells, and perhaps why
       await_rank_0(string.complete(channel_) ? POLLIN : POLLIN | POLLOUT, deadline);

@@ -24,7 +24,8 @@ class Collectives {
   virtual void check(const Batch& batch) const = 0;
 
   // Enqueues the batch, self runs included, and returns what must live until it is done, if anything. Which of the
-  // library's calls it makes depends only on what all ranks have in common: the operation and the dtype.
+  // library's calls it makes depends only on what all ranks have in common: the operation, the dtype, and in a
+  // reduction the counts.
   virtual std::shared_ptr<void> enqueue(const Batch& batch, Stream stream) = 0;
 
   // The next batches are recorded into graphs, which may live for longer than this, and be launched at any time.

@@ -66,6 +66,11 @@ void load_hccl(Api& api) {
   hccl.require("HcclAlltoAll", &api.alltoall);
   hccl.require("HcclAllGather", &api.allgather);
   hccl.find("HcclBatchSendRecv", &api.batch_send_recv);
+  hccl.require("HcclAllReduce", &api.allreduce);
+  hccl.require("HcclReduceScatter", &api.reduce_scatter);
+  hccl.require("HcclReduce", &api.reduce);
+  hccl.require("HcclBroadcast", &api.broadcast);
+  hccl.require("HcclScatter", &api.scatter);
 }
 
 void load_acl(Api& api) {

@@ -20,7 +20,9 @@ struct RootInfo {
 
 enum class Result : int32_t { success = 0, timeout = 9 };
 
-enum class Type : int32_t { int8 = 0, int16 = 1, int32 = 2, int64 = 5 };
+// What is moved is integers; what is folded has the other types, too.
+enum class Type : int32_t { int8 = 0, int16 = 1, int32 = 2, float16 = 3, float32 = 4, int64 = 5, bfloat16 = 11 };
+enum class ReduceOp : int32_t { sum = 0, prod = 1, max = 2, min = 3 };
 
 enum class Direction : int32_t { send = 0, recv = 1 };
 
@@ -58,6 +60,11 @@ struct Api {
                      AclStream) = nullptr;
   Result (*allgather)(void* send, void* recv, uint64_t count, Type, Comm, AclStream) = nullptr;
   Result (*batch_send_recv)(Item*, uint32_t items, Comm, AclStream) = nullptr;
+  Result (*allreduce)(void* send, void* recv, uint64_t count, Type, ReduceOp, Comm, AclStream) = nullptr;
+  Result (*reduce_scatter)(void* send, void* recv, uint64_t received, Type, ReduceOp, Comm, AclStream) = nullptr;
+  Result (*reduce)(void* send, void* recv, uint64_t count, Type, ReduceOp, uint32_t root, Comm, AclStream) = nullptr;
+  Result (*broadcast)(void*, uint64_t count, Type, uint32_t root, Comm, AclStream) = nullptr;
+  Result (*scatter)(void* send, void* recv, uint64_t received, Type, uint32_t root, Comm, AclStream) = nullptr;
 
   int (*init)(const char* config) = nullptr;
   int (*set_device)(int32_t) = nullptr;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "transport/hccl/ascend_device.h"
+#include "transport/hccl/hccl_reduction.h"
 
 namespace a2a::hccl {
 namespace {
@@ -16,13 +17,17 @@ using Runs = std::span<const Run>;
 
 constexpr uint64_t kMostElements = 0x7FFFFFFFF;  // of one count, in HcclAlltoAllV
 
-// HCCL moves elements of its own types. Their size is all that matters here.
+// HCCL moves elements of its own types, of which the size is all that matters, and folds those of the right ones.
 struct Unit {
   Type type = Type::int8;
   size_t bytes = 1;
 
-  static Unit of(DType dtype) {
-    switch (dtype.bytes()) {
+  static Unit of(const Signature& signature) {
+    if (signature.fold != Fold::none) {
+      const Reduction reduction = reduction_of(signature.fold, signature.dtype);
+      return {reduction.type, reduction.bytes};
+    }
+    switch (signature.dtype.bytes()) {
       case 2:
         return {Type::int16, 2};
       case 4:
@@ -37,7 +42,18 @@ struct Unit {
 };
 
 // Which of HCCL's calls runs an operation. All ranks choose alike, because all know the operation.
-enum class Means { alltoallv, alltoall, allgather, batch };
+enum class Means {
+  alltoallv,
+  alltoall,
+  allgather,
+  batch,   // HcclBatchSendRecv
+  gather,  // the same, and this rank's part may be in its place
+  allreduce,
+  reduce_scatter,
+  reduce,
+  broadcast,
+  scatter,
+};
 
 Means means_of(Op op) {
   switch (op) {
@@ -49,6 +65,19 @@ Means means_of(Op op) {
     case Op::global_scatter:  // several segments per peer
     case Op::global_gather:
       return Means::batch;
+    case Op::gather:
+    case Op::allgatherv:
+      return Means::gather;
+    case Op::allreduce:
+      return Means::allreduce;
+    case Op::reduce_scatter:
+      return Means::reduce_scatter;
+    case Op::reduce:
+      return Means::reduce;
+    case Op::broadcast:
+      return Means::broadcast;
+    case Op::scatter:
+      return Means::scatter;
     default:
       return Means::alltoallv;
   }
@@ -93,10 +122,11 @@ struct Side {
 // has the k-th segments of all pairs. A rank without any makes no call.
 using Calls = std::vector<std::vector<Item>>;
 
-void add(Calls& calls, Direction direction, Runs runs, Unit unit) {
+void add(Calls& calls, Direction direction, Runs runs, Unit unit, Runs in_place) {
   size_t k = 0;
   for (size_t i = 0; i < runs.size(); ++i) {
     const Run& run = runs[i];
+    if (std::ranges::find(in_place, run) != in_place.end()) continue;
     k = i > 0 && runs[i - 1].peer == run.peer ? k + 1 : 0;
     if (calls.size() <= k) calls.emplace_back();
     calls[k].push_back({direction, run.data, run.bytes / unit.bytes, unit.type, static_cast<uint32_t>(run.peer)});
@@ -105,8 +135,8 @@ void add(Calls& calls, Direction direction, Runs runs, Unit unit) {
 
 class HcclCollectives final : public device::Collectives {
  public:
-  HcclCollectives(device::Device& device, Comm comm, int size, Ownership ownership)
-      : api_(api()), index_(device.index()), comm_(comm), size_(size), ownership_(ownership) {
+  HcclCollectives(device::Device& device, Comm comm, Rank rank, int size, Ownership ownership)
+      : api_(api()), index_(device.index()), comm_(comm), rank_(rank), size_(size), ownership_(ownership) {
     constexpr int kHugeFirst = 0;
     const int error = api_.malloc(reinterpret_cast<void**>(&nothing_), 2 * kNothing, kHugeFirst);
     if (error == 0) return;
@@ -126,11 +156,13 @@ class HcclCollectives final : public device::Collectives {
   }
 
   void check(const Batch& batch) const override {
-    const Unit unit = Unit::of(batch.signature.dtype);
+    const Unit unit = Unit::of(batch.signature);
+    const Means means = means_of(batch.signature.op);
     check_runs(batch.sends, unit, "sent");
     check_runs(batch.recvs, unit, "received");
-    switch (means_of(batch.signature.op)) {
+    switch (means) {
       case Means::batch:
+      case Means::gather:
         if (api_.batch_send_recv == nullptr) api_.hccl.missing("HcclBatchSendRecv");
         break;
       case Means::alltoallv:
@@ -144,25 +176,34 @@ class HcclCollectives final : public device::Collectives {
       case Means::allgather:
         require(packed_equally(batch.recvs, size_), "allgather receives one part per rank, packed");
         break;
+      default:
+        break;
     }
-    require(batch.sends.empty() || means_of(batch.signature.op) == Means::allgather ||
-                lowest(batch.sends) != lowest(batch.recvs),
-            "HCCL does not exchange in place: the send and the receive buffer are the same");
+    const bool in_place = !batch.sends.empty() && lowest(batch.sends) == lowest(batch.recvs);
+    const bool exchanges = means == Means::alltoallv || means == Means::alltoall || means == Means::batch;
+    require(!in_place || !exchanges, "HCCL does not exchange in place: the send and the receive buffer are the same");
   }
 
   std::shared_ptr<void> enqueue(const Batch& batch, Stream stream) override {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) throw Error(Code::aborted, "the HCCL communicator was let go");
-    const Unit unit = Unit::of(batch.signature.dtype);
-    switch (means_of(batch.signature.op)) {
+    const Unit unit = Unit::of(batch.signature);
+    const Means means = means_of(batch.signature.op);
+    switch (means) {
+      case Means::alltoallv:
+        return alltoallv(batch, unit, stream);
       case Means::alltoall:
         return alltoall(batch, unit, stream), nullptr;
       case Means::allgather:
         return allgather(batch, unit, stream), nullptr;
       case Means::batch:
+      case Means::gather:
         return send_recv(batch, unit, stream);
+      case Means::broadcast:
+      case Means::scatter:
+        return from_root(batch, unit, stream), nullptr;
       default:
-        return alltoallv(batch, unit, stream);
+        return reduce(batch, means, stream), nullptr;
     }
   }
 
@@ -263,8 +304,8 @@ class HcclCollectives final : public device::Collectives {
 
   std::shared_ptr<void> send_recv(const Batch& batch, Unit unit, Stream stream) {
     auto calls = std::make_shared<Calls>();
-    add(*calls, Direction::send, batch.sends, unit);
-    add(*calls, Direction::recv, batch.recvs, unit);
+    add(*calls, Direction::send, batch.sends, unit, runs_with(batch.recvs, rank_));
+    add(*calls, Direction::recv, batch.recvs, unit, runs_with(batch.sends, rank_));
     for (auto& items : *calls) {
       api_.check(api_.batch_send_recv(items.data(), static_cast<uint32_t>(items.size()), comm_, stream.handle),
                  "HcclBatchSendRecv");
@@ -272,10 +313,50 @@ class HcclCollectives final : public device::Collectives {
     return calls;
   }
 
+  void from_root(const Batch& batch, Unit unit, Stream stream) {
+    if (batch.sends.empty() && batch.recvs.empty()) return;  // on every rank alike
+    if (batch.signature.op == Op::scatter) {
+      const Run& part = batch.recvs[0];
+      std::byte* send = batch.sends.empty() ? nothing_ : lowest(batch.sends);
+      api_.check(api_.scatter(send, part.data, part.bytes / unit.bytes, unit.type, static_cast<uint32_t>(part.peer),
+                              comm_, stream.handle),
+                 "HcclScatter");
+      return;
+    }
+    const bool is_root = batch.recvs.empty();
+    const Run& all = is_root ? batch.sends[0] : batch.recvs[0];
+    const auto root = static_cast<uint32_t>(is_root ? rank_ : all.peer);
+    api_.check(api_.broadcast(all.data, all.bytes / unit.bytes, unit.type, root, comm_, stream.handle),
+               "HcclBroadcast");
+  }
+
+  void reduce(const Batch& batch, Means means, Stream stream) {
+    if (batch.sends.empty()) return;  // on every rank alike
+    const auto [type, unit, op] = reduction_of(batch.signature.fold, batch.signature.dtype);
+    std::byte* const send = batch.sends[0].data;
+    std::byte* const recv = batch.recvs.empty() ? nullptr : batch.recvs[0].data;
+    const size_t count = batch.sends[0].bytes / unit;
+    if (means == Means::allreduce) {
+      api_.check(api_.allreduce(send, recv, count, type, op, comm_, stream.handle), "HcclAllReduce");
+    } else if (means == Means::reduce_scatter && packed_equally(batch.sends, size_)) {
+      api_.check(api_.reduce_scatter(send, recv, count, type, op, comm_, stream.handle), "HcclReduceScatter");
+    } else {
+      // What each rank sends to a peer becomes that peer's output. HcclReduceScatterV is not on all products, and no
+      // call may lack an output: that of the other ranks, who get none, is as long as the input then.
+      for (const Run& run : batch.sends) {
+        std::byte* const output = run.peer == rank_ ? recv : run.data;
+        api_.check(api_.reduce(run.data, output, run.bytes / unit, type, op, static_cast<uint32_t>(run.peer), comm_,
+                               stream.handle),
+                   "HcclReduce");
+      }
+    }
+  }
+
   const Api& api_;
   const int index_;
   std::mutex mutex_;  // held while HCCL is called
   Comm comm_;         // nullptr once let go
+  const Rank rank_;
   const int size_;
   const Ownership ownership_;
   std::byte* nothing_ = nullptr;  // stands for an empty buffer: 64 bytes to send from, 64 to receive into
@@ -283,8 +364,9 @@ class HcclCollectives final : public device::Collectives {
 
 }  // namespace
 
-std::unique_ptr<device::Collectives> new_collectives(device::Device& device, Comm comm, int size, Ownership ownership) {
-  return std::make_unique<HcclCollectives>(device, comm, size, ownership);
+std::unique_ptr<device::Collectives> new_collectives(device::Device& device, Comm comm, Rank rank, int size,
+                                                     Ownership ownership) {
+  return std::make_unique<HcclCollectives>(device, comm, rank, size, ownership);
 }
 
 }  // namespace a2a::hccl

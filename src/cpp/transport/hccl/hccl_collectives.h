@@ -12,6 +12,7 @@ enum class Ownership { ours, callers };
 
 // HCCL's collectives on that device, which is current. A communicator of ours is destroyed with the result, by its
 // close() or abort(), and also when this throws.
-std::unique_ptr<device::Collectives> new_collectives(device::Device& device, Comm comm, int size, Ownership ownership);
+std::unique_ptr<device::Collectives> new_collectives(device::Device& device, Comm comm, Rank rank, int size,
+                                                     Ownership ownership);
 
 }  // namespace a2a::hccl

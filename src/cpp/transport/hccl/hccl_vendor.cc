@@ -41,7 +41,7 @@ class HcclVendor final : public device::Vendor {
     };
     const auto discard = [&api = api_](Comm comm) { api.comm_destroy(comm); };
     Comm comm = in_background<Comm>(call, discard, joining.look);
-    return new_collectives(device, comm, joining.size, Ownership::ours);
+    return new_collectives(device, comm, joining.rank, joining.size, Ownership::ours);
   }
 
   std::unique_ptr<Collectives> adopt(Device& device, void* communicator, Rank rank, int size) override {
@@ -53,7 +53,7 @@ class HcclVendor final : public device::Vendor {
                                               std::to_string(its_size) + ", this is rank " + std::to_string(rank) +
                                               " of " + std::to_string(size));
     }
-    return new_collectives(device, communicator, size, Ownership::callers);
+    return new_collectives(device, communicator, rank, size, Ownership::callers);
   }
 
  private:

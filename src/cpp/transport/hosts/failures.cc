@@ -30,8 +30,7 @@ std::string HostsTransport::describe(Rank rank) const {
 
 bool HostsTransport::needs(const Operation& operation, Rank rank) const {
   if (rank == rank_) return false;
-  return operation.remote.waits_for(rank) ||
-         (operation.judged && operation.local->finished() && !operation.verdicts.contains(rank));
+  return operation.remote.waits_for(rank) || (operation.judged && !operation.verdicts.contains(rank));
 }
 
 std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) const {
@@ -44,13 +43,15 @@ std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) co
 }
 
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
+  if (!broken_ && local_->break_error()) break_with(*local_->break_error(), true);  // with a message of this host
+  if (!broken_) check_messages(now);
   if (queue_.empty() || broken_) return;
   guarded([this, now] {
     if (now - last_listened_ >= kRarely) listen();
     // What the ranks of this host found out says more than who is missed elsewhere because of it.
-    if (!queue_.empty() && queue_.front()->local->finished()) queue_.front()->settle_local();
+    if (!queue_.empty()) queue_.front()->settle_local();
     for (const auto& operation : queue_) {
-      for (const Entry& entry : operation->remote.speak_up(now)) tell(operation->number(), entry);
+      for (const Entry& entry : operation->remote.speak_up(now)) tell(operation->step(), entry);
     }
     return true;
   });
@@ -76,7 +77,7 @@ void HostsTransport::expire(const Operation& operation) {
     const bool mate = places_->host_of(r) == places_->host_of(rank_);
     if (needs(operation, r)) {
       missing += (missing.empty() ? "" : "; ") + describe(r);
-    } else if (r != rank_ && (!mate || operation.local->finished())) {
+    } else if (r != rank_ && (!mate || (operation.local != nullptr && operation.local->finished()))) {
       here.push_back(r);
     }
   }
@@ -94,12 +95,15 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
   local_->break_with(error);
   if (relay_ != nullptr) relay_->fail(error);
   if (tell_others) tell_why();
+  messages_.fail_all(error);
   end_loans();
   for (auto& operation : queue_) {
     operation->fail(error);
     if (!operation->remote.let_go()) keep(operation);
   }
   queue_.clear();
+  begun_here_ = 0;
+  passing_here_.clear();
 }
 
 // A caller that hears of an error may write to its tensors again. Peers to which they are still on their way have had
@@ -136,7 +140,9 @@ void HostsTransport::leave(Left how) noexcept {
   left_ = true;
   {
     std::lock_guard lock(progress_->mutex());
-    if (!queue_.empty()) break_with(Error(Code::aborted, "the communicator was let go"), true);
+    if (!queue_.empty() || messages_.active()) {
+      break_with(Error(Code::aborted, "the communicator was let go"), true);
+    }
     try {
       // Who was told what broke it may leave before all others have been.
       if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, rank_, started_}, {});
@@ -185,10 +191,11 @@ std::optional<Error> HostsTransport::lost_peer() {
 }
 
 std::optional<Error> HostsTransport::find_lost(uint64_t needed) {
+  const uint64_t number = shm::number_of_step(needed);
   if (auto error = local_->find_lost(needed)) return error;
   for (Rank r = 0; r < places_->size(); ++r) {
     if (places_->host_of(r) == places_->host_of(rank_)) continue;
-    if (const auto why = missed(r, needed)) return Error(Code::peer_lost, name_of_rank(rank_) + " " + *why);
+    if (const auto why = missed(r, number)) return Error(Code::peer_lost, name_of_rank(rank_) + " " + *why);
   }
   return std::nullopt;
 }

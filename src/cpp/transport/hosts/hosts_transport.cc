@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <ranges>
 
 namespace a2a::hosts {
@@ -12,8 +13,6 @@ namespace {
 
 // How many operations of a communicator are told to other hosts before the oldest of them is finished.
 constexpr size_t kAhead = 2;
-// How long the network may go unasked: a look costs as much as a small exchange, so there is not one for each.
-constexpr auto kOften = std::chrono::microseconds(500);
 // Where ranks share CPUs, the first steps of an operation that has sent all it sends, with no look at the network:
 // others have yet to do their part, and may want this CPU for it.
 constexpr unsigned kStepsUnseen = 2;  // one in start(), one in the wait for it
@@ -36,7 +35,11 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
       relay_(std::move(relay)),
       crowded_(progress_->crowded() || places_->on_machine_of(rank_) > cpus()),
       last_(static_cast<size_t>(places_->size())),
-      agreed_(static_cast<size_t>(places_->size())) {
+      agreed_(static_cast<size_t>(places_->size())),
+      messages_(rank_, *places_, network_, local_->matching(),
+                [this](Rank to, bool answers, uint64_t number, const std::string& rest) {
+                  tell(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, rank_, number}, rest);
+                }) {
   progress_->note_slow_looks();
   {
     std::lock_guard lock(progress_->mutex());
@@ -61,11 +64,17 @@ HostsTransport::~HostsTransport() {
 
 std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
   progress_->refuse_if_inherited();
-  auto operation = std::make_shared<Operation>(std::move(batch), progress_, rank_, places_, network_);
+  auto course = course_of(batch, rank_, *places_, scratch_);
+  auto operation =
+      std::make_shared<Operation>(std::move(batch), std::move(course), progress_, rank_, places_, network_);
   {
     std::lock_guard lock(progress_->mutex());
     if (broken_) {
       operation->fail(broken_for(operation->batch().signature));
+      return operation;
+    }
+    if (operation->is_second() && queue_.empty() && first_half_failed_) {
+      operation->fail(*first_half_failed_);
       return operation;
     }
     started_ = operation->number();
@@ -73,10 +82,10 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
     guarded([this] {
       // Who has told facts already wants to hear some.
       if (Deadline::Clock::now() - last_listened_ > kSilence) listen();
-      return post_next();  // the other hosts first: what goes there takes longest
+      post_next();  // the other hosts first: what goes there takes longest
+      if (!broken_) begin_here();
+      return true;
     });
-    if (broken_) return operation;
-    operation->local = local_->enqueue(operation->local_batch());
     advance();
   }
   if (!operation->batch().refusal.empty()) {
@@ -87,8 +96,9 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
       if (operation->finished()) return true;
       const bool duties =
           relay_ != nullptr && relay_->leads(operation->number()) && !relay_->finished(operation->number());
-      const bool told = operation->posted && operation->local->posted() && !duties && network_->flushed();
-      return told && (operation->remote.finished() || Deadline::Clock::now() > stay);
+      const bool told = operation->posted && operation->local != nullptr && operation->local->posted();
+      if (!told || duties || !network_->flushed()) return false;
+      return operation->remote.finished() || Deadline::Clock::now() > stay;
     };
     const Deadline deadline = operation->batch().deadline;
     while (!progress_->wait(seen, deadline) && !deadline.passed()) {
@@ -98,18 +108,21 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
 }
 
 bool HostsTransport::advance() {
-  if (queue_.empty() || broken_) return false;
-  return guarded([this] { return step(); });
+  if (broken_) return false;
+  const bool moved = messages_.active() && guarded([this] { return advance_messages(); });
+  if (queue_.empty() || broken_) return moved;
+  return guarded([this] { return step(); }) || moved;
 }
 
 bool HostsTransport::must_look() {
-  return !queue_.empty() && (must_listen() || queue_.front()->remote.waits_for_network());
+  return messages_.active() || (!queue_.empty() && (must_listen() || queue_.front()->remote.waits_for_network()));
 }
 
 // Whether the oldest operation waits for a message. Transfers are asked after themselves.
 bool HostsTransport::must_listen() {
   const Operation& oldest = *queue_.front();
-  const bool listens = oldest.remote.listens() && (!oldest.relayed || relay_->finished(oldest.number()));
+  const bool listens =
+      oldest.posted && oldest.remote.listens() && (!oldest.relayed || relay_->finished(oldest.number()));
   return listens || (relay_ != nullptr && relay_->waits_for_network()) || oldest.batch().way == Way::compare ||
          !network_->flushed();
 }
@@ -149,10 +162,12 @@ bool HostsTransport::step() {
   }
   while (!queue_.empty() && complete(*queue_.front())) {
     moved = true;
-    if (queue_.empty()) break;  // a peer has given up
+    if (queue_.empty()) return true;  // a peer has given up
     note_outcome(queue_.front());
-    queue_.pop_front();
+    retire_first();
   }
+  begin_here();
+  moved |= !queue_.empty() && queue_.front()->concluding();
   return moved || network_->moved() != before;
 }
 
@@ -164,14 +179,47 @@ bool HostsTransport::advance_relay() {
     return asked == queue_.end() ? std::nullopt : (*asked)->host_relays();
   };
   return relay_->advance(
-      [this](uint64_t number, const Entry& entry) { hear_entry(number, entry); }, ask,
+      [this](uint64_t number, const Entry& entry) { hear_entry(shm::first_step(number), entry); }, ask,
       [this](uint64_t number, Rank source, std::string message) { hear_stray(number, source, std::move(message)); });
+}
+
+// What comes after an operation waits here until that one has begun its last exchange.
+void HostsTransport::begin_here() {
+  const auto pass_until = [this](uint64_t number) {
+    for (; !passing_here_.empty() && passing_here_.front().number < number; passing_here_.pop_front()) {
+      Batch batch;
+      batch.signature = passing_here_.front();
+      batch.way = Way::pass;
+      local_->enqueue(std::move(batch));
+    }
+  };
+  for (; begun_here_ < queue_.size(); ++begun_here_) {
+    Operation& operation = *queue_[begun_here_];
+    pass_until(operation.number());
+    if (auto batch = operation.next_here()) operation.begun_here(local_->enqueue(std::move(*batch)));
+    if (!operation.all_begun_here()) return;
+  }
+  pass_until(std::numeric_limits<uint64_t>::max());
+}
+
+// Where the first half of an operation has failed, it did so on every rank, and no rank has a second half.
+void HostsTransport::retire_first() {
+  first_half_failed_ = queue_.front()->error();
+  const auto pop = [this] {
+    queue_.pop_front();
+    if (begun_here_ > 0) --begun_here_;
+  };
+  pop();
+  if (!first_half_failed_ || queue_.empty() || !queue_.front()->is_second()) return;
+  queue_.front()->fail(*first_half_failed_);
+  pop();
 }
 
 bool HostsTransport::post_next() {
   bool posted = false;
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
     if (queue_[i]->posted) continue;
+    if ((i > 0 && queue_[i]->is_second()) || !queue_[i]->may_post()) break;
     post(*queue_[i]);
     posted = true;
   }
@@ -184,22 +232,22 @@ void HostsTransport::post(Operation& operation) {
   // With an earlier one unfinished, what is agreed on now may not be what bytes on their way belong to.
   const bool alone = &operation == queue_.front().get();
   RemoteExchange::Earlier earlier;
-  if (const auto early = early_.find(operation.number()); early != early_.end()) {
+  if (const auto early = early_.find(operation.step()); early != early_.end()) {
     for (const Early& one : early->second) earlier.emplace(one.source, one.told);
   }
   const auto entries = operation.remote.begin(alone && repeats_ ? &agreed_ : nullptr, earlier);
   operation.relayed = !operation.remote.tells_itself() && !entries.empty();
   if (!operation.relayed) {
-    for (const Entry& entry : entries) tell(operation.number(), entry);
+    for (const Entry& entry : entries) tell(operation.step(), entry);
   }
-  if (relay_ != nullptr) {
+  if (relay_ != nullptr && !operation.is_second()) {
     const bool said = operation.local != nullptr;  // that it relays
     relay_->post(operation.batch().signature, operation.relayed ? entries : std::vector<Entry>(),
                  operation.relayed || said);
     advance_relay();
   }
   operation.posted = true;
-  const auto early = early_.extract(operation.number());
+  const auto early = early_.extract(operation.step());
   if (early.empty()) return;
   for (const Early& one : early.mapped()) give(operation, one);
 }
@@ -207,8 +255,7 @@ void HostsTransport::post(Operation& operation) {
 // Whether the operation is over; finishes it then.
 bool HostsTransport::complete(Operation& operation) {
   if (operation.finished()) return true;
-  if (!operation.posted || !operation.local->finished()) return false;
-  operation.settle_local();
+  if (!operation.posted || !operation.settle_local()) return false;
   if (!operation.remote.finished() || !network_->flushed()) return false;
   if (relay_ != nullptr) {
     // Who has handed over no memory need not wait until the relay is done with it.
@@ -221,6 +268,7 @@ bool HostsTransport::complete(Operation& operation) {
     const bool agreed = quarrels.empty() && operation.their_quarrel.empty();
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
+  if (quarrels.empty() && !operation.conclude()) return false;
   // A rank that has given up said so before its caller could write to the memory again that was read here. Where nobody
   // can have, it is enough to ask from time to time. Asking costs more than a small exchange, and a large one as well:
   // it fetches what others send for the next, to which this rank has not given memory yet.
@@ -233,11 +281,11 @@ bool HostsTransport::complete(Operation& operation) {
 }
 
 void HostsTransport::note_outcome(const std::shared_ptr<Operation>& operation) {
-  finished_ = operation->number();
+  finished_ = operation->step();
   for (Rank rank = 0; rank < places_->size(); ++rank) {
     Last& last = last_[static_cast<size_t>(rank)];  // bytes that say that facts are repeated do not say which
-    if (last.number >= finished_ || !operation->remote.arrived(rank)) continue;
-    last.number = finished_;
+    if (last.number >= operation->number() || !operation->remote.arrived(rank)) continue;
+    last.number = operation->number();
     last.op = operation->batch().signature.op;
   }
   operation->remote.note_agreements(agreed_);
@@ -252,145 +300,6 @@ void HostsTransport::tell_verdict(Operation& operation) {
     if (r != rank_) tell(r, {channel_, MessageKind::verdict, rank_, operation.number()}, text);
   }
   operation.judged = true;
-}
-
-// ---- what others tell ----------------------------------------------------------------------------------------------
-
-void HostsTransport::listen() {
-  const auto now = Deadline::Clock::now();
-  // A network that nobody has asked for long may need several calls to come up with all that has arrived, such as the
-  // word of a rank that has given up meanwhile.
-  constexpr int kAsksOfLateRank = 5;
-  int asks = now - last_looked_ > kOften ? kAsksOfLateRank : 1;
-  last_listened_ = last_looked_ = now;
-  while (asks > 0) {
-    auto message = network_->take(channel_);
-    if (!message) {
-      --asks;
-      continue;
-    }
-    const auto prefix = prefix_of(message->bytes);
-    if (!prefix || !places_->has(prefix->source) || places_->endpoint_of(prefix->source) != message->from) {
-      throw Error(Code::backend, network_->name() + ": a message makes no sense");
-    }
-    hear(*prefix, std::move(message->bytes));
-    if (broken_) return;
-  }
-}
-
-void HostsTransport::hear(const Prefix& prefix, std::string message) {
-  const std::string_view text = rest_of(message);
-  const auto no_sense = [&] {
-    return Error(Code::backend, network_->name() + ": a message of " + name_of_rank(prefix.source) + " makes no sense");
-  };
-  switch (prefix.kind) {
-    case MessageKind::bundle:
-      if (relay_ == nullptr) throw no_sense();
-      if (relay_->wants(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
-      tell(relay_->receiver_on(places_->host_of(prefix.source), prefix.number),
-           {channel_, MessageKind::silence, rank_, prefix.number}, {});
-      [[fallthrough]];
-    case MessageKind::facts: {
-      const auto entries = entries_of(text);
-      if (!entries) throw no_sense();
-      for (const Entry& entry : *entries) {
-        if (!places_->has(entry.source) || !places_->has(entry.target)) throw no_sense();
-        if (entry.target == rank_) {
-          hear_entry(prefix.number, entry);
-        } else {
-          tell(prefix.number, entry);
-        }
-      }
-      return;
-    }
-    case MessageKind::silence:
-      if (relay_ == nullptr) throw no_sense();
-      if (relay_->wants(prefix.number)) relay_->take(prefix.number, prefix.source, std::move(message));
-      return;
-    case MessageKind::passed:
-    case MessageKind::verdict:
-      if (Operation* operation = find(prefix.number)) {
-        give(*operation, {prefix.kind, prefix.source, {}, std::string(text)});
-      } else if (prefix.number > finished_) {
-        early_[prefix.number].push_back({prefix.kind, prefix.source, {}, std::string(text)});
-      }
-      return;
-    case MessageKind::aborted: {
-      Reason why;
-      if (text.size() < sizeof(why)) throw no_sense();
-      std::memcpy(&why, text.data(), sizeof(why));
-      died_ |= why.died != 0;
-      const bool known =
-          why.code >= static_cast<uint32_t>(Code::peer_lost) && why.code <= static_cast<uint32_t>(Code::backend);
-      return break_with(
-          Error(known ? static_cast<Code>(why.code) : Code::aborted, std::string(text.substr(sizeof(why)))), false);
-    }
-    case MessageKind::left:
-      last_[static_cast<size_t>(prefix.source)].left_after = prefix.number;
-      return;
-    default:
-      throw no_sense();
-  }
-}
-
-// Of an operation that this host does not relay.
-void HostsTransport::hear_stray(uint64_t number, Rank source, std::string message) {
-  if (prefix_of(message)->kind == MessageKind::bundle)
-    hear({channel_, MessageKind::bundle, source, number}, std::move(message));
-}
-
-void HostsTransport::hear_entry(uint64_t number, const Entry& entry) {
-  Last& last = last_[static_cast<size_t>(entry.source)];
-  if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.told.op);
-  if (Operation* operation = find(number)) return hear(*operation, entry);
-  if (passed(number)) {
-    tell(entry.source, {channel_, MessageKind::passed, rank_, number}, {});
-  } else if (number <= finished_) {
-    return;
-  }
-  early_[number].push_back({MessageKind::facts, entry.source, entry.told, std::string(entry.payload)});
-}
-
-void HostsTransport::hear(Operation& operation, const Entry& entry) {
-  const auto answer = operation.remote.hear(entry);
-  if (!answer) return;
-  patience_ = kLeastUnheard;
-  tell(operation.number(), *answer);
-}
-
-void HostsTransport::give(Operation& operation, const Early& early) {
-  switch (early.kind) {
-    case MessageKind::facts:
-      return hear(operation, {early.source, rank_, early.told, early.text});
-    case MessageKind::passed:
-      operation.verdicts.insert(early.source);  // it has none
-      return operation.remote.hear_passed(early.source);
-    default:
-      operation.verdicts.insert(early.source);
-      if (operation.their_quarrel.empty()) operation.their_quarrel = early.text;
-  }
-}
-
-// The operation, once it was told to other hosts and as long as it is not finished.
-Operation* HostsTransport::find(uint64_t number) {
-  const auto found = std::ranges::find_if(queue_, [&](const auto& o) { return o->number() == number && o->posted; });
-  return found == queue_.end() ? nullptr : found->get();
-}
-
-void HostsTransport::tell(Rank rank, const Prefix& prefix, std::string_view text) {
-  network_->post(places_->endpoint_of(rank), message(prefix, text));
-}
-
-void HostsTransport::tell(uint64_t number, const Entry& entry) {
-  std::string text = begin_message({channel_, MessageKind::facts, rank_, number}, room_for(entry.payload.size()));
-  append(text, entry);
-  network_->post(places_->endpoint_of(entry.target), std::move(text));
-}
-
-void HostsTransport::tell_remote(const Prefix& prefix, std::string_view text) {
-  for (Rank r = 0; r < places_->size(); ++r) {
-    if (places_->host_of(r) != places_->host_of(rank_)) tell(r, prefix, text);
-  }
 }
 
 }  // namespace a2a::hosts

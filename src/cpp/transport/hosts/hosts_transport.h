@@ -16,6 +16,7 @@
 #include "transport/hosts/operation.h"
 #include "transport/hosts/places.h"
 #include "transport/hosts/relay.h"
+#include "transport/hosts/remote_messages.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::hosts {
@@ -32,6 +33,8 @@ class HostsTransport final : public Transport, private Active, private Network::
   ~HostsTransport() override;
 
   std::shared_ptr<Work> start(Batch&& batch) override;
+  std::shared_ptr<MessageWork> post(const a2a::Message& message) override;
+  size_t most_at_once() const override { return hosts::most_at_once(*places_); }
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
@@ -56,6 +59,7 @@ class HostsTransport final : public Transport, private Active, private Network::
     Op op = Op::barrier;
     uint64_t number = 0;
     std::optional<uint64_t> left_after;
+    std::optional<Deadline::Clock::time_point> left;  // when this rank heard of that
   };
   // What has arrived for an operation that this rank has not started, or not got to yet.
   struct Early {
@@ -70,10 +74,13 @@ class HostsTransport final : public Transport, private Active, private Network::
 
   // Active; the mutex is held
   bool advance() override;
+  bool busy() const override { return !queue_.empty() || messages_.active(); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   bool must_look() override;
   bool must_listen();
   bool wants_look();
+  bool advance_messages();
+  void check_messages(Deadline::Clock::time_point now);
   bool has_not_heard_for_long();
 
   void network_ends(const Error& why) noexcept override;
@@ -92,28 +99,30 @@ class HostsTransport final : public Transport, private Active, private Network::
   }
   void listen();
   void hear(const Prefix& prefix, std::string message);
-  void hear_entry(uint64_t number, const Entry& entry);
+  void hear_entry(uint64_t step, const Entry& entry);
   void hear(Operation& operation, const Entry& entry);
   void hear_stray(uint64_t number, Rank source, std::string message);
   void give(Operation& operation, const Early& early);
-  Operation* find(uint64_t number);
+  Operation* find(uint64_t step);
   bool passed(uint64_t number) const { return std::ranges::binary_search(passed_, number); }
   bool step();
   bool advance_relay();
-  bool post_next();  // those whose turn it is, in order; whether there were any
+  void begin_here();  // the exchanges on this host whose turn it is, in order
+  bool post_next();   // those whose turn it is, in order; whether there were any
   void post(Operation& operation);
   void tell_verdict(Operation& operation);
   bool complete(Operation& operation);
   void note_outcome(const std::shared_ptr<Operation>& operation);
+  void retire_first();
   void tell_remote(const Prefix& prefix, std::string_view text);
   void tell(Rank rank, const Prefix& prefix, std::string_view text);
-  void tell(uint64_t number, const Entry& entry);
+  void tell(uint64_t step, const Entry& entry);
   void expire(const Operation& operation);
   void break_with(const Error& error, bool tell_others);
   void tell_why();   // what broke it, to the other hosts
   void end_loans();  // waits for memory that is on its way
   void hear_aborts();
-  std::optional<Error> find_lost(uint64_t needed);  // that died or left without having come to that operation
+  std::optional<Error> find_lost(uint64_t needed);  // that died or left without having come to that step
   // What has come for an operation that this rank does not compare; the mutex is held.
   std::span<const Early> heard_of(uint64_t number);
   Error broken_for(const Signature& signature) const;
@@ -131,19 +140,24 @@ class HostsTransport final : public Transport, private Active, private Network::
   const std::unique_ptr<Relay> relay_;  // empty: each rank tells each other one itself
   const bool crowded_;                  // ranks share CPUs, those of other hosts on this machine included
 
-  std::deque<std::shared_ptr<Operation>> queue_;
-  std::map<uint64_t, std::vector<Early>> early_;  // by number
+  std::deque<std::shared_ptr<Operation>> queue_;  // in the order of their steps
+  size_t begun_here_ = 0;                   // of them, from the first on: all their exchanges on this host have begun
+  std::deque<Signature> passing_here_;      // operations that this host has not passed yet
+  std::optional<Error> first_half_failed_;  // what the operation that was over last has failed with
+  Scratch scratch_;
+  std::map<uint64_t, std::vector<Early>> early_;  // by step
   std::vector<Last> last_;                        // by rank
   std::vector<Agreements> agreed_;                // by rank
   bool repeats_ = true;                           // operations do what was agreed on without a word
   Deadline::Clock::time_point last_listened_{};   // for messages
   Deadline::Clock::time_point last_looked_{};     // for messages or transfers
   uint64_t started_ = 0;                          // the last operation
-  uint64_t finished_ = 0;                         // the last one of those that were told to other hosts
+  uint64_t finished_ = 0;                         // the last step of those that were told to other hosts
   std::deque<uint64_t> passed_;                   // the latest of those that were not, in order
   static constexpr unsigned kLeastUnheard = 16;
   unsigned unheard_ = 0;               // steps without a look for messages that may come instead of bytes
   unsigned patience_ = kLeastUnheard;  // after so many there is one
+  RemoteMessages messages_;
   std::optional<Error> broken_;
   bool died_ = false;  // a process, as far as this rank knew when it broke
   bool left_ = false;

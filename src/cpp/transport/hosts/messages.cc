@@ -30,15 +30,18 @@ std::string_view bytes_of(const T& value) {
 }  // namespace
 
 std::string packed(std::span<const Run> runs, size_t bytes) {
-  std::string piece;
-  piece.reserve(bytes);
-  for (const Run& run : runs) piece.append(reinterpret_cast<const char*>(run.data), run.bytes);
+  std::string piece(bytes, '\0');
+  auto* next = reinterpret_cast<std::byte*>(piece.data());
+  for (const Run& run : runs) {
+    gather(run, 0, run.bytes, next);
+    next += run.bytes;
+  }
   return piece;
 }
 
 void unpack(std::string_view piece, std::span<const Run> runs) {
   for (const Run& run : runs) {
-    std::memcpy(run.data, piece.data(), run.bytes);
+    scatter(run, 0, run.bytes, reinterpret_cast<const std::byte*>(piece.data()));
     piece.remove_prefix(run.bytes);
   }
 }

@@ -17,14 +17,17 @@
 namespace a2a::hosts {
 
 enum class MessageKind : uint32_t {
-  text = 1,  // a bootstrap's string
-  facts,     // entries of this rank for one other
-  bundle,    // entries of all ranks of a host for all ranks of another
-  silence,   // the answer to a bundle that nobody waits for: this host tells that one nothing
-  verdict,   // of an operation that is compared: the disagreement this rank has found, or nothing
-  passed,    // this rank runs the operation on a device, uncompared
-  aborted,   // Reason, and words
-  left,      // `number`: the last operation this rank has started
+  text = 1,    // a bootstrap's string
+  facts,       // entries of this rank for one other
+  more_facts,  // the same for the second half of an operation
+  bundle,      // entries of all ranks of a host for all ranks of another
+  silence,     // the answer to a bundle that nobody waits for: this host tells that one nothing
+  verdict,     // of an operation that is compared: the disagreement this rank has found, or nothing
+  passed,      // this rank runs the operation on a device, uncompared
+  aborted,     // Reason, and words
+  left,        // `number`: the last operation this rank has started
+  sent,        // SentHead, and the bytes or why there are none; `number` counts those of this rank for that one
+  answered,    // Reply, and the reason of a refusal; `number` as in what is answered
 };
 
 // What each message begins with.
@@ -54,11 +57,18 @@ enum class Carriage : uint8_t {
 struct Told : Facts {
   Carriage carriage = Carriage::nothing;
   Carriage repeated = Carriage::nothing;  // when an operation repeats this one (agreements.h); nothing: none can
+  uint8_t gaps = 0;                       // 1: in this rank's part of the memory, so both ends move it in pieces
   uint8_t repeats = 0;                    // 1: this one repeats an earlier one, and the bytes are on their way already
   uint64_t tag = 0;                       // of this pair: in this operation, and in later ones that repeat it
 
   bool moves_memory() const { return carriage == Carriage::memory || carriage == Carriage::packed; }
 };
+
+// Whether the bytes of the sender go from memory to memory in pieces that are packed (pieces.h). What it repeats does
+// not: it has sent that before it knew what the receiver has.
+inline bool goes_in_pieces(const Told& sender, const Told& receiver) {
+  return sender.carriage == Carriage::memory && sender.repeats == 0 && (sender.gaps != 0 || receiver.gaps != 0);
+}
 
 // The bytes of all runs in one piece, and back.
 std::string packed(std::span<const Run> runs, size_t bytes);

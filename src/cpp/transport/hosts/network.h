@@ -46,6 +46,9 @@ struct Loss {
 // words when it fails.
 class Network {
  public:
+  // A transfer of so many bytes begins when both ends are ready.
+  static constexpr size_t kLarge = size_t{256} << 10;
+
   // Who has to know when the network ends before the process does, as MPI does when the program finalises it.
   class User {
    public:
@@ -80,9 +83,10 @@ class Network {
   // Messages of a channel that was closed are thrown away. Channels are never used twice.
   virtual void close(uint64_t channel) noexcept = 0;
 
-  // Memory that is sent and received without a copy here. The tag pairs the two ends, and those of one tag in their
-  // order; both have runs of the same lengths. next_tag() gives the sender one that no unfinished transfer to that
-  // process has. The list of runs lasts as long as the transfer.
+  // Memory that is sent and received without a copy here. The tag pairs the two ends; both have runs of the same
+  // lengths. Those of one tag are paired in their order, if either all or none of them have kLarge bytes or more.
+  // next_tag() gives the sender one that no unfinished transfer to that process has. The list of runs lasts as long as
+  // the transfer.
   virtual uint32_t next_tag(Endpoint to) = 0;
   // Whether that tag may be used once more. Only so many are given out before they come round again.
   virtual bool fresh(Endpoint to, uint32_t tag) const = 0;

@@ -3,26 +3,11 @@
 #include <algorithm>
 #include <list>
 #include <mutex>
-#include <numeric>
+
+#include "transport/hosts/runs.h"
 
 namespace a2a::hosts {
 namespace {
-
-// The ranks of this host by their places on it, in the order of the runs.
-std::vector<Run> local_runs(std::span<const Run> runs, const Places& places, Rank rank) {
-  const auto& mates = places.ranks_of(places.host_of(rank));
-  std::vector<Run> local;
-  local.reserve(runs.size());
-  for (size_t seat = 0; seat < mates.size(); ++seat) {
-    for (const Run& run : runs_with(runs, mates[seat])) local.push_back({static_cast<Rank>(seat), run.data, run.bytes});
-  }
-  return local;
-}
-
-size_t bytes_of(std::span<const Run> runs) {
-  return std::accumulate(runs.begin(), runs.end(), size_t{0},
-                         [](size_t sum, const Run& run) { return sum + run.bytes; });
-}
 
 // What takes up the caches besides these bytes that each of `mates` ranks exchanges on its host. What goes to other
 // hosts or comes from there lies in the kernel's memory, too; and other hosts on the same machine fill its caches just
@@ -33,14 +18,16 @@ size_t besides(size_t here, size_t elsewhere, size_t mates, size_t on_machine) {
 
 }  // namespace
 
-Operation::Operation(Batch batch, std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
-                     std::shared_ptr<Network> network)
+Operation::Operation(Batch batch, std::unique_ptr<Course> course, std::shared_ptr<Progress> progress, Rank rank,
+                     std::shared_ptr<const Places> places, std::shared_ptr<Network> network)
     : batch_(std::move(batch)),
-      remote(batch_, rank, places, *network),
+      course_(std::move(course)),
+      remote(course_ != nullptr ? course_->between : batch_, rank, places, *network),
       progress_(std::move(progress)),
       rank_(rank),
       places_(std::move(places)),
-      network_(std::move(network)) {}
+      network_(std::move(network)),
+      next_(course_ == nullptr || course_->here ? Next::here : Next::here_again) {}
 
 bool Operation::done() {
   progress_->refuse_if_inherited();
@@ -58,11 +45,16 @@ bool Operation::wait_until(Deadline deadline) {
 bool Operation::arrived(Rank rank) {
   progress_->refuse_if_inherited();
   if (finished()) return !error_;
-  if (places_->host_of(rank) == places_->host_of(rank_))
-    return local->arrived(static_cast<Rank>(places_->seat_of(rank)));
+  if (course_ != nullptr) return done() && !error_;
   progress_->poll();
-  std::lock_guard lock(progress_->mutex());
-  return finished() ? !error_ : remote.arrived(rank);
+  std::shared_ptr<shm::Exchange> here;
+  {
+    std::lock_guard lock(progress_->mutex());
+    if (finished()) return !error_;
+    if (places_->host_of(rank) != places_->host_of(rank_)) return remote.arrived(rank);
+    here = local;
+  }
+  return here != nullptr && here->arrived(static_cast<Rank>(places_->seat_of(rank)));
 }
 
 bool Operation::let_go() {
@@ -71,10 +63,12 @@ bool Operation::let_go() {
   return remote.let_go();
 }
 
-Batch Operation::local_batch() const {
+Batch Operation::batch_here() const {
   Batch batch;
-  batch.sends = local_runs(batch_.sends, *places_, rank_);
-  batch.recvs = local_runs(batch_.recvs, *places_, rank_);
+  batch.sends = runs_here(batch_.sends, *places_, rank_);
+  batch.recvs = runs_here(batch_.recvs, *places_, rank_);
+  batch.strides = batch_.strides;
+  batch.copy = batch_.copy;
   const size_t sent = bytes_of(batch.sends), sent_far = bytes_of(batch_.sends) - sent;
   const size_t received = bytes_of(batch.recvs), received_far = bytes_of(batch_.recvs) - received;
   const size_t mates = places_->ranks_of(places_->host_of(rank_)).size(), on_machine = places_->on_machine_of(rank_);
@@ -86,8 +80,33 @@ Batch Operation::local_batch() const {
   batch.deadline = batch_.deadline;
   batch.refusal = batch_.refusal;
   batch.way = batch_.way;
-  batch.remark = relayed || !posted;  // the rank cannot say that it hands nothing to the relay
   return batch;
+}
+
+std::optional<Batch> Operation::next_here() {
+  if (next_ == Next::here) {
+    Batch batch = course_ == nullptr ? batch_here() : std::move(*course_->here);
+    batch.remark = relayed || !posted;  // the rank cannot say that it hands nothing to the relay
+    return batch;
+  }
+  if (next_ == Next::here_again && all_here_) return std::move(course_->here_again);
+  return std::nullopt;
+}
+
+void Operation::begun_here(std::shared_ptr<shm::Exchange> exchange) {
+  const bool again = next_ == Next::here && course_ != nullptr && course_->here_again;
+  next_ = again ? Next::here_again : Next::nothing;
+  local = std::move(exchange);
+  local_settled_ = false;
+}
+
+bool Operation::may_post() { return course_ == nullptr || !course_->here_first || settle_local(); }
+
+bool Operation::conclude() {
+  if (course_ == nullptr) return true;
+  all_here_ = all_here_ || !course_->fold || course_->fold->step();
+  concluding_ = !all_here_;
+  return all_here_ && next_ == Next::nothing;
 }
 
 void Operation::finish(std::optional<Error> error) {
@@ -101,21 +120,26 @@ void Operation::fail(const Error& error) {
   finish(error);
 }
 
-void Operation::settle_local() {
-  if (local_settled_) return;
+bool Operation::settle_local() {
+  if (local == nullptr) return next_ != Next::here;
+  if (local_settled_ || !local->finished()) return local_settled_;
   try {
     local->wait_until(Deadline::never());
   } catch (const Error& error) {
     if (error.code() != Code::mismatch) throw;
     local_quarrel_ = error.what();
   }
-  local_settled_ = true;
+  return local_settled_ = true;
 }
 
 std::string Operation::quarrels() const {
   std::string text = local_quarrel_;
   constexpr size_t kMost = 4;
-  const auto& others = remote.quarrels();
+  std::vector<std::string> others = remote.quarrels();
+  // What two ranks of a host disagree about both tell.
+  std::ranges::sort(others);
+  const auto [first, last] = std::ranges::unique(others);
+  others.erase(first, last);
   for (size_t i = 0; i < std::min(others.size(), kMost); ++i) text += (text.empty() ? "" : "; ") + others[i];
   if (others.size() > kMost) text += "; and with " + std::to_string(others.size() - kMost) + " ranks more";
   return text;

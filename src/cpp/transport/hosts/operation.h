@@ -9,17 +9,19 @@
 #include <vector>
 
 #include "a2a/work.h"
+#include "transport/hosts/course.h"
 #include "transport/hosts/remote_exchange.h"
 #include "transport/shm/exchange.h"
 
 namespace a2a::hosts {
 
 class Operation final : public Work {
-  const Batch batch_;  // first: `remote` refers to it
+  const Batch batch_;                     // these first: `remote` refers to them
+  const std::unique_ptr<Course> course_;  // empty: as the batch says
 
  public:
-  Operation(Batch batch, std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
-            std::shared_ptr<Network> network);
+  Operation(Batch batch, std::unique_ptr<Course> course, std::shared_ptr<Progress> progress, Rank rank,
+            std::shared_ptr<const Places> places, std::shared_ptr<Network> network);
 
   // Work
   bool done() override;
@@ -29,21 +31,34 @@ class Operation final : public Work {
 
   const Batch& batch() const { return batch_; }
   uint64_t number() const { return batch_.signature.number; }
+  // As in shared memory: the second half of an operation is another step.
+  uint64_t step() const { return is_second() ? shm::last_step(number()) : shm::first_step(number()); }
+  bool is_second() const { return batch_.half == Half::second; }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
-  // The batch for the ranks of this host, by their places on it.
-  Batch local_batch() const;
   // Whether this host relays it, once this is known.
   std::optional<bool> host_relays() const { return local == nullptr ? std::nullopt : local->remarked(); }
 
   // The following want the progress mutex held.
   void finish(std::optional<Error> error);
   void fail(const Error& error);
-  // When the exchange on this host is over. Throws what broke it.
-  void settle_local();
-  // After that: what this rank disagrees about with others, on this host and elsewhere.
+  // What the ranks of this host exchange next, by their places on it. Nothing where something else comes before.
+  std::optional<Batch> next_here();
+  void begun_here(std::shared_ptr<shm::Exchange> exchange);
+  // Whether no exchange on this host is left to begin.
+  bool all_begun_here() const { return next_ == Next::nothing; }
+  // Whether what has begun on this host, if anything, is over. Throws what broke it.
+  bool settle_local();
+  // Whether it is time to tell other hosts.
+  bool may_post();
+  // When all has come that others send, and nobody disagrees: does a part of what follows. Whether nothing is left.
+  bool conclude();
+  // Whether that has begun, and goes on without anything having to come.
+  bool concluding() const { return concluding_; }
+  // After settle_local(): what this rank disagrees about with others, on this host and elsewhere.
   std::string quarrels() const;
+  const std::optional<Error>& error() const { return error_; }
 
-  std::shared_ptr<shm::Exchange> local;
+  std::shared_ptr<shm::Exchange> local;  // the latest on this host
   RemoteExchange remote;
   bool posted = false;        // the other hosts were told
   unsigned steps = 0;         // that were taken while it was the oldest
@@ -53,10 +68,16 @@ class Operation final : public Work {
   std::string their_quarrel;  // the first in a verdict
 
  private:
+  enum class Next : uint8_t { here, here_again, nothing };
+  Batch batch_here() const;
+
   const std::shared_ptr<Progress> progress_;
   const Rank rank_;
   const std::shared_ptr<const Places> places_;
   const std::shared_ptr<Network> network_;
+  Next next_;              // to begin on this host
+  bool all_here_ = false;  // from other hosts, and folded
+  bool concluding_ = false;
   bool local_settled_ = false;
   std::string local_quarrel_;
   std::optional<Error> error_;  // written before finished_

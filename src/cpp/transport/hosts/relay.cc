@@ -76,8 +76,11 @@ Relay::Round& Relay::new_round(const Signature& signature) {
     fresh.from_mates = std::make_unique_for_overwrite<char[]>(from_mates);
     fresh.from_receivers = std::make_unique_for_overwrite<char[]>(from_receivers);
   }
-  rounds_.splice(rounds_.end(), spare_rounds_, spare_rounds_.begin());
-  Round& round = rounds_.back();
+  // An operation on a device may pass while earlier ones wait for their turn.
+  auto next = rounds_.end();
+  while (next != rounds_.begin() && std::prev(next)->signature.number > signature.number) --next;
+  rounds_.splice(next, spare_rounds_, spare_rounds_.begin());
+  Round& round = *std::prev(next);
   round.signature = signature;
   round.duties = &duties(signature.number);
   round.relays.reset();
@@ -105,6 +108,7 @@ bool Relay::decide(const Ask& ask, const Stray& stray) {
   bool moved = false;
   for (Round& round : rounds_) {
     if (round.signature.number <= decided_) continue;
+    if (round.signature.number != decided_ + 1) break;  // an earlier one is still to come
     if (!round.relays) round.relays = ask(round.signature.number);
     if (!round.relays) break;
     decided_ = round.signature.number;
@@ -123,7 +127,7 @@ bool Relay::decide(const Ask& ask, const Stray& stray) {
 
 void Relay::skip(shm::ShmTransport& transport, const Signature& signature) {
   Batch batch;
-  batch.signature = {Op::exchange, Memory::host, DType{}, signature.number, 0};
+  batch.signature = {signature.op, Memory::host, DType{}, signature.number, 0};
   batch.way = Way::pass;
   transport.enqueue(std::move(batch));
 }
@@ -139,7 +143,7 @@ void Relay::start_gather(Round& round) {
   for (size_t mate = 0; mate < mates_.size() && room > 0; ++mate) {
     batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * room, room});
   }
-  batch.signature = {Op::exchange, Memory::host, DType{}, round.signature.number, 0};
+  batch.signature = {round.signature.op, Memory::host, DType{}, round.signature.number, 0};
   round.gather = gather_->enqueue(std::move(batch));
 }
 
@@ -255,7 +259,7 @@ void Relay::start_scatter(Round& round) {
     batch.recvs.push_back({receiver.seat, lists, receiver.room});
     lists += receiver.room;
   }
-  batch.signature = {Op::exchange, Memory::host, DType{}, round.signature.number, 0};
+  batch.signature = {round.signature.op, Memory::host, DType{}, round.signature.number, 0};
   round.scatter = scatter_->enqueue(std::move(batch));
 }
 

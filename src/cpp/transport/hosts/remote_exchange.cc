@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/facts.h"
+#include "transport/hosts/runs.h"
 
 namespace a2a::hosts {
 namespace {
@@ -36,13 +37,16 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
     Pair& p = pair(peer);
-    p.remote = places_.host_of(peer) != places_.host_of(rank);
+    // In a second half nobody disagrees any more.
+    const bool silent = batch.half == Half::second && sends.empty() && recvs.empty();
+    p.remote = places_.host_of(peer) != places_.host_of(rank) && !silent;
     if (!p.remote) continue;
     ++unsettled_;
     p.sends = sends;
     p.recvs = recvs;
     set_common(p.mine, batch.signature);
     add_sizes(p.mine, p.sends, p.recvs);
+    p.mine.gaps = has_gaps(p.sends) || has_gaps(p.recvs);
   }
 }
 
@@ -112,7 +116,7 @@ std::vector<Entry> RemoteExchange::speak_up(Deadline::Clock::time_point now) {
 RemoteExchange::Known RemoteExchange::known(const std::vector<Agreements>& agreed, const Earlier& earlier) const {
   Known known(pairs_.size());
   for (Rank peer = 0; peer < places_.size(); ++peer) {
-    if (!pair(peer).remote) continue;
+    if (!pair(peer).remote || pair(peer).mine.gaps != 0) continue;  // what moves in pieces is told
     const Agreement* agreement = agreed[static_cast<size_t>(peer)].find(pair(peer).mine);
     if (agreement == nullptr) continue;
     const auto facts = earlier.find(peer);
@@ -141,7 +145,7 @@ void RemoteExchange::tell_receivers(Known& known) const {
 
 // By the average of what this rank sends and receives: peers may come to another conclusion.
 bool RemoteExchange::prefers_to_tell(const Known& known) const {
-  if (places_.relayed == 0) return true;
+  if (places_.relayed == 0 || batch_.half == Half::second) return true;
   if (batch_.way != Way::exchange || !batch_.refusal.empty()) return false;
   uint64_t bytes = 0, messages = 0;
   for (Rank peer = 0; peer < places_.size(); ++peer) {
@@ -156,13 +160,13 @@ Carriage RemoteExchange::choose(const Pair& pair) const {
   if (!batch_.refusal.empty()) return Carriage::refused;
   if (bytes == 0 || batch_.way == Way::compare) return Carriage::nothing;
   if (bytes <= (tells_itself_ ? kMostBesideFacts : places_.relayed)) return Carriage::entry;
-  return in_short_runs(pair.sends, bytes) ? Carriage::packed : Carriage::memory;
+  return pair.mine.gaps == 0 && in_short_runs(pair.sends, bytes) ? Carriage::packed : Carriage::memory;
 }
 
 // Bytes are a word only where there are some in both directions, in a single message; few of them are relayed.
 Carriage RemoteExchange::choose_for_repeats(const Pair& pair) const {
   const size_t few = places_.relayed;
-  if (!batch_.refusal.empty() || batch_.way != Way::exchange) return Carriage::nothing;
+  if (!batch_.refusal.empty() || batch_.way != Way::exchange || pair.mine.gaps != 0) return Carriage::nothing;
   if (pair.mine.sent <= few || pair.mine.expected <= few) return Carriage::nothing;
   if (pair.sends.size() == 1) return Carriage::memory;
   return in_short_runs(pair.sends, pair.mine.sent) ? Carriage::packed : Carriage::nothing;
@@ -185,7 +189,7 @@ Entry RemoteExchange::entry_for(Rank peer) {
   std::string_view payload;
   if (p.mine.carriage == Carriage::refused) {
     payload = std::string_view(batch_.refusal).substr(0, kLongestRefusal);
-  } else if (p.mine.carriage == Carriage::entry && p.sends.size() == 1) {
+  } else if (p.mine.carriage == Carriage::entry && p.sends.size() == 1 && !has_gaps(p.sends)) {
     payload = {reinterpret_cast<const char*>(p.sends[0].data), p.mine.sent};
   } else if (p.mine.carriage == Carriage::entry) {
     p.outgoing = packed(p.sends, p.mine.sent);

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "transport/hosts/pieces.h"
 #include "transport/hosts/remote_exchange.h"
+#include "transport/hosts/runs.h"
 
 namespace a2a::hosts {
 namespace {
@@ -39,7 +41,9 @@ void RemoteExchange::begin_receive(Rank peer) {
   const Endpoint there = places_.endpoint_of(peer);
   const auto tag = static_cast<uint32_t>(p.theirs.tag);
   move(peer);
-  if (p.theirs.carriage == Carriage::packed) {
+  if (goes_in_pieces(p.theirs, p.mine)) {
+    p.receiving = receive_in_pieces(network_, there, tag, p.recvs);
+  } else if (p.theirs.carriage == Carriage::packed || has_gaps(p.recvs)) {
     p.incoming = std::make_unique_for_overwrite<std::byte[]>(p.mine.expected);
     p.incoming_run = {peer, p.incoming.get(), p.mine.expected};
     p.receiving = network_.receive(there, tag, {&p.incoming_run, 1});
@@ -68,7 +72,9 @@ void RemoteExchange::start_send(Rank peer) {
   ++sending_;
   const Endpoint there = places_.endpoint_of(peer);
   const auto tag = static_cast<uint32_t>(p.mine.tag);
-  if (p.mine.carriage == Carriage::packed) {
+  if (goes_in_pieces(p.mine, p.theirs)) {
+    p.sending = send_in_pieces(network_, there, tag, p.sends);
+  } else if (p.mine.carriage == Carriage::packed) {
     p.outgoing = packed(p.sends, p.mine.sent);
     p.outgoing_run = {peer, reinterpret_cast<std::byte*>(p.outgoing.data()), p.outgoing.size()};
     p.sending = network_.send(there, tag, {&p.outgoing_run, 1});

@@ -136,9 +136,9 @@ class BoundLibrary final : public Library {
       const auto index = static_cast<size_t>(done_[static_cast<size_t>(i)]);
       complete_.push_back({index, watchers_[index], result != 0 ? error_of(static_cast<size_t>(i)) : 0});
     }
-    // From the last one on, so that what takes the place of one is none of the others.
-    std::ranges::sort(complete_, std::greater(), &Complete::index);
-    for (const Complete& one : complete_) take_out(one.index);
+    // A watcher may send what others of the same tag follow: the watchers are told in the order they began to watch.
+    std::ranges::sort(complete_, {}, &Complete::index);
+    take_out_complete();
     for (const Complete& one : complete_) {
       const auto failure = error("MPI_Testsome", one.result);
       if (one.watcher != nullptr) one.watcher->completed(failure ? &*failure : nullptr);
@@ -198,11 +198,21 @@ class BoundLibrary final : public Library {
     int result = 0;
   };
 
-  void take_out(size_t index) {
-    requests_[index] = requests_.back();
-    watchers_[index] = watchers_.back();
-    requests_.pop_back();
-    watchers_.pop_back();
+  // The others stay in their order.
+  void take_out_complete() {
+    if (complete_.empty()) return;
+    auto next = complete_.begin();
+    size_t kept = next->index;
+    for (size_t i = kept; i < requests_.size(); ++i) {
+      if (next != complete_.end() && next->index == i) {
+        ++next;
+        continue;
+      }
+      requests_[kept] = requests_[i];
+      watchers_[kept++] = watchers_[i];
+    }
+    requests_.resize(kept);
+    watchers_.resize(kept);
   }
 
   // MPI_ERROR of a status. Only valid where the result of the call says that there are errors.

@@ -3,7 +3,7 @@
 // What arrives before there is a receive MPI puts into memory of its own, and copies it later. Of large runs that is
 // new memory, which the kernel has to clear each time: half of what ranks sent each other came so, and took up to a
 // third more time (docs/performance.md). So of those the receiver says when it is ready, by an empty message, and the
-// sender waits for that.
+// sender waits for that. Smaller ones of the same tag, for which nobody waits, would overtake them.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -18,9 +18,6 @@
 
 namespace a2a::mpi {
 namespace {
-
-// Below that the wait costs more than the copy.
-constexpr size_t kAwaited = size_t{256} << 10;
 
 // Those of messages are 0.
 int memory_tag(uint32_t tag) { return static_cast<int>(2 * tag); }
@@ -51,10 +48,10 @@ class Pieces : public Transfer, public Watcher {
     }
   }
 
-  // Both ends come to the same.
+  // Both ends come to the same. For less, the wait costs more than the copy.
   bool awaited() const {
     const auto longer = [](size_t sum, const Run& run) { return sum + run.bytes; };
-    return std::accumulate(runs_.begin(), runs_.end(), size_t{0}, longer) >= kAwaited;
+    return std::accumulate(runs_.begin(), runs_.end(), size_t{0}, longer) >= MpiNetwork::kLarge;
   }
 
   void completed(const Error* error) override {

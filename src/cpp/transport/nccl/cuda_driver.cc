@@ -13,11 +13,13 @@ CudaDriver load() {
   library.require("cuGetErrorString", &cuda.get_error_string);
   library.require("cuDeviceGetCount", &cuda.device_get_count);
   library.require("cuDeviceGet", &cuda.device_get);
+  library.require("cuDeviceGetAttribute", &cuda.device_get_attribute);
   library.find("cuDeviceGetUuid_v2", &cuda.device_get_uuid);
   library.require("cuDevicePrimaryCtxRetain", &cuda.primary_ctx_retain);
   library.require("cuCtxPushCurrent_v2", &cuda.ctx_push_current);
   library.require("cuCtxPopCurrent_v2", &cuda.ctx_pop_current);
   library.require("cuCtxGetCurrent", &cuda.ctx_get_current);
+  library.require("cuCtxGetDevice", &cuda.ctx_get_device);
   library.require("cuPointerGetAttribute", &cuda.pointer_get_attribute);
   library.require("cuMemcpyAsync", &cuda.memcpy_async);
   library.require("cuStreamCreate", &cuda.stream_create);

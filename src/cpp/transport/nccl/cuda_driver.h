@@ -20,11 +20,13 @@ struct CudaDriver {
   int (*get_error_string)(int error, const char** text) = nullptr;
   int (*device_get_count)(int*) = nullptr;
   int (*device_get)(int* device, int ordinal) = nullptr;
+  int (*device_get_attribute)(int* value, int attribute, int device) = nullptr;
   int (*device_get_uuid)(void* uuid, int device) = nullptr;  // 16 bytes; nullptr before CUDA 11.4
   int (*primary_ctx_retain)(CuContext*, int device) = nullptr;
   int (*ctx_push_current)(CuContext) = nullptr;
   int (*ctx_pop_current)(CuContext*) = nullptr;
   int (*ctx_get_current)(CuContext*) = nullptr;
+  int (*ctx_get_device)(int* device) = nullptr;
   int (*pointer_get_attribute)(void* value, int attribute, CuPointer) = nullptr;
   int (*memcpy_async)(CuPointer to, CuPointer from, size_t bytes, CuStream) = nullptr;
   int (*stream_create)(CuStream*, unsigned flags) = nullptr;

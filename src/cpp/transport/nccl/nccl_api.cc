@@ -32,6 +32,10 @@ Api load() {
   nccl.require("ncclGroupEnd", &api.group_end);
   nccl.find("ncclAlltoAll", &api.alltoall);
   nccl.require("ncclAllGather", &api.allgather);
+  nccl.require("ncclAllReduce", &api.allreduce);
+  nccl.require("ncclReduceScatter", &api.reduce_scatter);
+  nccl.require("ncclReduce", &api.reduce);
+  nccl.require("ncclBroadcast", &api.broadcast);
   return api;
 }
 

@@ -14,7 +14,23 @@ namespace a2a::nccl {
 using Comm = struct ncclComm*;
 
 enum class Result : int32_t { success = 0, in_progress = 7 };
-enum class Type : int32_t { uint8 = 1 };  // NCCL moves bytes
+
+// What is moved is bytes; what is folded has the other types.
+enum class Type : int32_t {
+  int8 = 0,
+  uint8 = 1,
+  int32 = 2,
+  uint32 = 3,
+  int64 = 4,
+  uint64 = 5,
+  float16 = 6,
+  float32 = 7,
+  float64 = 8,
+  bfloat16 = 9,
+  float8e4m3 = 10,  // since 2.24
+  float8e5m2 = 11,  // since 2.24
+};
+enum class ReduceOp : int32_t { sum = 0, prod = 1, max = 2, min = 3, avg = 4 };
 
 struct UniqueId {
   char internal[128];
@@ -64,6 +80,10 @@ struct Api {
   Result (*group_end)() = nullptr;
   Result (*alltoall)(const void*, void*, size_t per_peer, Type, Comm, void* stream) = nullptr;  // since 2.28.3
   Result (*allgather)(const void*, void*, size_t sent, Type, Comm, void* stream) = nullptr;
+  Result (*allreduce)(const void*, void*, size_t, Type, ReduceOp, Comm, void* stream) = nullptr;
+  Result (*reduce_scatter)(const void*, void*, size_t received, Type, ReduceOp, Comm, void* stream) = nullptr;
+  Result (*reduce)(const void*, void*, size_t, Type, ReduceOp, int root, Comm, void* stream) = nullptr;
+  Result (*broadcast)(const void*, void*, size_t, Type, int root, Comm, void* stream) = nullptr;
 
   // "unhandled system error (2): ..." with NCCL's last words about the communicator, which may be nullptr.
   std::string describe(Result result, Comm comm) const;

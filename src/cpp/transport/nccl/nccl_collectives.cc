@@ -13,21 +13,26 @@
 #include "a2a/work.h"
 #include "runtime/background.h"
 #include "transport/nccl/cuda_driver.h"
+#include "transport/nccl/nccl_reduction.h"
 
 namespace a2a::nccl {
 namespace {
 
 using Runs = std::span<const Run>;
 
-// Which of NCCL's calls runs an operation. All ranks choose alike, because all know the operation and have the same
-// version. Everything that is no collective of NCCL is one group of sends and receives.
-enum class Means { group, alltoall, allgather };
+constexpr int kFirstWithFloat8 = 22400;
+
+// Which of NCCL's calls runs an operation. All ranks choose alike, because all know the operation, have the same
+// version, and give the same counts to a reduce_scatter. Everything that is no collective of NCCL is one group of sends
+// and receives, or of reductions to one rank each.
+enum class Means { exchange, alltoall, allgather, allreduce, reduce_scatter, reduce, broadcast };
 
 class NcclCollectives final : public device::Collectives {
  public:
   NcclCollectives(Comm comm, Rank rank, int size, bool ours)
       : api_(api()), comm_(comm), rank_(rank), size_(size), ours_(ours) {
     cuda().check(cuda().ctx_get_current(&context_), "cuCtxGetCurrent");
+    float8_ = api_.version >= kFirstWithFloat8 && capability() >= 9;
   }
 
   ~NcclCollectives() override { abort({}); }
@@ -56,29 +61,48 @@ class NcclCollectives final : public device::Collectives {
   }
 
   void check(const Batch& batch) const override {
-    const Means means = means_of(batch.signature.op);
+    const Means means = means_of(batch);
     if (means == Means::alltoall)
       require_packed(batch.sends, "alltoall sends"), require_packed(batch.recvs, "alltoall receives");
     if (means == Means::allgather) require_packed(batch.recvs, "allgather receives");
+    if (batch.signature.fold != Fold::none) require_elements(batch);
   }
 
   std::shared_ptr<void> enqueue(const Batch& batch, Stream stream) override {
     std::unique_lock lock(mutex_);
     if (comm_ == nullptr) throw Error(Code::aborted, "the NCCL communicator was let go");
     if (batch.sends.empty() && batch.recvs.empty()) return nullptr;
-    const Means means = means_of(batch.signature.op);
-    if (means == Means::group) {
-      const bool hides_own = own_is_hidden(batch);
-      if (!hides_own) copy_own(batch, stream);
-      if (size_ > 1) group(batch, stream, hides_own, lock);
-    } else if (means == Means::alltoall) {
-      const Result result = api_.alltoall(batch.sends[0].data, batch.recvs[0].data, batch.sends[0].bytes, Type::uint8,
-                                          comm_, stream.handle);
-      settle(result, looking(batch.deadline), "ncclAlltoAll", lock);
-    } else {
-      const Result result = api_.allgather(batch.sends[0].data, batch.recvs[0].data, batch.sends[0].bytes, Type::uint8,
-                                           comm_, stream.handle);
-      settle(result, looking(batch.deadline), "ncclAllGather", lock);
+    const auto made = [&](Result result, const char* call) { settle(result, looking(batch.deadline), call, lock); };
+    const Run from = batch.sends.empty() ? Run{} : batch.sends[0], to = batch.recvs.empty() ? Run{} : batch.recvs[0];
+    void* const on = stream.handle;
+    switch (means_of(batch)) {
+      case Means::exchange:
+        exchange(batch, stream, lock);
+        break;
+      case Means::alltoall:
+        made(api_.alltoall(from.data, to.data, from.bytes, Type::uint8, comm_, on), "ncclAlltoAll");
+        break;
+      case Means::allgather:
+        made(api_.allgather(from.data, to.data, from.bytes, Type::uint8, comm_, on), "ncclAllGather");
+        break;
+      case Means::broadcast: {
+        const Run all = batch.recvs.empty() ? Run{rank_, from.data, from.bytes} : to;
+        made(api_.broadcast(all.data, all.data, all.bytes, Type::uint8, all.peer, comm_, on), "ncclBroadcast");
+        break;
+      }
+      case Means::allreduce: {
+        const auto [type, unit, op] = reduction(batch);
+        made(api_.allreduce(from.data, to.data, to.bytes / unit, type, op, comm_, on), "ncclAllReduce");
+        break;
+      }
+      case Means::reduce_scatter: {
+        const auto [type, unit, op] = reduction(batch);
+        made(api_.reduce_scatter(from.data, to.data, to.bytes / unit, type, op, comm_, on), "ncclReduceScatter");
+        break;
+      }
+      case Means::reduce:
+        reduce(batch, stream, lock);
+        break;
     }
     return nullptr;
   }
@@ -161,21 +185,59 @@ class NcclCollectives final : public device::Collectives {
     return state;
   }
 
-  Means means_of(Op op) const {
-    if (op == Op::allgather) return Means::allgather;
-    return op == Op::alltoall && api_.alltoall != nullptr ? Means::alltoall : Means::group;
+  // Of the device that is current.
+  static int capability() {
+    constexpr int kMajor = 75;
+    int device = 0, major = 0;
+    cuda().check(cuda().ctx_get_device(&device), "cuCtxGetDevice");
+    cuda().check(cuda().device_get_attribute(&major, kMajor, device), "cuDeviceGetAttribute");
+    return major;
   }
 
-  // One run per peer, all of one size, one behind the other in the order of ranks; or nothing at all.
-  void require_packed(Runs runs, const char* who) const {
-    if (runs.empty()) return;
-    bool packed = runs.size() == static_cast<size_t>(size_);
-    for (size_t i = 0; packed && i < runs.size(); ++i) {
-      packed = runs[i].peer == static_cast<Rank>(i) && runs[i].bytes == runs[0].bytes &&
-               runs[i].data == runs[0].data + i * runs[0].bytes;
+  Means means_of(const Batch& batch) const {
+    switch (batch.signature.op) {
+      case Op::alltoall:
+        return api_.alltoall != nullptr ? Means::alltoall : Means::exchange;
+      case Op::allgather:
+        return Means::allgather;
+      case Op::allreduce:
+        return Means::allreduce;
+      case Op::reduce_scatter:
+        return packed(batch.sends) ? Means::reduce_scatter : Means::reduce;
+      case Op::reduce:
+        return Means::reduce;
+      case Op::broadcast:
+        return Means::broadcast;
+      default:
+        return Means::exchange;
     }
-    if (!packed) {
-      throw Error(Code::invalid_argument, std::string(who) + " one part per rank, all of one size and packed");
+  }
+
+  // One run per peer, all of one size, one behind the other in the order of ranks.
+  bool packed(Runs runs) const {
+    if (runs.size() != static_cast<size_t>(size_)) return false;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i].peer != static_cast<Rank>(i) || runs[i].bytes != runs[0].bytes) return false;
+      if (runs[i].data != runs[0].data + i * runs[0].bytes) return false;
+    }
+    return true;
+  }
+  void require_packed(Runs runs, const char* who) const {
+    if (runs.empty() || packed(runs)) return;
+    throw Error(Code::invalid_argument, std::string(who) + " one part per rank, all of one size and packed");
+  }
+
+  Reduction reduction(const Batch& batch) const {
+    return reduction_of(batch.signature.fold, batch.signature.dtype, float8_);
+  }
+  void require_elements(const Batch& batch) const {
+    const size_t unit = reduction(batch).bytes;
+    for (const Runs runs : {Runs(batch.sends), Runs(batch.recvs)}) {
+      for (const Run& run : runs) {
+        if (reinterpret_cast<uintptr_t>(run.data) % unit == 0 && run.bytes % unit == 0) continue;
+        throw Error(Code::invalid_argument, std::to_string(run.bytes) + " bytes are not aligned to elements of " +
+                                                std::to_string(unit) + " bytes, which NCCL wants");
+      }
     }
   }
 
@@ -206,28 +268,52 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  void group(const Batch& batch, Stream stream, bool with_own, std::unique_lock<std::mutex>& lock) {
+  // Calls of NCCL as one group: each is told to `note`, which returns whether to go on.
+  template <class Calls>
+  void group(const Batch& batch, std::unique_lock<std::mutex>& lock, Calls&& calls) {
     api_.check(api_.group_start(), comm_, "ncclGroupStart");
     Result first = Result::success;  // an error must not leave the group open
     const char* call = "ncclGroupEnd";
-    const auto note = [&](Result result, const char* name) {
-      if (first == Result::success && result != Result::success && result != Result::in_progress)
-        first = result, call = name;
-    };
-    Rotation rotation(batch.sends, batch.recvs, rank_, size_);
-    for (int step = 0; step < size_ && first == Result::success; ++step) {
-      const auto [sends, recvs] = rotation.next();
-      if (step == 0 && !with_own) continue;
-      for (const Run& run : sends) {
-        note(api_.send(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclSend");
-      }
-      for (const Run& run : recvs) {
-        note(api_.recv(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclRecv");
-      }
-    }
+    calls([&](Result result, const char* name) {
+      if (result == Result::success || result == Result::in_progress) return true;
+      first = result, call = name;
+      return false;
+    });
     const Result end = api_.group_end();
     api_.check(first, comm_, call);
     settle(end, looking(batch.deadline), "ncclGroupEnd", lock);
+  }
+
+  void exchange(const Batch& batch, Stream stream, std::unique_lock<std::mutex>& lock) {
+    const bool with_own = own_is_hidden(batch);
+    if (!with_own) copy_own(batch, stream);
+    if (size_ == 1) return;
+    group(batch, lock, [&](auto&& note) {
+      Rotation rotation(batch.sends, batch.recvs, rank_, size_);
+      for (int step = 0; step < size_; ++step) {
+        const auto [sends, recvs] = rotation.next();
+        if (step == 0 && !with_own) continue;
+        for (const Run& run : sends) {
+          if (!note(api_.send(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclSend")) return;
+        }
+        for (const Run& run : recvs) {
+          if (!note(api_.recv(run.data, run.bytes, Type::uint8, run.peer, comm_, stream.handle), "ncclRecv")) return;
+        }
+      }
+    });
+  }
+
+  // What each rank sends to a peer becomes that peer's output.
+  void reduce(const Batch& batch, Stream stream, std::unique_lock<std::mutex>& lock) {
+    const auto [type, unit, op] = reduction(batch);
+    std::byte* const output = batch.recvs.empty() ? nullptr : batch.recvs[0].data;
+    group(batch, lock, [&, type = type, unit = unit, op = op](auto&& note) {
+      for (const Run& run : batch.sends) {
+        std::byte* const to = run.peer == rank_ ? output : nullptr;
+        const size_t count = run.bytes / unit;
+        if (!note(api_.reduce(run.data, to, count, type, op, run.peer, comm_, stream.handle), "ncclReduce")) return;
+      }
+    });
   }
 
   static std::function<void()> looking(Deadline deadline) {
@@ -267,6 +353,7 @@ class NcclCollectives final : public device::Collectives {
   const Rank rank_;
   const int size_;
   const bool ours_;
+  bool float8_ = false;                // can be folded
   std::atomic<bool> captured_{false};  // a graph may have its operations
 };
 

@@ -14,13 +14,13 @@ bool Exchange::advance(Membership& m) {
     finish(m);
     return true;
   }
-  bool moved = receive(m);
+  bool moved = operation_.folder ? fold(m) : receive(m);
   std::erase_if(unsettled_, [&](Rank peer) {
     const Link link(m, operation_, peer);
     if (link.pair.out != Pair::Out::settled) moved |= send(link);
     return link.pair.out == Pair::Out::settled;
   });
-  if (!moved && !own_copied() && !own_waits_) {
+  if (!moved && !own_copied() && !own_waits_ && !operation_.folder) {
     copy_own();
     moved = true;
   }
@@ -28,11 +28,12 @@ bool Exchange::advance(Membership& m) {
     received_ = moved = true;
     auto& words = m.block().words();
     if (batch.way == Way::compare && !quarrels_.empty()) {
-      write_text(words.quarrel_text[number() % kSlots], quarrels());
-      publish_quarrel(words, number());
+      write_text(words.quarrel_text[step() % kSlots], quarrels());
+      publish_quarrel(words, step());
     }
     faultpoint("acknowledge");
-    publish_done(words, number());
+    const bool goes_on = batch.half == Half::first && quarrels_.empty();
+    publish_done(words, goes_on ? step() : last_step(batch.signature.number));
     faultpoint("acknowledged");
   }
   if (moved) m.wake_sleepers();
@@ -75,8 +76,8 @@ bool Exchange::receive(Membership& m) {
 bool Exchange::open(const Link& link) {
   Pair& p = link.pair;
   const Batch& batch = operation_.batch;
-  if (!observe(link.their_line(), number(), &p.theirs)) return false;
-  learn_from_backlog(p.theirs, number(), &link.other.done);
+  if (!observe(link.their_line(), step(), &p.theirs)) return false;
+  learn_from_backlog(p.theirs, step(), &link.other.done);
   if (!batch.refusal.empty()) {
     p.in = Pair::In::arrived;  // everybody was told; what the others wanted to send no longer matters
     return true;
@@ -97,7 +98,7 @@ bool Exchange::open(const Link& link) {
       p.in = Pair::In::arrived;
       break;
     case Kind::inlined:
-      inlined::take(link);
+      inlined::begin(link);
       break;
     case Kind::staged:
       staged::begin(link);
@@ -119,6 +120,9 @@ bool Exchange::take(const Link& link) {
   const size_t before = p.in_left;
   const auto was = p.in;
   switch (p.in) {
+    case Pair::In::inlined:
+      inlined::take(link);
+      break;
     case Pair::In::streaming:
       staged::take(link);
       break;
@@ -156,7 +160,7 @@ void Exchange::disagree(const Link& link) {
   const Pair& p = link.pair;
   const int name = m.name(link.peer);
   if (p.their_kind() == Kind::refused) {
-    const char* reason = link.other.block.words().refusal_text[number() % kSlots];
+    const char* reason = link.other.block.words().refusal_text[step() % kSlots];
     quarrels_.push_back(name_of(batch.signature) + ": rank " + std::to_string(name) +
                         " does not take part, its arguments were refused there: " + peer_text(reason));
   } else {

@@ -63,9 +63,9 @@ bool Exchange::arrived(Rank rank) {
 
 void Exchange::look_for_pass(Membership& m, Rank peer) {
   Pair& p = pair(peer);
-  if (!posted_ || p.in != Pair::In::awaited || !m.finished(peer, number())) return;
+  if (!posted_ || p.in != Pair::In::awaited || !m.finished(peer, step())) return;
   // The line stands until this rank has read it, so a peer that is done without one has never written it.
-  if (is_published(m.peer(peer).block.line(number(), m.rank()), number())) return;
+  if (is_published(m.peer(peer).block.line(step(), m.rank()), step())) return;
   const std::string name = name_of(operation_.batch.signature), me = "rank " + std::to_string(m.name(m.rank()));
   if (!operation_.batch.refusal.empty()) {
     throw Error(Code::aborted, name + ": " + me + " does not take part, its arguments were refused there: " +
@@ -102,13 +102,13 @@ std::string Exchange::quarrels() const {
 bool Exchange::heard_all(Membership& m) {
   if (operation_.batch.way != Way::compare || !quarrels_.empty()) return true;
   for (Rank peer = 0; peer < m.size(); ++peer) {
-    if (peer != m.rank() && !m.finished(peer, number())) return false;
+    if (peer != m.rank() && !m.finished(peer, step())) return false;
   }
   for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
     if (peer == m.rank()) continue;
     const auto& words = m.peer(peer).block.words();
-    if (!has_quarrel(words, number())) continue;
-    quarrels_.push_back(peer_text(words.quarrel_text[number() % kSlots]));
+    if (!has_quarrel(words, step())) continue;
+    quarrels_.push_back(peer_text(words.quarrel_text[step() % kSlots]));
   }
   return true;
 }
@@ -118,9 +118,10 @@ bool Exchange::heard_all(Membership& m) {
 void Exchange::finish(Membership& m) {
   for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
     if (peer == m.rank() || abort_of(m.peer(peer).block.words()) == 0) continue;
-    if (!m.finished(peer, number())) m.throw_if_aborted(peer);
+    if (!m.finished(peer, step())) m.throw_if_aborted(peer);
   }
   if (!quarrels_.empty()) error_.emplace(Code::mismatch, quarrels());
+  operation_.batch.copy.reset();  // every peer has read it
   finished_.store(true, std::memory_order_release);
 }
 
@@ -138,20 +139,21 @@ void Exchange::look_once_more(Membership& m) {
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer == m.rank() || pair(peer).in != Pair::In::awaited) continue;
     try {
-      open(Link(m, operation_, peer));
+      const Link link(m, operation_, peer);
+      if (open(link) && link.pair.in == Pair::In::inlined) take(link);
     } catch (const Error&) {  // what this one wrote is nonsense; there is an error already
     }
   }
 }
 
 bool Exchange::needs(Membership& m, Rank peer) const {
-  if (!posted_) return m.peer(peer).done + kSlots < number();
+  if (!posted_) return m.peer(peer).done + kSlots < step();
   const Pair& p = pair(peer);
   const bool copies = p.out == Pair::Out::unacknowledged || p.in == Pair::In::expecting;
-  if (copies && !is_copied(m.peer(peer).block.pipe(m.rank()), number())) return true;
+  if (copies && !is_copied(m.peer(peer).block.pipe(m.rank()), step())) return true;
   if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming || p.in == Pair::In::asking) return true;
-  if (p.in != Pair::In::awaited) return operation_.batch.way == Way::compare && !m.finished(peer, number());
-  return !is_published(m.peer(peer).block.line(number(), m.rank()), number());
+  if (p.in != Pair::In::awaited) return operation_.batch.way == Way::compare && !m.finished(peer, step());
+  return !is_published(m.peer(peer).block.line(step(), m.rank()), step());
 }
 
 // Of a rank whose bytes are all here only the word is wanted that it has finished. It may be waiting for the others.

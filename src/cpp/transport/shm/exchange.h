@@ -33,7 +33,7 @@ class Exchange final : public Work {
   bool arrived(Rank rank) override;
 
   const Batch& batch() const { return operation_.batch; }
-  uint64_t number() const { return operation_.number(); }
+  uint64_t step() const { return operation_.step(); }
   bool posted() const { return posted_; }
   // Whether any rank has made its remark; nothing as long as not all lines were read.
   std::optional<bool> remarked() const;
@@ -51,6 +51,8 @@ class Exchange final : public Work {
   // As the oldest operation of its communicator: moves whatever can move. Returns whether anything did. Afterwards
   // finished() may hold.
   bool advance(Membership& m);
+  // What it ended with, once it is finished.
+  const std::optional<Error>& error() const { return error_; }
   // Ends the operation with an error.
   void fail(Membership& m, const Error& error);
   // Whether something is still wanted from that peer, so that its death is this operation's failure.
@@ -75,6 +77,10 @@ class Exchange final : public Work {
   // While bytes move (advance.cc).
   void copy_own();
   bool receive(Membership& m);
+  bool fold(Membership& m);  // fold.cc
+  bool fold_pieces(Membership& m);
+  void fold_piece(size_t bytes);
+  size_t next_piece(Membership& m);
   bool open(const Link& link);
   bool take(const Link& link);
   bool send(const Link& link);
@@ -93,8 +99,9 @@ class Exchange final : public Work {
   std::vector<Rank> awaited_;          // peers whose bytes are not all here
   std::vector<Rank> unsettled_;        // peers to which something is still staged or put, or that have not acknowledged
   std::vector<std::string> quarrels_;  // disagreements with single peers
-  std::optional<Error> error_;         // written before finished_
-  bool own_waits_ = false;             // this rank's own part, see Terms::own_last
+  std::vector<const std::byte*> parts_;  // of a reduction, by rank: the next piece
+  std::optional<Error> error_;           // written before finished_
+  bool own_waits_ = false;               // this rank's own part, see Terms::own_last
   bool posted_ = false;
   bool received_ = false;  // `done` was published
   std::atomic<bool> finished_{false};

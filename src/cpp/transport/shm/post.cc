@@ -13,8 +13,9 @@ namespace {
 bool all_alike(std::span<const Run> sends, size_t ranks) {
   if (sends.size() != ranks) return false;
   for (size_t i = 0; i < ranks; ++i) {
-    const Run& run = sends[i];
-    if (run.peer != static_cast<Rank>(i) || run.data != sends[0].data || run.bytes != sends[0].bytes) return false;
+    Run alike = sends[0];
+    alike.peer = static_cast<Rank>(i);
+    if (sends[i] != alike) return false;
   }
   return true;
 }
@@ -25,7 +26,9 @@ class PairProbe final : public Probe {
   explicit PairProbe(const Link& link) : link_(link) {}
 
   bool in_segment() override {
-    const auto holds = [this](const Run& run) { return link_.m.arena().contains(run.data, run.bytes); };
+    const auto holds = [this](const Run& run) {
+      return link_.m.arena().contains(run.memory().data(), run.memory().size());
+    };
     return std::ranges::all_of(link_.pair.source.runs, holds);
   }
   bool in_huge_pages() override { return link_.operation.huge_pages.in(link_.operation.batch.sends); }
@@ -48,7 +51,7 @@ class PairProbe final : public Probe {
 bool Exchange::post(Membership& m) {
   const Batch& batch = operation_.batch;
   if (batch.way == Way::pass) return posted_ = true;
-  const uint64_t n = number();
+  const uint64_t n = step();
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer != m.rank() && !m.slot_free(peer, n)) return false;
   }
@@ -60,7 +63,7 @@ bool Exchange::post(Membership& m) {
   const bool refused = !batch.refusal.empty();
   if (refused) write_text(words.refusal_text[n % kSlots], batch.refusal);
   const Head& own = operation_.own().mine;
-  publish_notice(words, n, notice(n, own.op, refused ? 0 : own.memory));
+  publish_notice(words, n, notice(batch.signature.number, own.op, refused ? 0 : own.memory));
   copy_for_all(m);
   awaited_.reserve(operation_.pairs.size());
   for (int step = 1; step < m.size(); ++step) {
@@ -68,7 +71,7 @@ bool Exchange::post(Membership& m) {
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
   }
   m.wake_sleepers();
-  const bool later = own_waits_ || (batch.asynchronous && m.progress().is_served());
+  const bool later = own_waits_ || operation_.folder || (batch.asynchronous && m.progress().is_served());
   while (!later && !own_copied()) copy_own();
   posted_ = true;
   return true;
@@ -85,9 +88,10 @@ void Exchange::copy_for_all(Membership& m) {
     if (!copy_for_all_pays(choose(link).kind, bytes, operation_.pairs.size())) continue;
     Run& copy = operation_.for_all;
     if (copy.data == nullptr) {
-      std::byte* room = m.room_for_all(number(), bytes);
+      std::byte* room = m.room_for_all(step(), bytes);
       if (room == nullptr) return;
-      copy_bytes(room, operation_.batch.sends[0].data, bytes);
+      Cursor all{{operation_.batch.sends.data(), 1}};
+      gather(all, room, bytes);
       copy = {operation_.rank, room, bytes};
     }
     link.pair.source = {{&copy, 1}};
@@ -101,6 +105,8 @@ Choice Exchange::choose(const Link& link) {
                     .inline_bytes = link.m.block().inline_bytes(),
                     .chunk_bytes = ChunkShape::of(link.m.size()).capacity(),
                     .same_process = link.host().same_process,
+                    .gaps = has_gaps(link.pair.source.runs),
+                    .folds = operation_.folder.has_value(),
                     .cma = link.host().cma_to};
   PairProbe probe(link);
   return choose_way(route, operation_.load, link.m.machine(), probe);
@@ -112,7 +118,7 @@ void Exchange::offer(const Link& link) {
   const Kind kind = choose(link).kind;
   p.mine.kind = static_cast<uint8_t>(kind);
   const uint8_t remark = operation_.batch.remark ? kRemark : 0;
-  p.mine.backlog = static_cast<uint8_t>(backlog(link.m.block().words(), number()) | remark);
+  p.mine.backlog = static_cast<uint8_t>(backlog(link.m.block().words(), step()) | remark);
   switch (kind) {
     case Kind::none:
       p.mine.first = put::invite(link);
@@ -132,7 +138,7 @@ void Exchange::offer(const Link& link) {
   std::memcpy(&line.head, &p.mine, sizeof(Head));
   if (kind == Kind::inlined) inlined::offer(link);
   faultpoint("publish");
-  publish(line, number());
+  publish(line, step());
   if (p.out != Pair::Out::settled) unsettled_.push_back(link.peer);
 }
 

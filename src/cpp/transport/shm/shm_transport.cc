@@ -1,21 +1,12 @@
 #include "transport/shm/shm_transport.h"
 
 #include <chrono>
-#include <limits>
 
 #include "bootstrap/cards.h"
-#include "runtime/last_tick.h"
 #include "transport/shm/peers/loans.h"
 #include "transport/shm/protocol/protocol.h"
-#include "transport/shm/protocol/texts.h"
 
 namespace a2a::shm {
-namespace {
-
-// What the kernel said about the peers holds for this long: it takes a microsecond for each of them.
-constexpr auto kFresh = std::chrono::milliseconds(5);
-
-}  // namespace
 
 std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
                                                     std::vector<Rank> names) {
@@ -94,12 +85,35 @@ std::shared_ptr<Exchange> ShmTransport::enqueue(Batch&& batch) {
   auto exchange = new_exchange(std::move(batch));
   if (broken_) {
     exchange->fail(membership_, broken_for(exchange->batch().signature));
+  } else if (exchange->batch().half == Half::second && queue_.empty() && first_half_failed_) {
+    exchange->fail(membership_, *first_half_failed_);
   } else {
     queue_.push_back(exchange);
     const bool later = exchange->batch().asynchronous && membership_.progress().is_served();
     guarded([&] { return later ? post_ready() : step(); });
   }
   return exchange;
+}
+
+std::shared_ptr<MessageWork> ShmTransport::post(const Message& message) {
+  ShmProgress& progress = membership_.progress();
+  progress.refuse_if_inherited();
+  auto work = std::make_shared<MessageWork>(membership_.shared_progress(), message);
+  std::lock_guard lock(progress.mutex());
+  if (!broken_) {
+    guarded([&] { return start_message(work), true; });
+  }
+  if (broken_) {
+    work->fail(Error(broken_->code(), name_of(message) + ": the communicator is broken: " + broken_->what()));
+  } else if (!work->finished()) {
+    progress.hand_over();
+  }
+  return work;
+}
+
+void ShmTransport::start_message(const std::shared_ptr<MessageWork>& work) {
+  if (!messages_) messages_.emplace(membership_, matching_);
+  messages_->start(work);
 }
 
 Error ShmTransport::broken_for(const Signature& signature) const {
@@ -115,20 +129,14 @@ void ShmTransport::take_what_came() {
   } while (queue_.size() < before);
 }
 
-bool ShmTransport::advance() {
-  return !queue_.empty() && guarded([this] { return step(); });
+size_t ShmTransport::most_at_once() const {
+  return fold_at_once_max(membership_.machine()) / static_cast<size_t>(std::max(1, size() - 1));
 }
 
-template <class Step>
-bool ShmTransport::guarded(Step&& step) {
-  try {
-    return step();
-  } catch (const Error& error) {
-    break_with(error);
-  } catch (const std::exception& error) {  // out of memory, most likely
-    break_with(Error(Code::backend, error.what()));
-  }
-  return true;
+bool ShmTransport::advance() {
+  const bool moved = !queue_.empty() && guarded([this] { return step(); });
+  if (!messages_ || !messages_->active() || broken_) return moved;
+  return guarded([this] { return messages_->advance(); }) || moved;
 }
 
 // Writes the lines of what comes next. Returns whether there was any.
@@ -136,6 +144,7 @@ bool ShmTransport::post_ready() {
   bool moved = false;
   for (size_t i = 0; i < queue_.size() && i < kSlots; ++i) {
     if (queue_[i]->posted()) continue;
+    if (i > 0 && queue_[i]->batch().half == Half::second) break;  // it sends what the first one receives
     // The ring of a pair is one stream: the next operation's chunks may only follow when this one's are all in.
     if (i > 0 && queue_[i - 1]->streaming(membership_)) break;
     if (!queue_[i]->post(membership_)) break;
@@ -150,58 +159,18 @@ bool ShmTransport::step() {
   if (queue_.empty() || !queue_.front()->posted()) return moved;
   moved |= queue_.front()->advance(membership_);
   if (!queue_.front()->finished()) return moved;
-  queue_.pop_front();
+  retire_first();
   return !queue_.empty() || moved;
 }
 
-void ShmTransport::check(Deadline::Clock::time_point now, bool ask_kernel) {
-  if (queue_.empty()) return;
-  for (size_t i = 0; i < queue_.size() && !broken_; ++i) {
-    if (queue_[i]->batch().deadline.passed(now)) expire(*queue_[i]);
-  }
-  for (Rank peer = 0; peer < size() && !broken_; ++peer) {
-    if (peer != membership_.rank()) check_peer(peer, ask_kernel);
-  }
-}
-
-void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
-  Peer& p = membership_.peer(peer);
-  const auto& words = p.block.words();
-  // What a rank wrote before it gave up, or left, is all there, and so is what others wrote before that. Take that
-  // first; only what is still wanting then is lost.
-  if (abort_of(words) != 0) take_what_came();
-  if (broken_ || queue_.empty()) return;
-  try {
-    membership_.throw_if_aborted(peer);
-    queue_.front()->look_for_pass(membership_, peer);
-  } catch (const Error& error) {
-    return break_with(error);
-  }
-  const Left left = left_of(words);
-  const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
-  if (left == Left::no && !gone) return;
-  take_what_came();
-  if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
-  // A rank that has left may have done so because it lost another one: what it said of that is handed on, otherwise
-  // whoever is gone is named.
-  if (const auto error = given_up()) return break_with(*error);
-  std::string how = " lost ", whom;
-  for (Rank other = 0; other < size(); ++other) {
-    if (other == membership_.rank() || !membership_.peer(other).host->gone()) continue;
-    if (queue_.front()->needs(membership_, other)) whom += (whom.empty() ? "" : "; ") + membership_.describe(other);
-  }
-  if (whom.empty()) {
-    how = std::string(" misses, because it has ") + (left == Left::closed ? "closed" : "left") + " this communicator, ";
-    whom = membership_.describe(peer);
-  }
-  break_with(Error(Code::peer_lost, name_of(queue_.front()->batch().signature) + ": rank " +
-                                        std::to_string(membership_.name(membership_.rank())) + how + whom));
-}
-
-void ShmTransport::expire(Exchange& exchange) {
-  break_with(Error(Code::timeout, name_of(exchange.batch().signature) + ": timed out on rank " +
-                                      std::to_string(membership_.name(membership_.rank())) +
-                                      ", which still waits for " + queue_.front()->missing(membership_)));
+// Where the first half of an operation has failed, it did so on every rank, and no rank has a second half.
+void ShmTransport::retire_first() {
+  first_half_failed_ = queue_.front()->error();
+  queue_.pop_front();
+  if (queue_.empty() || queue_.front()->batch().half != Half::second) return;
+  if (!first_half_failed_) return void(post_ready());
+  queue_.front()->fail(membership_, *first_half_failed_);
+  queue_.pop_front();
 }
 
 // The order matters: peers that are copying from this rank must see the abort before any caller here learns that its
@@ -216,26 +185,7 @@ void ShmTransport::break_with(const Error& error) {
 void ShmTransport::end_all(const Error& error) {
   for (auto& exchange : queue_) exchange->fail(membership_, error);
   queue_.clear();
-}
-
-std::optional<Error> ShmTransport::given_up() {
-  try {
-    for (Rank peer = 0; peer < size(); ++peer) {
-      if (peer != membership_.rank()) membership_.throw_if_aborted(peer);
-    }
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
-
-// What a rank did before it gave up counts, so that is taken first.
-void ShmTransport::hear_aborts() {
-  if (broken_) return;
-  const auto error = given_up();
-  if (!error) return;
-  take_what_came();
-  break_with(*error);
+  if (messages_) messages_->fail_all(error);
 }
 
 void ShmTransport::abort(std::string_view reason) noexcept {
@@ -253,6 +203,10 @@ void ShmTransport::leave(Left how) noexcept {
 
 void ShmTransport::part(Left how) {
   std::lock_guard lock(membership_.progress().mutex());
+  if (messages_ && messages_->busy()) {
+    break_with(Error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
+                                        " let the communicator go while " + messages_->first() + " was under way"));
+  }
   if (!queue_.empty()) {
     const Error error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
                                          " let the communicator go while " +
@@ -287,137 +241,10 @@ std::shared_ptr<Loan> ShmTransport::lend(const std::byte* data, size_t bytes, DT
   return loan;
 }
 
-// ---- operations on devices -----------------------------------------------------------------------------------------
-
-std::optional<Error> ShmTransport::pass(const Signature& signature) {
-  membership_.progress().refuse_if_inherited();
-  std::lock_guard lock(membership_.progress().mutex());
-  if (auto error = find_end(signature)) return error;
-  if (queue_.empty()) {
-    membership_.pass(signature);
-  } else {  // not before what is still in flight here
-    Batch batch;
-    batch.signature = signature;
-    batch.way = Way::pass;
-    queue_.push_back(new_exchange(std::move(batch)));
-    advance();
-  }
-  return find_contradiction(signature);
-}
-
-// Whether it is all over already. Who gives up or leaves rings, so as long as nobody has there is nothing to look for;
-// who dies does not, and is looked for from time to time.
-std::optional<Error> ShmTransport::find_end(const Signature& signature) {
-  const uint32_t rings = membership_.progress().rings();
-  if (!broken_ && heard_ == rings && last_tick() - asked_ < kFresh) return std::nullopt;
-  heard_ = rings;
-  hear_aborts();
-  if (broken_) return broken_for(signature);
-  const auto lost = find_lost(signature.number);
-  return lost ? std::optional(Error(lost->code(), name_of(signature) + ": " + lost->what())) : std::nullopt;
-}
-
-std::optional<Error> ShmTransport::contradiction(const Signature& signature) {
-  std::lock_guard lock(membership_.progress().mutex());
-  return find_contradiction(signature);
-}
-
-std::optional<Error> ShmTransport::refusal(const Signature& next) {
-  std::lock_guard lock(membership_.progress().mutex());
-  for (Rank peer = 0; peer < size(); ++peer) {
-    if (peer == membership_.rank()) continue;
-    if (auto error = find_refusal(peer, next)) return error;
-  }
-  return std::nullopt;
-}
-
-std::optional<Error> ShmTransport::find_refusal(Rank peer, const Signature& signature) {
-  const auto& words = membership_.peer(peer).block.words();
-  const uint64_t slot = signature.number % kSlots;
-  const uint64_t said = notice_of(words, signature.number);
-  if (said != notice(signature.number, static_cast<uint8_t>(said >> 8), 0)) return std::nullopt;
-  return Error(Code::mismatch,
-               name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) +
-                   " does not take part, its arguments were refused there: " + peer_text(words.refusal_text[slot]));
-}
-
-std::optional<Error> ShmTransport::find_contradiction(const Signature& signature) {
-  const auto op = static_cast<uint8_t>(signature.op), memory = static_cast<uint8_t>(signature.memory);
-  for (Rank peer = 0; peer < size(); ++peer) {
-    if (peer == membership_.rank()) continue;
-    if (auto error = find_refusal(peer, signature)) return error;
-    const uint64_t said = notice_of(membership_.peer(peer).block.words(), signature.number);
-    if (said >> 16 != signature.number || said == notice(signature.number, op, memory)) continue;
-    return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) + " calls " +
-                                     to_string(static_cast<Op>(static_cast<uint8_t>(said >> 8))) + " in " +
-                                     to_string(static_cast<Memory>(static_cast<uint8_t>(said))) + " memory, rank " +
-                                     std::to_string(membership_.name(membership_.rank())) + " runs it in " +
-                                     to_string(signature.memory) + " memory without comparing");
-  }
-  return std::nullopt;
-}
-
-std::optional<Error> ShmTransport::lost_peer() {
-  std::lock_guard lock(membership_.progress().mutex());
-  hear_aborts();
-  return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max());
-}
-
-// Who has come to the operation may be gone: what it sent is perhaps on its way still.
-std::optional<Error> ShmTransport::find_lost(uint64_t needed) {
-  const auto now = Deadline::Clock::now();
-  const bool ask_kernel = now - asked_ >= kFresh;
-  if (ask_kernel) asked_ = now;
-  for (Rank peer = 0; peer < size(); ++peer) {
-    if (peer == membership_.rank()) continue;
-    const Peer& p = membership_.peer(peer);
-    const Left left = left_of(p.block.words());
-    const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
-    if ((left == Left::no && !gone) || membership_.finished(peer, needed)) continue;
-    return Error(Code::peer_lost, "rank " + std::to_string(membership_.name(membership_.rank())) +
-                                      (left == Left::no ? " lost " : " misses, because it has left, ") +
-                                      membership_.describe(peer));
-  }
-  return std::nullopt;
-}
-
-bool ShmTransport::peer_died() {
-  std::lock_guard lock(membership_.progress().mutex());
-  return has_dead_peer();
-}
-
-bool ShmTransport::has_dead_peer() {
-  for (Rank peer = 0; peer < size(); ++peer) {
-    if (peer == membership_.rank() || left_of(membership_.peer(peer).block.words()) != Left::no) continue;
-    if (membership_.peer(peer).host->gone()) return true;
-  }
-  return false;
-}
-
 void ShmTransport::fail(const Error& error) noexcept {
   if (membership_.progress().inherited()) return;
   std::lock_guard lock(membership_.progress().mutex());
   break_with(error);
-}
-
-std::string ShmTransport::whereabouts() {
-  std::lock_guard lock(membership_.progress().mutex());
-  std::string text;
-  for (Rank peer = 0; peer < size(); ++peer) {
-    if (peer != membership_.rank()) text += (text.empty() ? "" : "; ") + membership_.describe(peer);
-  }
-  return text;
-}
-
-std::optional<Error> ShmTransport::broken() {
-  std::lock_guard lock(membership_.progress().mutex());
-  hear_aborts();
-  return broken_;
-}
-
-bool ShmTransport::failed() {
-  std::lock_guard lock(membership_.progress().mutex());
-  return broken_.has_value();
 }
 
 std::unique_ptr<Transport> ShmTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,

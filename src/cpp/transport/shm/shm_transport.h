@@ -10,6 +10,7 @@
 #include "a2a/bootstrap.h"
 #include "core/transport.h"
 #include "transport/shm/exchange.h"
+#include "transport/shm/messages/messages.h"
 #include "transport/shm/peers/membership.h"
 
 namespace a2a::shm {
@@ -23,6 +24,9 @@ class ShmTransport final : public Transport, private Active {
   ~ShmTransport() override;
 
   std::shared_ptr<Work> start(Batch&& batch) override;
+  bool folds() const override { return true; }
+  size_t most_at_once() const override;
+  std::shared_ptr<MessageWork> post(const Message& message) override;
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
@@ -57,12 +61,15 @@ class ShmTransport final : public Transport, private Active {
   std::shared_ptr<Exchange> enqueue(Batch&& batch);
   void break_with(const Error& error);
   // Also when this rank waits for nobody here, with the mutex held: why another rank has given up, and the error for
-  // one that died or left without having come to operation `needed`.
+  // one that died or left without having come to step `needed`.
   std::optional<Error> given_up();
   // peer_died(), with the mutex held.
   bool has_dead_peer();
   std::optional<Error> find_lost(uint64_t needed);
-  bool is_broken() const { return broken_.has_value(); }
+  const std::optional<Error>& break_error() const { return broken_; }
+  Matching& matching() { return matching_; }
+  // Starts a message to or from a rank of this host, or from any rank. Throws what prevents it.
+  void start_message(const std::shared_ptr<MessageWork>& work);
 
  private:
   ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
@@ -71,7 +78,7 @@ class ShmTransport final : public Transport, private Active {
 
   // Active; the mutex is held
   bool advance() override;
-  bool busy() const override { return !queue_.empty(); }
+  bool busy() const override { return !queue_.empty() || (messages_ && !broken_ && messages_->active()); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   void spread() override { membership_.spread(); }
   bool beside_peer() override { return !queue_.empty() && membership_.beside_peer(); }
@@ -81,8 +88,11 @@ class ShmTransport final : public Transport, private Active {
   bool guarded(Step&& step);
   bool post_ready();
   bool step();
+  void retire_first();
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
+  void check_messages(Deadline::Clock::time_point now, bool ask_kernel);
+  void check_messages_with(Rank peer, bool ask_kernel);
   void take_what_came();
   void end_all(const Error& error);
   void hear_aborts();
@@ -95,12 +105,29 @@ class ShmTransport final : public Transport, private Active {
 
   Membership membership_;
   std::shared_ptr<const Vicinity> vicinity_;
-  std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their numbers; the first kSlots may be posted
+  std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their steps; the first kSlots may be posted
   std::shared_ptr<Exchange> latest_;             // that was made, which may be over
+  std::optional<Error> first_half_failed_;       // what the exchange that was retired last has failed with
+  Matching matching_;                            // of messages
+  std::optional<Messages> messages_;             // once there was one
   std::optional<Error> broken_;
-  Membership::NewBlock successor_;       // of a shrink() that timed out
-  std::optional<uint32_t> heard_;        // how often the bell had rung when find_end() looked last
+  Membership::NewBlock successor_;  // of a shrink() that timed out
+  std::optional<uint32_t> heard_;   // how often the bell had rung when find_end() looked last
+  // What the kernel said about the peers holds for this long: it takes a microsecond for each of them.
+  static constexpr std::chrono::milliseconds kFresh{5};
   Deadline::Clock::time_point asked_{};  // when find_lost() asked the kernel last
 };
+
+template <class Step>
+bool ShmTransport::guarded(Step&& step) {
+  try {
+    return step();
+  } catch (const Error& error) {
+    break_with(error);
+  } catch (const std::exception& error) {  // out of memory, most likely
+    break_with(Error(Code::backend, error.what()));
+  }
+  return true;
+}
 
 }  // namespace a2a::shm

@@ -35,7 +35,7 @@ size_t pieces(Cursor at, size_t limit, iovec* out) {
 
 void skip(Cursor& at, size_t bytes) {
   while (bytes > 0) {
-    const size_t step = std::min(bytes, at.contiguous());
+    const size_t step = std::min(bytes, at.left_of_run());
     at.advance(step);
     bytes -= step;
   }
@@ -157,8 +157,12 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores store
 
 void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores) {
   while (bytes > 0) {
-    const size_t step = std::min(bytes, from.contiguous());
-    copy_bytes(to, from.data(), step, stores);
+    const size_t step = std::min(bytes, from.left_of_run());
+    if (from.has_gaps()) {
+      a2a::gather(from.runs[from.index], from.offset, step, to);
+    } else {
+      copy_bytes(to, from.data(), step, stores);
+    }
     from.advance(step);
     to += step;
     bytes -= step;
@@ -167,17 +171,52 @@ void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores) {
 
 void scatter_runs(Cursor& to, const std::byte* from, size_t bytes, Stores stores) {
   while (bytes > 0) {
-    const size_t step = std::min(bytes, to.contiguous());
-    copy_bytes(to.data(), from, step, stores);
+    const size_t step = std::min(bytes, to.left_of_run());
+    if (to.has_gaps()) {
+      a2a::scatter(to.runs[to.index], to.offset, step, from);
+    } else {
+      copy_bytes(to.data(), from, step, stores);
+    }
     to.advance(step);
     from += step;
     bytes -= step;
   }
 }
 
+namespace {
+
+// The next bytes of a stream, at most so many, where one of the two runs has gaps. Returns how many were copied.
+size_t copy_with_gaps(Cursor& from, Cursor& to, size_t limit) {
+  constexpr size_t kShort = 512;                   // less is better packed than copied piece by piece
+  alignas(64) std::byte packed[size_t{16} << 10];  // stays in the first-level cache
+  const size_t pieces = std::min(from.contiguous(), to.contiguous());
+  size_t step = std::min({from.left_of_run(), to.left_of_run(), limit});
+  if (pieces >= std::min(kShort, step)) {
+    step = std::min(step, pieces);
+    copy_bytes(to.data(), from.data(), step);
+  } else if (!to.has_gaps()) {
+    a2a::gather(from.runs[from.index], from.offset, step, to.data());
+  } else if (!from.has_gaps()) {
+    a2a::scatter(to.runs[to.index], to.offset, step, from.data());
+  } else {
+    step = std::min(step, sizeof packed);
+    a2a::gather(from.runs[from.index], from.offset, step, packed);
+    a2a::scatter(to.runs[to.index], to.offset, step, packed);
+  }
+  from.advance(step);
+  to.advance(step);
+  return step;
+}
+
+}  // namespace
+
 size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores) {
   size_t copied = 0;
   while (copied < limit && !from.at_end() && !to.at_end()) {
+    if (from.has_gaps() || to.has_gaps()) {
+      copied += copy_with_gaps(from, to, limit - copied);
+      continue;
+    }
     const size_t step = std::min({from.contiguous(), to.contiguous(), limit - copied});
     copy_bytes(to.data(), from.data(), step, stores);
     from.advance(step);
@@ -188,6 +227,9 @@ size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores) {
 }
 
 namespace {
+
+// Each piece of a system call asks the kernel for more than copying a short one does.
+bool is_in_short_pieces(const Cursor& to) { return to.has_gaps() && to.contiguous() < 4096; }
 
 // Asking is cheap once it was measured.
 bool stumbles(const Cursor& from, const Cursor& to) {
@@ -211,7 +253,7 @@ ssize_t cma_copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t li
 }
 
 ssize_t cma_copy(pid_t pid, Cursor& from, Cursor& to, size_t limit) {
-  if (stumbles(from, to)) return cma_copy_by_way_of_buffer(pid, from, to, limit);
+  if (is_in_short_pieces(to) || stumbles(from, to)) return cma_copy_by_way_of_buffer(pid, from, to, limit);
   iovec local[kMaxPieces], remote[kMaxPieces];
   const size_t local_count = pieces(to, limit, local);
   const size_t remote_count = pieces(from, limit, remote);

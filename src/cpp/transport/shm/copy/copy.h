@@ -18,9 +18,11 @@ struct Cursor {
   size_t offset = 0;  // bytes within that run
 
   bool at_end() const { return index == runs.size(); }
-  std::byte* data() const { return runs[index].data + offset; }
-  size_t contiguous() const { return runs[index].bytes - offset; }
-  // Requires bytes <= contiguous().
+  bool has_gaps() const { return runs[index].strides != nullptr; }  // in this run
+  std::byte* data() const { return runs[index].place(offset); }
+  size_t contiguous() const { return runs[index].together(offset); }
+  size_t left_of_run() const { return runs[index].bytes - offset; }
+  // Requires bytes <= left_of_run().
   void advance(size_t bytes) {
     offset += bytes;
     if (offset == runs[index].bytes) {
@@ -74,8 +76,8 @@ size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores = Stores::cach
 // that process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
 ssize_t cma_copy(pid_t pid, Cursor& from, Cursor& to, size_t limit);
 
-// How that is done where the kernel's copy would stumble: to a place that suits it, and on from there with a loop that
-// does not stumble. A second copy that stays in the caches is cheap in comparison.
+// How that is done where the kernel's copy would stumble, or write many short pieces: to a place that suits it, and on
+// from there with a loop that does not stumble. A second copy that stays in the caches is cheap in comparison.
 ssize_t cma_copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit);
 
 // Whether this process may read from that one: tries it on 8 bytes and compares.

@@ -120,7 +120,7 @@ const std::byte* byte_at(std::span<const Run> runs, size_t offset) {
     offset -= runs.front().bytes;
     runs = runs.subspan(1);
   }
-  return runs.front().data + offset;
+  return runs.front().place(offset);
 }
 
 size_t bytes_of(std::span<const Run> runs) {
@@ -146,7 +146,7 @@ bool has_huge_pages(std::span<const Run> runs) {
 bool HugePages::in(std::span<const Run> runs) {
   constexpr unsigned kUses = 256;  // one for each peer
   if (runs.empty()) return false;
-  const std::byte *begin = runs.front().data, *end = runs.back().data + runs.back().bytes;
+  const std::byte *begin = runs.front().place(0), *end = runs.back().place(runs.back().bytes - 1) + 1;
   if (begin != begin_ || end != end_ || ++uses_ > kUses) {
     found_ = has_huge_pages(runs);
     begin_ = begin;
@@ -158,15 +158,19 @@ bool HugePages::in(std::span<const Run> runs) {
 
 bool are_present(std::span<const Run> runs) {
   if (runs.empty()) return true;
-  const std::byte *begin = runs.front().data, *end = begin;
+  const std::byte *begin = runs.front().memory().data(), *end = begin;
   for (const Run& run : runs) {
-    begin = std::min<const std::byte*>(begin, run.data);
-    end = std::max<const std::byte*>(end, run.data + run.bytes);
+    const std::span<const std::byte> memory = run.memory();
+    begin = std::min(begin, memory.data());
+    end = std::max(end, memory.data() + memory.size());
   }
   const Pagemap& pagemap = own_pagemap();
   const auto spread = static_cast<size_t>(end - begin);
   if (spread / 2 <= bytes_of(runs)) return pagemap.all_present(pages_of(begin, spread));
-  return std::ranges::all_of(runs, [&](const Run& run) { return pagemap.all_present(pages_of(run.data, run.bytes)); });
+  return std::ranges::all_of(runs, [&](const Run& run) {
+    const std::span<const std::byte> memory = run.memory();
+    return pagemap.all_present(pages_of(memory.data(), memory.size()));
+  });
 }
 
 }  // namespace a2a::shm

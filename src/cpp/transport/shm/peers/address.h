@@ -12,7 +12,7 @@
 
 namespace a2a::shm {
 
-constexpr uint32_t kProtocol = 12;  // changes with every change of layout.h, of Address, and of what meeting.cc sends
+constexpr uint32_t kProtocol = 13;  // changes with every change of layout.h, of Address, and of what meeting.cc sends
 
 // A plain copy of it is what travels: ranks live on one host, and run one version of this library.
 struct Address {

@@ -145,6 +145,7 @@ Membership::~Membership() {
         if (room.data != nullptr) grave.in_segment.push_back(room.data);
       }
     }
+    grave.in_segment.insert(grave.in_segment.end(), lent_.begin(), lent_.end());
     for (Rank r = 0; r < size(); ++r) {
       if (r == rank_) continue;
       Peer& p = peer(r);
@@ -156,6 +157,11 @@ Membership::~Membership() {
     graveyard().forget(uid);
   }
   graveyard().sweep();
+}
+
+Rank Membership::rank_named(Rank name) const {
+  if (names_.empty()) return name;
+  return static_cast<Rank>(std::ranges::find(names_, name) - names_.begin());
 }
 
 size_t Membership::cma_pays_from() {
@@ -201,11 +207,21 @@ std::byte* Membership::room_for_list(uint64_t n, size_t i, size_t bytes) {
   return rooms[i].data;
 }
 
+std::byte* Membership::lend(size_t bytes) {
+  lent_.reserve(lent_.size() + 1);
+  return lent_.emplace_back(arena().allocate(bytes));
+}
+
+void Membership::take_back(std::byte* memory) noexcept {
+  std::erase(lent_, memory);
+  arena().release(memory);
+}
+
 void Membership::pass(const Signature& signature) {
   auto& words = block_.words();
   words.started_op.store(static_cast<uint32_t>(signature.op), std::memory_order_relaxed);
-  words.started.store(signature.number, std::memory_order_relaxed);
-  publish_done(words, signature.number);
+  words.started.store(first_step(signature.number), std::memory_order_relaxed);
+  publish_done(words, last_step(signature.number));
   wake_sleepers();
 }
 
@@ -221,6 +237,11 @@ bool Membership::beside_peer() const {
   return std::ranges::any_of(peers_, [this](const Peer& p) {
     return p.host != nullptr && p.host->seat != nullptr && on_same_cpu(*progress_->seat(), *p.host->seat);
   });
+}
+
+void Membership::wake_sleeper(Rank rank) {
+  before_waking<StdAtomics>();
+  wake(peer(rank).host->sleeper());
 }
 
 void Membership::wake_sleepers() {
@@ -289,7 +310,7 @@ std::string Membership::describe(Rank rank) {
   const auto& words = peer(rank).block.words();
   const uint64_t started = words.started.load(std::memory_order_relaxed);
   std::string text = "rank " + std::to_string(name(rank)) + " (" + peer(rank).host->state() + "): last operation ";
-  text += name_of(words.started_op.load(std::memory_order_relaxed), started);
+  text += name_of(words.started_op.load(std::memory_order_relaxed), number_of_step(started));
   const uint64_t done = words.done.load(std::memory_order_relaxed);
   if (started > done) text += ", not finished";
   return text;

@@ -50,6 +50,8 @@ class Membership {
   int size() const { return size_; }
   // What messages call a rank: where a group has ranks on other hosts, too, its number in all of it.
   Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
+  // The rank that messages call so; it lives on this host.
+  Rank rank_named(Rank name) const;
   Peer& peer(Rank rank) { return peers_[static_cast<size_t>(rank)]; }
   const Block& block() const { return block_; }
   ShmProgress& progress() { return *progress_; }
@@ -66,16 +68,21 @@ class Membership {
   // The chunks shared with a peer; brings this rank's share the first time.
   Chunks& chunks_to_fill(Rank peer);
 
-  // Room in this rank's segment for what all peers get alike in operation n, whose slots are free. Peers may read there
-  // until they have finished it; it is used again by the operation that takes the same slots. nullptr where the
+  // Room in this rank's segment for what all peers get alike in step n, whose slots are free. Peers may read there
+  // until they have finished it; it is used again by the step that takes the same slots. nullptr where the
   // program's tensors have left none.
   std::byte* room_for_all(uint64_t n, size_t bytes);
-  // The same for the i-th of operation n's lists of runs. Throws Error(backend) where there is none.
+  // The same for the i-th of step n's lists of runs. Throws Error(backend) where there is none.
   std::byte* room_for_list(uint64_t n, size_t i, size_t bytes);
 
-  // Whether the slot of operation n is free at this peer.
+  // Memory of this rank's segment that peers may read until they have left. Throws Error(backend) where there is none.
+  std::byte* lend(size_t bytes);
+  // The peers read it no more.
+  void take_back(std::byte* memory) noexcept;
+
+  // Whether the slot of step n is free at this peer.
   bool slot_free(Rank rank, uint64_t n) { return n <= kSlots || finished(rank, n - kSlots); }
-  // Whether this peer has finished operation n.
+  // Whether this peer has finished step n.
   bool finished(Rank rank, uint64_t n) {
     Peer& p = peer(rank);
     return p.done >= n || is_done(p.block.words(), n, &p.done);
@@ -92,6 +99,8 @@ class Membership {
 
   // Rings every peer that sleeps.
   void wake_sleepers();
+  // Rings this peer if it sleeps.
+  void wake_sleeper(Rank rank);
   // Tells every peer that this rank has given up, and wakes them all.
   void post_abort(Code code, std::string_view text) noexcept;
   // Tells every peer that this rank takes no more part.
@@ -126,7 +135,8 @@ class Membership {
   };
   void enlarge(Room& room, size_t bytes, size_t aside);
   std::array<Room, kSlots> for_all_;
-  std::array<std::vector<Room>, kSlots> for_lists_;  // in the order in which an operation needs them
+  std::array<std::vector<Room>, kSlots> for_lists_;  // in the order in which a step needs them
+  std::vector<std::byte*> lent_;
   bool threads_ = false;
   bool left_ = false;
 };
@@ -135,20 +145,18 @@ class Membership {
 // up waits for the end of the step before its caller may use that memory (see Membership::post_abort).
 class CopyingGuard {
  public:
-  CopyingGuard(Membership& m, Rank peer) : words_(m.block().words()) {
-    begin_copying(words_, static_cast<uint32_t>(peer) + 1);
-    try {
-      m.throw_if_aborted(peer);
-    } catch (...) {
-      end_copying(words_);
-      throw;
-    }
+  CopyingGuard(Membership& m, Rank peer) : CopyingGuard(m, static_cast<uint32_t>(peer) + 1) {
+    m.throw_if_aborted(peer);
   }
+  // From several peers: whoever copies asks throw_if_aborted() for each of them, once it has this.
+  explicit CopyingGuard(Membership& m) : CopyingGuard(m, kAnyPeer) {}
   ~CopyingGuard() { end_copying(words_); }
   CopyingGuard(const CopyingGuard&) = delete;
   CopyingGuard& operator=(const CopyingGuard&) = delete;
 
  private:
+  CopyingGuard(Membership& m, uint32_t mark) : words_(m.block().words()) { begin_copying(words_, mark); }
+
   RankWords& words_;
 };
 

@@ -10,6 +10,13 @@
 
 namespace a2a::shm {
 
+void futex_wake(BellWord& bell);
+
+// Wakes a peer if it sleeps. Call before_waking() once before a round of these.
+inline void wake(const Sleeper& peer) {
+  if (must_wake(*peer.seat, *peer.bell)) futex_wake(*peer.bell);
+}
+
 class ShmProgress final : public Progress {
  public:
   // Of the calling thread. Communicators keep it alive, also when they are used from other threads.
@@ -22,6 +29,12 @@ class ShmProgress final : public Progress {
   const SeatWords* seat() const { return seat_; }
   uint64_t seat_offset() const { return host_.arena().offset(reinterpret_cast<const std::byte*>(seat_)); }
   uint32_t bell_index() const { return bell_index_; }
+
+  // Wakes the other threads of this rank that sleep.
+  void wake_own() {
+    before_waking<StdAtomics>();
+    wake({seat_, bell_});
+  }
 
   // How often somebody has rung. A peer that gives up or leaves always does.
   uint32_t rings() const { return bell_->rings.load(std::memory_order_relaxed); }
@@ -37,12 +50,6 @@ class ShmProgress final : public Progress {
   SeatWords* seat_;
 };
 
-void futex_wake(BellWord& bell);
-
-// Wakes a peer if it sleeps. Call before_waking() once before a round of these.
-inline void wake(const Sleeper& peer) {
-  if (must_wake(*peer.seat, *peer.bell)) futex_wake(*peer.bell);
-}
 void wake_always(const Neighbour& peer);
 
 }  // namespace a2a::shm

@@ -69,10 +69,11 @@ Choice choose_for_private_memory(const Route& route, const Load& load, const Mac
 Choice choose_way(const Route& route, const Load& load, const Machine& machine, Probe& probe) {
   if (route.bytes == 0) return {Kind::none, "there is nothing to send"};
   if (route.bytes <= route.inline_bytes) return {Kind::inlined, "fits into the line that tells of it"};
-  if (route.bytes >= direct_min(machine)) {
+  if (route.bytes >= direct_min(machine) && !(route.gaps && route.folds)) {
     if (route.same_process) return {Kind::pointer, "threads of one process: one copy from the sender's memory"};
     if (probe.in_segment()) return {Kind::shared, "shared memory: one copy from where the sender has it"};
   }
+  if (route.gaps) return {Kind::staged, "memory with gaps: the sender packs it into chunks"};
   return choose_for_private_memory(route, load, machine, probe);
 }
 
@@ -106,6 +107,9 @@ bool copy_for_all_pays(Kind kind, size_t bytes, size_t ranks) {
   if (ranks < 4 || bytes * (ranks - 2) < kLeastSaved || bytes > kMost) return false;
   return kind == Kind::staged || (kind == Kind::cma && bytes * ranks <= kMostOfAll);
 }
+
+// In parts a rank waits for the others twice. That costs a turn of the scheduler more where ranks share CPUs.
+size_t fold_at_once_max(const Machine& machine) { return (machine.surroundings.oversubscribed() ? 192 : 64) * kKiB; }
 
 // Waiting for the receiver costs a turn of the scheduler where ranks share CPUs.
 size_t direct_min(const Machine& machine) {

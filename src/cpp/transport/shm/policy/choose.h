@@ -24,7 +24,9 @@ struct Route {
   size_t inline_bytes = 0;  // that fit into a line
   size_t chunk_bytes = 0;   // that fit into the sender's share of the pair's chunks
   bool same_process = false;
-  bool cma = false;  // the receiver may copy from the sender's memory with process_vm_readv
+  bool gaps = false;   // in what is sent
+  bool folds = false;  // the receiver folds it, element by element where it lies
+  bool cma = false;    // the receiver may copy from the sender's memory with process_vm_readv
 };
 
 // What takes time to find out. It is asked only where the answer matters.
@@ -63,6 +65,10 @@ bool choose_put(const Load& load, const Machine& machine, bool (*string_puts_pay
 // Whether one copy in the sender's segment for all peers takes less time than what this kind does for each of them, of
 // bytes that all `ranks` ranks get alike.
 bool copy_for_all_pays(Kind kind, size_t bytes, size_t ranks);
+
+// How many bytes of other ranks one rank folds at once at most, rather than its part of them, which it then gives to
+// all.
+size_t fold_at_once_max(const Machine& machine);
 
 // From how many bytes of a pair on another way is taken, where all pairs exchange as many.
 size_t direct_min(const Machine& machine);

@@ -25,9 +25,13 @@ struct StdAtomics {
 };
 
 constexpr size_t kCacheLine = 64;
-// Operations of one communicator that may be posted at once. Operation n uses slot n % kSlots; a slot is free again
-// when every peer's `done` has reached n - kSlots.
-constexpr uint64_t kSlots = 2;
+// An operation is one exchange, or two of which the second sends what the first has received. Each exchange has a step:
+// operation n has the steps 2n and 2n + 1. Lines, counters and `done` speak of steps.
+constexpr uint64_t first_step(uint64_t number) { return 2 * number; }
+constexpr uint64_t last_step(uint64_t number) { return 2 * number + 1; }
+constexpr uint64_t number_of_step(uint64_t step) { return step / 2; }
+// Step n uses slot n % kSlots; a slot is free again when every peer's `done` has reached n - kSlots.
+constexpr uint64_t kSlots = 4;
 constexpr int kMaxRanks = 1024;     // of one host
 constexpr size_t kTextBytes = 448;  // of a refusal or an abort reason, zero-terminated
 
@@ -54,8 +58,9 @@ struct Head {
   uint8_t op;              // a2a::Op
   uint8_t kind;            // Kind
   uint8_t memory;          // a2a::Memory
-  uint8_t backlog;         // operation number minus the writer's `done` when it posted, at most kMostBacklog; kRemark
-  uint32_t count;          // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, cma: runs
+  uint8_t backlog;         // step minus the writer's `done` when it posted, at most kMostBacklog; kRemark
+  uint32_t
+      count;  // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, cma: runs, and kGaps
   uint64_t where;  // staged: the writer's share of the chunks; one run: its offset or address; several: their list
   uint64_t first;  // staged: how many chunks the writer has handed over before; none, shared, pointer: an invitation
 };
@@ -73,7 +78,7 @@ constexpr uint64_t invited_to(uint64_t invitation) { return (invitation & ~kSeve
 // 16 bytes arrive with the first cache line, and runs on behind this struct to the end of the line (line_bytes()).
 template <class A>
 struct alignas(kCacheLine) PairLine {
-  typename A::template atomic<uint64_t> seq;  // number of the operation this line speaks of; stored last
+  typename A::template atomic<uint64_t> seq;  // the step that this line speaks of; stored last
   typename A::template plain<Head> head;
 };
 static_assert(sizeof(PairLine<StdAtomics>) == kCacheLine);
@@ -91,6 +96,22 @@ struct ListedRun {
   uint64_t bytes;
 };
 
+// One with gaps: `run.where` is where the first element of its block lies. kGaps in Head::count says that all entries
+// of the list are such, also where there is one alone.
+struct ListedBlock {
+  static constexpr size_t kMostDims = 8;
+  struct Dim {
+    uint64_t count;
+    int64_t stride;
+  };
+  ListedRun run;
+  uint64_t begin;  // of the run in its block, in bytes
+  uint64_t piece;  // bytes that lie together
+  uint64_t dims;   // 0: the block is one piece
+  Dim dim[kMostDims];
+};
+constexpr uint32_t kGaps = uint32_t{1} << 31;
+
 // Chunks that go from one rank to another: how many since the communicator was made, and which the last ones were.
 constexpr size_t kListed = kCacheLine - sizeof(uint64_t);  // no pair has more
 template <class A, size_t kEntries = kListed>
@@ -104,13 +125,15 @@ template <class A, size_t kEntries = kListed>
 struct Pipe {
   ChunkFlow<A, kEntries> handed;    // chunks, full
   ChunkFlow<A, kEntries> returned;  // chunks, empty
-  // The last operation in which the owner has made all its copies from the peer's own memory, or to it. Stored with
-  // release after the last copy; a peer that reads n may use again what it gave to operations up to n, or has all that
-  // it got in them.
+  // The last step in which the owner has made all its copies from the peer's own memory, or to it. Stored with release
+  // after the last copy; a peer that reads n may use again what it gave to steps up to n, or has all that it got in
+  // them.
   alignas(kCacheLine) typename A::template atomic<uint64_t> copied;
-  // The operation whose bytes the owner cannot read from the peer's memory: the peer is to send them in chunks.
+  // The step whose bytes the owner cannot read from the peer's memory: the peer is to send them in chunks.
   typename A::template atomic<uint64_t> asked;
-  // The operation whose line the owner has rewritten because the peer asked for chunks.
+  // 0, or 1 + where the owner's mailbox for the peer stands in its segment (mailbox.h). Stored once, when it is empty.
+  typename A::template atomic<uint64_t> mailbox;
+  // The step whose line the owner has rewritten because the peer asked for chunks.
   typename A::template atomic<uint64_t> rewritten;
 };
 
@@ -118,11 +141,11 @@ struct Pipe {
 template <class A>
 struct alignas(2 * kCacheLine) RankBlock {
   alignas(kCacheLine) uint64_t uid;  // of this block; another value means it was given up and the memory used again
-  // All lines of operations up to this number were read and all their bytes copied. The owner stores it with release
-  // after its last copy; a peer that reads n may reuse everything it gave to operation n, but for outputs to which it
-  // invited the owner: those are whole when Pipe::copied says so.
+  // All lines of steps up to this one were read and all their bytes copied. The owner stores it with release after its
+  // last copy; a peer that reads n may reuse everything it gave to step n, but for outputs to which it invited the
+  // owner: those are whole when Pipe::copied says so.
   alignas(kCacheLine) typename A::template atomic<uint64_t> done;
-  // 0, or 1 + the rank from or to whose memory the owner is copying just now.
+  // 0, or 1 + the rank from or to whose memory the owner is copying just now, or kAnyPeer.
   typename A::template atomic<uint32_t> copying;
   // Only for messages: what the owner started last.
   alignas(kCacheLine) typename A::template atomic<uint64_t> started;

@@ -13,7 +13,7 @@ namespace a2a::shm {
 
 // ---- lines ---------------------------------------------------------------------------------------------------------
 
-// Publishes operation n to one peer. The head and any payload are written before, by plain stores.
+// Publishes step n to one peer. The head and any payload are written before, by plain stores.
 template <class A>
 void publish(PairLine<A>& line, uint64_t n) {
   line.seq.store(n, std::memory_order_release);
@@ -24,7 +24,7 @@ bool is_published(const PairLine<A>& line, uint64_t n) {
   return line.seq.load(std::memory_order_acquire) == n;
 }
 
-// Whether operation n was published; then *head is what it says.
+// Whether step n was published; then *head is what it says.
 template <class A>
 bool observe(const PairLine<A>& line, uint64_t n, Head* head) {
   if (!is_published(line, n)) return false;
@@ -39,7 +39,7 @@ const std::byte* inline_payload(const PairLine<A>& line) {
 
 // ---- what is done --------------------------------------------------------------------------------------------------
 
-// Says that this rank has read all lines of operation n and before, and copied all their bytes.
+// Says that this rank has read all lines of step n and before, and copied all their bytes.
 template <class A>
 void publish_done(RankBlock<A>& words, uint64_t n) {
   words.done.store(n, std::memory_order_release);
@@ -52,7 +52,7 @@ bool is_done(const RankBlock<A>& words, uint64_t n, uint64_t* known) {
   return *known >= n;
 }
 
-// A line also tells how far behind operation n its writer's `done` was, so that most readers need not look there.
+// A line also tells how far behind step n its writer's `done` was, so that most readers need not look there.
 template <class A>
 uint8_t backlog(const RankBlock<A>& own, uint64_t n) {
   return static_cast<uint8_t>(std::min<uint64_t>(n - own.done.load(std::memory_order_relaxed), kMostBacklog));
@@ -65,7 +65,7 @@ inline void learn_from_backlog(const Head& theirs, uint64_t n, uint64_t* known) 
 
 // ---- what was copied from a peer's memory, or to it ----------------------------------------------------------------
 
-// Says that this rank has made all its copies of operation n and before from the memory that the peer showed it, or to
+// Says that this rank has made all its copies of step n and before from the memory that the peer showed it, or to
 // the memory to which it was invited.
 template <class A, size_t kEntries>
 void publish_copied(Pipe<A, kEntries>& own, uint64_t n) {
@@ -78,7 +78,7 @@ bool is_copied(const Pipe<A, kEntries>& theirs, uint64_t n) {
   return theirs.copied.load(std::memory_order_acquire) >= n;
 }
 
-// Says that this rank cannot copy from the memory that the peer showed it in operation n, and asks for chunks. It has
+// Says that this rank cannot copy from the memory that the peer showed it in step n, and asks for chunks. It has
 // read the line, and reads it again only when is_rewritten().
 template <class A, size_t kEntries>
 void ask_for_chunks(Pipe<A, kEntries>& own, uint64_t n) {
@@ -91,7 +91,7 @@ bool asks_for_chunks(const Pipe<A, kEntries>& theirs, uint64_t n) {
   return theirs.asked.load(std::memory_order_acquire) == n;
 }
 
-// Says that the line of operation n is complete again. The head is written before, by plain stores.
+// Says that the line of step n is complete again. The head is written before, by plain stores.
 template <class A, size_t kEntries>
 void publish_rewritten(Pipe<A, kEntries>& own, uint64_t n) {
   own.rewritten.store(n, std::memory_order_release);
@@ -181,7 +181,9 @@ uint32_t abort_of(const RankBlock<A>& words) {
   return words.aborted.load(std::memory_order_acquire);
 }
 
-// Between these two a rank copies from the memory of a peer, or to it. It asks abort_of() first.
+// Between these two a rank copies from the memory of a peer, or to it. It asks abort_of() first. kAnyPeer: from
+// several.
+constexpr uint32_t kAnyPeer = UINT32_MAX;
 template <class A>
 void begin_copying(RankBlock<A>& words, uint32_t mark) {
   words.copying.store(mark, std::memory_order_relaxed);
@@ -195,7 +197,8 @@ void end_copying(RankBlock<A>& words) {
 // After post_abort(): whether that peer may still read this rank's memory, or write there. Once false, always false.
 template <class A>
 bool is_copying(const RankBlock<A>& words, uint32_t mark) {
-  return words.copying.load(std::memory_order_acquire) == mark;
+  const uint32_t copying = words.copying.load(std::memory_order_acquire);
+  return copying == mark || copying == kAnyPeer;
 }
 
 // Says that this rank takes no more part. All it wrote before can be read by whoever sees it, and it reads no more.

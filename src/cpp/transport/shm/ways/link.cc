@@ -7,11 +7,10 @@ namespace {
 
 // Whether all runs of one list lie on one side of all runs of the other.
 bool disjoint(std::span<const Run> a, std::span<const Run> b) {
-  const auto first = [](std::span<const Run> runs) { return std::ranges::min(runs, {}, &Run::data).data; };
-  const auto last = [](std::span<const Run> runs) {
-    const auto end = [](const Run& run) { return run.data + run.bytes; };
-    return end(std::ranges::max(runs, {}, end));
-  };
+  const auto begin = [](const Run& run) { return run.memory().data(); };
+  const auto end = [](const Run& run) { return run.memory().data() + run.memory().size(); };
+  const auto first = [&](std::span<const Run> runs) { return begin(std::ranges::min(runs, {}, begin)); };
+  const auto last = [&](std::span<const Run> runs) { return end(std::ranges::max(runs, {}, end)); };
   return a.empty() || b.empty() || last(a) <= first(b) || last(b) <= first(a);
 }
 
@@ -34,6 +33,11 @@ void Operation::begin(Batch&& next) {
     p.in_left = p.mine.expected;
     load.sent += p.mine.sent;
     load.received += p.mine.expected;
+  }
+  folder.reset();
+  if (batch.signature.fold != Fold::none && batch.way == Way::exchange && batch.refusal.empty()) {
+    folder.emplace(batch.signature.fold, batch.signature.dtype);
+    load.received = batch.received_elsewhere + own().mine.expected;  // one output for all
   }
   // Of its part to itself this rank knows already whether it is less than there is room for (at_most).
   own().in_left = std::min(own().in_left, own().mine.sent);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/facts.h"
+#include "core/fold/fold.h"
 #include "core/schedule.h"
 #include "transport/shm/copy/copy.h"
 #include "transport/shm/copy/pages.h"
@@ -17,7 +18,7 @@ namespace a2a::shm {
 // What this rank owes to, and still wants from, one peer in one operation. To itself only bytes are left.
 struct alignas(kCacheLine) Pair {
   enum class Out : uint8_t { settled, streaming, unacknowledged, putting };
-  enum class In : uint8_t { awaited, streaming, pulling, asking, expecting, arrived };
+  enum class In : uint8_t { awaited, inlined, streaming, pulling, asking, expecting, arrived };
 
   // What every operation needs comes first, in three cache lines.
   Out out = Out::settled;
@@ -28,11 +29,14 @@ struct alignas(kCacheLine) Pair {
   Cursor source;       // what is left to stage of the sends
   Cursor target;       // what is left to fill of the receives
 
-  uint64_t out_first = 0;   // the number of the first chunk staged
-  uint64_t out_handed = 0;  // chunks staged
-  uint64_t out_left = 0;    // chunks still to stage
-  std::vector<Run> listed;  // the peer's runs, from which bytes are pulled or to which they are put
-  Cursor remote;            // what is left of them
+  uint64_t out_first = 0;                // the number of the first chunk staged
+  uint64_t out_handed = 0;               // chunks staged
+  uint64_t out_left = 0;                 // chunks still to stage
+  std::vector<Run> listed;               // the peer's runs, from which bytes are pulled or to which they are put
+  std::vector<Strides> listed_strides;   // of those that have gaps
+  Cursor remote;                         // what is left of them
+  std::vector<std::byte> read;           // of a reduction: what the kernel has copied from there
+  std::span<const std::byte> read_left;  // and was not folded yet
 
   // The bytes of the next chunk to stage.
   size_t next_out(size_t full) const { return out_left > 1 ? full : (mine.sent - 1) % full + 1; }
@@ -65,11 +69,15 @@ struct Operation {
   Run for_all;                      // a copy in the segment of what goes to all peers alike, if there is one
   HugePages huge_pages;             // in what is sent
   std::optional<bool> all_present;  // see are_present(): what is sent
+  std::optional<Folder> folder;     // of a reduction
 
   // Takes over a batch; gives the memory of the last one's lists for it.
   void begin(Batch&& batch);
 
-  uint64_t number() const { return batch.signature.number; }
+  uint64_t step() const {
+    const uint64_t n = batch.signature.number;
+    return batch.half == Half::second ? last_step(n) : first_step(n);
+  }
   Pair& pair(Rank peer) { return pairs[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs[static_cast<size_t>(peer)]; }
   Pair& own() { return pair(rank); }
@@ -91,15 +99,15 @@ struct Link {
   Pair& pair;
   Peer& other;
 
-  uint64_t number() const { return operation.number(); }
+  uint64_t step() const { return operation.step(); }
   Neighbour& host() const { return *other.host; }
   // What this rank has sent to the peer and taken from it, and the other way round.
   Block::Pair& own_pipe() const { return m.block().pipe(peer); }
   const Block::Pair& their_pipe() const { return other.block.pipe(m.rank()); }
-  Line& own_line() const { return m.block().line(number(), peer); }
-  const Line& their_line() const { return other.block.line(number(), m.rank()); }
+  Line& own_line() const { return m.block().line(step(), peer); }
+  const Line& their_line() const { return other.block.line(step(), m.rank()); }
   // Whether the peer has made all its copies from or to this rank's memory.
-  bool peer_has_copied() const { return is_copied(their_pipe(), number()); }
+  bool peer_has_copied() const { return is_copied(their_pipe(), step()); }
   // "alltoall #4: rank 2", for messages.
   std::string name() const;
 

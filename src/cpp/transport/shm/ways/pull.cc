@@ -15,7 +15,8 @@ void ask_for_chunks(const Link& link) {
   link.host().cma_from = false;
   p.in_left = p.theirs.sent;
   p.target = {p.target.runs};
-  shm::ask_for_chunks(link.own_pipe(), link.number());
+  p.read_left = {};
+  shm::ask_for_chunks(link.own_pipe(), link.step());
   p.in = Pair::In::asking;
 }
 
@@ -35,6 +36,13 @@ void cannot_read(const Link& link, int error) {
   ask_for_chunks(link);
 }
 
+// All is copied.
+void finish(const Link& link) {
+  link.m.throw_if_aborted(link.peer);  // it may have used that memory again while this rank copied from it
+  publish_copied(link.own_pipe(), link.step());
+  link.pair.in = Pair::In::arrived;
+}
+
 }  // namespace
 
 void offer(const Link& link, Kind kind) {
@@ -46,6 +54,11 @@ void offer(const Link& link, Kind kind) {
     if (kind != Kind::cma) head.first = put::invite(link);
   }
   head.count = static_cast<uint32_t>(runs.size());
+  if (has_gaps(runs)) {
+    head.count |= kGaps;
+    head.where = list_blocks(link, runs, kind);
+    return;
+  }
   if (runs.size() == 1) {
     head.where = place_of(link, runs[0], kind);
     return;
@@ -63,7 +76,7 @@ bool settle(const Link& link) {
     p.out = Pair::Out::settled;
     return true;
   }
-  if (p.kind() != Kind::cma || !asks_for_chunks(link.their_pipe(), link.number())) return false;
+  if (p.kind() != Kind::cma || !asks_for_chunks(link.their_pipe(), link.step())) return false;
   staged::replace_cma(link);
   return true;
 }
@@ -72,7 +85,10 @@ void begin(const Link& link, Kind kind) {
   Pair& p = link.pair;
   if (kind == Kind::pointer && !link.host().same_process) link.nonsense("kind");
   if (kind == Kind::cma && !link.host().cma_from) return ask_for_chunks(link);
-  if (p.theirs.count == 1) {
+  if ((p.theirs.count & kGaps) != 0) {
+    if (kind == Kind::cma || link.operation.folder) link.nonsense("kind");
+    find_blocks(link, kind, p.theirs.where, p.theirs.count & ~kGaps, p.theirs.sent);
+  } else if (p.theirs.count == 1) {
     find_run(link, kind, {p.theirs.where, p.theirs.sent});
   } else {
     find_runs(link, kind, p.theirs.where, p.theirs.count, p.theirs.sent);
@@ -92,17 +108,14 @@ void take(const Link& link) {
     p.in_left -= copy(p.remote, p.target, step, link.operation.stores);
   }
   faultpoint("copy");
-  if (p.in_left > 0) return;
-  link.m.throw_if_aborted(link.peer);  // it may have used that memory again while this rank copied from it
-  publish_copied(link.own_pipe(), link.number());
-  p.in = Pair::In::arrived;
+  if (p.in_left == 0) finish(link);
 }
 
 void hear_answer(const Link& link) {
-  if (!is_rewritten(link.their_pipe(), link.number())) return;
+  if (!is_rewritten(link.their_pipe(), link.step())) return;
   Pair& p = link.pair;
   Head head;
-  if (!observe(link.their_line(), link.number(), &head) || static_cast<Kind>(head.kind) != Kind::staged) {
+  if (!observe(link.their_line(), link.step(), &head) || static_cast<Kind>(head.kind) != Kind::staged) {
     link.nonsense("kind");
   }
   p.theirs.kind = head.kind;
@@ -110,7 +123,34 @@ void hear_answer(const Link& link) {
   p.theirs.first = head.first;
   p.theirs.count = head.count;
   staged::begin(link);
-  staged::take(link);
+}
+
+// Of what the kernel copies a part is read ahead, and stays in a cache until it is folded.
+std::span<const std::byte> peek(const Link& link) {
+  constexpr size_t kAhead = size_t{64} << 10;
+  Pair& p = link.pair;
+  if (p.their_kind() != Kind::cma) return {p.remote.data(), std::min(p.in_left, p.remote.contiguous())};
+  if (!p.read_left.empty()) return p.read_left;
+  p.read.resize(kAhead);
+  const Run ahead{link.peer, p.read.data(), kAhead};
+  Cursor to{{&ahead, 1}};
+  const ssize_t copied = cma_copy(link.host().pid, p.remote, to, std::min(p.in_left, kAhead));
+  if (copied <= 0) {
+    cannot_read(link, errno);
+    return {};
+  }
+  return p.read_left = {p.read.data(), static_cast<size_t>(copied)};
+}
+
+void consume(const Link& link, size_t bytes) {
+  Pair& p = link.pair;
+  p.in_left -= bytes;
+  if (p.their_kind() == Kind::cma) {
+    p.read_left = p.read_left.subspan(bytes);
+  } else {
+    p.remote.advance(bytes);
+  }
+  if (p.in_left == 0) finish(link);
 }
 
 }  // namespace a2a::shm::pull

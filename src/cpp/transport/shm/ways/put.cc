@@ -17,7 +17,7 @@ bool is_wanted(const Link& link) {
   const Pair& p = link.pair;
   const Batch& batch = link.operation.batch;
   const Machine& machine = link.m.machine();
-  if (batch.way != Way::exchange || batch.asynchronous || batch.at_most) return false;
+  if (batch.way != Way::exchange || batch.asynchronous || batch.at_most || link.operation.folder) return false;
   if (std::max(p.mine.sent, p.mine.expected) < direct_min(machine)) return false;
   if (!choose_put(link.operation.load, machine, string_puts_pay)) return false;
   const auto whole = [](const Cursor& at, size_t bytes) { return bytes >= kLeastPiece * at.runs.size(); };
@@ -31,7 +31,7 @@ uint64_t invite(const Link& link) {
   const std::span<const Run> runs = link.pair.target.runs;
   const Kind kind = link.host().same_process ? Kind::pointer : Kind::shared;
   const auto in_reach = [&](const Run& run) {
-    return kind == Kind::pointer || link.m.arena().contains(run.data, run.bytes);
+    return run.strides == nullptr && (kind == Kind::pointer || link.m.arena().contains(run.data, run.bytes));
   };
   if (!is_wanted(link) || !std::ranges::all_of(runs, in_reach)) return kNoInvitation;
   if (runs.empty()) return invitation(0);
@@ -82,7 +82,7 @@ void send(const Link& link) {
   }
   faultpoint("copy");
   if (!p.remote.at_end()) return;
-  publish_copied(link.own_pipe(), link.number());
+  publish_copied(link.own_pipe(), link.step());
   p.out = Pair::Out::settled;
 }
 

@@ -1,15 +1,20 @@
 #include "transport/shm/ways/run_list.h"
 
 #include <cstring>
+#include <type_traits>
 
 namespace a2a::shm {
 namespace {
 
+// Where this rank finds what a peer says of its memory, which was checked.
+std::byte* memory_at(const Link& link, Kind kind, uint64_t where) {
+  const auto* data = kind == Kind::shared ? link.host().base + where : reinterpret_cast<const std::byte*>(where);
+  return const_cast<std::byte*>(data);
+}
+
 void add_run(const Link& link, Kind kind, const ListedRun& run) {
-  Neighbour& host = link.host();
-  if (run.bytes == 0 || (kind == Kind::shared && !host.reach(run.where, run.bytes))) link.nonsense("run");
-  const auto* data = kind == Kind::shared ? host.base + run.where : reinterpret_cast<const std::byte*>(run.where);
-  link.pair.listed.push_back({link.peer, const_cast<std::byte*>(data), run.bytes});
+  if (run.bytes == 0 || (kind == Kind::shared && !link.host().reach(run.where, run.bytes))) link.nonsense("run");
+  link.pair.listed.push_back({link.peer, memory_at(link, kind, run.where), run.bytes});
 }
 
 }  // namespace
@@ -20,11 +25,29 @@ uint64_t place_of(const Link& link, const Run& run, Kind kind) {
 
 ListedRun* new_list(const Link& link, size_t entries) {
   const size_t bytes = entries * sizeof(ListedRun);
-  return reinterpret_cast<ListedRun*>(link.m.room_for_list(link.number(), link.operation.lists++, bytes));
+  return reinterpret_cast<ListedRun*>(link.m.room_for_list(link.step(), link.operation.lists++, bytes));
 }
 
-uint64_t place_of(const Link& link, const ListedRun* list) {
-  return link.m.arena().offset(reinterpret_cast<const std::byte*>(list));
+uint64_t place_of(const Link& link, const void* list) {
+  return link.m.arena().offset(static_cast<const std::byte*>(list));
+}
+
+uint64_t list_blocks(const Link& link, std::span<const Run> runs, Kind kind) {
+  std::byte* const list = link.m.room_for_list(link.step(), link.operation.lists++, runs.size() * sizeof(ListedBlock));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[i];
+    ListedBlock block{{place_of(link, run, kind), run.bytes}, run.begin, run.bytes, 0, {}};
+    if (run.strides != nullptr) {
+      block.piece = run.strides->piece();
+      block.dims = static_cast<uint64_t>(run.strides->dims());
+    }
+    for (size_t d = 0; d < block.dims; ++d) {
+      const Strides::Dim& dim = run.strides->dim(static_cast<int>(d));
+      block.dim[d] = {dim.count, dim.stride};
+    }
+    std::memcpy(list + i * sizeof block, &block, sizeof block);
+  }
+  return place_of(link, list);
 }
 
 void find_run(const Link& link, Kind kind, const ListedRun& run) {
@@ -33,25 +56,66 @@ void find_run(const Link& link, Kind kind, const ListedRun& run) {
   link.pair.remote = {link.pair.listed};
 }
 
-void find_runs(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
+namespace {
+
+// Whether all memory of the block lies in the peer's segment.
+bool reaches(Neighbour& host, uint64_t where, const Strides& strides) {
+  const uint64_t before = 0 - static_cast<uint64_t>(strides.begin()), after = static_cast<uint64_t>(strides.end());
+  return where >= before && host.reach(where - before, before + after);
+}
+
+void add_run(const Link& link, Kind kind, const ListedBlock& block) {
+  Pair& p = link.pair;
+  Neighbour& host = link.host();
+  Strides::Dim dims[ListedBlock::kMostDims];
+  if (block.dims > ListedBlock::kMostDims) link.nonsense("run");
+  for (size_t d = 0; d < block.dims; ++d) dims[d] = {block.dim[d].count, block.dim[d].stride, 0};
+  const auto strides = Strides::of(block.piece, {dims, block.dims});
+  const auto& [where, bytes] = block.run;
+  if (!strides || bytes == 0 || block.begin > strides->bytes() || bytes > strides->bytes() - block.begin ||
+      (kind == Kind::shared && !reaches(host, where, *strides))) {
+    link.nonsense("run");
+  }
+  p.listed_strides.push_back(*strides);
+  p.listed.push_back({link.peer, memory_at(link, kind, where), bytes, &p.listed_strides.back(), block.begin});
+}
+
+uint64_t bytes_of(const ListedRun& run) { return run.bytes; }
+uint64_t bytes_of(const ListedBlock& block) { return block.run.bytes; }
+
+// Reads a list of entries of this kind.
+template <class Entry>
+void find(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
   Pair& p = link.pair;
   Neighbour& host = link.host();
   // No run is empty, so a list that is longer than the bytes is none; it could be as long as all memory.
-  if (count == 0 || count > bytes || list % alignof(ListedRun) != 0 || count > host.bytes / sizeof(ListedRun) ||
-      !host.reach(list, count * sizeof(ListedRun))) {
+  if (count == 0 || count > bytes || list % alignof(Entry) != 0 || count > host.bytes / sizeof(Entry) ||
+      !host.reach(list, count * sizeof(Entry))) {
     link.nonsense("list of runs");
   }
   uint64_t left = bytes;
   p.listed.clear();
+  p.listed_strides.clear();
+  if constexpr (std::is_same_v<Entry, ListedBlock>) p.listed_strides.reserve(count);  // the runs point to them
   for (size_t i = 0; i < count; ++i) {
-    ListedRun run;
-    std::memcpy(&run, host.base + list + i * sizeof run, sizeof run);
-    if (run.bytes > left) link.nonsense("list of runs");
-    left -= run.bytes;
-    add_run(link, kind, run);
+    Entry entry;
+    std::memcpy(&entry, host.base + list + i * sizeof entry, sizeof entry);
+    if (bytes_of(entry) > left) link.nonsense("list of runs");
+    left -= bytes_of(entry);
+    add_run(link, kind, entry);
   }
   if (left != 0) link.nonsense("list of runs");
   p.remote = {p.listed};
+}
+
+}  // namespace
+
+void find_runs(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
+  find<ListedRun>(link, kind, list, count, bytes);
+}
+
+void find_blocks(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
+  find<ListedBlock>(link, kind, list, count, bytes);
 }
 
 }  // namespace a2a::shm

@@ -88,8 +88,9 @@ void replace_cma(const Link& link) {
     throw Error(Code::backend, link.name() + " cannot read its own input: " + std::strerror(EFAULT));
   }
   // Chunks keep their order, and the next operation's may be out already.
-  const Line& next = link.m.block().line(link.number() + 1, link.peer);
-  if (is_published(next, link.number() + 1) && static_cast<Kind>(next.head.kind) == Kind::staged) {
+  const uint64_t number = link.operation.batch.signature.number;
+  const Line& next = link.m.block().line(first_step(number + 1), link.peer);
+  if (is_published(next, first_step(number + 1)) && static_cast<Kind>(next.head.kind) == Kind::staged) {
     throw Error(Code::backend, name_of(link.operation.batch.signature) + ": rank " +
                                    std::to_string(link.m.name(link.peer)) + " may no longer read the memory of rank " +
                                    std::to_string(link.m.name(link.m.rank())) +
@@ -98,7 +99,7 @@ void replace_cma(const Link& link) {
   p.mine.kind = static_cast<uint8_t>(Kind::staged);
   offer(link);
   std::memcpy(&link.own_line().head, &p.mine, sizeof(Head));
-  publish_rewritten(link.own_pipe(), link.number());
+  publish_rewritten(link.own_pipe(), link.step());
 }
 
 void begin(const Link& link) {
@@ -111,18 +112,32 @@ void begin(const Link& link) {
   p.in = Pair::In::streaming;
 }
 
+namespace {
+
+// The peer's next full chunk, if there is one.
+std::optional<uint8_t> next_full(const Link& link) {
+  const Pair& p = link.pair;
+  Chunks& chunks = link.other.chunks;
+  const Flow& handed = link.their_pipe().handed;
+  const bool with_line = p.theirs.count > 0;
+  if (chunks.taken() >= std::max(p.theirs.first + (with_line ? 1 : 0), count_of(handed))) return std::nullopt;
+  const bool first = with_line && chunks.taken() == p.theirs.first;
+  const auto chunk = first ? static_cast<uint8_t>(p.theirs.count - 1) : listed(handed, chunks.taken());
+  if (!chunks.is_theirs(chunk)) link.nonsense("chunk");
+  return chunk;
+}
+
+}  // namespace
+
 // Takes what is there: all of it where ranks share CPUs, and otherwise, while this rank still sends, a chunk at a time:
 // while it takes one after the other and hands none over, the peer has nothing to do on its own CPU.
 void take(const Link& link) {
   Pair& p = link.pair;
   Chunks& chunks = link.other.chunks;
-  const Flow& handed = link.their_pipe().handed;
-  const bool with_line = p.theirs.count > 0;
-  const uint64_t least = p.theirs.first + (with_line ? 1 : 0);
-  while (p.in_left > 0 && chunks.taken() < std::max(least, count_of(handed))) {
-    const bool first = with_line && chunks.taken() == p.theirs.first;
-    const auto chunk = first ? static_cast<uint8_t>(p.theirs.count - 1) : listed(handed, chunks.taken());
-    if (!chunks.is_theirs(chunk)) link.nonsense("chunk");
+  while (p.in_left > 0) {
+    const auto full = next_full(link);
+    if (!full) break;
+    const uint8_t chunk = *full;
     const size_t bytes = std::min(p.in_left, chunks.shape().bytes);
     scatter(p.target, chunks.data(chunk), bytes, link.operation.stores);
     faultpoint("copy");
@@ -131,6 +146,27 @@ void take(const Link& link) {
     share_out(link);
     if (p.out == Pair::Out::streaming && !link.m.surroundings().oversubscribed()) break;
   }
+  if (p.in_left == 0) p.in = Pair::In::arrived;
+}
+
+std::span<const std::byte> peek(const Link& link) {
+  const Pair& p = link.pair;
+  const auto chunk = next_full(link);
+  if (!chunk) return {};
+  const size_t full = link.other.chunks.shape().bytes, passed = (p.theirs.sent - p.in_left) % full;
+  return {link.other.chunks.data(*chunk) + passed, std::min(p.in_left, full - passed)};
+}
+
+void consume(const Link& link, size_t bytes) {
+  Pair& p = link.pair;
+  Chunks& chunks = link.other.chunks;
+  const auto chunk = next_full(link);
+  if (!chunk) link.nonsense("count of chunks");  // it was there
+  p.in_left -= bytes;
+  const size_t passed = (p.theirs.sent - p.in_left) % chunks.shape().bytes;
+  if (passed != 0 && p.in_left > 0) return;
+  chunks.take(*chunk, passed != 0 ? passed : chunks.shape().bytes);
+  share_out(link);
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
 

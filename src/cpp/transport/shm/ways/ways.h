@@ -1,5 +1,7 @@
 // The ways of a pair's bytes, a page each. `offer` fills in what the line says of them (all but the facts that are
-// compared), `begin` reads what the peer's line says and checks it, the others move bytes.
+// compared), `begin` reads what the peer's line says and checks it, `take` brings them to where they are received. In a
+// reduction they are folded instead, all peers' at once: `peek` shows the next ones in reach, which stay there, and
+// `consume` gives back so many of them.
 #pragma once
 
 #include "transport/shm/ways/link.h"
@@ -9,7 +11,10 @@ namespace a2a::shm {
 // A few bytes travel in the line itself.
 namespace inlined {
 void offer(const Link& link);
+void begin(const Link& link);
 void take(const Link& link);
+std::span<const std::byte> peek(const Link& link);
+void consume(const Link& link, size_t bytes);
 }  // namespace inlined
 
 // Two copies, through chunks that the two ranks hand to and fro.
@@ -22,6 +27,8 @@ bool send(const Link& link);
 void replace_cma(const Link& link);
 void begin(const Link& link);
 void take(const Link& link);
+std::span<const std::byte> peek(const Link& link);
+void consume(const Link& link, size_t bytes);
 // What this rank has staged the peer will not touch: it has given the pair up as well.
 void give_up(const Link& link);
 }  // namespace staged
@@ -33,6 +40,8 @@ void offer(const Link& link, Kind kind);
 bool settle(const Link& link);
 void begin(const Link& link, Kind kind);
 void take(const Link& link);
+std::span<const std::byte> peek(const Link& link);
+void consume(const Link& link, size_t bytes);
 // Looks for the chunks that this rank has asked for.
 void hear_answer(const Link& link);
 }  // namespace pull

@@ -1,0 +1,86 @@
+"""Programs that call ``paddle.distributed`` itself, ``paddle.DataParallel`` and fleet among them, on a2a."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import paddle
+import paddle.distributed as _paddle
+from paddle.distributed.fleet.utils import hybrid_parallel_util as _fleet
+from paddle.distributed.utils import moe_utils as _paddle_moe
+
+from . import _batch, _functions, _groups, stream
+from ._device import original, originals
+from ._reducer import Reducer, make_contiguous
+from .utils import moe_utils
+
+
+def enable() -> None:
+    """From now on the collectives of ``paddle.distributed`` carry CPU tensors with a2a, and so does every
+    ``paddle.DataParallel`` that is made from now on, with the gradients of parameters on the CPU. Tensors on devices,
+    and static graphs, are Paddle's as before. Call it on every rank, before or after init_parallel_env(); a second call
+    changes nothing."""
+    for owner, name, function in _replacements():
+        originals.setdefault((owner.__name__, name), getattr(owner, name))
+        setattr(owner, name, function)
+
+
+def disable() -> None:
+    """Gives ``paddle.distributed`` its own functions back. A DataParallel stays what it was made as."""
+    for owner, name, _ in _replacements():
+        setattr(owner, name, original(owner, name))
+    originals.clear()
+
+
+def _replacements() -> Iterator[tuple[Any, str, Any]]:
+    """What is replaced, where, by what. Other functions of paddle.distributed call those of stream."""
+    for name in stream.__all__:
+        yield _paddle.stream, name, getattr(stream, name)
+    # These do not, where Paddle knows no NCCL or Gloo cannot do it.
+    for name in ("all_reduce", "reduce_scatter", "wait"):
+        yield _paddle, name, getattr(_functions, name)
+    yield _paddle, "batch_isend_irecv", _batch.batch_isend_irecv
+    yield _paddle, "barrier", _on_cpu("barrier", _groups.barrier)
+    yield _paddle, "new_group", _on_cpu("new_group", _groups.new_group)
+    for name in moe_utils.__all__:
+        yield _paddle_moe, name, getattr(moe_utils, name)
+    yield paddle.DataParallel, "init_reducer", _init_reducer
+    yield _fleet, "fused_allreduce_gradients_with_group", _fused_gradients
+
+
+def _on_cpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a call that has no tensor: Paddle's own where the program works on another device."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        ours = paddle.in_dynamic_mode() and paddle.get_device() == "cpu"
+        return (function if ours else original(_paddle, name))(*args, **kwargs)
+
+    return call
+
+
+def _init_reducer(model: Any) -> None:
+    """DataParallel.init_reducer()."""
+    parameters = [p for p in model.parameters() if p.trainable and not getattr(p, "no_sync", False)]
+    on_cpu = bool(parameters) and all(p.place.is_cpu_place() for p in parameters)
+    comm = _groups.get_communicator(model.group) if on_cpu else None
+    if comm is None:
+        original(paddle.DataParallel, "init_reducer")(model)
+        return
+    model._reducer = Reducer(comm, parameters)
+    model.register_forward_pre_hook(_begin)
+
+
+def _fused_gradients(parameters: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+    """Paddle's, which takes gradients for contiguous, and otherwise writes the elements of each to wrong places."""
+    parameters = list(parameters)
+    for parameter in parameters:
+        if parameter.place.is_cpu_place():
+            make_contiguous(parameter)
+    return original(_fleet, "fused_allreduce_gradients_with_group")(parameters, *args, **kwargs)
+
+
+def _begin(model: Any, _: Any) -> None:
+    model._reducer.begin(model.grad_need_sync)

@@ -1,0 +1,90 @@
+"""Exchanges along axes: how sizes divide a tensor, and what every rank gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from a2a import InvalidArgumentError
+from a2a.adapting import Division, refuse
+
+from . import _collectives
+from . import _operations as ops
+from ._errors import AxisError, SplitError
+from ._groups import communicator, place_in
+from ._staging import flat, inner
+
+__all__ = ["exchange", "shape_of"]
+
+
+def exchange(
+    input: Tensor,
+    split_axis: int,
+    concat_axis: int,
+    split_sizes: Sequence[int],
+    concat_sizes: Sequence[int],
+    group: Any,
+) -> Tensor:
+    """A new tensor of all ranks' slices for this rank. Empty sizes stand for equal parts, see Division.of()."""
+    comm, axes, sizes = communicator(group), (split_axis, concat_axis), (split_sizes, concat_sizes)
+    try:
+        at = _checked(input.shape, axes, sizes, place_in(group))
+    except InvalidArgumentError as error:
+        raise (error if comm is None else refuse(comm, error)) from None
+    input = inner(input.resolve_conj().resolve_neg())
+    if comm is None or not input.is_cpu:
+        return _packed(input, at, group)
+    output = input.new_empty(at.shape)
+    ops.all_to_all_axis(comm, output, input, at.split_axis, at.concat_axis, at.to, at.from_)
+    return output
+
+
+def shape_of(
+    input: Tensor,
+    split_axis: int,
+    concat_axis: int,
+    split_sizes: Sequence[int],
+    concat_sizes: Sequence[int],
+    group: Any,
+) -> list[int]:
+    """Of what exchange() returns."""
+    return _divide(input.shape, (split_axis, concat_axis), (split_sizes, concat_sizes), place_in(group)).shape
+
+
+def _divide(
+    shape: Sequence[int], axes: tuple[int, int], sizes: tuple[Sequence[int], Sequence[int]], place: tuple[int, int]
+) -> Division:
+    for name, axis in zip(("split_axis", "concat_axis"), axes, strict=True):
+        if not -len(shape) <= axis < len(shape):
+            raise AxisError(f"{name} is {axis}, but input {tuple(shape)} has {len(shape)} dimensions")
+    split, concat = (axis % len(shape) for axis in axes)
+    return Division.of(shape, split, concat, *sizes, *place)
+
+
+def _checked(
+    shape: Sequence[int], axes: tuple[int, int], sizes: tuple[Sequence[int], Sequence[int]], place: tuple[int, int]
+) -> Division:
+    """_divide(), of sizes that fit."""
+    rank, ranks = place
+    for name, given in zip(("split_sizes", "concat_sizes"), sizes, strict=True):
+        if given and (len(given) != ranks or min(given) < 0):
+            raise SplitError(f"{name} is {list(given)}; pass a size, not a negative one, for each of {ranks} ranks")
+    at = _divide(shape, axes, sizes, place)
+    if problem := at.misfit(shape, f"input {tuple(shape)}", rank, bool(sizes[0])):
+        raise SplitError(problem)
+    return at
+
+
+def _packed(input: Tensor, at: Division, group: Any) -> Tensor:
+    """By way of copies in which the block for each rank is contiguous: on devices, and between hosts on Gloo."""
+    blocks = input.split(at.to, at.split_axis)
+    arriving = [[*at.shape[: at.concat_axis], entries, *at.shape[at.concat_axis + 1 :]] for entries in at.from_]
+    elems = [math.prod(shape) for shape in arriving]
+    received = input.new_empty(sum(elems))
+    _collectives.all_to_all_single(received, flat(blocks), elems, [block.numel() for block in blocks], group)
+    parts = [part.view(shape) for part, shape in zip(received.split(elems), arriving, strict=True)]
+    return torch.cat(parts, at.concat_axis)

@@ -1,0 +1,156 @@
+"""The process group where one of torch's own backends stands beside a2a: NCCL for CUDA tensors, and Gloo for those on
+the host where the ranks live on several hosts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import PrefixStore, ProcessGroup
+from torch.distributed import distributed_c10d as c10d
+
+import a2a
+
+from ._backend import ProcessGroupA2A
+
+__all__ = ["ProcessGroupBeside"]
+
+_CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
+_Kind: Any = ProcessGroup.BackendType
+
+# Operation -> torch's backend's name of it, and its options.
+_OPERATIONS: dict[str, tuple[str, Any]] = {
+    "all_to_all_single": ("alltoall_base", c10d.AllToAllOptions),
+    "alltoall": ("alltoall", c10d.AllToAllOptions),
+    "all_gather_single": ("_allgather_base", c10d.AllgatherOptions),
+    "allgather": ("allgather", c10d.AllgatherOptions),
+    "barrier": ("barrier", c10d.BarrierOptions),
+    "allreduce": ("allreduce", c10d.AllreduceOptions),
+    "reduce": ("reduce", c10d.ReduceOptions),
+    "reduce_scatter": ("reduce_scatter", c10d.ReduceScatterOptions),
+    "reduce_scatter_single": ("_reduce_scatter_base", c10d.ReduceScatterOptions),
+    "broadcast": ("broadcast", c10d.BroadcastOptions),
+    "gather": ("gather", c10d.GatherOptions),
+    "scatter": ("scatter", c10d.ScatterOptions),
+    "send": ("send", None),
+    "recv": ("recv", None),
+    "recv_anysource": ("recv_anysource", None),
+}
+
+
+class ProcessGroupBeside(ProcessGroupA2A):
+    """Every operation looks where its tensors are. ``comm`` is None where ranks live on several hosts.
+
+    All of them are defined here, though the base class of torch would find its backends, too: what it looks up in
+    Python for a C++ caller it finds here, or it goes on with the interpreter's lock in hand, and deadlocks with Gloo's
+    threads, which want it to let go of tensors."""
+
+    def __init__(
+        self, comm: a2a.Communicator | None, store: Any, rank: int, size: int, name: str, timeout: Any
+    ) -> None:
+        super().__init__(comm, store, rank, size, name)
+        self._destroyed = False
+        if comm is None:
+            self._register_backend(_CPU, _Kind.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
+            self._set_default_backend(_Kind.GLOO)
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
+            self._register_backend(_CUDA, _Kind.NCCL, nccl)
+            if comm is not None:
+                self._set_default_backend(_Kind.NCCL)
+
+    def _beside(self, arguments: tuple[Any, ...]) -> Any:
+        """The backend of torch that carries the tensors; None where a2a does."""
+        if self._destroyed:
+            raise a2a.AbortedError(f"process group {self._name!r} was destroyed")
+        device = next((tensor.device for tensor in _tensors(arguments)), _CPU)
+        return ProcessGroup._get_backend(self, device) if self.comm is None or device.type != "cpu" else None
+
+    def _get_backend(self, device: Any) -> Any:
+        if self.comm is not None and torch.device(device).type == "cpu":
+            return self
+        return ProcessGroup._get_backend(self, torch.device(device))
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        theirs = set(ProcessGroup._device_types.fget(self))
+        return [_CPU, *sorted(theirs - {_CPU}, key=str)]
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        if self.comm is not None:
+            super().monitored_barrier(timeout, wait_all_ranks)
+        else:
+            limit = c10d.default_pg_timeout if timeout is None else timeout
+            self._get_backend(_CPU).monitored_barrier(limit, wait_all_ranks)
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        if self._beside((torch.empty(0, device=device),)) is None:
+            super()._start_coalescing(device)
+        else:
+            ProcessGroup._start_coalescing(self, device)
+
+    def _end_coalescing(self, device: Any = None) -> Any:
+        if self._beside((torch.empty(0, device=device),)) is None:
+            return super()._end_coalescing(device)
+        return ProcessGroup._end_coalescing(self, device)
+
+    def abort(self) -> None:
+        if self.comm is not None:
+            super().abort()
+        ProcessGroup.abort(self)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self._destroyed = True
+        ProcessGroup.shutdown(self)
+
+
+def _looking(name: str, theirs: str, options: Any) -> Callable[..., Any]:
+    ours = getattr(ProcessGroupA2A, name)
+
+    @functools.wraps(ours)
+    def method(self: Any, *arguments: Any, opts: Any = None) -> Any:
+        if options is not None and arguments and isinstance(arguments[-1], options):
+            *rest, opts = arguments
+            arguments = tuple(rest)
+        backend = self._beside(arguments)
+        if options is None:
+            return ours(self, *arguments) if backend is None else getattr(backend, theirs)(*arguments)
+        if backend is None:
+            return ours(self, *arguments, opts)
+        return getattr(backend, theirs)(*arguments, options() if opts is None else opts)
+
+    return method
+
+
+for _name, (_theirs, _options) in _OPERATIONS.items():
+    setattr(ProcessGroupBeside, _name, _looking(_name, _theirs, _options))
+for _old in ("alltoall_base", "_allgather_base", "_reduce_scatter_base"):
+    _new = next(name for name, (theirs, _) in _OPERATIONS.items() if theirs == _old)
+    setattr(ProcessGroupBeside, _old, getattr(ProcessGroupBeside, _new))
+
+
+def _tensors(given: Any) -> Any:
+    for one in given:
+        if isinstance(one, Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from _tensors(one)
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    gloo = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    gloo._set_sequence_number_for_group()
+    return gloo
+
+
+def _nccl(store: Any, rank: int, size: int, timeout: Any, name: str) -> Any:
+    options = c10d.ProcessGroupNCCL.Options()
+    options._timeout, options.group_name = timeout, name
+    nccl = c10d.ProcessGroupNCCL(store, rank, size, options)
+    nccl._set_sequence_number_for_group()
+    return nccl

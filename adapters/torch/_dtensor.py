@@ -1,0 +1,79 @@
+"""DTensor's change from one shard dimension to another, as one all-to-all.
+
+For tensors on the host DTensor gathers everything on every rank and cuts its part out, because torch holds that no
+backend of theirs has an all-to-all. Importing DTensor takes more than a second, so it is waited for; and it is changed
+on every rank alike, whenever a rank imports it, because the ranks have to agree."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from . import _axes
+from ._backend import ProcessGroupA2A
+
+__all__ = ["register"]
+
+_MODULE = "torch.distributed.tensor.placement_types"  # whose name shard_dim_alltoall is called
+_library = torch.library.Library("_dtensor", "IMPL")
+
+
+def _exchange(input: Tensor, gather_dim: int, shard_dim: int, group: Any) -> Tensor:
+    """torch's operator, whose own kernel calls the list form of C++, on the host."""
+    at = c10d._resolve_process_group(group) if isinstance(group, str) else group
+    return _axes.exchange(input, shard_dim, gather_dim, [], [], at)
+
+
+def _change(module: ModuleType) -> None:
+    theirs: Any = module.shard_dim_alltoall
+
+    def shard_dim_alltoall(input: Tensor, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> Any:
+        group = mesh.get_group(mesh_dim) if mesh.device_type == "cpu" else None
+        if not isinstance(group, ProcessGroupA2A) or group.comm is None:
+            return theirs(input, gather_dim, shard_dim, mesh, mesh_dim)
+        return torch.ops._dtensor.shard_dim_alltoall(input, gather_dim, shard_dim, group.group_name)
+
+    module.shard_dim_alltoall = shard_dim_alltoall  # type: ignore[attr-defined]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the module as it is found without us, once, and has it changed when it has been loaded."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            _load_and_change(spec.loader)
+        return spec
+
+
+def _load_and_change(loader: Any) -> None:
+    load = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        _change(module)
+
+    loader.exec_module = exec_module
+
+
+def register() -> None:
+    """Have DTensor changed, now or when it is imported."""
+    _library.impl("shard_dim_alltoall", _exchange, "CPU")
+    if _MODULE in sys.modules:
+        _change(sys.modules[_MODULE])
+    else:
+        sys.meta_path.insert(0, _Finder())

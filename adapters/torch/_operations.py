@@ -1,0 +1,275 @@
+"""Every operation of c10d on an a2a communicator: what the functions of ``a2a.torch`` and the backend "a2a" both call.
+
+Each returns None when done, or with ``async_op`` a Work. Roots, peers and sources are ranks of the communicator.
+Tensors may have any strides; ``_staging`` says what the core is given of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from a2a import InvalidArgumentError
+from a2a.adapting import Dialect, refuse
+
+from . import _sparse
+from ._errors import ArgumentTypeError, SplitError, TensorError
+from ._folds import fold_of, scaled
+from ._profiler import operation
+from ._staging import (
+    copied,
+    direct,
+    flat,
+    flat_room_for,
+    inner,
+    plain,
+    require_list,
+    require_tensor,
+    room_for,
+    to_lists,
+)
+from ._work import Work
+
+__all__ = [
+    "all_gather",
+    "all_gather_single",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_axis",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "gather",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "scatter",
+    "send",
+]
+
+_dialect = partial(
+    Dialect,
+    Tensor,
+    type_error=ArgumentTypeError,
+    counts_error=SplitError,
+    tensor_error=TensorError,
+    complex_as_real=True,
+)
+_SINGLE = _dialect("input", "output", "input_split_sizes", "output_split_sizes")
+_LIST = _dialect("input_tensor_list", "output_tensor_list")
+_GATHER = _dialect("input_tensor", "output_tensor")
+_GATHER_LIST = _dialect("tensor", "tensor_list")
+_alltoall, _allgather = _SINGLE.alltoall, _GATHER.allgather  # looked up once
+
+
+def _work(work: Any, outputs: list[Any], then: Any = None) -> Work | None:
+    """What the caller gets, of what the core returned."""
+    if work is not None:
+        return Work(work, outputs, then)
+    if then is not None:
+        then()
+    return None
+
+
+# ---- everybody to everybody ------------------------------------------------------------------------------------------
+
+
+@operation("all_to_all_single", given=2)
+def all_to_all_single(comm: Any, output: Any, input: Any, output_splits: Any, input_splits: Any, async_op: bool) -> Any:
+    if direct(output) and direct(input):
+        work = _alltoall(comm, output, input, output_splits, input_splits, async_op)
+        return None if work is None else Work(work, [output])
+    room, then = _output(comm, "output", output)
+    work = _alltoall(comm, room, inner(input), output_splits, input_splits, async_op)
+    return _work(work, [output], then)
+
+
+@operation("all_to_all", given=2)
+def all_to_all(comm: Any, outputs: Any, inputs: Any, async_op: bool) -> Any:
+    if _all_direct(outputs) and _all_direct(inputs):
+        return _work(_LIST.alltoall_list(comm, outputs, inputs, async_op), outputs)
+    rooms = [_output(comm, f"output_tensor_list[{at}]", output)[0] for at, output in enumerate(outputs)]
+    work = _LIST.alltoall_list(comm, rooms, [inner(one) for one in inputs], async_op)
+    return _work(work, outputs, to_lists(outputs, rooms))
+
+
+@operation("all_to_all_axis", given=2)
+def all_to_all_axis(
+    comm: Any, output: Tensor, input: Tensor, split_axis: int, concat_axis: int, to: list[int], from_: list[int]
+) -> None:
+    """Host tensors, with sizes that fit them."""
+    comm.alltoallv(input, to, output, from_, split_axis=split_axis, concat_axis=concat_axis)
+
+
+@operation("all_gather_single", given=2)
+def all_gather_single(comm: Any, output: Any, input: Any, async_op: bool) -> Any:
+    if direct(output) and direct(input):
+        work = _allgather(comm, output, input, async_op)
+        return None if work is None else Work(work, [output])
+    room, then = _output(comm, "output_tensor", output)
+    return _work(_allgather(comm, room, inner(input), async_op), [output], then)
+
+
+@operation("all_gather", given=2)
+def all_gather(comm: Any, outputs: Any, input: Any, async_op: bool) -> Any:
+    if _all_direct(outputs) and direct(input):
+        return _work(_GATHER_LIST.allgather_list(comm, outputs, input, async_op), outputs)
+    rooms = [_output(comm, f"tensor_list[{at}]", output)[0] for at, output in enumerate(outputs)]
+    work = _GATHER_LIST.allgather_list(comm, rooms, inner(input), async_op)
+    return _work(work, outputs, to_lists(outputs, rooms))
+
+
+@operation("barrier")
+def barrier(comm: Any, async_op: bool, seconds: float | None) -> Any:
+    return _work(_SINGLE.barrier(comm, async_op, seconds), [])
+
+
+# ---- reductions ------------------------------------------------------------------------------------------------------
+
+
+@operation("all_reduce", given=1)
+def all_reduce(comm: Any, tensor: Any, op: Any, async_op: bool) -> Any:
+    require_tensor(comm, "tensor", tensor)
+    fold = fold_of(comm, op)
+    if tensor.is_sparse:
+        return _sparse.all_reduce(comm, tensor, op, async_op)
+    if fold is None:
+        room, then = room_for(comm, "tensor", tensor)
+        return _work(comm.allreduce(scaled(tensor, op), room, "sum", async_op=async_op), [tensor], then)
+    if plain(tensor):
+        work = comm.allreduce(tensor, None, fold, async_op=async_op)
+        return None if work is None else Work(work, [tensor])
+    room, then = copied(comm, "tensor", tensor)
+    return _work(comm.allreduce(room, None, fold, async_op=async_op), [tensor], then)
+
+
+@operation("reduce", given=1)
+def reduce(comm: Any, tensor: Any, root: int, op: Any, async_op: bool) -> Any:
+    require_tensor(comm, "tensor", tensor)
+    fold = fold_of(comm, op)
+    send = inner(tensor) if fold else scaled(tensor, op)
+    recv, then = room_for(comm, "tensor", tensor) if comm.rank == root else (None, None)
+    work = comm.reduce(send, recv, root, fold or "sum", async_op=async_op)
+    return _work(work, [tensor], then)
+
+
+@operation("reduce_scatter_single", given=2)
+def reduce_scatter_single(comm: Any, output: Any, input: Any, op: Any, async_op: bool) -> Any:
+    require_tensor(comm, "output", output)
+    require_tensor(comm, "input", input)
+    fold = fold_of(comm, op)
+    if fold is not None and plain(output) and plain(input):
+        work = comm.reduce_scatter(input, output, fold, async_op=async_op)
+        return None if work is None else Work(work, [output])
+    room, then = room_for(comm, "output", output)
+    send = inner(input) if fold else scaled(input, op)
+    return _work(comm.reduce_scatter(send, room, fold or "sum", async_op=async_op), [output], then)
+
+
+@operation("reduce_scatter", given=2)
+def reduce_scatter(comm: Any, output: Any, inputs: Any, op: Any, async_op: bool) -> Any:
+    require_tensor(comm, "output", output)
+    require_list(comm, "input_list", inputs, comm.size)
+    fold = fold_of(comm, op)
+    _require_one_dtype(comm, "input_list", inputs, "output", output)
+    send = flat(inputs)
+    send = send if fold else scaled(send, op)
+    room, then = flat_room_for(comm, "output", output)
+    counts = [one.numel() for one in inputs]
+    work = comm.reduce_scatterv(send, counts, room, fold or "sum", async_op=async_op)
+    return _work(work, [output], then)
+
+
+# ---- with a root -----------------------------------------------------------------------------------------------------
+
+
+@operation("broadcast", given=1)
+def broadcast(comm: Any, tensor: Any, root: int, async_op: bool) -> Any:
+    require_tensor(comm, "tensor", tensor)
+    if plain(tensor):
+        work = comm.broadcast(tensor, root, async_op=async_op)
+        return None if work is None else Work(work, [tensor])
+    room, then = (inner(tensor), None) if comm.rank == root else room_for(comm, "tensor", tensor)
+    return _work(comm.broadcast(room, root, async_op=async_op), [tensor], then)
+
+
+@operation("gather", given=1)
+def gather(comm: Any, tensor: Any, outputs: Any, root: int, async_op: bool) -> Any:
+    """``outputs``: None where this rank is not the root."""
+    require_tensor(comm, "tensor", tensor)
+    room = then = None
+    if comm.rank == root:
+        require_list(comm, "gather_list", outputs, comm.size)
+        _require_alike(comm, "gather_list", outputs, "tensor", tensor)
+        room = tensor.new_empty((comm.size, *tensor.shape))
+        then = to_lists(outputs, room.unbind(0))
+    work = comm.gather(inner(tensor), room, root, async_op=async_op)
+    return _work(work, outputs or [], then)
+
+
+@operation("scatter", given=2)
+def scatter(comm: Any, output: Any, inputs: Any, root: int, async_op: bool) -> Any:
+    """``inputs``: None where this rank is not the root."""
+    require_tensor(comm, "tensor", output)
+    send = None
+    if comm.rank == root:
+        require_list(comm, "scatter_list", inputs, comm.size)
+        _require_alike(comm, "scatter_list", inputs, "tensor", output)
+        send = flat(inputs)
+    room, then = room_for(comm, "tensor", output)
+    return _work(comm.scatter(send, room, root, async_op=async_op), [output], then)
+
+
+# ---- from one rank to another, of which the others know nothing, and are told nothing --------------------------------
+
+
+@operation("send", given=1)
+def send(comm: Any, tensor: Any, peer: int, tag: int, async_op: bool) -> Any:
+    require_tensor(None, "tensor", tensor)
+    return _work(comm.send(inner(tensor), peer, tag, async_op=async_op), [tensor])
+
+
+@operation("recv", given=1)
+def recv(comm: Any, tensor: Any, peer: int | None, tag: int, async_op: bool) -> Any:
+    """``peer``: None for any. Without ``async_op`` the sender's rank."""
+    require_tensor(None, "tensor", tensor)
+    room, then = room_for(None, "tensor", tensor)
+    work = comm.recv(room, peer, tag, async_op=async_op)
+    if async_op:
+        return Work(work, [tensor], then)
+    if then is not None:
+        then()
+    return work
+
+
+# ---- what they have in common ----------------------------------------------------------------------------------------
+
+
+def _all_direct(tensors: Any) -> bool:
+    return not isinstance(tensors, list) or all(map(direct, tensors))
+
+
+def _output(comm: Any, name: str, output: Any) -> Any:
+    """room_for() an output that is to have no gradient of its own; such ones, and what is no tensor, the core
+    refuses."""
+    if direct(output) or (output.requires_grad and torch.is_grad_enabled()):
+        return output, None
+    return room_for(comm, name, output)
+
+
+def _require_one_dtype(comm: Any, list_name: str, tensors: list[Tensor], name: str, tensor: Tensor) -> None:
+    for at, one in enumerate(tensors):
+        if one.dtype != tensor.dtype:
+            text = f"{list_name}[{at}] is {one.dtype}, but {name} is {tensor.dtype}"
+            raise refuse(comm, InvalidArgumentError(text))
+
+
+def _require_alike(comm: Any, list_name: str, tensors: list[Tensor], name: str, tensor: Tensor) -> None:
+    _require_one_dtype(comm, list_name, tensors, name, tensor)
+    for at, one in enumerate(tensors):
+        if one.numel() != tensor.numel():
+            text = f"{list_name}[{at}] {tuple(one.shape)} has not as many elements as {name} {tuple(tensor.shape)}"
+            raise refuse(comm, InvalidArgumentError(text))

@@ -1,0 +1,53 @@
+"""What torch.profiler and autograd's profiler show of an operation: "a2a:" and its name, its tensors with
+``record_shapes=True``, and how many bytes this rank gives."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch._C import _distributed_c10d as _c10d
+from torch.autograd import profiler
+
+import a2a
+
+from ._errors import in_torchs_words
+
+__all__ = ["operation"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_chosen_name: Any = getattr(_c10d, "_get_comm_profiling_name", lambda: "")  # by torch.distributed.record_comm()
+
+
+def operation(name: str, given: int | None = None) -> Callable[[_F], _F]:
+    """An operation on a communicator, its first argument, seen by the profiler and with errors in torch's words.
+    ``given`` is the argument that holds what this rank gives: a tensor, a list or None."""
+    title = f"a2a:{name}"
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def call(*arguments: Any) -> Any:
+            try:
+                if profiler._is_profiler_enabled:
+                    with _recorded(title, [] if given is None else _tensors(arguments[given])):
+                        return function(*arguments)
+                return function(*arguments)
+            except a2a.Error as error:
+                in_torchs_words(error)
+                raise
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _recorded(title: str, tensors: list[Any]) -> Any:
+    name = _chosen_name() or title
+    return torch._C._profiler._RecordFunctionFast(name, tensors, {"bytes": sum(tensor.nbytes for tensor in tensors)})
+
+
+def _tensors(given: Any) -> list[Any]:
+    """The tensors among what is given, which need not be right."""
+    return [one for one in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(one, torch.Tensor)]

@@ -1,0 +1,55 @@
+"""All-reduce of sparse tensors, which gradients of embeddings are: every rank gets all indices and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from a2a import InvalidArgumentError, MismatchError
+from a2a.adapting import refuse
+
+from ._folds import fold_of
+from ._staging import inner
+from ._work import FinishedWork
+
+__all__ = ["all_reduce"]
+
+
+def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool) -> FinishedWork | None:
+    """The sum in rank order, coalesced, into ``tensor``. Done when it returns, also with ``async_op``."""
+    if fold_of(comm, op) != "sum":
+        raise refuse(comm, InvalidArgumentError(f"op is {op!r}; sparse tensors are added up, with ReduceOp.SUM"))
+    own = tensor.detach().coalesce()
+    counts = _counts(comm, own)
+    # Entries are rows on the way, and columns of the indices.
+    indices = _gathered(comm, inner(own.indices().t()), counts).t()
+    values = _gathered(comm, inner(own.values()), counts)
+    parts = [
+        torch.sparse_coo_tensor(*pair, tuple(own.shape), is_coalesced=True, check_invariants=False)
+        for pair in zip(indices.split(counts, 1), values.split(counts), strict=True)
+    ]
+    with torch.no_grad():
+        tensor.copy_(sum(parts[1:], parts[0]).coalesce())
+    return FinishedWork([tensor]) if async_op else None
+
+
+def _counts(comm: Any, own: Tensor) -> list[int]:
+    """How many entries each rank has."""
+    facts = torch.tensor([own.values().shape[0], own.sparse_dim(), *own.shape])
+    everyone = facts.new_empty((comm.size, len(facts)))
+    comm.allgather(facts, everyone)
+    for rank, (_, dims, *shape) in enumerate(everyone.tolist()):
+        if (dims, shape) != (own.sparse_dim(), list(own.shape)):
+            raise MismatchError(
+                f"allreduce: rank {comm.rank} has a sparse tensor of shape {list(own.shape)} with {own.sparse_dim()} "
+                f"sparse dimensions, rank {rank} one of shape {shape} with {dims}"
+            )
+    return list(everyone[:, 0].tolist())
+
+
+def _gathered(comm: Any, mine: Tensor, counts: list[int]) -> Tensor:
+    everyone = mine.new_empty((sum(counts), *mine.shape[1:]))
+    comm.allgatherv(mine, everyone, counts)
+    return everyone

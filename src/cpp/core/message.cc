@@ -1,0 +1,109 @@
+#include "core/message.h"
+
+#include <algorithm>
+
+#include "core/facts.h"
+
+namespace a2a {
+namespace {
+
+bool fits(const Message& receive, const Incoming& incoming) {
+  return receive.tag == incoming.tag && (receive.peer == kAnySource || receive.peer == incoming.source);
+}
+
+std::string size_of(uint64_t bytes, const DType& dtype) {
+  const size_t elem_bytes = std::max<size_t>(1, dtype.bytes());
+  return std::to_string(bytes / elem_bytes) + " elements of " + to_string(dtype);
+}
+
+}  // namespace
+
+std::string name_of(const Message& message) {
+  const std::string peer = message.peer == kAnySource ? "any rank" : "rank " + std::to_string(message.peer);
+  return (message.sends ? "send to " : "recv from ") + peer + " with tag " + std::to_string(message.tag);
+}
+
+bool MessageWork::done() {
+  progress_->refuse_if_inherited();
+  if (!finished()) progress_->poll();
+  return finished();
+}
+
+bool MessageWork::wait_until(Deadline deadline) {
+  progress_->refuse_if_inherited();
+  if (!finished() && !progress_->wait([this] { return finished(); }, deadline)) return false;
+  if (error_) throw *error_;
+  return true;
+}
+
+bool MessageWork::wait_briefly() {
+  progress_->refuse_if_inherited();
+  if (!finished() && !progress_->wait_briefly([this] { return finished(); })) return false;
+  if (error_) throw *error_;
+  return true;
+}
+
+Rank MessageWork::source() { return finished() ? source_ : kAnySource; }
+
+bool MessageWork::let_go() {
+  if (progress_->inherited() || !finished()) return finished();
+  try {
+    return let_go_ == nullptr || let_go_();
+  } catch (const std::exception&) {  // nobody knows then what the network does with it
+    return false;
+  }
+}
+
+void MessageWork::finish(Rank source) {
+  if (finished()) return;
+  const auto& packed = message_.packed;
+  if (packed != nullptr && !message_.sends) {
+    scatter(packed->data, packed->strides, 0, message_.bytes, packed->packed.get());
+  }
+  source_ = source;
+  finished_.store(true, std::memory_order_release);
+}
+
+void MessageWork::fail(const Error& error) {
+  if (finished()) return;
+  error_.emplace(error);
+  finished_.store(true, std::memory_order_release);
+}
+
+void Matching::post(const std::shared_ptr<MessageWork>& receive) {
+  const auto found = std::ranges::find_if(arrived_, [&](const auto& in) { return fits(receive->message(), *in); });
+  if (found == arrived_.end()) return receives_.push_back(receive);
+  const auto incoming = *found;
+  arrived_.erase(found);
+  incoming->receive = receive;
+  incoming->meet();
+}
+
+void Matching::arrive(const std::shared_ptr<Incoming>& incoming) {
+  const auto found = std::ranges::find_if(receives_, [&](const auto& r) { return fits(r->message(), *incoming); });
+  if (found == receives_.end()) return arrived_.push_back(incoming);
+  incoming->receive = *found;
+  receives_.erase(found);
+  incoming->meet();
+}
+
+void Matching::prune() {
+  receives_.remove_if([](const auto& receive) { return receive->finished(); });
+}
+
+std::string refused_there(Rank rank, const std::string& reason) {
+  return "rank " + std::to_string(rank) + " does not take part, its arguments were refused there: " + reason;
+}
+
+std::optional<std::string> disagreement(const Incoming& incoming, Rank source, Rank receiver) {
+  const Message& wanted = incoming.receive->message();
+  if (!wanted.refusal.empty()) {
+    return name_of(wanted) + ": " + refused_there(receiver, wanted.refusal);
+  }
+  if (incoming.bytes == wanted.bytes && incoming.dtype == pack(wanted.dtype)) return std::nullopt;
+  return "message with tag " + std::to_string(incoming.tag) + ": rank " + std::to_string(source) + " sends " +
+         size_of(incoming.bytes, unpack(incoming.dtype)) + ", rank " + std::to_string(receiver) + " receives " +
+         size_of(wanted.bytes, wanted.dtype);
+}
+
+}  // namespace a2a

@@ -1,0 +1,104 @@
+// Messages between two ranks: what send() and recv() start. Not public.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "a2a/work.h"
+#include "core/schedule.h"
+#include "runtime/progress.h"
+
+namespace a2a {
+
+constexpr Rank kAnySource = -1;
+
+// A tensor with gaps and its elements in C order.
+struct PackedTensor {
+  std::byte* data = nullptr;
+  Strides strides;
+  std::unique_ptr<std::byte[]> packed;
+};
+
+struct Message {
+  bool sends = false;
+  Rank peer = 0;  // of a receive: or kAnySource
+  int64_t tag = 0;
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+  DType dtype;
+  Deadline deadline = Deadline::never();
+  std::shared_ptr<PackedTensor> packed = {};  // whose memory `data` is, of a tensor with gaps
+  std::string refusal = {};  // not empty: this rank's arguments were bad, and this is why; the other rank is told
+};
+
+// "recv from rank 2 with tag 5"
+std::string name_of(const Message& message);
+
+// One message in flight, on one of its two sides. Everything but the Work interface wants the progress mutex held.
+class MessageWork final : public Work {
+ public:
+  MessageWork(std::shared_ptr<Progress> progress, const Message& message)
+      : progress_(std::move(progress)), message_(message) {}
+
+  bool done() override;
+  bool wait_until(Deadline deadline) override;
+  bool wait_briefly() override;
+  Rank source() override;
+  bool let_go() override;
+
+  const Message& message() const { return message_; }
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
+  void finish(Rank source);
+  void fail(const Error& error);
+  // Before it fails: a network has its memory until this says that it has let go.
+  void lend(std::function<bool()> let_go) { let_go_ = std::move(let_go); }
+
+ private:
+  std::shared_ptr<Progress> progress_;
+  const Message message_;
+  std::optional<Error> error_;  // written before finished_, like source_
+  Rank source_ = kAnySource;
+  std::function<bool()> let_go_;
+  std::atomic<bool> finished_{false};
+};
+
+// A message of which this rank has heard. A transport adds how its bytes come.
+struct Incoming : std::enable_shared_from_this<Incoming> {
+  virtual ~Incoming() = default;
+  // There is a receive that takes it.
+  virtual void meet() = 0;
+
+  Rank source = 0;
+  int64_t tag = 0;
+  uint64_t bytes = 0;
+  uint32_t dtype = 0;                    // packed, see facts.h
+  std::shared_ptr<MessageWork> receive;  // that takes it, once there is one
+};
+
+// Which receive takes which message: the first one with its tag, in the order in which each source has sent them.
+class Matching {
+ public:
+  // A receive begins. It meets a message that has come, or waits.
+  void post(const std::shared_ptr<MessageWork>& receive);
+  // A message has come. It meets a receive that waits, or waits itself.
+  void arrive(const std::shared_ptr<Incoming>& incoming);
+  // Forgets receives that are over.
+  void prune();
+  bool waits() const { return !receives_.empty(); }
+
+ private:
+  std::list<std::shared_ptr<MessageWork>> receives_;  // that wait, in the order of their calls
+  std::list<std::shared_ptr<Incoming>> arrived_;      // that nobody has asked for yet
+};
+
+// "rank 2 does not take part, its arguments were refused there: ..."
+std::string refused_there(Rank rank, const std::string& reason);
+
+// Why a receive cannot take a message, as both ranks are told, or nothing when it can.
+std::optional<std::string> disagreement(const Incoming& incoming, Rank source, Rank receiver);
+
+}  // namespace a2a

@@ -1,0 +1,162 @@
+// What ranks of other hosts tell, and what this one tells them.
+#include "transport/hosts/hosts_transport.h"
+
+namespace a2a::hosts {
+namespace {
+
+// How long the network may go unasked: a look costs as much as a small exchange, so there is not one for each.
+constexpr auto kOften = std::chrono::microseconds(500);
+
+}  // namespace
+
+void HostsTransport::listen() {
+  const auto now = Deadline::Clock::now();
+  // A network that nobody has asked for long may need several calls to come up with all that has arrived, such as the
+  // word of a rank that has given up meanwhile.
+  constexpr int kAsksOfLateRank = 5;
+  int asks = now - last_looked_ > kOften ? kAsksOfLateRank : 1;
+  last_listened_ = last_looked_ = now;
+  while (asks > 0) {
+    auto message = network_->take(channel_);
+    if (!message) {
+      --asks;
+      continue;
+    }
+    const auto prefix = prefix_of(message->bytes);
+    if (!prefix || !places_->has(prefix->source) || places_->endpoint_of(prefix->source) != message->from) {
+      throw Error(Code::backend, network_->name() + ": a message makes no sense");
+    }
+    hear(*prefix, std::move(message->bytes));
+    if (broken_) return;
+  }
+}
+
+void HostsTransport::hear(const Prefix& prefix, std::string message) {
+  const std::string_view text = rest_of(message);
+  const auto no_sense = [&] {
+    return Error(Code::backend, network_->name() + ": a message of " + name_of_rank(prefix.source) + " makes no sense");
+  };
+  switch (prefix.kind) {
+    case MessageKind::bundle:
+      if (relay_ == nullptr) throw no_sense();
+      if (relay_->wants(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
+      tell(relay_->receiver_on(places_->host_of(prefix.source), prefix.number),
+           {channel_, MessageKind::silence, rank_, prefix.number}, {});
+      [[fallthrough]];
+    case MessageKind::facts:
+    case MessageKind::more_facts: {
+      const bool second = prefix.kind == MessageKind::more_facts;
+      const uint64_t step = second ? shm::last_step(prefix.number) : shm::first_step(prefix.number);
+      const auto entries = entries_of(text);
+      if (!entries) throw no_sense();
+      for (const Entry& entry : *entries) {
+        if (!places_->has(entry.source) || !places_->has(entry.target)) throw no_sense();
+        if (entry.target == rank_) {
+          hear_entry(step, entry);
+        } else {
+          tell(step, entry);
+        }
+      }
+      return;
+    }
+    case MessageKind::silence:
+      if (relay_ == nullptr) throw no_sense();
+      if (relay_->wants(prefix.number)) relay_->take(prefix.number, prefix.source, std::move(message));
+      return;
+    case MessageKind::passed:
+    case MessageKind::verdict:
+      if (Operation* operation = find(shm::first_step(prefix.number))) {
+        give(*operation, {prefix.kind, prefix.source, {}, std::string(text)});
+      } else if (shm::first_step(prefix.number) > finished_) {
+        early_[shm::first_step(prefix.number)].push_back({prefix.kind, prefix.source, {}, std::string(text)});
+      }
+      return;
+    case MessageKind::aborted: {
+      Reason why;
+      if (text.size() < sizeof(why)) throw no_sense();
+      std::memcpy(&why, text.data(), sizeof(why));
+      died_ |= why.died != 0;
+      const bool known =
+          why.code >= static_cast<uint32_t>(Code::peer_lost) && why.code <= static_cast<uint32_t>(Code::backend);
+      return break_with(
+          Error(known ? static_cast<Code>(why.code) : Code::aborted, std::string(text.substr(sizeof(why)))), false);
+    }
+    case MessageKind::sent:
+      if (!messages_.hear_sent(prefix.source, prefix.number, text)) throw no_sense();
+      return;
+    case MessageKind::answered:
+      if (!messages_.hear_answer(prefix.source, prefix.number, text)) throw no_sense();
+      return;
+    case MessageKind::left:
+      last_[static_cast<size_t>(prefix.source)].left_after = prefix.number;
+      last_[static_cast<size_t>(prefix.source)].left = Deadline::Clock::now();
+      return;
+    default:
+      throw no_sense();
+  }
+}
+
+// Of an operation that this host does not relay.
+void HostsTransport::hear_stray(uint64_t number, Rank source, std::string message) {
+  if (prefix_of(message)->kind == MessageKind::bundle)
+    hear({channel_, MessageKind::bundle, source, number}, std::move(message));
+}
+
+void HostsTransport::hear_entry(uint64_t step, const Entry& entry) {
+  const uint64_t number = shm::number_of_step(step);
+  Last& last = last_[static_cast<size_t>(entry.source)];
+  if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.told.op);
+  if (Operation* operation = find(step)) return hear(*operation, entry);
+  if (passed(number)) {
+    tell(entry.source, {channel_, MessageKind::passed, rank_, number}, {});
+  } else if (step <= finished_) {
+    return;
+  }
+  early_[step].push_back({MessageKind::facts, entry.source, entry.told, std::string(entry.payload)});
+}
+
+void HostsTransport::hear(Operation& operation, const Entry& entry) {
+  const auto answer = operation.remote.hear(entry);
+  if (!answer) return;
+  patience_ = kLeastUnheard;
+  tell(operation.step(), *answer);
+}
+
+void HostsTransport::give(Operation& operation, const Early& early) {
+  switch (early.kind) {
+    case MessageKind::facts:
+      return hear(operation, {early.source, rank_, early.told, early.text});
+    case MessageKind::passed:
+      operation.verdicts.insert(early.source);  // it has none
+      return operation.remote.hear_passed(early.source);
+    default:
+      operation.verdicts.insert(early.source);
+      if (operation.their_quarrel.empty()) operation.their_quarrel = early.text;
+  }
+}
+
+// The operation, once it was told to other hosts and as long as it is not finished.
+Operation* HostsTransport::find(uint64_t step) {
+  const auto found = std::ranges::find_if(queue_, [&](const auto& o) { return o->step() == step && o->posted; });
+  return found == queue_.end() ? nullptr : found->get();
+}
+
+void HostsTransport::tell(Rank rank, const Prefix& prefix, std::string_view text) {
+  network_->post(places_->endpoint_of(rank), message(prefix, text));
+}
+
+void HostsTransport::tell(uint64_t step, const Entry& entry) {
+  const uint64_t number = shm::number_of_step(step);
+  const auto kind = step == shm::last_step(number) ? MessageKind::more_facts : MessageKind::facts;
+  std::string text = begin_message({channel_, kind, rank_, number}, room_for(entry.payload.size()));
+  append(text, entry);
+  network_->post(places_->endpoint_of(entry.target), std::move(text));
+}
+
+void HostsTransport::tell_remote(const Prefix& prefix, std::string_view text) {
+  for (Rank r = 0; r < places_->size(); ++r) {
+    if (places_->host_of(r) != places_->host_of(rank_)) tell(r, prefix, text);
+  }
+}
+
+}  // namespace a2a::hosts

@@ -1,0 +1,56 @@
+// Messages (send, recv) of a group on several hosts: who carries which, and who is missed.
+#include <limits>
+
+#include "transport/hosts/hosts_transport.h"
+
+namespace a2a::hosts {
+
+std::shared_ptr<MessageWork> HostsTransport::post(const a2a::Message& message) {
+  progress_->refuse_if_inherited();
+  auto work = std::make_shared<MessageWork>(progress_, message);
+  std::lock_guard lock(progress_->mutex());
+  if (!broken_) {
+    guarded([&] {
+      const bool anybody = message.peer == kAnySource;
+      if (anybody || places_->host_of(message.peer) != places_->host_of(rank_)) messages_.start(work);
+      if (anybody || places_->host_of(message.peer) == places_->host_of(rank_)) local_->start_message(work);
+      if (messages_.active()) advance_messages();
+      return true;
+    });
+  }
+  if (broken_) {
+    work->fail(Error(broken_->code(), name_of(message) + ": the communicator is broken: " + broken_->what()));
+  }
+  return work;
+}
+
+bool HostsTransport::advance_messages() {
+  listen();
+  if (broken_) return true;
+  if (messages_.moves()) network_->advance();
+  return messages_.advance();
+}
+
+void HostsTransport::check_messages(Deadline::Clock::time_point now) {
+  if (!messages_.active()) return;
+  if (const auto late = messages_.expired(now)) {
+    const Rank peer = late->message().peer;
+    return break_with(
+        Error(Code::timeout, name_of(late->message()) + ": timed out on " + name_of_rank(rank_) +
+                                 ", which still waits for " + (peer == kAnySource ? "it" : describe(peer))),
+        true);
+  }
+  for (Rank rank = 0; rank < places_->size() && !broken_; ++rank) {
+    if (places_->host_of(rank) == places_->host_of(rank_)) continue;
+    const auto work = messages_.needing(rank);
+    if (work == nullptr) continue;
+    const auto& left = last_[static_cast<size_t>(rank)].left;
+    // What it sent before may come after the word that it has left.
+    if (left && now - *left < kSilence) continue;
+    const auto why = missed(rank, std::numeric_limits<uint64_t>::max());
+    if (!why || (left && work->message().peer == kAnySource)) continue;
+    break_with(Error(Code::peer_lost, name_of(work->message()) + ": " + name_of_rank(rank_) + " " + *why), true);
+  }
+}
+
+}  // namespace a2a::hosts

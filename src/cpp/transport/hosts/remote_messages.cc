@@ -1,0 +1,217 @@
+#include "transport/hosts/remote_messages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "core/facts.h"
+
+namespace a2a::hosts {
+namespace {
+
+// So many bytes travel with the word of them.
+constexpr size_t kWithWord = size_t{16} << 10;
+
+enum class Form : uint32_t { whole = 1, memory, declined };
+struct SentHead {
+  int64_t tag = 0;
+  uint64_t bytes = 0;
+  uint32_t dtype = 0;
+  Form form = Form::whole;
+  uint32_t transfer = 0;  // memory: its tag on the network
+  uint32_t unused = 0;
+};
+
+enum class Reply : uint32_t { wanted = 1, refused };
+
+template <class T>
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(T)};
+}
+
+}  // namespace
+
+struct RemoteMessages::Arriving final : Incoming {
+  explicit Arriving(RemoteMessages& messages) : messages_(messages) {}
+  void meet() override { messages_.meet(*this); }
+
+  uint64_t number = 0;
+  Form form = Form::whole;
+  uint32_t transfer = 0;
+  std::string text;  // whole: the bytes; declined: why
+
+ private:
+  RemoteMessages& messages_;
+};
+
+RemoteMessages::RemoteMessages(Rank rank, const Places& places, std::shared_ptr<Network> network, Matching& matching,
+                               Tell tell)
+    : rank_(rank),
+      places_(places),
+      network_(std::move(network)),
+      matching_(matching),
+      tell_(std::move(tell)),
+      lanes_(static_cast<size_t>(places.size())) {}
+RemoteMessages::~RemoteMessages() = default;
+
+void RemoteMessages::start(const std::shared_ptr<MessageWork>& work) {
+  const a2a::Message& message = work->message();
+  if (message.peer != kAnySource) {
+    auto& complaint = lanes_[static_cast<size_t>(message.peer)].complaint;
+    if (complaint) return work->fail(*std::exchange(complaint, std::nullopt));
+  }
+  if (message.refusal.empty()) pending_.push_back(work);
+  if (message.sends) return send(work);
+  if (message.peer != kAnySource) matching_.post(work);
+}
+
+void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
+  const a2a::Message& message = work->message();
+  Lane& to = lanes_[static_cast<size_t>(message.peer)];
+  SentHead head{message.tag, message.bytes, pack(message.dtype), Form::whole, 0, 0};
+  std::string_view rest(reinterpret_cast<const char*>(message.data), message.bytes);
+  if (!message.refusal.empty()) {
+    head.form = Form::declined;
+    rest = message.refusal;
+  } else if (message.bytes > kWithWord) {
+    head.form = Form::memory;
+    head.transfer = network_->next_tag(places_.endpoint_of(message.peer));
+    rest = {};
+  }
+  std::string text(bytes_of(head));
+  text += rest;
+  const uint64_t number = ++to.sent;
+  if (head.form == Form::memory) to.unanswered.emplace(number, Unanswered{work, head.transfer});
+  tell_(message.peer, false, number, text);
+  if (head.form != Form::memory) leaving_.push_back(work);
+}
+
+// Messages between two processes may overtake each other on the network.
+bool RemoteMessages::hear_sent(Rank source, uint64_t number, std::string_view rest) {
+  Lane& from = lanes_[static_cast<size_t>(source)];
+  if (number <= from.heard) return false;
+  if (number != from.heard + 1) return from.early.emplace(number, rest).second;
+  if (!take(source, number, rest)) return false;
+  while (!from.early.empty() && from.early.begin()->first == from.heard + 1) {
+    const auto next = from.early.extract(from.early.begin());
+    if (!take(source, next.key(), next.mapped())) return false;
+  }
+  return true;
+}
+
+bool RemoteMessages::take(Rank source, uint64_t number, std::string_view rest) {
+  SentHead head;
+  if (rest.size() < sizeof(head)) return false;
+  std::memcpy(&head, rest.data(), sizeof(head));
+  rest.remove_prefix(sizeof(head));
+  if (head.form < Form::whole || head.form > Form::declined) return false;
+  if (head.form == Form::whole && rest.size() != head.bytes) return false;
+  const auto message = std::make_shared<Arriving>(*this);
+  message->source = source;
+  message->tag = head.tag;
+  message->bytes = head.bytes;
+  message->dtype = head.dtype;
+  message->number = number;
+  message->form = head.form;
+  message->transfer = head.transfer;
+  message->text = rest;
+  lanes_[static_cast<size_t>(source)].heard = number;
+  matching_.arrive(message);
+  return true;
+}
+
+void RemoteMessages::meet(Arriving& in) {
+  const a2a::Message& wanted = in.receive->message();
+  if (in.form == Form::declined) {
+    return in.receive->fail(Error(Code::mismatch, name_of(wanted) + ": " + refused_there(in.source, in.text)));
+  }
+  if (const auto why = disagreement(in, in.source, rank_)) {
+    in.receive->fail(Error(Code::mismatch, *why));
+    std::string reply(bytes_of(Reply::refused));
+    return tell_(in.source, true, in.number, reply += *why);
+  }
+  if (in.form == Form::whole) {
+    if (in.bytes > 0) std::memcpy(wanted.data, in.text.data(), in.bytes);
+    return in.receive->finish(in.source);
+  }
+  move(in.receive, in.source, in.source, in.transfer);  // so that the bytes have a place before they are sent
+  tell_(in.source, true, in.number, std::string(bytes_of(Reply::wanted)));
+}
+
+bool RemoteMessages::hear_answer(Rank source, uint64_t number, std::string_view rest) {
+  Reply reply;
+  if (rest.size() < sizeof(reply)) return false;
+  std::memcpy(&reply, rest.data(), sizeof(reply));
+  rest.remove_prefix(sizeof(reply));
+  Lane& lane = lanes_[static_cast<size_t>(source)];
+  const auto found = lane.unanswered.extract(number);
+  if (reply == Reply::refused) {
+    const Error error(Code::mismatch, std::string(rest));
+    if (found.empty()) return lane.complaint.emplace(error), true;
+    return found.mapped().work->fail(error), true;
+  }
+  if (reply != Reply::wanted || found.empty()) return false;
+  move(found.mapped().work, source, rank_, found.mapped().tag);
+  return true;
+}
+
+void RemoteMessages::move(const std::shared_ptr<MessageWork>& work, Rank peer, Rank source, uint32_t tag) {
+  const a2a::Message& message = work->message();
+  auto loan = std::make_shared<Loan>(Run{peer, message.data, message.bytes}, nullptr);
+  const Endpoint there = places_.endpoint_of(peer);
+  const std::span<const Run> runs(&loan->run, 1);
+  loan->transfer = message.sends ? network_->send(there, tag, runs) : network_->receive(there, tag, runs);
+  moving_.push_back({work, source, std::move(loan)});
+}
+
+// Those from any rank may have come from this host, and be over.
+bool RemoteMessages::active() const {
+  const auto goes_on = [](const auto& work) { return !work->finished(); };
+  return std::ranges::any_of(pending_, goes_on) || !moving_.empty() || !leaving_.empty();
+}
+
+bool RemoteMessages::advance() {
+  const auto is_done = [](const Moving& moving) {
+    if (!moving.loan->transfer->done()) return false;
+    moving.work->finish(moving.source);
+    return true;
+  };
+  const bool moved = std::erase_if(moving_, is_done) > 0;
+  if (!leaving_.empty() && network_->flushed()) {
+    for (const auto& work : leaving_) work->finish(rank_);
+    leaving_.clear();
+  }
+  return std::erase_if(pending_, [](const auto& work) { return work->finished(); }) > 0 || moved;
+}
+
+std::shared_ptr<MessageWork> RemoteMessages::expired(Deadline::Clock::time_point now) const {
+  const auto late = [now](const auto& work) { return !work->finished() && work->message().deadline.passed(now); };
+  const auto found = std::ranges::find_if(pending_, late);
+  return found == pending_.end() ? nullptr : *found;
+}
+
+std::shared_ptr<MessageWork> RemoteMessages::needing(Rank rank) const {
+  const auto needs = [rank](const auto& work) {
+    const Rank peer = work->message().peer;
+    return !work->finished() && (peer == rank || peer == kAnySource);
+  };
+  const auto found = std::ranges::find_if(pending_, needs);
+  return found == pending_.end() ? nullptr : *found;
+}
+
+void RemoteMessages::fail_all(const Error& error) {
+  for (auto& moving : moving_) {
+    moving.loan->transfer->abandon();
+    moving.work->lend([loan = std::move(moving.loan), network = network_] {
+      network->advance();
+      return loan->transfer->done();
+    });
+  }
+  moving_.clear();
+  leaving_.clear();
+  for (const auto& work : pending_) work->fail(error);
+  pending_.clear();
+}
+
+}  // namespace a2a::hosts

@@ -1,0 +1,21 @@
+// Lists of runs, taken apart and put together.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/schedule.h"
+#include "transport/hosts/places.h"
+
+namespace a2a::hosts {
+
+size_t bytes_of(std::span<const Run> runs);
+
+// All these runs, or `bytes` of them from `offset` on, as runs of that peer.
+void append_runs(std::vector<Run>& to, Rank peer, std::span<const Run> runs);
+void append_piece(std::vector<Run>& to, Rank peer, std::span<const Run> runs, size_t offset, size_t bytes);
+
+// Those of this host's ranks, by their places on it.
+std::vector<Run> runs_here(std::span<const Run> runs, const Places& places, Rank rank);
+
+}  // namespace a2a::hosts

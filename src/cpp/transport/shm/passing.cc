@@ -1,0 +1,76 @@
+// Operations on devices that are not compared: their numbers go by here, and what peers say of them is heard.
+#include "runtime/last_tick.h"
+#include "transport/shm/protocol/protocol.h"
+#include "transport/shm/protocol/texts.h"
+#include "transport/shm/shm_transport.h"
+
+namespace a2a::shm {
+
+std::optional<Error> ShmTransport::pass(const Signature& signature) {
+  membership_.progress().refuse_if_inherited();
+  std::lock_guard lock(membership_.progress().mutex());
+  if (auto error = find_end(signature)) return error;
+  if (queue_.empty()) {
+    membership_.pass(signature);
+  } else {  // not before what is still in flight here
+    Batch batch;
+    batch.signature = signature;
+    batch.way = Way::pass;
+    queue_.push_back(new_exchange(std::move(batch)));
+    advance();
+  }
+  return find_contradiction(signature);
+}
+
+// Whether it is all over already. Who gives up or leaves rings, so as long as nobody has there is nothing to look for;
+// who dies does not, and is looked for from time to time.
+std::optional<Error> ShmTransport::find_end(const Signature& signature) {
+  const uint32_t rings = membership_.progress().rings();
+  if (!broken_ && heard_ == rings && last_tick() - asked_ < kFresh) return std::nullopt;
+  heard_ = rings;
+  hear_aborts();
+  if (broken_) return broken_for(signature);
+  const auto lost = find_lost(first_step(signature.number));
+  return lost ? std::optional(Error(lost->code(), name_of(signature) + ": " + lost->what())) : std::nullopt;
+}
+
+std::optional<Error> ShmTransport::contradiction(const Signature& signature) {
+  std::lock_guard lock(membership_.progress().mutex());
+  return find_contradiction(signature);
+}
+
+std::optional<Error> ShmTransport::refusal(const Signature& next) {
+  std::lock_guard lock(membership_.progress().mutex());
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == membership_.rank()) continue;
+    if (auto error = find_refusal(peer, next)) return error;
+  }
+  return std::nullopt;
+}
+
+std::optional<Error> ShmTransport::find_refusal(Rank peer, const Signature& signature) {
+  const auto& words = membership_.peer(peer).block.words();
+  const uint64_t step = first_step(signature.number), said = notice_of(words, step);
+  if (said != notice(signature.number, static_cast<uint8_t>(said >> 8), 0)) return std::nullopt;
+  return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) +
+                                   " does not take part, its arguments were refused there: " +
+                                   peer_text(words.refusal_text[step % kSlots]));
+}
+
+std::optional<Error> ShmTransport::find_contradiction(const Signature& signature) {
+  const auto op = static_cast<uint8_t>(signature.op), memory = static_cast<uint8_t>(signature.memory);
+  for (Rank peer = 0; peer < size(); ++peer) {
+    if (peer == membership_.rank()) continue;
+    if (auto error = find_refusal(peer, signature)) return error;
+    const uint64_t said = notice_of(membership_.peer(peer).block.words(), first_step(signature.number));
+    if (said >> 16 != signature.number || said == notice(signature.number, op, memory)) continue;
+    return Error(Code::mismatch, name_of(signature) + ": rank " + std::to_string(membership_.name(peer)) + " calls " +
+                                     to_string(static_cast<Op>(static_cast<uint8_t>(said >> 8))) + " in " +
+                                     to_string(static_cast<Memory>(static_cast<uint8_t>(said))) + " memory, rank " +
+                                     std::to_string(membership_.name(membership_.rank())) + " runs it in " +
+                                     to_string(signature.memory) + " memory without comparing");
+  }
+  return std::nullopt;
+}
+
+}  // namespace a2a::shm

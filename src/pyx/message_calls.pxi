@@ -1,0 +1,111 @@
+# Methods of Communicator: messages between two ranks.
+
+
+cdef class _Messages(_Endpoint):
+    def send(self, tensor, peer, tag=0, *, bint async_op=False, stream=None, timeout=None):
+        """``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
+        ranks take part. Messages of one tag arrive in the order in which they were sent; a receive of another tag may
+        overtake them. Of a small tensor a copy is kept, so that the call need not wait for the receiver; there is room
+        for eight that the receiver has not looked at. Where the two ranks do not agree, the receiver raises
+        MismatchError, and so does the sender, or its next message with that rank, which is not started then. Of
+        device memory both raise an error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
+        return self.message(True, tensor, peer, tag, async_op, stream, timeout)
+
+    def recv(self, tensor, peer=None, tag=0, *, bint async_op=False, stream=None, timeout=None):
+        """What rank ``peer`` sends with that tag, into ``tensor``; None: what any rank sends, whichever comes first.
+        Returns the rank that has sent it, or with ``async_op=True`` a Work, whose ``source`` it is once it is over. See
+        send()."""
+        return self.message(False, tensor, peer, tag, async_op, stream, timeout)
+
+    cdef object message(self, bint sends, object tensor, object peer, object tag, bint async_op, object stream,
+                        object timeout):
+        cdef Call call
+        cdef View view
+        cdef int other = -1
+        cdef int64_t label = 0
+        cdef bint known = False
+        try:
+            if sends or peer is not None:
+                other = self.parse_rank(peer, "peer")
+            label = parse_tag(tag)
+            known = True
+            parse_call(&call, Op.send if sends else Op.recv, stream, timeout)
+            holder = view_of(tensor, "tensor", not sends, async_op, &view, call.stream.handle)
+            if sends:
+                require_sendable(&view, "tensor")
+            else:
+                require_output(&view, "tensor", tensor)
+            set_call_memory(&call, &view, "tensor")
+            set_call_dtype(&call, &view)
+            if not sends:
+                claim(tensor, "tensor")
+        except BaseException as error:
+            raise self.message_refused(sends, other, label, known, error)
+        return self.start_message(sends, view, other, label, call, async_op, holder, tensor)
+
+    cdef object start_message(self, bint sends, const View& view, int peer, int64_t tag, Call& call, bint async_op,
+                              object holder, object tensor):
+        cdef CommPtr comm = self.live()
+        cdef shared_ptr[CppWork] work
+        cdef KeptLayouts layouts
+        cdef When never
+        cdef cbool done = False
+        call.asynchronous = async_op
+        if not view.contiguous:
+            layouts.push_back(layout_of(&view))
+        try:
+            with nogil:
+                work = cpp_start_message(dereference(comm), sends, view.data, view.nbytes, peer, tag, call, layouts)
+                if not async_op:
+                    done = wait_slice(dereference(work), never)
+            if not done and not async_op:
+                PyErr_CheckSignals()
+                finish(work, never)
+        except BaseException:  # of a message that goes on
+            if work.get() != NULL:
+                self.keep_message(work, holder)
+            raise
+        if not async_op:
+            return None if sends else dereference(work).source()
+        self.keep_message(work, holder)
+        return make_work(self, call, work, tensor, None)
+
+    cdef int keep_message(self, const shared_ptr[CppWork]& work, object holder) except -1:
+        flight = make_flight(work, holder)
+        if self.messages:
+            self.prune_messages()
+        with cython.critical_section(self):
+            if self.messages is None:
+                self.messages = []
+            self.messages.append(flight)
+        return 0
+
+    cdef object message_refused(self, bint sends, int peer, int64_t tag, bint known, object error):
+        """The other rank, where it is known, learns that this one does not take part. Returns the error to raise."""
+        text = words_of(error)
+        if isinstance(error, Error) and not text.startswith("rank "):
+            error.args = (f"rank {self._rank}: {text}",)
+        cdef CommPtr comm = self.comm
+        cdef string reason = reason_of(error)
+        if known and comm.get() != NULL:
+            try:
+                with nogil:
+                    dereference(comm).refuse_message(sends, peer, tag, reason)
+            except Error:
+                pass  # The communicator is broken or closed, and the peer knows that already.
+        return error
+
+    cdef int parse_rank(self, object rank, str name) except -1:
+        cdef int number = parse_int(rank, name)
+        if number < 0 or number >= self._size:
+            raise InvalidArgumentError(f"{name} is {number}, but the group has {self._size} ranks")
+        return number
+
+
+cdef int64_t parse_tag(object tag) except? -1:
+    try:
+        return tag.__index__()
+    except OverflowError:
+        raise InvalidArgumentError(f"tag = {shown(tag)} does not fit in 64 bits") from None
+    except (AttributeError, TypeError, AssertionError):
+        raise InvalidArgumentError(f"tag is {shown(tag)}; pass an integer") from None

@@ -1,0 +1,129 @@
+// The typed helpers for reductions, rooted operations and messages.
+#include <complex>
+#include <numeric>
+#include <vector>
+
+#include "check.h"
+#include "ranks.h"
+
+namespace {
+
+using a2a::Code;
+using a2a::Communicator;
+using a2a::Fold;
+using a2a::Rank;
+
+template <class T>
+std::vector<T> input(Rank rank, size_t elems) {
+  std::vector<T> values(elems);
+  for (size_t i = 0; i < elems; ++i)
+    values[i] = static_cast<T>(static_cast<int>((i + 3 * static_cast<size_t>(rank)) % 5));
+  return values;
+}
+
+template <class T>
+std::vector<T> sum(int size, size_t elems) {
+  std::vector<T> total = input<T>(0, elems);
+  for (Rank rank = 1; rank < size; ++rank) {
+    const auto next = input<T>(rank, elems);
+    for (size_t i = 0; i < elems; ++i) total[i] = static_cast<T>(total[i] + next[i]);
+  }
+  return total;
+}
+
+template <class T>
+void check_sums(Communicator& comm, size_t part) {
+  const auto size = static_cast<size_t>(comm.size()), own = static_cast<size_t>(comm.rank()) * part;
+  const auto send = input<T>(comm.rank(), part * size), expected = sum<T>(comm.size(), part * size);
+  std::vector<T> all(send.size()), mine(part);
+  a2a::allreduce<T>(comm, send, all);
+  CHECK(all == expected);
+  all = send;
+  a2a::allreduce<T>(comm, all, all);
+  CHECK(all == expected);
+  a2a::reduce_scatter<T>(comm, send, mine);
+  CHECK(std::equal(mine.begin(), mine.end(), expected.begin() + static_cast<std::ptrdiff_t>(own)));
+  const Rank root = comm.size() - 1;
+  std::vector<T> at_root(comm.rank() == root ? send.size() : 0);
+  a2a::reduce<T>(comm, send, at_root, root);
+  CHECK(comm.rank() != root || at_root == expected);
+}
+
+TEST("sums of every type") {
+  ranks::as_threads(3, [](Communicator& comm) {
+    for (const size_t part : {0, 1, 100, 30'000}) {
+      check_sums<int8_t>(comm, part);
+      check_sums<uint16_t>(comm, part);
+      check_sums<int32_t>(comm, part);
+      check_sums<uint64_t>(comm, part);
+      check_sums<float>(comm, part);
+      check_sums<double>(comm, part);
+      check_sums<std::complex<float>>(comm, part);
+    }
+    comm.close();
+  });
+}
+
+TEST("rooted operations and parts of any size") {
+  ranks::as_threads(3, [](Communicator& comm) {
+    const auto size = static_cast<size_t>(comm.size());
+    const Rank root = 1;
+    std::vector<double> data = input<double>(comm.rank(), 500), mine(500);
+    std::vector<double> all(comm.rank() == root ? 500 * size : 0);
+    a2a::gather<double>(comm, data, all, root);
+    a2a::scatter<double>(comm, all, mine, root);
+    CHECK(mine == data);
+    a2a::broadcast<double>(comm, data, root);
+    CHECK(data == input<double>(root, 500));
+    const std::vector<int64_t> counts{2, 0, 5};
+    const auto send = input<int>(comm.rank(), 7), total = sum<int>(3, 7);
+    std::vector<int> part(static_cast<size_t>(counts[static_cast<size_t>(comm.rank())])), joined(7);
+    a2a::reduce_scatter<int>(comm, send, part, counts, Fold::sum);
+    a2a::allgatherv<int>(comm, part, joined, counts);
+    CHECK(joined == total);
+    comm.close();
+  });
+}
+
+TEST("messages") {
+  ranks::as_threads(2, [](Communicator& comm) {
+    for (const size_t elems : {0, 5, 20'000, 400'000}) {
+      std::vector<int> got(elems);
+      if (comm.rank() == 0) {
+        a2a::send<int>(comm, input<int>(0, elems), 1, 9);
+        CHECK_EQ(a2a::recv<int>(comm, got), 1);
+        CHECK(got == input<int>(1, elems));
+      } else {
+        CHECK_EQ(a2a::recv<int>(comm, got, 0, 9), 0);
+        CHECK(got == input<int>(0, elems));
+        a2a::send<int>(comm, input<int>(1, elems), 0);
+      }
+    }
+    comm.close();
+  });
+}
+
+TEST("what cannot be is refused, and the others hear of it") {
+  ranks::as_threads(2, [](Communicator& comm) {
+    std::vector<double> data(8), few(4), none;
+    const bool odd = comm.rank() == 0;
+    const auto refused = [&](auto&& bad, auto&& good) {
+      if (odd) {
+        CHECK_THROWS(Code::invalid_argument, "", bad());
+      } else {
+        CHECK_THROWS(Code::mismatch, "rank 0", good());
+      }
+    };
+    const auto right = [&] { a2a::allreduce<double>(comm, data, data); };
+    refused([&] { a2a::allreduce<double>(comm, data, few); }, right);
+    refused([&] { a2a::allreduce<double>(comm, data, data, Fold::bxor); }, right);
+    refused([&] { a2a::reduce_scatter<double>(comm, data, data); }, right);
+    refused([&] { a2a::reduce<double>(comm, data, none, 0); }, right);
+    refused([&] { a2a::broadcast<double>(comm, data, 2); }, right);
+    CHECK_THROWS(Code::invalid_argument, "peer", a2a::send<double>(comm, data, 2));
+    right();
+    comm.close();
+  });
+}
+
+}  // namespace
