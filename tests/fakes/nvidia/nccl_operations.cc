@@ -33,7 +33,7 @@ ncclResult_t bad_peer(const NcclComm& comm, const char* name, int peer) {
                                               " range)");
 }
 
-ncclResult_t check_foldable(const char* name, ncclDataType_t type, ncclRedOp_t op) {
+ncclResult_t check_foldable(const NcclComm& comm, const char* name, ncclDataType_t type, ncclRedOp_t op) {
   if (op < 0 || op >= ncclNumOps) {
     return nccl_refuse(ncclInvalidArgument, std::string(name) + " : invalid reduction operation " + std::to_string(op));
   }
@@ -41,6 +41,8 @@ ncclResult_t check_foldable(const char* name, ncclDataType_t type, ncclRedOp_t o
   if (nccl_version() < 22400) {
     return nccl_refuse(ncclInvalidArgument, std::string(name) + " : invalid type " + std::to_string(type));
   }
+  // As 2.28.9 did with one rank.
+  if (comm.size == 1 && op == ncclAvg) return nccl_refuse(ncclInvalidArgument, "an average of float8 of one rank");
   if (control_number("A2A_FAKE_CAPABILITY", 9) >= 9) return ncclSuccess;
   return nccl_refuse(ncclInvalidArgument, "FP8 reduction support begins with sm90 capable devices.");
 }
@@ -53,7 +55,7 @@ ncclResult_t add_reduction(const NcclComm& comm, NcclEnqueued& into, const void*
                                  Number::int64,   Number::uint64,   Number::float16,    Number::float32,
                                  Number::float64, Number::bfloat16, Number::float8e4m3, Number::float8e5m2};
   constexpr FoldOp kOps[] = {FoldOp::sum, FoldOp::prod, FoldOp::max, FoldOp::min, FoldOp::avg};
-  if (const ncclResult_t wrong = check_foldable(into.name, type, op)) return wrong;
+  if (const ncclResult_t wrong = check_foldable(comm, into.name, type, op)) return wrong;
   const uint32_t kind = kFolded + static_cast<uint32_t>(op);
   size_t offset = 0;
   for (const int peer : to) {

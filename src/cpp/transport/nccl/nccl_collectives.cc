@@ -228,7 +228,10 @@ class NcclCollectives final : public device::Collectives {
   }
 
   Reduction reduction(const Batch& batch) const {
-    return reduction_of(batch.signature.fold, batch.signature.dtype, float8_);
+    Reduction reduction = reduction_of(batch.signature.fold, batch.signature.dtype, float8_);
+    // Of one rank's float8 NCCL has no average.
+    if (size_ == 1 && reduction.op == ReduceOp::avg) reduction.op = ReduceOp::sum;
+    return reduction;
   }
   void require_elements(const Batch& batch) const {
     const size_t unit = reduction(batch).bytes;
