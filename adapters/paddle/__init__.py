@@ -5,7 +5,7 @@
 The collectives, messages and object collectives, those of ``stream``, and ``global_scatter`` and ``global_gather`` of
 ``utils`` run on a2a, on Paddle's groups or on a2a communicators; the all-to-all calls have gradients. Every other name
 is Paddle's own. The orders of arguments are those of Paddle 3.3.1. ``enable()`` has ``paddle.distributed`` itself,
-``paddle.DataParallel`` and fleet use them.
+``paddle.DataParallel``, fleet and the MoELayer of ``paddle.incubate`` use them. ``moe`` has layers of experts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import paddle.distributed as _paddle
 
-from . import stream, utils
+from . import moe, stream, utils
 from ._batch import P2POp, batch_isend_irecv
 from ._functions import (
     all_gather,
@@ -71,6 +71,7 @@ __all__ = [
     "init_parallel_env",
     "irecv",
     "isend",
+    "moe",
     "new_group",
     "recv",
     "reduce",

@@ -11,7 +11,7 @@ import paddle.distributed as _paddle
 from paddle.distributed.fleet.utils import hybrid_parallel_util as _fleet
 from paddle.distributed.utils import moe_utils as _paddle_moe
 
-from . import _batch, _functions, _groups, stream
+from . import _batch, _functions, _groups, _incubate, stream
 from ._device import original, originals
 from ._reducer import Reducer, make_contiguous
 from .utils import moe_utils
@@ -48,6 +48,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         yield _paddle_moe, name, getattr(moe_utils, name)
     yield paddle.DataParallel, "init_reducer", _init_reducer
     yield _fleet, "fused_allreduce_gradients_with_group", _fused_gradients
+    yield from _incubate.replacements()
 
 
 def _on_cpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

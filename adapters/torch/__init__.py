@@ -5,11 +5,13 @@ errors; every other name is torch.distributed's own. Their ``group`` is an a2a c
 or None.
 
 Importing this module also makes the backend "a2a" known, ``torch.distributed.init_process_group("a2a")``, and
-``a2a.torch.nn`` has the differentiable calls.
+``a2a.torch.nn`` has the differentiable calls. ``a2a.torch.moe`` sends tokens to experts and back, ``a2a.torch.deep_ep``
+in DeepEP's words.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch.distributed as _dist
@@ -93,6 +95,8 @@ _dtensor.register()
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("deep_ep", "moe"):  # which few programs want
+        return importlib.import_module(f".{name}", __name__)
     return getattr(_dist, name)
 
 

@@ -733,6 +733,101 @@ def mpi_bootstrap(fortran_handle: int | None = None, *, name: bytes = b"", timeo
     freed at any time. Raises UnsupportedError when there is no usable MPI, naming every place where it was looked for,
     InvalidArgumentError when the handle is not that of an intracommunicator, as far as MPI can tell."""
 
+@final
+class ExpertPlacement:
+    """Which ranks have which experts: the same number on each, in blocks, or ``expert_to_rank[e]``, a rank or a list of
+    ranks."""
+
+    def __init__(
+        self, size: int, num_experts: int, expert_to_rank: Sequence[int | Sequence[int]] | None = None
+    ) -> None: ...
+    @property
+    def experts(self) -> int:
+        """How many there are."""
+    def experts_on(self, rank: int) -> int:
+        """How many of them that rank has."""
+
+@final
+class ExpertRouting:
+    """What a2a.moe.Routing is made of."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    @property
+    def comm(self) -> Communicator: ...
+    @property
+    def by_expert(self) -> bool: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def weighted(self) -> bool:
+        """Whether it was made with weights."""
+    @property
+    def counts(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def offsets(self) -> npt.NDArray[np.int64] | None: ...
+    @property
+    def topk_idx(self) -> Any: ...
+    @property
+    def topk_weights(self) -> Any: ...
+    @property
+    def source(self) -> Any: ...
+    def dispatch(
+        self,
+        x: Tensor,
+        scales: Tensor | None = None,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> tuple[list[Any], Work | None]:
+        """Rows of this rank's tokens to where they belong. Returns (the rows of x, and of scales where given; the Work,
+        or None where it is over)."""
+    def combine(
+        self,
+        rows: Tensor,
+        *,
+        weighted: bool = True,
+        weights: Tensor | None = None,
+        bias: Any = None,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> tuple[Any, Work | None]:
+        """The weighted sums of each token's rows, and the Work, or None where it is over. ``weights``, one for each
+        row, replace those that the routing was made with."""
+    def give_back(self, values: Tensor, *, timeout: float | None = None) -> npt.NDArray[np.float32]:
+        """One value or row of values for each routed row, back to the token and place in top-k that it came for: of
+        shape [tokens, top_k, ...], 0 where there is no expert. Only in the layout "expert"."""
+
+def route(
+    comm: Communicator,
+    placement: ExpertPlacement,
+    topk_idx: Tensor,
+    topk_weights: Tensor | None = None,
+    *,
+    by_expert: bool = True,
+    align: int = 1,
+    x: Tensor | None = None,
+    scales: Tensor | None = None,
+    timeout: float | None = None,
+) -> ExpertRouting:
+    """Collective. Every rank tells every other which of its tokens come, and compares what it has to agree on: for
+    dispatch() also x and scales."""
+
+def set_result(work: Any, result: Any, like: Any = None) -> Work:
+    """The work, with what its ``result`` is: a tensor in the framework of ``like``, or anything."""
+
+def convert_result(like: Any, made: Any, work: Work | None) -> Any:
+    """What was received into, in the framework of ``like``, once the operation is over; at once where the framework's
+    tensors may be filled in later."""
+
+def to_numpy(tensor: Tensor) -> npt.NDArray[np.int64]:
+    """A copy of a host tensor of integers as int64."""
+
 def describe_tensor(obj: Tensor) -> dict[str, Any]:
     """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.
     ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import frameworks
+from ._expert_oracle import Dispatched, combine, dispatch
 from .workloads import (
     WORKLOADS,
     Workload,
@@ -32,6 +33,7 @@ __all__ = [
     "POISON",
     "WORKLOADS",
     "Case",
+    "Dispatched",
     "Workload",
     "allgather",
     "allgatherv",
@@ -41,6 +43,8 @@ __all__ = [
     "alltoallv",
     "as_bytes",
     "broadcast",
+    "combine",
+    "dispatch",
     "dispatch_order",
     "expert_counts",
     "first_difference",

@@ -31,6 +31,7 @@ from a2a cimport *
 from background cimport *
 from collective cimport *
 from dlpack cimport *
+from experts cimport *
 from layouts cimport *
 from quantize cimport *
 
@@ -75,6 +76,7 @@ include "plan.pxi"
 include "plan_calls.pxi"
 include "views.pxi"
 include "communicator.pxi"
+include "experts.pxi"
 include "complex.pxi"
 include "shapes.pxi"
 include "vocabulary.pxi"

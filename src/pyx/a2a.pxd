@@ -92,6 +92,10 @@ cdef extern from "a2a/types.h" nogil:
         allgatherv
         send
         recv
+        route
+        dispatch
+        combine
+        give_back
 
     enum class Fold "a2a::Fold":
         none

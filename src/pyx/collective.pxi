@@ -14,6 +14,7 @@ cdef void tell_peers_of(PyObject* function, PyObject* const* arguments, Py_ssize
     cdef Py_ssize_t i
     for i in range(count):
         argument = <object> arguments[i]
+        argument = getattr(argument, "comm", argument)  # of a Routing, and of a2a.moe.ExpertParallel
         if isinstance(argument, (Communicator, Plan)):
             try:
                 take_number(argument, (<object> function).__name__, <object> error)
@@ -42,6 +43,7 @@ cdef int take_number(object argument, str name, object error) except -1:
 cdef dict operation_names = {op_string(<Op> op).decode(): op
                              for op in (*range(<int> Op.allgather_views + 1),
                                         *range(<int> Op.allreduce, <int> Op.allgatherv + 1))}
-operation_names["reduce_scatterv"] = Op.reduce_scatter
+operation_names |= {"reduce_scatterv": Op.reduce_scatter, "route": Op.route, "dispatch": Op.route, "plan": Op.route,
+                    "combine": Op.combine, "give_back": Op.give_back}
 
 tell_peers = tell_peers_of

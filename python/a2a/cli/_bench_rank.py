@@ -13,8 +13,9 @@ import numpy.typing as npt
 from .. import testing
 from .._core import Communicator, UnsupportedError, host_facts
 from ..workloads import IntArray, Workload, expert_counts, route
+from ._bench_experts import Step, layer_of
 
-OPERATIONS = ("alltoall", "alltoallv", "allgather", "global_scatter")
+OPERATIONS = ("alltoall", "alltoallv", "allgather", "global_scatter", "dispatch", "combine")
 # Without a workload: experts of a rank, and the largest row.
 _EXPERTS = 4
 _ROW_BYTES = 4096
@@ -68,6 +69,8 @@ class Case:
     expected: npt.NDArray[np.uint8]
     """Bytes of ``recv`` for the seeded bytes of ``send``."""
     call: Callable[[], object]
+    step: Step | None = None
+    """Of tokens: what rewrites them, and says what to expect. ``recv`` is what the call has made."""
 
 
 def header() -> list[str]:
@@ -97,10 +100,10 @@ def run_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
 
 
 def _measure(comm: Communicator, case: Case, sweep: Sweep) -> Row:
-    base = case.send.view(np.uint8).copy()
+    base = None if case.step else case.send.view(np.uint8).copy()
     seconds = np.empty(sweep.iterations)
     for iteration in range(-sweep.warmup, sweep.iterations):
-        _rewrite(case.send, base, iteration)
+        _rewrite(case, base, iteration)
         comm.barrier()
         started = time.perf_counter()
         case.call()
@@ -125,17 +128,23 @@ def _measure(comm: Communicator, case: Case, sweep: Sweep) -> Row:
     )  # fmt: skip
 
 
-def _rewrite(send: Array, base: npt.NDArray[np.uint8], key: int) -> None:
-    np.bitwise_xor(base, np.uint8(key & 0xFF), out=send.view(np.uint8))
+def _rewrite(case: Case, base: npt.NDArray[np.uint8] | None, key: int) -> None:
+    if case.step is not None:
+        case.step.rewrite(key)
+    elif base is not None:
+        np.bitwise_xor(base, np.uint8(key & 0xFF), out=case.send.view(np.uint8))
 
 
-def _check(comm: Communicator, case: Case, base: npt.NDArray[np.uint8], key: int) -> int:
+def _check(comm: Communicator, case: Case, base: npt.NDArray[np.uint8] | None, key: int) -> int:
     """How many elements of a poisoned output are wrong after one more iteration."""
-    _rewrite(case.send, base, key)
+    _rewrite(case, base, key)
     testing.poison(case.recv)
     comm.barrier()
     case.call()
-    right = (case.expected ^ np.uint8(key & 0xFF)).view(case.recv.dtype).reshape(case.recv.shape)
+    if case.step is None:
+        right = (case.expected ^ np.uint8(key & 0xFF)).view(case.recv.dtype).reshape(case.recv.shape)
+    else:
+        right = case.step.dispatched(key) if case.name == "dispatch" else case.step.combined(key)
     wrong = (_flat(case.recv) != _flat(right)).reshape(-1, case.recv.itemsize).any(axis=1)
     return int(wrong.sum())
 
@@ -145,6 +154,8 @@ def _case(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
         return _allgather(comm, sweep, size, name)
     if sweep.operation == "global_scatter":
         return _global_scatter(comm, sweep, size, name)
+    if sweep.operation in ("dispatch", "combine"):
+        return _experts(comm, sweep, size, name)
     return _alltoallv(comm, sweep, size, name)
 
 
@@ -204,6 +215,23 @@ def _global_scatter(comm: Communicator, sweep: Sweep, size: int, name: str) -> C
         title, _busiest(pairs) * width * dtype.itemsize, 0, name, send, recv, _flat(expected),
         lambda: comm.global_scatter(send, local, global_, out=recv),
     )  # fmt: skip
+
+
+def _experts(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
+    dtype = _dtype(name)
+    layer = sweep.layer or layer_of(size, dtype, name, comm.size)
+    step = Step(comm, layer, dtype, sweep.routing if sweep.layer else "uniform", sweep.seed)
+    size = layer.tokens * layer.top_k * layer.hidden * dtype.itemsize
+    case = Case(sweep.operation, size, 0, name, step.x, step.rows, _flat(step.x), lambda: None, step)
+
+    def dispatch() -> None:
+        case.recv = step.ep.dispatch(step.x, step.choice, step.weights).x
+
+    def combine() -> None:
+        case.recv = step.ep.combine(step.rows, step.routed)
+
+    case.call = dispatch if sweep.operation == "dispatch" else combine
+    return case
 
 
 def _inputs(

@@ -1,4 +1,4 @@
-"""What one rank of ``a2a demo`` does: dispatch, scale per expert, combine, and compare with the oracle."""
+"""What one rank of ``a2a demo`` does: dispatch, scale per expert, combine, and compare with the same in one process."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import frameworks, testing
+from .. import frameworks, moe, testing
 from .._core import Communicator
 from ..frameworks import Framework
-from ..workloads import IntArray, Workload, dispatch_order, expert_counts, route
+from ..workloads import IntArray, Workload, route
 
 Bits = npt.NDArray[Any]
 """Elements as bit patterns: uint16 for bfloat16, uint32 for float32."""
@@ -50,8 +50,8 @@ class Report:
     rank: int
     dispatch_seconds: list[float] = field(default_factory=list)
     combine_seconds: list[float] = field(default_factory=list)
-    counts: list[IntArray] = field(default_factory=list)
-    """For each step, rows to each expert."""
+    sent: list[IntArray] = field(default_factory=list)
+    """For each step, tokens to each rank."""
     differences: list[str] = field(default_factory=list)
     compared_bytes: int = 0
     resident_bytes: int = 0
@@ -68,33 +68,32 @@ def run_rank(comm: Communicator, job: Job) -> Report:
     report = Report(comm.rank)
     own = frameworks.load(job.frameworks[comm.rank])
     own.prepare(comm.rank)
+    ep = moe.ExpertParallel(comm, job.layer.experts)
     for step in range(job.steps):
-        _step(comm, own, job, step, report)
+        _step(ep, own, job, step, report)
     report.resident_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return report
 
 
-def _step(comm: Communicator, own: Framework, job: Job, step: int, report: Report) -> None:
-    expected = Expected(job, step)
-    local_count = expected.local_counts[comm.rank]
-    global_count = np.empty_like(local_count)
-    comm.alltoall(local_count, global_count)
-    report.compare(f"step {step}: counts", global_count, expected.global_count(comm.rank))
-
-    x = _tensor(own, job.layer.dtype, expected.packed_tokens(comm.rank))
-    comm.barrier()
+def _step(ep: moe.ExpertParallel, own: Framework, job: Job, step: int, report: Report) -> None:
+    rank, expected = ep.comm.rank, Expected(job, step)
+    x = _tensor(own, job.layer.dtype, expected.tokens(rank))
+    choice = _tensor(own, "int32", expected.choice[rank])
+    weights = _tensor(own, "float32", expected.weights[rank])
+    ep.comm.barrier()
     started = time.perf_counter()
-    arrived = comm.global_scatter(x, local_count, global_count)
+    routed = ep.dispatch(x, choice, weights)
     report.dispatch_seconds.append(time.perf_counter() - started)
-    report.compare(f"step {step}: dispatched rows", arrived, expected.scattered(comm.rank))
+    report.compare(f"step {step}: counts", routed.counts, expected.counts(rank))
+    report.compare(f"step {step}: dispatched rows", routed.x, expected.dispatched(rank))
 
-    y = arrived * _tensor(own, job.layer.dtype, expected.factors(comm.rank))
-    comm.barrier()
+    y = routed.x * _tensor(own, job.layer.dtype, expected.factors(rank))
+    ep.comm.barrier()
     started = time.perf_counter()
-    back = comm.global_gather(y, local_count, global_count)
+    back = ep.combine(y, routed)
     report.combine_seconds.append(time.perf_counter() - started)
-    report.compare(f"step {step}: combined rows", back, expected.combined(comm.rank))
-    report.counts.append(local_count)
+    report.compare(f"step {step}: combined rows", back, expected.combined(rank))
+    report.sent.append(expected.sent(rank))
 
 
 def _tensor(own: Framework, dtype: str, bits: Bits) -> Any:
@@ -102,44 +101,61 @@ def _tensor(own: Framework, dtype: str, bits: Bits) -> Any:
 
 
 class Expected:
-    """One step of all ranks in one process: routing, tokens, and the oracle's result of each operation as bits."""
+    """One step of all ranks in one process: routing, tokens, and what every call has to give, as bits."""
 
     def __init__(self, job: Job, step: int) -> None:
         self._job, self._step = job, step
         layer = job.layer
-        self._choice = route(layer, job.ranks, routing="zipf", seed=job.seed, step=step, alpha=job.alpha)
-        self.local_counts = np.stack([expert_counts(choice, layer.experts) for choice in self._choice])
+        chosen = route(layer, job.ranks, routing="zipf", seed=job.seed, step=step, alpha=job.alpha)
+        self.choice = chosen.astype(np.int32)
+        """[ranks, tokens, top_k]"""
+        rng = np.random.default_rng([job.seed, step])
+        self.weights = rng.dirichlet(np.ones(layer.top_k), chosen.shape[:2]).astype(np.float32)
 
-    def global_count(self, rank: int) -> IntArray:
-        return np.asarray(testing.global_counts(self.local_counts)[rank])
+    @property
+    def _each(self) -> int:
+        """Experts of a rank."""
+        return self._job.layer.experts // self._job.ranks
 
-    def packed_tokens(self, rank: int) -> Bits:
-        """The rank's token copies, packed by (rank, expert)."""
-        order = dispatch_order(self._choice[rank])
-        return self._tokens(rank)[order // self._job.layer.top_k]
+    def _rows(self, rank: int) -> tuple[IntArray, IntArray, IntArray]:
+        """Expert, source and token of each row that arrives there."""
+        source, token, k = np.nonzero(self.choice // self._each == rank)
+        expert = self.choice[source, token, k].astype(np.int64)
+        order = np.argsort(expert, kind="stable")
+        return expert[order], np.asarray(source[order], np.int64), np.asarray(token[order], np.int64)
 
-    def scattered(self, rank: int) -> Bits:
-        packed = [self.packed_tokens(source) for source in range(self._job.ranks)]
-        return testing.global_scatter(packed, self.local_counts)[rank]
+    def counts(self, rank: int) -> IntArray:
+        """Rows for each of the rank's experts."""
+        return np.bincount(self._rows(rank)[0] - rank * self._each, minlength=self._each).astype(np.int64)
+
+    def sent(self, rank: int) -> IntArray:
+        """Tokens that go to each rank, each once."""
+        ranks = self.choice[rank] // self._each
+        return np.array([(ranks == peer).any(axis=1).sum() for peer in range(self._job.ranks)])
+
+    def dispatched(self, rank: int) -> Bits:
+        """By expert, source and token."""
+        _, source, token = self._rows(rank)
+        tokens: Bits = np.stack([self.tokens(peer) for peer in range(self._job.ranks)])
+        return tokens[source, token]
 
     def factors(self, rank: int) -> Bits:
         """[rows, 1]: what each row that arrives at the rank is multiplied with. Powers of two are the upper half of a
         float32 in bfloat16."""
-        experts = np.arange(self._job.layer.experts).reshape(self._job.ranks, -1)[rank]
-        rows = self.local_counts[:, experts].sum(axis=0)
-        bits: Bits = np.exp2(np.repeat(_exponents(experts), rows)).astype(np.float32).view(np.uint32)[:, None]
-        return bits if self._job.bits_dtype == np.uint32 else (bits >> 16).astype(np.uint16)
+        expert, _, _ = self._rows(rank)
+        return self._bits_of(np.exp2(_exponents(expert)).astype(np.float32))[:, None]
 
     def combined(self, rank: int) -> Bits:
-        """What comes back: every token copy times its expert's factor. Done on the bits, independent of any framework:
-        a power of two is added to the exponent field."""
-        tokens = self.packed_tokens(rank)
-        experts = np.repeat(np.arange(self._job.layer.experts), self.local_counts[rank])
-        shift = _exponents(experts) << _mantissa_bits(tokens)
-        scaled: Bits = tokens + shift[:, None].astype(tokens.dtype)  # wraps around as it should for negative shifts
-        return scaled
+        """The weighted sums, in float32 and in the order of top-k, rounded once. No row is rounded, because factors are
+        powers of two."""
+        tokens, factors = self._floats_of(self.tokens(rank)), np.exp2(_exponents(self.choice[rank])).astype(np.float32)
+        terms = [self.weights[rank][:, k, None] * (tokens * factors[:, k, None]) for k in range(self._job.layer.top_k)]
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return self._bits_of(total)
 
-    def _tokens(self, rank: int) -> Bits:
+    def tokens(self, rank: int) -> Bits:
         """[tokens, hidden] with random sign and mantissa, and an exponent far from overflow and from subnormals."""
         job = self._job
         rng = np.random.default_rng([job.seed, self._step, rank])
@@ -150,6 +166,17 @@ class Expected:
         exponent = 120 + ((raw >> mantissa) & 0xF)
         tokens: Bits = (raw & ~dtype(0xFF << mantissa)) | (exponent << mantissa).astype(dtype)
         return tokens
+
+    def _floats_of(self, bits: Bits) -> npt.NDArray[np.float32]:
+        wide = bits if self._job.bits_dtype == np.uint32 else bits.astype(np.uint32) << 16
+        return wide.view(np.float32)
+
+    def _bits_of(self, floats: npt.NDArray[np.float32]) -> Bits:
+        """Rounded to nearest, ties to even."""
+        bits = floats.view(np.uint32)
+        if self._job.bits_dtype == np.uint32:
+            return bits
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
 def _exponents(experts: IntArray) -> IntArray:

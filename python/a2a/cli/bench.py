@@ -25,11 +25,11 @@ _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 _DESCRIPTION = """\
 Time one operation. Inputs are rewritten before every iteration and ranks start together; the time of an iteration is
 that of the slowest rank. size: bytes that one rank sends to all (alltoall), the most that a rank sends or receives
-(alltoallv, global_scatter), or bytes that a rank receives (allgather); count: elements per rank pair, 0 where they
-differ. algbw = size / time in GB/s, busbw = algbw * (ranks - 1) / ranks. #wrong: elements that differ from the oracle
-in the -c extra iterations with poisoned outputs. alltoallv sends more to more distant ranks, from 0 to twice the
-average, in steps of 16 bytes. Under a launcher its ranks are used, otherwise -r processes are started. Exits with 1
-when an element is wrong."""
+(alltoallv, global_scatter), bytes that a rank receives (allgather), or bytes of a rank's tokens times top-k
+(dispatch, combine); count: elements per rank pair, 0 where they differ. algbw = size / time in GB/s, busbw = algbw *
+(ranks - 1) / ranks. #wrong: elements that differ from the oracle in the -c extra iterations with poisoned outputs.
+alltoallv sends more to more distant ranks, from 0 to twice the average, in steps of 16 bytes. Under a launcher its
+ranks are used, otherwise -r processes are started. Exits with 1 when an element is wrong."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -101,8 +101,12 @@ def _sweep(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Swee
     except ValueError as error:
         parser.error(str(error))
     operation = options.op or ("global_scatter" if layer else "alltoall")
-    if layer and operation not in ("global_scatter", "alltoallv"):
-        parser.error(f"--op {operation}: a workload runs as global_scatter or alltoallv")
+    if layer and operation not in ("global_scatter", "alltoallv", "dispatch", "combine"):
+        parser.error(f"--op {operation}: a workload runs as global_scatter, alltoallv, dispatch or combine")
+    if operation == "combine":
+        for name in names:
+            if "float" not in name and not layer:
+                parser.error(f"-d {name}: combine sums floating-point rows")
     return Sweep(
         operation, _sizes(parser, options), list(names), options.iters, options.warmup_iters, options.check,
         options.seed, layer, options.routing,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from .. import _spawn, frameworks
 from .._core import Error
 from ..workloads import IntArray, Workload, workload
-from . import _plot
+from . import _demo_peer, _plot
 from ._demo_rank import Job, Report, run_rank
 from ._machine import allowed_cpus, available_memory
 
@@ -61,7 +62,21 @@ def _demo(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.plot:
         matrix = traffic(reports, job) / MiB
         _plot.heat_map(matrix, options.plot, f"a2a demo: {job.layer.id}, MiB per step", job.frameworks)
-    return conclude(reports, job)
+    code = conclude(reports, job)
+    if frameworks.load("torch").is_installed() and job.ranks > 1:
+        _compare(job)
+    return code
+
+
+def _compare(job: Job) -> None:
+    """One line: the same step in Torch on all ranks, beside what Torch's users have without a2a."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = _spawn.spawn(_demo_peer.run_rank, job.ranks, job, f"{folder}/store", timeout=_TIMEOUT_SECONDS)
+    ours, gloo = (max(each) * 1e3 for each in zip(*times, strict=True))
+    print(
+        f"the same step in Torch on all ranks: a2a.moe {ours:.2f} ms, torch.distributed on Gloo {gloo:.2f} ms, "
+        f"{gloo / ours:.1f} times as long"
+    )
 
 
 def _choose(parser: argparse.ArgumentParser, wanted: str | None) -> list[str]:
@@ -109,22 +124,21 @@ def _introduce(job: Job, names: Sequence[str]) -> None:
 
 def traffic(reports: Sequence[Report], job: Job) -> npt.NDArray[np.float64]:
     """Bytes from each rank (row) to each rank (column), mean of the steps."""
-    counts: IntArray = np.stack([np.sum(report.counts, axis=0) for report in reports])
-    rows = counts.reshape(job.ranks, job.ranks, -1).sum(axis=2)
-    return np.asarray(rows * (job.row_bytes / job.steps))
+    tokens: IntArray = np.stack([np.sum(report.sent, axis=0) for report in reports])
+    return np.asarray(tokens * (job.row_bytes / job.steps))
 
 
 def conclude(reports: Sequence[Report], job: Job) -> int:
     """Prints the results and returns the exit code: 0 only if every byte was right."""
     matrix = traffic(reports, job)
-    print("\ndispatch traffic in MiB per step, from row to column (combine: the other way round)")
+    print("\ntokens in MiB per step, from row to column; each crosses once, however many experts want it there")
     print("         " + "".join(f"{'to ' + str(rank):>9}" for rank in range(job.ranks)) + "      sent")
     for rank, row in enumerate(matrix / MiB):
         print(f"  from {rank:<2}" + "".join(f"{cell:9.2f}" for cell in row) + f"{row.sum():10.2f}")
     print("  arrived" + "".join(f"{cell:9.2f}" for cell in matrix.sum(axis=0) / MiB))
-    print("\nstep   dispatch ms    GB/s   combine ms    GB/s   (slowest rank, all bytes; step 0 touches memory first)")
+    print("\nstep   dispatch ms    GB/s   combine ms    GB/s   (slowest rank, all rows; step 0 touches memory first)")
     for step in range(job.steps):
-        volume = sum(int(report.counts[step].sum()) for report in reports) * job.row_bytes
+        volume = job.ranks * job.layer.tokens * job.layer.top_k * job.row_bytes
         dispatch = max(report.dispatch_seconds[step] for report in reports)
         combine = max(report.combine_seconds[step] for report in reports)
         print(

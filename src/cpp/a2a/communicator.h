@@ -1,6 +1,7 @@
 // A rank's membership in a group of ranks.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -39,6 +40,10 @@ struct Call {
   // memory: the progress thread, where there is one, looks after it.
   bool asynchronous = false;
   Fold fold = Fold::none;  // of plans whose receives are folded
+  // Of plans that sum rows: the weight of each term (Summands::sources); nullptr: all are 1. And what is added to the
+  // sums, of the output's shape and dtype; nullptr: nothing. They stay alive as the buffers do.
+  const float* weights = nullptr;
+  std::array<const void*, 2> biases{};
   // Host memory: how the tensors of each side lie in memory, one for each buffer; none where all are packed. Read
   // before the call returns.
   std::span<const TensorLayout> send_layouts, recv_layouts;
@@ -184,6 +189,7 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);
   std::shared_ptr<Work> start_message(Message message, const Call& call);
   std::shared_ptr<Work> start_reduction(const Plan& plan, const void* send, void* recv, const Call& call);
+  std::shared_ptr<Work> start_sum(const Plan& plan, const void* send, void* recv, const Call& call);
   std::shared_ptr<DeviceTransport> connected(Memory memory, int device, Deadline deadline);
   std::shared_ptr<DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);

@@ -28,6 +28,34 @@ struct Layout {
   std::span<const int64_t> displs = {};
 };
 
+// Rows of a buffer, which go to or come from each rank: counts[p] of them for rank p, whose numbers stand one behind
+// the other in `rows`, by rank. Each row stands alone: neighbours are not joined.
+struct RowList {
+  std::span<const int64_t> counts, rows;
+};
+
+// Rows of the output that are wanted more than once: once those of rank p have come, row copies[i].from of each buffer
+// is copied to row copies[i].to, for each i from begins[p] to begins[p + 1].
+struct RowCopies {
+  struct Copy {
+    int64_t from = 0, to = 0;
+  };
+  std::vector<size_t> begins;
+  std::vector<Copy> copies;
+  std::vector<size_t> row_bytes;  // of each buffer
+
+  std::span<const Copy> of(Rank rank) const {
+    const auto r = static_cast<size_t>(rank);
+    return {copies.data() + begins[r], begins[r + 1] - begins[r]};
+  }
+};
+
+// Which rows a weighted sum has: term k of output row i comes from rank sources[i * terms + k], -1: from none.
+struct Summands {
+  std::vector<Rank> sources;
+  size_t terms = 0;
+};
+
 // What one rank sends and receives. Checked when made, immutable, reusable, does no I/O and knows no device.
 //
 // Matching rule: for every ordered pair a -> b the k-th send segment at a pairs with the k-th receive segment at b, and
@@ -72,6 +100,21 @@ class A2A_API Plan {
   // Only the root gets it.
   static Plan reduce(Rank rank, int size, Rank root, size_t bytes);
 
+  // ---- rows one by one ----
+
+  // Buffer i of either side has rows of row_bytes[i]; all of them are divided alike. No row is received, or copied to,
+  // twice.
+  static Plan rows(Rank rank, int size, std::span<const size_t> row_bytes, RowList send, int64_t send_rows,
+                   RowList recv, int64_t recv_rows, std::shared_ptr<const RowCopies> copies = nullptr);
+  // nullptr: no row is copied.
+  const std::shared_ptr<const RowCopies>& copies() const { return copies_; }
+  // The rows that come from each rank are summed into the `recv_rows` rows of the output (Call::weights), in the order
+  // of their terms. A rank sends its rows in the order in which the receiver has them among its terms.
+  static Plan weighted_sum(Rank rank, int size, size_t row_bytes, RowList send, int64_t send_rows, int64_t recv_rows,
+                           std::shared_ptr<const Summands> summands);
+  // Of a weighted sum, otherwise nullptr.
+  const std::shared_ptr<const Summands>& summands() const { return summands_; }
+
   // ---- rooted ----
 
   // The root's bytes, to all others; its own stay where they are.
@@ -100,9 +143,6 @@ class A2A_API Plan {
   std::span<const size_t> recv_extents() const { return recv_extents_.get(); }
 
  private:
-  Plan(Rank rank, int size) : rank_(rank), size_(size) {}
-  void append_from_all(size_t offset, size_t bytes);  // receives of one output
-
   // Of one buffer, or in the list form of each: then `whole` says nothing.
   struct Extents {
     size_t whole = 0;
@@ -110,10 +150,17 @@ class A2A_API Plan {
     std::span<const size_t> get() const { return each.empty() ? std::span(&whole, 1) : std::span(each); }
   };
 
+  Plan(Rank rank, int size) : rank_(rank), size_(size) {}
+  void append_from_all(size_t offset, size_t bytes);  // receives of one output
+  static Extents append_rows(std::vector<Segment>& segments, Rank rank, const char* side, int size,
+                             std::span<const size_t> row_bytes, const RowList& list, int64_t rows);
+
   Rank rank_;
   int size_;
   bool folds_ = false;
   std::shared_ptr<const Plan> next_;
+  std::shared_ptr<const Summands> summands_;
+  std::shared_ptr<const RowCopies> copies_;
   std::vector<Segment> sends_, recvs_;
   Extents send_extents_, recv_extents_;
 };

@@ -63,6 +63,10 @@ enum class Op : uint8_t {
   allgatherv,
   send,
   recv,
+  route,  // the first half of dispatch()
+  dispatch,
+  combine,
+  give_back,  // of values that belong to rows
 };
 
 A2A_API const char* to_string(Op);

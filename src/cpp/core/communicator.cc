@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/packed_copy.h"
 #include "core/reduction.h"
+#include "core/rows.h"
 
 namespace a2a {
 namespace {
@@ -154,6 +155,11 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
              ", this is rank " + std::to_string(rank()) + " of " + std::to_string(size());
   } else if (plan.next() != nullptr && call.memory != Memory::host) {
     reason = "the plan is in parts, which is for host memory; plan_allreduce() makes one for devices";
+  } else if (call.memory != Memory::host && (plan.summands() != nullptr || plan.copies() != nullptr)) {
+    reason = "sums of rows, and rows that are received once and copied, are for host memory";
+  } else if ((plan.summands() != nullptr || plan.copies() != nullptr) &&
+             (call.in_place || !call.recv_layouts.empty())) {
+    reason = "sums of rows, and rows that are received once and copied, need a packed output of their own";
   } else if (call.memory != Memory::host &&
              (call.in_place || !call.send_layouts.empty() || !call.recv_layouts.empty())) {
     reason = "tensors with gaps, and operations in place, are for host memory; pass contiguous tensors of their own";
@@ -166,9 +172,13 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
     throw Error(Code::invalid_argument, reason);
   }
   if (plan.folds() && call.memory == Memory::host) return start_reduction(plan, send[0], recv[0], call);
+  if (plan.summands() != nullptr) return start_sum(plan, send[0], recv[0], call);
   const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv, call); };
-  if (call.memory == Memory::host)
-    return call.in_place ? start_in_place(plan, send, recv, call) : state_->submit(call, fill);
+  if (call.memory == Memory::host) {
+    if (call.in_place) return start_in_place(plan, send, recv, call);
+    auto work = state_->submit(call, fill);
+    return plan.copies() == nullptr ? work : copying(std::move(work), plan, recv);
+  }
   state_->home.refuse_if_inherited();  // before the mutex, as in submit()
   const std::lock_guard order(state_->device_order);
   state_->device_blank.clear();
@@ -189,6 +199,7 @@ std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const 
   // Only a transport that folds grants the claim which this needs.
   const bool packed = call.send_layouts.empty() && call.recv_layouts.empty();
   const bool simple = packed && !call.in_place && (!plan.folds() || is_simple_reduction(plan, send[0], recv[0], call));
+  if (plan.summands() != nullptr || plan.copies() != nullptr) return nullptr;
   const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host && simple;
   return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv, call); }) : nullptr;
 }

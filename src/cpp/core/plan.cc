@@ -356,7 +356,7 @@ Plan Plan::global_gather(Rank rank, int size, size_t row_bytes, std::span<const 
 }
 
 Plan Plan::transpose() const {
-  if (folds_) refuse(rank_, "cannot transpose a reduction");
+  if (folds_ || summands_ != nullptr || copies_ != nullptr) refuse(rank_, "cannot transpose a reduction, or copies");
   if (const auto overlap = find_overlap(sends_)) {
     const auto& [a, b] = *overlap;
     refuse(rank_, "cannot transpose: the send segments to rank ", a.peer, " (bytes ", a.offset, " to ",

@@ -99,6 +99,7 @@ void Batch::clear() {
   recvs.clear();
   strides.reset();
   copy.reset();
+  sum = {};
   refusal.clear();
 }
 
@@ -108,6 +109,7 @@ void Batch::swap(Batch& other) noexcept {
   recvs.swap(other.recvs);
   strides.swap(other.strides);
   copy.swap(other.copy);
+  std::swap(sum, other.sum);
   refusal.swap(other.refusal);
 }
 

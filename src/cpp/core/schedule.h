@@ -12,6 +12,7 @@
 #include "a2a/plan.h"
 #include "a2a/strides.h"
 #include "a2a/types.h"
+#include "core/fold/weighted_sum.h"
 #include "core/strided/strides.h"
 
 namespace a2a {
@@ -103,6 +104,7 @@ struct Batch : Terms {
   std::vector<Run> sends, recvs;
   std::shared_ptr<const std::vector<Strides>> strides;  // of the runs; empty where all are contiguous
   std::shared_ptr<const std::byte[]> copy;              // what runs of `sends` lie in, where the batch owns it
+  WeightedSum sum;      // of the rows that arrive, where it has summands: the receives only say how many bytes come
   std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
 
   // As a new one, but the lists keep their memory.

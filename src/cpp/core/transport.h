@@ -39,6 +39,9 @@ class Transport {
   // what arrives (Signature::fold), and runs operations in two halves.
   virtual bool folds() const { return false; }
 
+  // Whether it runs weighted sums (Batch::sum). For the others the core receives the rows, and sums them at the end.
+  virtual bool sums() const { return false; }
+
   // The most bytes of an allreduce that is faster in one exchange, in which each rank gets what all others have, than
   // in parts, for which each waits twice (Plan::allreduce). The same on all ranks.
   virtual size_t most_at_once() const { return 0; }

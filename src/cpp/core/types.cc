@@ -119,6 +119,13 @@ const char* to_string(Op op) {
       return "send";
     case Op::recv:
       return "recv";
+    case Op::route:
+    case Op::dispatch:
+      return "dispatch";
+    case Op::combine:
+      return "combine";
+    case Op::give_back:
+      return "give_back";
   }
   return "unknown operation";
 }

@@ -64,6 +64,16 @@ void Folder::finish(const std::byte* acc, size_t elems, int ranks, std::byte* ou
   kernels_->finish(acc, elems, ranks, out);
 }
 
+bool Folder::scales() const { return kernels_->start_scaled != nullptr; }
+
+void Folder::start(const std::byte* part, size_t elems, float weight, std::byte* acc) const {
+  kernels_->start_scaled(part, elems, weight, acc);
+}
+
+void Folder::add(const std::byte* part, size_t elems, float weight, std::byte* acc) const {
+  kernels_->add_scaled(part, elems, weight, acc);
+}
+
 void Folder::fold(std::span<const std::byte* const> parts, size_t elems, std::byte* out) const {
   if (parts.size() == 2) return kernels_->two(parts[0], parts[1], elems, out);
   // So many sums stay in the cache nearest to the core.

@@ -31,6 +31,10 @@ class Folder {
   void add(const std::byte* part, size_t elems, std::byte* acc) const;    // acc = acc op part
   void merge(const std::byte* more, size_t elems, std::byte* acc) const;  // acc = acc op more, an accumulator
   void finish(const std::byte* acc, size_t elems, int ranks, std::byte* out) const;
+  // Of a sum: whether parts may be multiplied by a weight first, in what they are folded in. Complex numbers may not.
+  bool scales() const;
+  void start(const std::byte* part, size_t elems, float weight, std::byte* acc) const;  // acc = weight * part
+  void add(const std::byte* part, size_t elems, float weight, std::byte* acc) const;    // acc = acc + weight * part
 
  private:
   const FoldKernels* kernels_;

@@ -18,6 +18,9 @@ struct FoldKernels {
   void (*merge)(const void* more, size_t elems, void* acc);
   void (*finish)(const void* acc, size_t elems, int ranks, void* out);
   void (*two)(const void* a, const void* b, size_t elems, void* out);  // the fold of two parts
+  // acc = weight * part, and acc = acc op weight * part; nullptr where accumulators are no real floating-point numbers.
+  void (*start_scaled)(const void* part, size_t elems, float weight, void* acc);
+  void (*add_scaled)(const void* part, size_t elems, float weight, void* acc);
 };
 
 // Elements do not depend on each other, also where the output is one of the inputs.
@@ -192,7 +195,28 @@ struct Loops {
     for (size_t i = 0; i < elems; ++i) to[i] = finished(Op::apply(Element::load(x[i]), Element::load(y[i])), 2);
   }
 
-  static constexpr FoldKernels kKernels{sizeof(Acc), start, add, merge, finish, two};
+  static void start_scaled(const void* part, size_t elems, float weight, void* acc) {
+    const auto* x = static_cast<const Stored*>(part);
+    auto* to = static_cast<Acc*>(acc);
+    A2A_INDEPENDENT
+    for (size_t i = 0; i < elems; ++i) to[i] = static_cast<Acc>(weight) * Element::load(x[i]);
+  }
+  static void add_scaled(const void* part, size_t elems, float weight, void* acc) {
+    const auto* x = static_cast<const Stored*>(part);
+    auto* to = static_cast<Acc*>(acc);
+    A2A_INDEPENDENT
+    for (size_t i = 0; i < elems; ++i) to[i] = Op::apply(to[i], static_cast<Acc>(weight) * Element::load(x[i]));
+  }
+
+  static constexpr FoldKernels kernels() {
+    FoldKernels all{sizeof(Acc), start, add, merge, finish, two, nullptr, nullptr};
+    if constexpr (std::is_floating_point_v<Acc> && std::is_same_v<Op, Sum>) {
+      all.start_scaled = start_scaled;
+      all.add_scaled = add_scaled;
+    }
+    return all;
+  }
+  static constexpr FoldKernels kKernels = kernels();
 };
 
 template <class Element, class Op, bool kAverage = false>

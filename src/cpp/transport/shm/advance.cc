@@ -14,13 +14,13 @@ bool Exchange::advance(Membership& m) {
     finish(m);
     return true;
   }
-  bool moved = operation_.folder ? fold(m) : receive(m);
+  bool moved = operation_.folder ? fold(m) : operation_.summing ? sum(m) : receive(m);
   std::erase_if(unsettled_, [&](Rank peer) {
     const Link link(m, operation_, peer);
     if (link.pair.out != Pair::Out::settled) moved |= send(link);
     return link.pair.out == Pair::Out::settled;
   });
-  if (!moved && !own_copied() && !own_waits_ && !operation_.folder) {
+  if (!moved && !own_copied() && !own_waits_ && !operation_.calculates()) {
     copy_own();
     moved = true;
   }
@@ -70,6 +70,26 @@ bool Exchange::receive(Membership& m) {
     return p.in == Pair::In::arrived;
   });
   return moved;
+}
+
+// Of what is calculated with: looks at the lines that were not there, and for chunks that this rank has asked for.
+bool Exchange::open_all(Membership& m) {
+  bool moved = false;
+  for (const Rank peer : awaited_) {
+    const Link link(m, operation_, peer);
+    const auto was = link.pair.in;
+    if (was == Pair::In::awaited) open(link);
+    if (was == Pair::In::asking) pull::hear_answer(link);
+    moved |= link.pair.in != was;
+  }
+  return moved;
+}
+
+// What CopyingGuard asks of whoever reads from several peers.
+void Exchange::throw_if_pulled_from_aborted(Membership& m) const {
+  for (const Rank peer : awaited_) {
+    if (pair(peer).in == Pair::In::pulling) m.throw_if_aborted(peer);
+  }
 }
 
 // Looks for the peer's line and, if it is there, compares the facts and prepares to take the bytes.

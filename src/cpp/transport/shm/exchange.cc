@@ -151,7 +151,12 @@ bool Exchange::needs(Membership& m, Rank peer) const {
   const Pair& p = pair(peer);
   const bool copies = p.out == Pair::Out::unacknowledged || p.in == Pair::In::expecting;
   if (copies && !is_copied(m.peer(peer).block.pipe(m.rank()), step())) return true;
-  if (p.out == Pair::Out::streaming || p.in == Pair::In::streaming || p.in == Pair::In::asking) return true;
+  if (p.out == Pair::Out::streaming || p.in == Pair::In::asking) return true;
+  // Where bytes wait for those of other peers, all may be here long before they are taken.
+  if (p.in == Pair::In::streaming) {
+    const Peer& other = m.peer(peer);
+    return !operation_.calculates() || !staged::holds_rest(p, other.chunks, other.block.pipe(m.rank()).handed);
+  }
   if (p.in != Pair::In::awaited) return operation_.batch.way == Way::compare && !m.finished(peer, step());
   return !is_published(m.peer(peer).block.line(step(), m.rank()), step());
 }

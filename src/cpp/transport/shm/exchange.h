@@ -77,10 +77,15 @@ class Exchange final : public Work {
   // While bytes move (advance.cc).
   void copy_own();
   bool receive(Membership& m);
+  bool open_all(Membership& m);
+  void throw_if_pulled_from_aborted(Membership& m) const;
   bool fold(Membership& m);  // fold.cc
   bool fold_pieces(Membership& m);
   void fold_piece(size_t bytes);
   size_t next_piece(Membership& m);
+  bool sum(Membership& m);  // sum.cc
+  bool sum_pieces(Membership& m);
+  bool drop_pieces(Membership& m);
   bool open(const Link& link);
   bool take(const Link& link);
   bool send(const Link& link);

@@ -9,42 +9,11 @@ namespace {
 // So many bytes of memory with gaps are folded at once.
 constexpr size_t kPacked = size_t{8} << 10;
 
-std::span<const std::byte> peek(const Link& link) {
-  switch (link.pair.in) {
-    case Pair::In::inlined:
-      return inlined::peek(link);
-    case Pair::In::streaming:
-      return staged::peek(link);
-    case Pair::In::pulling:
-      return pull::peek(link);
-    default:
-      return {};
-  }
-}
-
-void consume(const Link& link, size_t bytes) {
-  switch (link.pair.in) {
-    case Pair::In::inlined:
-      return inlined::consume(link, bytes);
-    case Pair::In::streaming:
-      return staged::consume(link, bytes);
-    default:
-      return pull::consume(link, bytes);
-  }
-}
-
 }  // namespace
 
 // Nothing is folded before it is there from every rank: so a piece is read from each and written once.
 bool Exchange::fold(Membership& m) {
-  bool moved = false;
-  for (const Rank peer : awaited_) {
-    const Link link(m, operation_, peer);
-    const auto was = link.pair.in;
-    if (was == Pair::In::awaited) open(link);
-    if (was == Pair::In::asking) pull::hear_answer(link);
-    moved |= link.pair.in != was;
-  }
+  bool moved = open_all(m);
   const auto waits = [this](Rank peer) {
     return pair(peer).in == Pair::In::awaited || pair(peer).in == Pair::In::asking;
   };
@@ -56,9 +25,7 @@ bool Exchange::fold(Membership& m) {
 bool Exchange::fold_pieces(Membership& m) {
   // Who has given up, but not before its bytes were staged, does not take them back.
   const CopyingGuard guard(m);
-  for (const Rank peer : awaited_) {
-    if (pair(peer).in == Pair::In::pulling) m.throw_if_aborted(peer);
-  }
+  throw_if_pulled_from_aborted(m);
   bool moved = false;
   for (size_t budget = kCopyStep; budget > 0;) {
     const size_t bytes = std::min(budget, next_piece(m));

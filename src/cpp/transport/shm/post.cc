@@ -71,7 +71,7 @@ bool Exchange::post(Membership& m) {
     awaited_.push_back(recv_peer(m.rank(), m.size(), step));
   }
   m.wake_sleepers();
-  const bool later = own_waits_ || operation_.folder || (batch.asynchronous && m.progress().is_served());
+  const bool later = own_waits_ || operation_.calculates() || (batch.asynchronous && m.progress().is_served());
   while (!later && !own_copied()) copy_own();
   posted_ = true;
   return true;
@@ -106,7 +106,7 @@ Choice Exchange::choose(const Link& link) {
                     .chunk_bytes = ChunkShape::of(link.m.size()).capacity(),
                     .same_process = link.host().same_process,
                     .gaps = has_gaps(link.pair.source.runs),
-                    .folds = operation_.folder.has_value(),
+                    .folds = operation_.calculates(),
                     .cma = link.host().cma_to};
   PairProbe probe(link);
   return choose_way(route, operation_.load, link.m.machine(), probe);

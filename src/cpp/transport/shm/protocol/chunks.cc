@@ -67,6 +67,11 @@ void Chunks::take(uint8_t chunk, size_t bytes) {
   taken_since_ = true;
 }
 
+void Chunks::give_back_last(Flow& to_peer) {
+  enlist(to_peer, returned_++, disown());
+  publish_count(to_peer, returned_);
+}
+
 bool Chunks::skip_to(uint64_t number) {
   if (number < taken_) return false;
   taken_ = number;

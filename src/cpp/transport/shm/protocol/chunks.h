@@ -63,6 +63,8 @@ class Chunks {
   bool is_theirs(uint8_t chunk) const;
   // So many bytes of it have been read: it is empty and this rank's now.
   void take(uint8_t chunk, size_t bytes);
+  // Gives the chunk that was taken last back.
+  void give_back_last(Flow& to_peer);
   // The peer takes those before that number back: they belong to operations that the two have given up.
   bool skip_to(uint64_t number);
   // Takes back `count` chunks from that number on, of an operation that the two have given up.

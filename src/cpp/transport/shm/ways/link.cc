@@ -35,9 +35,14 @@ void Operation::begin(Batch&& next) {
     load.received += p.mine.expected;
   }
   folder.reset();
+  summing.reset();
   if (batch.signature.fold != Fold::none && batch.way == Way::exchange && batch.refusal.empty()) {
     folder.emplace(batch.signature.fold, batch.signature.dtype);
     load.received = batch.received_elsewhere + own().mine.expected;  // one output for all
+  }
+  if (batch.sum.summands != nullptr && batch.way == Way::exchange && batch.refusal.empty()) {
+    summing.emplace(batch.sum, batch.signature.dtype);
+    for (Pair& p : pairs) p.summed = 0, p.read_left = {};
   }
   // Of its part to itself this rank knows already whether it is less than there is room for (at_most).
   own().in_left = std::min(own().in_left, own().mine.sent);

@@ -7,6 +7,7 @@
 
 #include "core/facts.h"
 #include "core/fold/fold.h"
+#include "core/fold/summing.h"
 #include "core/schedule.h"
 #include "transport/shm/copy/copy.h"
 #include "transport/shm/copy/pages.h"
@@ -37,6 +38,7 @@ struct alignas(kCacheLine) Pair {
   Cursor remote;                         // what is left of them
   std::vector<std::byte> read;           // of a reduction: what the kernel has copied from there
   std::span<const std::byte> read_left;  // and was not folded yet
+  size_t summed = 0;                     // of a weighted sum: bytes
 
   // The bytes of the next chunk to stage.
   size_t next_out(size_t full) const { return out_left > 1 ? full : (mine.sent - 1) % full + 1; }
@@ -70,6 +72,10 @@ struct Operation {
   HugePages huge_pages;             // in what is sent
   std::optional<bool> all_present;  // see are_present(): what is sent
   std::optional<Folder> folder;     // of a reduction
+  std::optional<Summing> summing;   // of a weighted sum
+
+  // Whether what arrives is not copied, but calculated with.
+  bool calculates() const { return folder.has_value() || summing.has_value(); }
 
   // Takes over a batch; gives the memory of the last one's lists for it.
   void begin(Batch&& batch);

@@ -86,7 +86,7 @@ void begin(const Link& link, Kind kind) {
   if (kind == Kind::pointer && !link.host().same_process) link.nonsense("kind");
   if (kind == Kind::cma && !link.host().cma_from) return ask_for_chunks(link);
   if ((p.theirs.count & kGaps) != 0) {
-    if (kind == Kind::cma || link.operation.folder) link.nonsense("kind");
+    if (kind == Kind::cma || link.operation.calculates()) link.nonsense("kind");
     find_blocks(link, kind, p.theirs.where, p.theirs.count & ~kGaps, p.theirs.sent);
   } else if (p.theirs.count == 1) {
     find_run(link, kind, {p.theirs.where, p.theirs.sent});

@@ -17,7 +17,7 @@ bool is_wanted(const Link& link) {
   const Pair& p = link.pair;
   const Batch& batch = link.operation.batch;
   const Machine& machine = link.m.machine();
-  if (batch.way != Way::exchange || batch.asynchronous || batch.at_most || link.operation.folder) return false;
+  if (batch.way != Way::exchange || batch.asynchronous || batch.at_most || link.operation.calculates()) return false;
   if (std::max(p.mine.sent, p.mine.expected) < direct_min(machine)) return false;
   if (!choose_put(link.operation.load, machine, string_puts_pay)) return false;
   const auto whole = [](const Cursor& at, size_t bytes) { return bytes >= kLeastPiece * at.runs.size(); };

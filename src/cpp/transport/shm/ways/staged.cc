@@ -166,8 +166,20 @@ void consume(const Link& link, size_t bytes) {
   const size_t passed = (p.theirs.sent - p.in_left) % chunks.shape().bytes;
   if (passed != 0 && p.in_left > 0) return;
   chunks.take(*chunk, passed != 0 ? passed : chunks.shape().bytes);
-  share_out(link);
+  // In a weighted sum a rank may have to wait for one peer's rows before it reads another's. Each rank fills only its
+  // own chunks then: those of a peer that does not read could all lie full there, and leave that peer none to fill.
+  if (link.operation.summing) {
+    chunks.give_back_last(link.own_pipe().returned);
+  } else {
+    share_out(link);
+  }
   if (p.in_left == 0) p.in = Pair::In::arrived;
+}
+
+bool holds_rest(const Pair& pair, const Chunks& chunks, const Flow& handed) {
+  const size_t full = chunks.shape().bytes, passed = (pair.theirs.sent - pair.in_left) % full;
+  const uint64_t there = std::max(pair.theirs.first + (pair.theirs.count > 0 ? 1 : 0), count_of(handed));
+  return there >= chunks.taken() + (passed + pair.in_left + full - 1) / full;
 }
 
 void give_up(const Link& link) {

@@ -8,6 +8,10 @@
 
 namespace a2a::shm {
 
+// The next bytes of a pair, whichever way they come, and nothing where none are in reach.
+std::span<const std::byte> peek(const Link& link);
+void consume(const Link& link, size_t bytes);
+
 // A few bytes travel in the line itself.
 namespace inlined {
 void offer(const Link& link);
@@ -29,6 +33,8 @@ void begin(const Link& link);
 void take(const Link& link);
 std::span<const std::byte> peek(const Link& link);
 void consume(const Link& link, size_t bytes);
+// Whether all that is still to come lies in chunks that the peer has handed over.
+bool holds_rest(const Pair& pair, const Chunks& chunks, const Flow& handed);
 // What this rank has staged the peer will not touch: it has given the pair up as well.
 void give_up(const Link& link);
 }  // namespace staged

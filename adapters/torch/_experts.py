@@ -1,0 +1,153 @@
+"""Dispatch and combine of ``a2a.torch.moe`` as functions that autograd knows: each is the other's gradient. A *way*
+moves rows from tokens to experts and back; on the host that is a2a.moe."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from a2a.moe import Routing
+
+from ._staging import inner
+
+__all__ = ["HostWay", "as_it_is", "combine", "dispatch"]
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def as_it_is(call: _Call) -> _Call:
+    """Left alone by torch.compile, with a break before and after: torch.compiler.disable(), but for the second that it
+    takes to import where nothing is compiled."""
+    disabled: list[Any] = []
+
+    @functools.wraps(call)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return call(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(call))
+        return disabled[0](*args, **kwargs)
+
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
+
+
+class HostWay:
+    """Rows of tensors on the host."""
+
+    def __init__(self, routing: Routing, timeout: float | None) -> None:
+        self.routing, self.timeout = routing, timeout
+        self.topk_idx: Tensor = routing.topk_idx
+        self.topk_weights: Tensor | None = routing.topk_weights
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Tokens to rows."""
+        rows: Tensor = self.routing.dispatch(_plain(x), timeout=self.timeout).x
+        return rows
+
+    def gather(self, rows: Tensor, weights: Any = None, bias: Sequence[Tensor] = ()) -> Tensor:
+        """Rows to tokens: the weighted sums. ``weights``: "routed", None, or one for each row."""
+        if isinstance(weights, Tensor):
+            weights = _plain(weights)
+        biases = [_plain(one) for one in bias] or None
+        made: Tensor = self.routing.combine(_plain(rows), weights=weights, bias=biases, timeout=self.timeout)
+        return made
+
+    def give_back(self, values: Tensor) -> Tensor:
+        """What rows have for their weights, to the tokens: [tokens, k]."""
+        if self.routing.layout == "rank":  # each has those of its own experts
+            return self.gather(values.masked_fill(self.topk_idx < 0, 0))
+        return self.return_each(values)
+
+    def return_each(self, values: Tensor) -> Tensor:
+        """One value of each row to the token and place in top-k that it came for. Layout "expert" only."""
+        return torch.from_numpy(self.routing.core.give_back(_plain(values), timeout=self.timeout))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return inner(tensor.resolve_conj().resolve_neg())
+
+
+class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
+    """(rows, their weights, a ticket), the last for combine(): so that the backward pass comes back to here even where
+    a rank made its rows without those that it got."""
+
+    @staticmethod
+    def forward(ctx: Any, way: HostWay, x: Tensor, topk_weights: Tensor | None, _: Tensor) -> tuple[Any, ...]:
+        ctx.way, ctx.weighted = way, topk_weights is not None
+        weights = None if way.topk_weights is None else way.topk_weights.clone()
+        if weights is not None and not ctx.weighted:
+            ctx.mark_non_differentiable(weights)
+        return way.spread(x), weights, x.new_empty(0)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, rows: Tensor, weights: Tensor | None, _: Any) -> tuple[Any, ...]:
+        # Whatever this rank wants to know: the peers call, too.
+        x = ctx.way.gather(rows)
+        return None, x, ctx.way.give_back(weights) if ctx.weighted else None, None
+
+
+class _Combine(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(
+        ctx: Any, way: HostWay, own: bool, rows: Tensor, weights: Tensor | None, ticket: Tensor, _: Any, *bias: Tensor
+    ) -> Tensor:
+        ctx.way, ctx.biases = way, len(bias)
+        # The ticket, so that what computes a part of the graph again when something saved is wanted does so here, on
+        # every rank.
+        ctx.save_for_backward(None if weights is None else rows, weights, ticket)
+        return way.gather(rows, "routed" if own and weights is not None else weights, bias)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        rows, weights, _ = ctx.saved_tensors
+        rows_grad, weights_grad = ctx.way.spread(grad), None
+        if weights is not None:
+            rows_grad, weights_grad = _through_product(rows, weights, rows_grad, ctx.way.topk_idx)
+        return None, None, rows_grad, weights_grad, None, None, *[grad] * ctx.biases
+
+
+_BLOCK = 1 << 18  # elements that are widened at a time, so that they stay in the cache
+
+
+def _through_product(rows: Tensor, weights: Tensor, grad: Tensor, expert: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of rows and of weights, from that of their product."""
+    wide = torch.promote_types(rows.dtype, torch.float32)
+    for_rows, for_weights = torch.empty_like(grad), rows.new_empty(len(rows), dtype=torch.float32)
+    block = max(1, _BLOCK // max(1, rows[:1].numel()))
+    for begin in range(0, len(rows), block):
+        part = slice(begin, begin + block)
+        each = _matrix(grad[part]).to(wide)
+        for_weights[part] = (_matrix(rows[part]).to(wide) * each).sum(1)
+        for_rows[part] = (weights[part].unsqueeze(1) * each).view_as(grad[part])
+    # What padding rows hold may be anything.
+    return for_rows, for_weights.masked_fill_(expert < 0, 0)
+
+
+def _matrix(rows: Tensor) -> Tensor:
+    return rows.unsqueeze(1).flatten(1)
+
+
+def _anchor() -> Tensor:
+    """An input that makes every rank's result require a gradient where gradients are recorded."""
+    return torch.empty(0, requires_grad=torch.is_grad_enabled())
+
+
+def dispatch(way: HostWay, x: Tensor, topk_weights: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
+    made: tuple[Tensor, Tensor | None, Tensor] = _Dispatch.apply(way, x, topk_weights, _anchor())
+    return made
+
+
+def combine(
+    way: HostWay, rows: Tensor, weights: Tensor | None, own: bool, ticket: Tensor, bias: Sequence[Tensor]
+) -> Tensor:
+    made: Tensor = _Combine.apply(way, own, rows, weights, ticket, _anchor(), *bias)
+    return made

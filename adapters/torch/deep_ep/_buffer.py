@@ -1,0 +1,376 @@
+"""DeepEP's first interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import a2a
+from a2a.moe import Routing
+
+from .._groups import place_in
+from . import _low_latency
+from ._low_latency import LowLatencyHandle
+from ._ranks import Ranks, Rows, combined, dispatched, grown, plain, rounded_up
+from .utils import EventHandle, EventOverlap, finish, wait_before
+
+__all__ = ["Buffer", "Config"]
+
+
+@dataclass
+class Config:
+    """Numbers that tune kernels, without effect here."""
+
+    num_sms: int = 20
+    num_max_nvl_chunked_send_tokens: int = 6
+    num_max_nvl_chunked_recv_tokens: int = 256
+    num_max_rdma_chunked_send_tokens: int = 6
+    num_max_rdma_chunked_recv_tokens: int = 256
+
+    def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        """0: there is no buffer of this kind."""
+        return 0
+
+    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
+        """0: there is no buffer of this kind."""
+        return 0
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Of dispatch(), for combine() and for another dispatch() the same way."""
+
+    routing: Routing
+    num_worst_tokens: int
+
+
+class Buffer:
+    """Tokens to the ranks of their experts and back. See DeepEP's ``Buffer``.
+
+    Args:
+        group: a torch process group, or an a2a communicator; or None, and ``comm`` is an a2a communicator.
+        num_nvl_bytes and all others: kept, without effect.
+    """
+
+    num_sms: int = 20
+
+    def __init__(
+        self,
+        group: Any,
+        num_nvl_bytes: int = 0,
+        num_rdma_bytes: int = 0,
+        low_latency_mode: bool = False,
+        num_qps_per_rank: int = 24,
+        allow_nvlink_for_low_latency_mode: bool = True,
+        allow_mnnvl: bool = False,
+        explicitly_destroy: bool = False,
+        enable_shrink: bool = False,
+        comm: Any = None,
+    ) -> None:
+        self.group = comm if group is None else group
+        if self.group is None:
+            raise ValueError("Either 'group' or 'comm' must be provided.")
+        self._ranks = Ranks(self.group)
+        self.rank, self.group_size = place_in(self.group)
+        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
+        self.low_latency_mode = low_latency_mode
+        self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
+
+    def destroy(self) -> None:
+        """Has no effect; the group stays."""
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        """Whether float8 tokens are supported: yes."""
+        return True
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        """Kept, without effect. Raises InvalidArgumentError for an odd number, as DeepEP does."""
+        if new_num_sms % 2:
+            raise a2a.InvalidArgumentError(f"new_num_sms is {new_num_sms}; the SM count must be even")
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """An event without anything to wait for: what has been called is over."""
+        return EventOverlap(EventHandle())
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        """For any number of ranks."""
+        return Config(Buffer.num_sms)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        """For any number of ranks."""
+        return Config(Buffer.num_sms)
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """0: there is no buffer of this kind."""
+        return 0
+
+    def get_comm_stream(self) -> Any:
+        """The host's stream, of which torch has one."""
+        return torch.cpu.current_stream()
+
+    def get_dispatch_layout(
+        self,
+        topk_idx: Tensor,
+        num_experts: int,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor, EventOverlap]:
+        """Counts what dispatch() will do; no other rank takes part. Returns (num_tokens_per_rank int32 [ranks], None,
+        num_tokens_per_expert int32 [num_experts], is_token_in_rank bool [tokens, ranks], the event)."""
+        if not isinstance(topk_idx, Tensor) or topk_idx.ndim != 2 or topk_idx.is_floating_point():
+            raise a2a.InvalidArgumentError("topk_idx is no matrix [tokens, k] of integers")
+        if num_experts <= 0 or num_experts % self.group_size:
+            text = f"num_experts is {num_experts}; pass a multiple of the {self.group_size} ranks"
+            raise a2a.InvalidArgumentError(text)
+        if topk_idx.numel() and int(topk_idx.max()) >= num_experts:
+            raise a2a.InvalidArgumentError(f"topk_idx has {int(topk_idx.max())}, but there are {num_experts} experts")
+        wait_before(previous_event)
+        is_for_expert = torch.zeros(len(topk_idx), num_experts + 1, dtype=torch.bool)
+        is_for_expert.scatter_(1, topk_idx.long().clamp(min=-1) % (num_experts + 1), True)  # -1 is the last
+        is_for_expert = is_for_expert[:, :-1]
+        is_token_in_rank = is_for_expert.unflatten(1, (self.group_size, -1)).any(2)
+        per_rank, per_expert = is_token_in_rank.sum(0, dtype=torch.int32), is_for_expert.sum(0, dtype=torch.int32)
+        return per_rank, None, per_expert, is_token_in_rank, finish(async_finish, ())
+
+    def dispatch(
+        self,
+        x: Rows,
+        handle: Handle | None = None,
+        num_tokens_per_rank: Tensor | None = None,
+        num_tokens_per_rdma_rank: Tensor | None = None,
+        is_token_in_rank: Tensor | None = None,
+        num_tokens_per_expert: Tensor | None = None,
+        topk_idx: Tensor | None = None,
+        topk_weights: Tensor | None = None,
+        expert_alignment: int = 1,
+        num_worst_tokens: int = 0,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]:
+        """Collective. Each token once to every rank that has an expert of it.
+
+        Args:
+            x: [tokens, hidden] of any dtype; or a pair of float8 [tokens, hidden] and scales [tokens, any].
+            handle: of an earlier dispatch, which goes the same way again. Then ``topk_idx`` and ``topk_weights`` are
+                None, and the results but for the first and the last are None.
+            num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert: those of get_dispatch_layout().
+            topk_idx, topk_weights: [tokens, k], int64 (-1: none) and float32. None: no expert is told of, only ranks.
+            expert_alignment: the counts for each expert are rounded up to a multiple of it.
+            num_worst_tokens: results have as many rows, of which the last are 0, with -1 for experts, and no counts.
+
+        Returns: (the rows by source rank, then by token; their local experts, -1 for those of other ranks; their
+        weights, 0 there; a list with the count of rows for each local expert; the handle; the event). Raises
+        InvalidArgumentError for arguments that do not fit together; the peers then get MismatchError."""
+        wait_before(previous_event)
+        tokens, scales = self._ranks.tokens(x)
+        cached = handle is not None
+        counts: list[int] = []
+        if handle is not None:
+            self._ranks.require(topk_idx is None and topk_weights is None, "both handle and topk_idx or topk_weights "
+                                "are given; a handle has its own")  # fmt: skip
+            self._ranks.require(
+                isinstance(handle, Handle), f"handle is {type(handle).__name__}; pass that of dispatch()"
+            )
+        else:
+            self._require_layout(len(tokens), num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
+            handle, counts = self._plan(
+                is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights, expert_alignment, num_worst_tokens
+            )
+        routing = handle.routing
+        worst = handle.num_worst_tokens
+        rows, works = dispatched(routing, tokens, scales, async_finish and not worst)
+        about = [None, None] if cached or topk_idx is None else [routing.topk_idx, routing.topk_weights]
+        if worst:
+            rows = grown(rows, worst) if isinstance(rows, Tensor) else (grown(rows[0], worst), grown(rows[1], worst))
+            about = [None if one is None else grown(one, worst, fill) for one, fill in zip(about, (-1, 0), strict=True)]
+            counts = []
+        event = finish(async_finish, works)
+        return rows, about[0], about[1], None if cached else counts, None if cached else handle, event
+
+    def _require_layout(self, tokens: int, per_rank: Any, in_rank: Any, per_expert: Any) -> None:
+        for name, given in (
+            ("num_tokens_per_rank", per_rank),
+            ("is_token_in_rank", in_rank),
+            ("num_tokens_per_expert", per_expert),
+        ):
+            self._ranks.require(isinstance(given, Tensor), f"{name} is {given!r}; pass that of get_dispatch_layout()")
+        self._ranks.require_matrix("is_token_in_rank", in_rank, tokens, self.group_size)
+        fits = per_rank.shape == (self.group_size,)
+        self._ranks.require(fits, f"num_tokens_per_rank has shape {tuple(per_rank.shape)} for {self.group_size} ranks")
+
+    def _plan(
+        self,
+        is_token_in_rank: Any,
+        num_tokens_per_expert: Any,
+        topk_idx: Tensor | None,
+        topk_weights: Tensor | None,
+        expert_alignment: int,
+        num_worst_tokens: int,
+    ) -> tuple[Handle, list[int]]:
+        """The handle, and how many rows each local expert gets."""
+        experts = self._ranks.experts(num_tokens_per_expert.numel())
+        if topk_idx is None:  # ranks take the place of experts
+            here = torch.arange(self.group_size)
+            routing = self._ranks.experts(self.group_size).plan(torch.where(is_token_in_rank, here, -1), layout="rank")
+            counts = torch.empty(self.group_size, experts.num_local_experts, dtype=torch.int64)
+            self._ranks.comm.alltoall(num_tokens_per_expert.long().view(counts.shape), counts)
+            each = counts.sum(0).tolist()
+        else:
+            weights = None if topk_weights is None else plain(topk_weights)
+            routing = experts.plan(topk_idx, weights, layout="rank")
+            each = routing.counts.tolist()
+        worst = f"num_worst_tokens is {num_worst_tokens}, but {routing.rows} tokens come"
+        self._ranks.require(num_worst_tokens == 0 or num_worst_tokens >= routing.rows, worst)
+        return Handle(routing, num_worst_tokens), rounded_up(each, expert_alignment)
+
+    def combine(
+        self,
+        x: Tensor,
+        handle: Handle,
+        topk_weights: Tensor | None = None,
+        bias: Tensor | tuple[Tensor, Tensor] | None = None,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Tensor, Tensor | None, EventOverlap]:
+        """Collective. Brings the rows of dispatch() back and adds those of each token, over ranks ascending, and then
+        the bias, in float32, rounded once. No weights are multiplied by.
+
+        Args:
+            x: [rows, hidden] of a floating dtype.
+            topk_weights: [rows, k], float32, added alike.
+            bias: [tokens, hidden] like the result, or a pair of them.
+
+        Returns: (the sums [tokens, hidden]; those of the weights [tokens, k], or None; the event)."""
+        wait_before(previous_event)
+        self._ranks.require(isinstance(handle, Handle), f"handle is {type(handle).__name__}; pass that of dispatch()")
+        routing = handle.routing
+        rows = handle.num_worst_tokens or routing.rows
+        self._ranks.require_matrix("x", x, rows)
+        if topk_weights is not None:
+            self._ranks.require_matrix("topk_weights", topk_weights, rows)
+        y, works = combined(routing, x[: routing.rows], async_finish, bias=bias)
+        sums = None
+        if topk_weights is not None:
+            sums, more = combined(routing, topk_weights[: routing.rows], async_finish)
+            works += more
+        return y, sums, finish(async_finish, works)
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Has no effect: there is nothing to clean."""
+
+    def low_latency_dispatch(
+        self,
+        x: Tensor,
+        topk_idx: Tensor,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: Tensor | None = None,
+        dispatch_wait_recv_cost_stats: Tensor | None = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+    ) -> tuple[Rows, Tensor, LowLatencyHandle, EventOverlap, Callable[[], None] | None]:
+        """Collective. One row for each token and expert, packed to the front of a fixed room for each local expert.
+
+        Args:
+            x: [tokens, hidden], bfloat16.
+            num_max_dispatch_tokens_per_rank: no rank has more tokens. The same on all ranks.
+            topk_idx: [tokens, k], int64, -1 for none.
+            cumulative_local_expert_recv_stats: int32 [local experts]; the counts are added.
+            dispatch_wait_recv_cost_stats: stays as it is.
+            use_fp8: rows travel as float8_e4m3fn with a float32 scale for each 128 channels.
+            round_scale: scales are powers of 2. ``use_ue8m0``: and are four exponents in an int32.
+            return_recv_hook: rows are posted, and are there after the hook has been called. (That tokens were counted
+                is waited for in any case.)
+
+        Returns: (rows [local experts, ranks * num_max_dispatch_tokens_per_rank, hidden], or a pair of them and of their
+        scales [..., hidden / 128], 0 behind the last; counts, int32 [local experts]; the handle; the event; the
+        hook)."""
+        later = async_finish or return_recv_hook
+        rows, counts, handle, works, pack = _low_latency.dispatch(
+            self._ranks, x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, fp8=use_fp8,
+            round_scale=round_scale, ue8m0=use_ue8m0, later=later,
+        )  # fmt: skip
+        if cumulative_local_expert_recv_stats is not None:
+            cumulative_local_expert_recv_stats += counts
+        event, hook = _posted(works, pack, async_finish, return_recv_hook)
+        return rows, counts, handle, event, hook
+
+    def low_latency_combine(
+        self,
+        x: Tensor,
+        topk_idx: Tensor,
+        topk_weights: Tensor,
+        handle: LowLatencyHandle,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: Tensor | None = None,
+        combine_wait_recv_cost_stats: Tensor | None = None,
+    ) -> tuple[Tensor, EventOverlap, Callable[[], None] | None]:
+        """Collective. Brings the rows of low_latency_dispatch() back: for each token the sum over k ascending of weight
+        times row, in float32, rounded once.
+
+        Args:
+            x: [local experts, ranks * num_max_dispatch_tokens_per_rank, hidden], bfloat16.
+            topk_idx: that of the dispatch. topk_weights: [tokens, k], float32.
+            use_logfmt: rows are never rounded on the way.
+            zero_copy: take what get_next_low_latency_combine_buffer() returned instead of ``x``.
+            return_recv_hook: rows are posted, and the result is there after the hook has been called.
+            out: where the result goes, [tokens, hidden].
+            combine_wait_recv_cost_stats: stays as it is.
+
+        Returns: (the sums [tokens, hidden], which is ``out`` if given; the event; the hook)."""
+        later = async_finish or return_recv_hook
+        result, works, then = _low_latency.combine(
+            self._ranks, x, topk_idx, topk_weights, handle, zero_copy=zero_copy, out=out, later=later
+        )
+        event, hook = _posted(works, then, async_finish, return_recv_hook)
+        return result, event, hook
+
+    def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Tensor:
+        """bfloat16 [local experts, ranks * num_max_dispatch_tokens_per_rank, hidden], to be filled for a
+        low_latency_combine() with ``zero_copy``."""
+        return handle.room()
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Raises UnsupportedError for ``mask``: a rank that is gone is an error of every call here."""
+        if mask:
+            raise a2a.UnsupportedError("a2a runs no call without one of the ranks; make a group of those that are left")
+
+    def low_latency_query_mask_buffer(self, mask_status: Tensor) -> None:
+        """All 0: no rank is masked."""
+        mask_status.zero_()
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """Has no effect: no rank is masked."""
+
+
+def _posted(
+    works: list[a2a.Work], then: Callable[[], None] | None, async_finish: bool, return_recv_hook: bool
+) -> tuple[EventOverlap, Callable[[], None] | None]:
+    """The event and the hook of a call whose rows are on their way."""
+    if return_recv_hook:
+        return EventOverlap(), EventHandle(works, then).current_stream_wait
+    return finish(async_finish, works, then), None

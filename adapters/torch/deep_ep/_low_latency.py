@@ -1,0 +1,151 @@
+"""The calls for inference, whose results have fixed shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import a2a
+from a2a.moe import Routing
+
+from ._ranks import Ranks, Rows, by_columns, combined, dispatched, plain
+
+__all__ = ["LowLatencyHandle", "combine", "dispatch"]
+
+_CHANNELS = 128  # that share a scale
+
+
+class LowLatencyHandle(tuple[Any, ...]):
+    """(the token of each row at its source, int32 [local experts, rows]; where the rows of each rank begin << 32 | how
+    many they are, int64 [local experts, ranks]; num_max_dispatch_tokens_per_rank; hidden; num_experts)"""
+
+    routing: Routing
+    _room: Tensor | None = None
+
+    def room(self) -> Tensor:
+        """Where a program may put the rows that are to be combined."""
+        if self._room is None:
+            _, _, most, hidden, _ = self
+            routing = self.routing
+            self._room = torch.zeros(len(routing.counts), most * routing.comm.size, hidden, dtype=torch.bfloat16)
+        return self._room
+
+
+def dispatch(
+    ranks: Ranks,
+    x: Tensor,
+    topk_idx: Tensor,
+    most: int,
+    num_experts: int,
+    *,
+    fp8: bool,
+    round_scale: bool,
+    ue8m0: bool,
+    later: bool,
+) -> tuple[Rows, Tensor, LowLatencyHandle, list[a2a.Work], Callable[[], None]]:
+    """(what the rows will be, their counts, the handle, the works, and what fills the rows after them)."""
+    ranks.require_matrix("x", x)
+    tokens, hidden = x.shape
+    ranks.require(tokens <= most, f"x has {tokens} tokens, but num_max_dispatch_tokens_per_rank is {most}")
+    ranks.require(round_scale or not ue8m0, "use_ue8m0 needs round_scale: exponents alone are powers of 2")
+    block = _CHANNELS * (4 if ue8m0 else 1)
+    ranks.require(not fp8 or hidden % block == 0, f"x has {hidden} channels; pass a multiple of {block} for fp8")
+    routing = ranks.experts(num_experts).plan(topk_idx, layout="expert")
+    values, scales = _cast_to_fp8(plain(x), round_scale) if fp8 else (plain(x), None)
+    rows, works = dispatched(routing, values, scales, later)
+    room = len(routing.counts), most * ranks.comm.size
+    made = [torch.zeros(*room, *one.shape[1:], dtype=one.dtype) for one in _several(rows)]
+    if fp8:
+        made[1] = by_columns(_exponents(made[1]) if ue8m0 else made[1])
+
+    def pack() -> None:
+        arrived = list(_several(rows))
+        if ue8m0:
+            arrived[1] = _exponents(arrived[1])
+        for whole, one in zip(made, arrived, strict=True):
+            _pack(routing, one, whole)
+
+    counts = torch.from_numpy(routing.counts).int()
+    handle = _handle(routing, most, hidden, num_experts, room)
+    return (made[0], made[1]) if fp8 else made[0], counts, handle, works, pack
+
+
+def combine(
+    ranks: Ranks,
+    x: Tensor,
+    topk_idx: Tensor,
+    topk_weights: Tensor,
+    handle: Any,
+    *,
+    zero_copy: bool,
+    out: Tensor | None,
+    later: bool,
+) -> tuple[Tensor, list[a2a.Work], Callable[[], None] | None]:
+    """(the result, the works, and what is to be done after them)."""
+    known = isinstance(handle, LowLatencyHandle)
+    ranks.require(known, f"handle is {type(handle).__name__}; pass that of low_latency_dispatch()")
+    _, _, most, hidden, num_experts = handle
+    if zero_copy:
+        x = handle.room()
+    shape = len(handle.routing.counts), most * ranks.comm.size, hidden
+    fits = isinstance(x, Tensor) and tuple(x.shape) == shape
+    ranks.require(fits, f"x has shape {tuple(getattr(x, 'shape', ()))}; pass {shape}, as it was dispatched")
+    ranks.require_matrix("topk_idx", topk_idx, handle.routing.core.tokens)
+    if out is not None:
+        ranks.require_matrix("out", out, len(topk_idx), hidden)
+    # The weights are known only now, and travel with the choices.
+    routing = ranks.experts(num_experts).plan(topk_idx, plain(topk_weights), layout="expert")
+    same = routing.counts.tolist() == handle.routing.counts.tolist()
+    ranks.require(same, "topk_idx is not the one that was dispatched on every rank")
+    rows = torch.cat([own[:count] for own, count in zip(plain(x), routing.counts.tolist(), strict=True)])
+    result, works = combined(routing, rows, later, weights="routed")
+    return (result, works, None) if out is None else (out, works, lambda: _copy(out, result))
+
+
+def _copy(out: Tensor, result: Tensor) -> None:
+    out.copy_(result)
+
+
+def _handle(routing: Routing, most: int, hidden: int, num_experts: int, room: tuple[int, int]) -> LowLatencyHandle:
+    tokens = torch.zeros(*room, 1, dtype=torch.int32)
+    _pack(routing, routing.source[:, 1:].int(), tokens)
+    size = routing.comm.size
+    each = torch.zeros(room[0], size, dtype=torch.int64)
+    index = routing.topk_idx.long() * size + routing.source[:, 0].long()
+    each.view(-1).index_add_(0, index, torch.ones_like(index))
+    handle = LowLatencyHandle((tokens.squeeze(2), (each.cumsum(1) - each) << 32 | each, most, hidden, num_experts))
+    handle.routing = routing
+    return handle
+
+
+def _several(rows: Rows) -> Sequence[Tensor]:
+    return (rows,) if isinstance(rows, Tensor) else rows
+
+
+def _pack(routing: Routing, rows: Tensor, whole: Tensor) -> None:
+    """Each expert's rows to the front of its room."""
+    for own, part in zip(whole, rows.split(routing.counts.tolist()), strict=True):
+        own[: len(part)].copy_(part)
+
+
+def _cast_to_fp8(x: Tensor, round_scale: bool) -> tuple[Tensor, Tensor]:
+    """Values in float8_e4m3fn, and what they are to be multiplied by, for each token and 128 channels."""
+    most = torch.finfo(torch.float8_e4m3fn).max
+    blocks = x.float().unflatten(1, (-1, _CHANNELS))
+    largest = blocks.abs().amax(2).clamp(min=1e-4)
+    if round_scale:
+        mantissa, exponent = torch.frexp(largest / most)
+        scales = torch.ldexp(torch.ones_like(largest), exponent - (mantissa == 0.5).int())
+        values = blocks / scales.unsqueeze(2)
+    else:
+        scales = largest * (1 / most)
+        values = blocks * (most / largest).unsqueeze(2)
+    return values.flatten(1).to(torch.float8_e4m3fn), scales
+
+
+def _exponents(scales: Tensor) -> Tensor:
+    """Powers of 2 as their exponents, four in an int32."""
+    return (scales.contiguous().view(torch.int32) >> 23).to(torch.uint8).view(torch.int32)

@@ -1,0 +1,321 @@
+"""Tokens to experts and back, in one call each, on tensors of any framework::
+
+    ep = a2a.moe.ExpertParallel(comm, num_experts)
+    routed = ep.dispatch(x, topk_idx, topk_weights)
+    rows = experts(routed.x, routed.counts)
+    y = ep.combine(rows, routed)
+
+On host memory rows go straight from the tokens to their place among the experts' rows, and are summed while they are
+read on the way back: there is no packed copy before or after. The result has the same bits for any number of ranks.
+Gradients: ``a2a.torch.moe`` and ``a2a.paddle.moe``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._core import Communicator, ExpertRouting, InvalidArgumentError, Work, collective
+
+__all__ = ["ExpertParallel", "Routed", "Routing"]
+
+Layout = Literal["expert", "rank"]
+
+
+class Routed:
+    """The rows that came to this rank, and what they are.
+
+    Attributes:
+        routing: what they were dispatched by; ``ep.dispatch(x, routing=routed.routing)`` goes the same way again.
+        work: of an asynchronous dispatch, otherwise None.
+    """
+
+    def __init__(self, routing: Routing, given: Sequence[Any], made: Sequence[Any], work: Work | None) -> None:
+        self.routing = routing
+        self.work = work
+        self._given, self._made, self._final = given, list(made), work is None
+
+    @property
+    def x(self) -> Any:
+        """The rows, in the framework of ``x``. In the layout "expert" padding rows are 0. Valid once ready."""
+        return self._tensors()[0]
+
+    @property
+    def scales(self) -> Any:
+        """Those of the rows, if scales were dispatched."""
+        return self._tensors()[1] if len(self._made) > 1 else None
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """How many rows each of this rank's experts has, without padding. In the layout "rank" a row may count for
+        several experts."""
+        return self.routing.counts
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64] | None:
+        """Where each expert's rows begin, and where the last one's padding ends. None in the layout "rank"."""
+        return self.routing.offsets
+
+    @property
+    def topk_idx(self) -> Any:
+        """Layout "expert": the local expert of each row, -1 for padding. Layout "rank": [rows, top_k] local experts, -1
+        for those of other ranks."""
+        return self.routing.topk_idx
+
+    @property
+    def topk_weights(self) -> Any:
+        """The weights in the shape of ``topk_idx``, 0 where that is -1. None without ``topk_weights``."""
+        return self.routing.topk_weights
+
+    @property
+    def source(self) -> Any:
+        """[rows, 2]: the rank and the token that each row comes from, (-1, -1) for padding."""
+        return self.routing.source
+
+    def ready(self, rank: int) -> bool:
+        """Whether all rows from that rank are here."""
+        return self.work is None or self.work.arrived(rank)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Block until all rows are here."""
+        if self.work is not None:
+            self.work.wait(timeout)
+
+    def as_ready(self) -> Iterator[int]:
+        """This rank's experts, each as soon as its rows are here; those without rows first. Ends when the dispatch is
+        over, for which the peers need this rank."""
+        if self.offsets is None:
+            raise InvalidArgumentError('in the layout "rank" rows are not grouped by expert; ask ready(rank)')
+        sources = np.asarray(_core.to_numpy(self.source))[:, 0]
+        wanted = {
+            expert: {int(rank) for rank in sources[begin : begin + count]}
+            for expert, (begin, count) in enumerate(zip(self.offsets[:-1], self.counts, strict=True))
+        }
+        pause = 0.0
+        while wanted:
+            here = [expert for expert, ranks in wanted.items() if all(self.ready(rank) for rank in ranks)]
+            for expert in here:
+                del wanted[expert]
+                yield expert
+            if here:
+                pause = 0.0
+            elif wanted and self.work is not None:
+                if self.work.done():
+                    self.work.wait()  # which raises where it has failed
+                time.sleep(pause)
+                pause = min(pause * 2, 1e-3) if pause else 1e-6
+        self.wait()
+
+    def _tensors(self) -> list[Any]:
+        """Of frameworks whose arrays are immutable there is none before all rows are here."""
+        if not self._final:
+            pairs = zip(self._given, self._made, strict=True)
+            self._made = [_core.convert_result(given, made, self.work) for given, made in pairs]
+            self._final = True
+        return self._made
+
+    def __repr__(self) -> str:
+        return f'<Routed {self.routing.rows} rows for {len(self.counts)} experts, layout "{self.routing.layout}">'
+
+
+class Routing:
+    """How the tokens of one step go to their experts, as this rank sees it. Made by ExpertParallel.plan(); runs any
+    number of times. The attributes are those of Routed."""
+
+    def __init__(self, core: ExpertRouting) -> None:
+        self.core = core
+
+    @property
+    def comm(self) -> Communicator:
+        """The ranks."""
+        return self.core.comm
+
+    @property
+    def layout(self) -> Layout:
+        """The order of the rows."""
+        return "expert" if self.core.by_expert else "rank"
+
+    @property
+    def rows(self) -> int:
+        """How many rows this rank receives, padding included."""
+        return self.core.rows
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """See Routed."""
+        return self.core.counts
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64] | None:
+        """See Routed."""
+        return self.core.offsets
+
+    @property
+    def topk_idx(self) -> Any:
+        """See Routed."""
+        return self.core.topk_idx
+
+    @property
+    def topk_weights(self) -> Any:
+        """See Routed."""
+        return self.core.topk_weights
+
+    @property
+    def source(self) -> Any:
+        """See Routed."""
+        return self.core.source
+
+    @collective
+    def dispatch(self, x: Any, scales: Any = None, *, async_op: bool = False, timeout: float | None = None) -> Any:
+        """Collective. As ExpertParallel.dispatch(), without another word about which token goes where."""
+        given = [x] if scales is None else [x, scales]
+        made, work = self.core.dispatch(x, scales, async_op=async_op, timeout=timeout)
+        if not async_op:
+            return Routed(self, given, made, None)
+        return _core.set_result(work, Routed(self, given, made, work))
+
+    @collective
+    def combine(
+        self,
+        rows: Any,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Collective. As ExpertParallel.combine()."""
+        given = None
+        if not isinstance(weights, str):
+            given = weights
+        elif weights != "routed":
+            raise InvalidArgumentError(f'weights is {weights!r}; pass "routed", None, or float32 for each row')
+        output, work = self.core.combine(
+            rows, weighted=isinstance(weights, str), weights=given, bias=bias, async_op=async_op, timeout=timeout
+        )
+        return _core.set_result(work, output, rows) if async_op else output
+
+
+class ExpertParallel:
+    """Experts of a layer, spread over the ranks of a communicator.
+
+    Args:
+        comm: the ranks.
+        num_experts: how many experts there are in all.
+        expert_to_rank: for each expert its rank, or a list of ranks (replicas: each rank sends its tokens to them in
+            turn, beginning with number ``rank % replicas``). By default every rank has the same number of experts, in
+            blocks. The same on all ranks. A rank numbers its experts from 0, in their order.
+
+    Raises InvalidArgumentError for a placement that is none.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        num_experts: int,
+        expert_to_rank: Sequence[int | Sequence[int]] | None = None,
+    ) -> None:
+        self.comm = comm
+        self.placement = _core.ExpertPlacement(comm.size, num_experts, expert_to_rank)
+        self.num_experts = self.placement.experts
+        self.num_local_experts = self.placement.experts_on(comm.rank)
+
+    @collective
+    def plan(
+        self,
+        topk_idx: Any,
+        topk_weights: Any = None,
+        *,
+        layout: Layout = "expert",
+        align: int = 1,
+        timeout: float | None = None,
+    ) -> Routing:
+        """Collective. What dispatch() finds out before tokens move: for several dispatches of one routing."""
+        return self._route(topk_idx, topk_weights, layout, align, None, None, timeout)
+
+    @collective
+    def dispatch(
+        self,
+        x: Any,
+        topk_idx: Any = None,
+        topk_weights: Any = None,
+        *,
+        scales: Any = None,
+        layout: Layout = "expert",
+        align: int = 1,
+        routing: Routing | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Collective. Sends each token to its experts.
+
+        Args:
+            x: [tokens, ...] of any dtype and strides, on the host. The number of tokens may differ between ranks.
+            topk_idx: [tokens, k], int32 or int64: the experts of each token, -1 for none. No token has an expert twice.
+            topk_weights: [tokens, k], float32: travel along, and are what combine() multiplies by.
+            scales: [tokens, ...] of any dtype: travel along with the rows of x (quantised tokens).
+            layout: "expert": one row for each token and local expert, grouped by expert, within it by source rank, then
+                by token. "rank": each token once for all experts of this rank, by source rank, then by token.
+            align: "expert": each group is padded with rows of 0 to a multiple of it.
+            routing: of plan() or an earlier dispatch, instead of topk_idx, topk_weights, layout and align.
+            async_op: return a Work while rows are still coming. Its ``result`` is the Routed. That tokens were counted
+                is waited for in any case.
+
+        Returns: Routed. Raises InvalidArgumentError for an expert that does not exist, or that a token has twice; the
+        peers then get MismatchError, as all do when the ranks differ in k, dtypes, row sizes, layout or placement.
+        """
+        if routing is None:
+            routing = self._route(topk_idx, topk_weights, layout, align, x, scales, timeout)
+        elif topk_idx is not None or topk_weights is not None:
+            raise InvalidArgumentError("both routing and topk_idx or topk_weights are given; a routing has its own")
+        return routing.dispatch(x, scales, async_op=async_op, timeout=timeout)
+
+    @collective
+    def combine(
+        self,
+        rows: Any,
+        routed: Routed | Routing,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Collective. Brings the experts' rows back and sums them for each token.
+
+        Args:
+            rows: one row for each row of ``routed``, of a floating dtype. Padding rows are not looked at.
+            routed: what dispatch() or plan() returned.
+            weights: "routed": those given to dispatch(), if any; None: none; or float32, one for each row of
+                ``routed``. In the layout "rank" a row stands for several experts and is multiplied by none: the rank
+                that made it has done so.
+            bias: a tensor like the result, or two, added at the end.
+            async_op: return a Work, whose ``result`` is the sum.
+
+        Returns: [tokens, ...] in the framework of ``rows``. For each token: weight times row, summed over k ascending
+        (layout "rank": over ranks ascending) and then the bias, in float32 (float64 for float64), rounded once; 0
+        without experts. So it has the same bits as a loop over the experts in one process."""
+        routing = routed.routing if isinstance(routed, Routed) else routed
+        return routing.combine(rows, weights=weights, bias=bias, async_op=async_op, timeout=timeout)
+
+    def _route(
+        self, topk_idx: Any, topk_weights: Any, layout: str, align: int, x: Any, scales: Any, timeout: float | None
+    ) -> Routing:
+        if layout not in ("expert", "rank"):
+            raise InvalidArgumentError(f'layout is {layout!r}; pass "expert" or "rank"')
+        core = _core.route(
+            self.comm,
+            self.placement,
+            topk_idx,
+            topk_weights,
+            by_expert=layout == "expert",
+            align=align,
+            x=x,
+            scales=scales,
+            timeout=timeout,
+        )
+        return Routing(core)

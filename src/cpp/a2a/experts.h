@@ -1,0 +1,155 @@
+// Tokens to experts: from the experts that the tokens of each rank choose to the rows that every rank sends and
+// receives. Pure functions: what ranks have to tell each other the caller carries.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "a2a/plan.h"
+#include "a2a/types.h"
+
+namespace a2a {
+
+// Which ranks have which experts. A rank numbers its experts from 0, in the order of their numbers in the group.
+class A2A_API ExpertPlacement {
+ public:
+  struct Home {
+    Rank rank = 0;
+    int32_t local = 0;  // the expert's number on that rank
+  };
+
+  // ranks[e]: the ranks that have expert e. Where they are several (replicas), each rank sends its tokens for that
+  // expert to them in turn, beginning with number (sender's rank) % (number of replicas). Throws
+  // Error(invalid_argument) for an expert without a rank, with a rank twice, or with one that is not in the group.
+  ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks);
+  // The same number of experts on each rank, in blocks. Throws Error(invalid_argument) where that does not come out.
+  static ExpertPlacement blocks(int size, int64_t experts);
+
+  int size() const { return static_cast<int>(on_rank_.size()); }
+  int64_t experts() const { return static_cast<int64_t>(begin_.size()) - 1; }
+  int32_t experts_on(Rank rank) const { return on_rank_[static_cast<size_t>(rank)]; }
+  std::span<const Home> homes(int64_t expert) const {
+    const auto e = static_cast<size_t>(expert);
+    return {homes_.data() + begin_[e], begin_[e + 1] - begin_[e]};
+  }
+  // The same for the same placement, and hardly ever for two others: for ranks to compare.
+  uint64_t hash() const;
+
+ private:
+  ExpertPlacement() = default;
+
+  std::vector<size_t> begin_{0};  // of each expert in homes_
+  std::vector<Home> homes_;
+  std::vector<int32_t> on_rank_;
+};
+
+// How the rows lie that a rank receives.
+enum class RowOrder : uint8_t {
+  expert,  // one row for each token and expert of this rank: by expert, then by source rank, token, and place in top-k
+  rank,    // one row for each token: by source rank, then by token
+};
+
+// How the tokens of one step go to their experts and back, as one rank sees it. In either order a token crosses to a
+// rank once.
+//
+// Life: made from what this rank's tokens choose; every rank tells every other which of its tokens come (tell); with
+// what all have told (hear) the rows are known, and with them the plans. Row numbers and token numbers count from 0.
+class A2A_API Routing {
+ public:
+  // What this rank's tokens choose: top_k experts each, -1 for none.
+  struct Choices {
+    std::span<const int64_t> experts;  // tokens * top_k
+    int64_t tokens = 0;
+    int top_k = 0;
+  };
+  static constexpr int kMostTopK = 64;
+
+  // align: in RowOrder::expert the rows of each expert are filled up to a multiple of it; otherwise it is 1. Throws
+  // Error(invalid_argument), which names the token, for an expert that does not exist or that a token has twice.
+  Routing(std::shared_ptr<const ExpertPlacement> placement, Rank rank, const Choices& choices, RowOrder order,
+          int64_t align);
+
+  // ---- this rank's tokens ----
+
+  int64_t tokens() const { return tokens_; }
+  int top_k() const { return top_k_; }
+  // How many of them go to each rank.
+  std::span<const int64_t> sent() const { return sent_counts_; }
+  // The bytes that tell that rank of them; `weights`, of which there are tokens * top_k or none, go along.
+  size_t told_bytes(Rank to, bool weighted) const {
+    return told_bytes(sent_counts_[static_cast<size_t>(to)], weighted);
+  }
+  size_t told_bytes(int64_t count, bool weighted) const;
+  void tell(Rank to, std::span<const float> weights, std::byte* message) const;
+
+  // ---- the rows that come ----
+
+  // counts[p] tokens come from rank p; `messages` are what all ranks have told, in rank order. Throws Error(backend)
+  // where a message makes no sense.
+  void hear(std::span<const int64_t> counts, bool weighted, std::span<const std::byte> messages);
+
+  int64_t rows() const { return rows_; }  // padding included
+  // For each of this rank's experts: its rows, without padding; and where they begin (one entry more: the end).
+  std::span<const int64_t> counts() const { return counts_; }
+  std::span<const int64_t> begins() const { return begins_; }
+  // For each row its source rank and token, -1 for padding.
+  void sources(int64_t* out) const;
+  // RowOrder::expert: for each row its local expert, -1 for padding. RowOrder::rank: rows * top_k of them, -1 for
+  // experts that are not on this rank.
+  void local_experts(int64_t* out) const;
+  // Alike: the weights that were told, 0 where there is no expert.
+  void weights(float* out) const;
+  // The rows that no token comes to.
+  void padding(std::vector<std::pair<int64_t, int64_t>>& begin_and_count) const;
+
+  // ---- the plans ----
+
+  // Tokens to rows. Buffer i has rows of row_bytes[i] on both sides, and all go the same way. What is padding stays as
+  // it is.
+  Plan dispatch(std::span<const size_t> row_bytes) const;
+  // Rows back to tokens: the sum of each token's rows, in RowOrder::expert in the order of its top-k, in RowOrder::rank
+  // in that of the ranks.
+  Plan combine(size_t row_bytes) const;
+  // The same without a sum, as in the backward pass of weights: a row of the output for each token and place in top-k.
+  // RowOrder::expert only.
+  Plan give_back(size_t row_bytes) const;
+
+ private:
+  static constexpr Rank kNobody = -1;
+
+  void choose_homes(const Choices& choices);
+  void list_sent();
+  void read(std::span<const std::byte> messages, bool weighted);
+  void place_by_expert();
+  void place_by_rank();
+  const int32_t* heard(int64_t arrival) const { return heard_.data() + static_cast<size_t>(arrival) * stride(); }
+  size_t stride() const { return 1 + static_cast<size_t>(top_k_); }
+  template <class Visit>
+  void for_each_row(Visit&& visit) const;
+
+  std::shared_ptr<const ExpertPlacement> placement_;
+  Rank rank_;
+  int64_t tokens_;
+  int top_k_;
+  RowOrder order_;
+  int64_t align_;
+
+  std::vector<ExpertPlacement::Home> homes_;  // of each choice
+  std::vector<int64_t> sent_counts_, sent_;   // the tokens that go to each rank, by rank
+
+  std::vector<int64_t> heard_counts_;        // how many come from each rank
+  std::vector<int32_t> heard_;               // of each of them, by rank: its number there, and its local experts
+  std::vector<float> heard_weights_;         // of these, none where none were told
+  std::vector<int64_t> places_;              // of each token that comes: its first row
+  std::vector<int64_t> back_counts_, back_;  // the rows that go back to each rank, in the order in which they do
+  RowCopies copies_;                         // of tokens that several experts of this rank want
+  std::vector<int64_t> counts_, begins_;
+  int64_t rows_ = 0;
+};
+
+}  // namespace a2a

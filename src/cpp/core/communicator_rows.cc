@@ -1,0 +1,79 @@
+// How a communicator runs plans of rows that are summed, or wanted more than once.
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "a2a/communicator.h"
+#include "core/after_work.h"
+#include "core/communicator_state.h"
+#include "core/fold/summing.h"
+#include "core/rows.h"
+
+namespace a2a {
+namespace {
+
+// Sums rows that lie one behind the other, by rank, each rank's in the order in which they are wanted.
+void sum_received(const WeightedSum& sum, DType dtype, std::span<const Run> received, int size) {
+  std::vector<const std::byte*> next(static_cast<size_t>(size));
+  for (size_t i = received.size(); i-- > 0;) next[static_cast<size_t>(received[i].peer)] = received[i].data;
+  Summing summing(sum, dtype);
+  for (Rank from = summing.next(); from != Summing::kNobody; from = summing.next()) {
+    const std::byte*& row = next[static_cast<size_t>(from)];
+    summing.add(row, sum.row_bytes);
+    row += sum.row_bytes;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Work> copying(std::shared_ptr<Work> work, const Plan& plan, std::span<void* const> recv) {
+  const auto copy = [copies = plan.copies(), buffers = std::vector<void*>(recv.begin(), recv.end())](Rank source) {
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      auto* const base = static_cast<std::byte*>(buffers[i]);
+      const size_t bytes = copies->row_bytes[i];
+      for (const auto& [from, to] : copies->of(source)) {
+        if (bytes > 0)
+          std::memcpy(base + static_cast<size_t>(to) * bytes, base + static_cast<size_t>(from) * bytes, bytes);
+      }
+    }
+  };
+  return std::make_shared<AfterWork>(std::move(work), plan.size(), true, copy);
+}
+
+std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send, void* recv, const Call& call) {
+  WeightedSum sum;
+  sum.summands = plan.summands();
+  sum.out = static_cast<std::byte*>(recv);
+  const size_t rows = sum.summands->sources.size() / sum.summands->terms;
+  sum.row_bytes = rows > 0 ? plan.recv_extents()[0] / rows : 0;
+  sum.weights = call.weights;
+  for (size_t i = 0; i < sum.biases.size(); ++i) sum.biases[i] = static_cast<const std::byte*>(call.biases[i]);
+  bool sums = false;
+  std::shared_ptr<std::byte[]> received;
+  try {
+    Summing(sum, call.dtype);  // refuses what has no sum
+    sums = state_->open(call.op)->sums();
+    if (!sums) received = std::make_unique_for_overwrite<std::byte[]>(plan.recvs().size() * sum.row_bytes);
+  } catch (const std::exception& error) {
+    refuse(call, error.what());
+    throw;
+  }
+  std::vector<Run> runs;
+  auto work = state_->submit(call, [&](Batch& batch) {
+    put_runs(batch, plan, {&send, 1}, {&recv, 1}, call);
+    if (sums) {
+      batch.sum = sum;
+      return;
+    }
+    batch.copy = received;  // for as long as the transport has it
+    for (size_t i = 0; i < batch.recvs.size(); ++i) batch.recvs[i].data = received.get() + i * sum.row_bytes;
+    runs = batch.recvs;
+  });
+  if (sums) return work;
+  const auto finish = [sum, dtype = call.dtype, runs = std::move(runs), received, size = size()](Rank) {
+    sum_received(sum, dtype, runs, size);
+  };
+  return std::make_shared<AfterWork>(std::move(work), size(), false, finish);
+}
+
+}  // namespace a2a

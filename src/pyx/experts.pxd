@@ -1,0 +1,116 @@
+# Declarations of a2a/experts.h, and what stands between it and experts.pxi.
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr
+from libcpp.vector cimport vector
+
+from a2a cimport Call, PlanPtr, raise_current
+
+
+cdef extern from *:
+    """
+    #include <cstring>
+    #include <memory>
+    #include <vector>
+
+    #include "a2a/experts.h"
+
+    namespace a2a_py {
+
+    using PlacementPtr = std::shared_ptr<const a2a::ExpertPlacement>;
+    using RoutingPtr = std::shared_ptr<a2a::Routing>;
+
+    inline PlacementPtr place_blocks(int size, int64_t experts) {
+      return std::make_shared<const a2a::ExpertPlacement>(a2a::ExpertPlacement::blocks(size, experts));
+    }
+    inline PlacementPtr place(int size, const std::vector<std::vector<int>>& ranks) {
+      return std::make_shared<const a2a::ExpertPlacement>(size, ranks);
+    }
+
+    inline RoutingPtr make_routing(const PlacementPtr& placement, int rank, const std::vector<int64_t>& experts,
+                                   int64_t tokens, int top_k, bool by_expert, int64_t align) {
+      return std::make_shared<a2a::Routing>(placement, rank, a2a::Routing::Choices{experts, tokens, top_k},
+                                            by_expert ? a2a::RowOrder::expert : a2a::RowOrder::rank, align);
+    }
+
+    // What all ranks are told, one rank's after the other's, and how many bytes each.
+    inline void tell_all(const a2a::Routing& routing, int size, const std::vector<float>& weights,
+                         std::vector<int64_t>& bytes, std::vector<char>& messages) {
+      size_t total = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        bytes.push_back(static_cast<int64_t>(routing.told_bytes(rank, !weights.empty())));
+        total += static_cast<size_t>(bytes.back());
+      }
+      messages.resize(total);
+      auto* to = reinterpret_cast<std::byte*>(messages.data());
+      for (int rank = 0; rank < size; ++rank) {
+        routing.tell(rank, weights, to);
+        to += bytes[static_cast<size_t>(rank)];
+      }
+    }
+    inline void hear_all(a2a::Routing& routing, const std::vector<int64_t>& counts, bool weighted,
+                         const std::vector<char>& messages) {
+      routing.hear(counts, weighted, {reinterpret_cast<const std::byte*>(messages.data()), messages.size()});
+    }
+    inline std::vector<int64_t> sent_counts(const a2a::Routing& r) { return {r.sent().begin(), r.sent().end()}; }
+    inline std::vector<int64_t> row_counts(const a2a::Routing& r) { return {r.counts().begin(), r.counts().end()}; }
+    inline std::vector<int64_t> row_begins(const a2a::Routing& r) { return {r.begins().begin(), r.begins().end()}; }
+
+    inline PlanPtr plan_dispatch(const a2a::Routing& routing, const std::vector<size_t>& row_bytes) {
+      return std::make_shared<const a2a::Plan>(routing.dispatch(row_bytes));
+    }
+    inline PlanPtr plan_combine(const a2a::Routing& routing, size_t row_bytes) {
+      return std::make_shared<const a2a::Plan>(routing.combine(row_bytes));
+    }
+    inline PlanPtr plan_give_back(const a2a::Routing& routing, size_t row_bytes) {
+      return std::make_shared<const a2a::Plan>(routing.give_back(row_bytes));
+    }
+
+    inline void clear_padding(const a2a::Routing& routing, char* rows, size_t row_bytes) {
+      std::vector<std::pair<int64_t, int64_t>> padding;
+      routing.padding(padding);
+      for (const auto& [begin, count] : padding) {
+        char* const first = rows + begin * static_cast<int64_t>(row_bytes);
+        if (row_bytes > 0) std::memset(first, 0, static_cast<size_t>(count) * row_bytes);
+      }
+    }
+
+    inline void set_bias(a2a::Call& call, size_t i, const void* bias) { call.biases[i] = bias; }
+    inline void set_weights(a2a::Call& call, const float* weights) { call.weights = weights; }
+
+    }  // namespace a2a_py
+    """
+    cdef cppclass CppPlacement "a2a::ExpertPlacement":
+        int64_t experts()
+        int32_t experts_on(int)
+        uint64_t hash() const
+
+    cdef cppclass CppRouting "a2a::Routing":
+        int64_t tokens()
+        int top_k()
+        int64_t rows()
+        size_t told_bytes(int64_t, cbool)
+        void sources(int64_t*)
+        void local_experts(int64_t*)
+        void weights(float*)
+
+    ctypedef shared_ptr[const CppPlacement] PlacementPtr "a2a_py::PlacementPtr"
+    ctypedef shared_ptr[CppRouting] RoutingPtr "a2a_py::RoutingPtr"
+
+    PlacementPtr place_blocks "a2a_py::place_blocks"(int, int64_t) except +raise_current
+    PlacementPtr place "a2a_py::place"(int, const vector[vector[int]]&) except +raise_current
+    RoutingPtr make_routing "a2a_py::make_routing"(
+        const PlacementPtr&, int, const vector[int64_t]&, int64_t, int, cbool, int64_t) except +raise_current nogil
+    void tell_all "a2a_py::tell_all"(
+        const CppRouting&, int, const vector[float]&, vector[int64_t]&, vector[char]&) except +raise_current nogil
+    void hear_all "a2a_py::hear_all"(
+        CppRouting&, const vector[int64_t]&, cbool, const vector[char]&) except +raise_current nogil
+    vector[int64_t] sent_counts "a2a_py::sent_counts"(const CppRouting&)
+    vector[int64_t] row_counts "a2a_py::row_counts"(const CppRouting&)
+    vector[int64_t] row_begins "a2a_py::row_begins"(const CppRouting&)
+    PlanPtr plan_dispatch "a2a_py::plan_dispatch"(const CppRouting&, const vector[size_t]&) except +raise_current nogil
+    PlanPtr plan_combine "a2a_py::plan_combine"(const CppRouting&, size_t) except +raise_current nogil
+    PlanPtr plan_give_back "a2a_py::plan_give_back"(const CppRouting&, size_t) except +raise_current nogil
+    void clear_padding "a2a_py::clear_padding"(const CppRouting&, char*, size_t) except +raise_current nogil
+    void set_bias "a2a_py::set_bias"(Call&, size_t, const void*)
+    void set_weights "a2a_py::set_weights"(Call&, const float*)

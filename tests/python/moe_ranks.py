@@ -1,0 +1,286 @@
+"""What ranks do in test_moe.py. Every rank derives all ranks' tokens, and so what to expect, from a few numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from exchange_ranks import with_thresholds
+from strides_ranks import Tensors, dtype_of, same
+
+import a2a
+from a2a import frameworks, moe, testing
+
+Array = np.ndarray[Any, Any]
+SUMMED = ("float32", "float16", "bfloat16", "float64")
+MOVED = (*SUMMED, "int8", "float8_e4m3fn", "complex64", "int32")
+
+
+class Case:
+    """The tokens of all ranks, and where they want to go."""
+
+    def __init__(self, n: int, seed: int, most: int, dtypes: tuple[str, ...] = SUMMED) -> None:
+        rng = self.rng = np.random.default_rng(seed)
+        self.n, self.dtype = n, dtype_of(str(rng.choice(dtypes)))
+        self.expert_to_rank = self._placement()
+        self.experts = len(self.expert_to_rank) if self.expert_to_rank is not None else n * int(rng.integers(1, 4))
+        self.top_k = int(rng.integers(1, min(self.experts, 8) + 1))
+        self.hidden = int(np.exp(rng.uniform(0, np.log(most))))
+        self.tokens = [int(rng.integers(0, 12)) * int(rng.integers(0, 4)) for _ in range(n)]
+        self.xs = [self.random(count, self.hidden) for count in self.tokens]
+        self.index = np.dtype(rng.choice(["int32", "int64"]))
+        self.topks = [self._choose(count, float(rng.choice([0, 0.3, 1], p=[0.5, 0.4, 0.1]))) for count in self.tokens]
+        self.weights = [rng.random((count, self.top_k), np.float32) for count in self.tokens]
+        self.layout = str(rng.choice(["expert", "expert", "rank"]))
+        self.align = int(rng.choice([1, 1, 4, 16])) if self.layout == "expert" else 1
+
+    def random(self, *shape: int) -> Array:
+        if self.dtype.name not in SUMMED:
+            return testing.random_array(self.rng, shape, self.dtype)
+        made: Array = self.rng.standard_normal(shape).astype(self.dtype)
+        return made
+
+    def _placement(self) -> list[Any] | None:
+        kind = self.rng.choice(["blocks", "any", "replicas"])
+        if kind == "blocks":
+            return None
+        experts = int(self.rng.integers(1, 3 * self.n + 1))
+        if kind == "any":
+            return [int(rank) for rank in self.rng.integers(0, self.n, experts)]
+        most = min(self.n, 3)
+        return [
+            [int(rank) for rank in self.rng.permutation(self.n)[: self.rng.integers(1, most + 1)]]
+            for _ in range(experts)
+        ]
+
+    def _choose(self, tokens: int, nobody: float) -> Array:
+        chosen = np.empty((tokens, self.top_k), self.index)
+        for row in chosen:
+            row[:] = self.rng.permutation(self.experts)[: self.top_k]
+        chosen[self.rng.random(chosen.shape) < nobody] = -1
+        return chosen
+
+    def dispatched(self) -> list[testing.Dispatched]:
+        return testing.dispatch(
+            self.xs, self.topks, self.experts, self.weights, self.expert_to_rank, self.layout, self.align
+        )
+
+
+def check_routed(routed: moe.Routed, expected: testing.Dispatched, what: str) -> None:
+    same(routed.x, expected.x, f"{what}: x")
+    same(routed.counts, expected.counts, f"{what}: counts")
+    same(routed.topk_idx, expected.topk_idx, f"{what}: topk_idx")
+    same(routed.topk_weights, expected.topk_weights, f"{what}: topk_weights")
+    same(routed.source, expected.source, f"{what}: source")
+
+
+def cases(comm: a2a.Communicator, seeds: list[int], most: int) -> None:
+    """Random cases: dispatch, then combine of other rows, called, left to themselves, and planned."""
+    for seed in seeds:
+        case, rank = Case(comm.size, seed, most), comm.rank
+        tensors = Tensors(comm, np.random.default_rng((seed, rank)))
+        ep = moe.ExpertParallel(comm, case.experts, case.expert_to_rank)
+        expected = case.dispatched()
+        how = str(case.rng.choice(["call", "async", "plan"]))
+        what = f"seed {seed}, {case.layout}, align {case.align}, {how}"
+        x, topk, weights = tensors.input(case.xs[rank]), tensors.input(case.topks[rank]), case.weights[rank]
+        routed = dispatch(ep, how, x, topk, weights, case)
+        check_routed(routed, expected[rank], what)
+
+        rows = [case.random(len(there.x), case.hidden) for there in expected]
+        biases = [[case.random(count, case.hidden) for count in case.tokens] for _ in range(case.rng.integers(0, 3))]
+        weighted = case.layout == "expert" and bool(case.rng.random() < 0.7)
+        sums = testing.combine(rows, expected, case.tokens, case.top_k, weighted, biases)[rank]
+        options = {
+            "weights": "routed" if weighted else None,
+            "bias": [bias[rank] for bias in biases] or None,
+        }
+        if weighted and case.rng.random() < 0.3:
+            options["weights"] = np.array(routed.topk_weights)
+        y = ep.combine(tensors.input(rows[rank]), routed, async_op=how == "async", **options)
+        if how == "async":
+            y.wait()
+            y = y.result
+        same(y, sums, f"{what}: combine")
+        tensors.check(what)
+
+
+def dispatch(ep: moe.ExpertParallel, how: str, x: Any, topk: Any, weights: Any, case: Case) -> moe.Routed:
+    options: dict[str, Any] = {"layout": case.layout, "align": case.align}
+    if how == "call":
+        routed: moe.Routed = ep.dispatch(x, topk, weights, **options)
+        return routed
+    if how == "async":
+        work = ep.dispatch(x, topk, weights, async_op=True, **options)
+        routed = work.result
+        routed.wait()
+        assert all(routed.ready(rank) for rank in range(case.n))
+        return routed
+    routing = ep.plan(topk, weights, **options)
+    routing.dispatch(x)
+    return routing.dispatch(x)
+
+
+def scales(comm: a2a.Communicator) -> None:
+    """Quantised tokens: any dtype of one, with scales of another."""
+    for seed in range(12):
+        case, rank = Case(comm.size, seed, 300, MOVED), comm.rank
+        width = int(case.rng.integers(0, 5))
+        dtype = dtype_of(str(case.rng.choice(["float32", "uint8"])))
+        given = [testing.random_array(case.rng, (count, width), dtype) for count in case.tokens]
+        ep = moe.ExpertParallel(comm, case.experts, case.expert_to_rank)
+        routed = ep.dispatch(
+            case.xs[rank],
+            case.topks[rank],
+            case.weights[rank],
+            scales=given[rank],
+            layout=case.layout,
+            align=case.align,
+        )
+        check_routed(routed, case.dispatched()[rank], f"seed {seed}")
+        of_scales = testing.dispatch(
+            given, case.topks, case.experts, case.weights, case.expert_to_rank, case.layout, case.align
+        )
+        same(routed.scales, of_scales[rank].x, f"seed {seed}: scales")
+
+
+def large(comm: a2a.Communicator, path: str, tokens: int, hidden: int) -> None:
+    """Rows of many bytes, from private and from shared memory."""
+    with with_thresholds(comm, path) as group:
+        n, rank = group.size, group.rank
+        rng = np.random.default_rng(5)
+        topks = [np.array([rng.permutation(4 * n)[:3] for _ in range(tokens)]) for _ in range(n)]
+        weights = [rng.random((tokens, 3), np.float32) for _ in range(n)]
+        xs = [rng.standard_normal((tokens, hidden)).astype(ml_dtypes.bfloat16) for _ in range(n)]
+        x = np.asarray(group.empty((tokens, hidden), "bfloat16", like="numpy")) if path == "direct" else xs[rank].copy()
+        x[...] = xs[rank]
+        ep = moe.ExpertParallel(group, 4 * n)
+        expected = testing.dispatch(xs, topks, 4 * n, weights)
+        routed = ep.dispatch(x, topks[rank], weights[rank])
+        check_routed(routed, expected[rank], path)
+        rows = [there.x for there in expected]
+        sums = testing.combine(rows, expected, [tokens] * n, 3)
+        same(ep.combine(routed.x, routed), sums[rank], path)
+
+
+def cycle(comm: a2a.Communicator, path: str, tokens: int, hidden: int) -> None:
+    """Each rank wants its rows back from the next rank first, and then from the one after that: so many that no chunks
+    hold them. Whoever waits for one peer must not keep another waiting."""
+    with with_thresholds(comm, path) as group:
+        n, rank = group.size, group.rank
+        topk = np.repeat([(rank + 1) % n, (rank + 2) % n], [tokens, tokens])[:, None]
+        x = np.arange(2 * tokens * hidden, dtype=np.float32).reshape(2 * tokens, hidden) + rank
+        gaps = np.zeros((2 * tokens, hidden, 2), np.float32)
+        gaps[:, :, 0] = x
+        routing = moe.ExpertParallel(group, n).plan(topk)
+        for given in (x, gaps[:, :, 0]):
+            routed = routing.dispatch(given)
+            same(routing.combine(routed.x, weights=None), x, path)
+            work = routing.combine(routed.x, weights=None, async_op=True)
+            work.wait()
+            same(work.result, x, path)
+
+
+def as_they_come(comm: a2a.Communicator) -> list[int]:
+    """Experts, each once, whose rows are there."""
+    case = next(case for case in (Case(comm.size, seed, 2000) for seed in range(99)) if case.layout == "expert")
+    ep, rank = moe.ExpertParallel(comm, case.experts, case.expert_to_rank), comm.rank
+    routed = ep.dispatch(case.xs[rank], case.topks[rank], case.weights[rank], align=case.align, async_op=True).result
+    expected = case.dispatched()[rank]
+    seen = []
+    for expert in routed.as_ready():
+        begin, count = routed.offsets[expert], routed.counts[expert]
+        same(routed.x[begin : begin + count], expected.x[begin : begin + count], f"expert {expert}")
+        seen.append(expert)
+    assert sorted(seen) == list(range(ep.num_local_experts))
+    return seen
+
+
+def mixed(comm: a2a.Communicator, names: list[str]) -> None:
+    """Each rank's tensors are those of a framework of its own."""
+    framework, rank = frameworks.load(names[comm.rank % len(names)]), comm.rank
+    for seed in range(4):
+        case = Case(comm.size, seed, 60, ("float32",))
+        case.topks = [topk.astype(np.int32) for topk in case.topks]
+        ep = moe.ExpertParallel(comm, case.experts, case.expert_to_rank)
+
+        def given(array: Array) -> Any:
+            return framework.tensor(
+                framework.make(np.ascontiguousarray(array).reshape(-1).view(np.uint8)), 0, array.dtype.name, array.shape
+            )
+
+        def taken(tensor: Any, like: Array) -> Array:
+            return np.asarray(framework.read(tensor)).reshape(-1).view(like.dtype).reshape(like.shape)
+
+        expected = case.dispatched()
+        routed = ep.dispatch(
+            given(case.xs[rank]), given(case.topks[rank]), given(case.weights[rank]), layout=case.layout,
+            align=case.align,
+        )  # fmt: skip
+        for name in ("x", "topk_idx", "topk_weights", "source"):
+            tensor, wanted = getattr(routed, name), getattr(expected[rank], name)
+            assert type(tensor) is type(given(case.xs[rank])), f"{name} is {type(tensor)}"
+            if wanted.size:
+                same(taken(tensor, wanted), wanted, f"seed {seed}: {name}")
+        weighted = case.layout == "expert"
+        rows = [there.x for there in expected]
+        sums = testing.combine(rows, expected, case.tokens, case.top_k, weighted)[rank]
+        y = ep.combine(routed.x, routed)
+        if sums.size:
+            same(taken(y, sums), sums, f"seed {seed}: combine")
+
+
+BAD: dict[str, Any] = {
+    "an expert that does not exist": lambda x, topk, weights: ((x, np.full_like(topk, 99), weights), {}),
+    "a negative expert": lambda x, topk, weights: ((x, np.full_like(topk, -2), weights), {}),
+    "an expert twice": lambda x, topk, weights: ((x, np.zeros_like(topk), weights), {}),
+    "topk_idx of one dimension": lambda x, topk, weights: ((x, topk[0], weights), {}),
+    "topk_idx of floats": lambda x, topk, weights: ((x, topk.astype("f4"), weights), {}),
+    "weights of another shape": lambda x, topk, weights: ((x, topk, weights[:, :1]), {}),
+    "weights of float64": lambda x, topk, weights: ((x, topk, weights.astype("f8")), {}),
+    "fewer tokens than choices": lambda x, topk, weights: ((x[1:], topk, weights), {}),
+    "another layout": lambda x, topk, weights: ((x, topk, weights), {"layout": "token"}),
+    "align 0": lambda x, topk, weights: ((x, topk, weights), {"align": 0}),
+    "an argument too many": lambda x, topk, weights: ((x, topk, weights), {"surprise": 1}),
+    "no tensor": lambda x, topk, weights: (("tokens", topk, weights), {}),
+}
+UNLIKE: dict[str, Any] = {
+    "hidden": lambda x, topk, weights: ((x[:, :3], topk, weights), {}),
+    "dtype": lambda x, topk, weights: ((x.astype("f8"), topk, weights), {}),
+    "top-k": lambda x, topk, weights: ((x, topk[:, :1], weights[:, :1]), {}),
+    "weights": lambda x, topk, weights: ((x, topk, None), {}),
+    "layout": lambda x, topk, weights: ((x, topk, weights), {"layout": "rank"}),
+    "scales": lambda x, topk, weights: ((x, topk, weights), {"scales": x[:, :1]}),
+}
+
+
+def refusals(comm: a2a.Communicator) -> list[tuple[str, str, str]]:
+    """What rank 0 does wrong, it says at once; its peers hear of it. All go on then."""
+    x, topk = np.ones((4, 8), np.float32), np.tile(np.arange(2), (4, 1))
+    weights = np.ones((4, 2), np.float32)
+    ep = moe.ExpertParallel(comm, 2 * comm.size)
+    ended = []
+
+    def end(text: str, call: Any) -> None:
+        try:
+            call()
+        except (a2a.Error, TypeError) as error:
+            ended.append((text, type(error).__name__, str(error)))
+        else:
+            ended.append((text, "nothing", ""))
+        routed = ep.dispatch(x, topk, weights)
+        same(ep.combine(routed.x, routed, weights=None), 2 * x, f"after: {text}")
+
+    for text, wrong in (BAD | UNLIKE).items():
+        args, options = wrong(x, topk, weights) if comm.rank == 0 else ((x, topk, weights), {})
+        end(text, lambda args=args, options=options: ep.dispatch(*args, **options))
+    routed = ep.dispatch(x, topk, weights)
+    rows = routed.x if comm.rank else routed.x[:-1]
+    end("rows too few", lambda: ep.combine(rows, routed))
+    end("combine of integers", lambda: ep.combine(routed.x.view("i4") if comm.rank == 0 else routed.x, routed))
+    wide = np.ones((len(routed.x), 2), np.float32) if comm.rank == 0 else None
+    end("weights of two dimensions", lambda: ep.combine(routed.x, routed, weights=wide))
+    bias = np.ones((3, 8), np.float32) if comm.rank == 0 else None
+    end("bias of another shape", lambda: ep.combine(routed.x, routed, bias=bias))
+    return ended
