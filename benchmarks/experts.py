@@ -34,6 +34,7 @@ import numpy as np
 
 import a2a
 from a2a import moe
+from a2a._core import host_ways
 
 EXPERTS, TOP_K = 8, 4  # of a rank, of a token
 STEPS = 3  # of a round
@@ -139,6 +140,20 @@ def contenders(comm: a2a.Communicator, backend: Any, choice: Any, weights: Any) 
     return {name: step for name, step in made.items() if step is not None}
 
 
+def copies(comm: a2a.Communicator, choice: Any, hidden: int) -> float:
+    """Bytes that a dispatch writes for this rank's tokens, over the least that can be: each row once. What crosses
+    through chunks is written twice."""
+    ranks = choice.numpy() // EXPERTS
+    total = ranks.size
+    written = float(total)
+    for peer in range(comm.size):
+        crossing = int((ranks == peer).any(1).sum())
+        ways = {memory: way for memory, way, _ in host_ways(comm, crossing * hidden * 2)}
+        if peer != comm.rank and ways["private memory in small pages"] == "staged":
+            written += crossing
+    return written / total
+
+
 def one_round(comm: a2a.Communicator, name: str, step: Step, x: Any, choice: Any, weights: Any) -> float:
     times = []
     for _ in range(STEPS):
@@ -155,7 +170,9 @@ def one_round(comm: a2a.Communicator, name: str, step: Step, x: Any, choice: Any
     return float(slowest.max()) * 1e6
 
 
-def measure(comm: a2a.Communicator, backend: Any, tokens: int, hidden: int, rounds: int) -> dict[str, list[float]]:
+def measure(
+    comm: a2a.Communicator, backend: Any, tokens: int, hidden: int, rounds: int
+) -> tuple[dict[str, list[float]], float]:
     import torch
 
     rng = np.random.default_rng([comm.rank, tokens])
@@ -170,7 +187,7 @@ def measure(comm: a2a.Communicator, backend: Any, tokens: int, hidden: int, roun
             took = one_round(comm, name, steps[name], x, choice, weights)
             if turn > 0:  # the first one warms up
                 times[name].append(took)
-    return times
+    return times, copies(comm, choice, hidden)
 
 
 def work(options: argparse.Namespace) -> None:
@@ -193,8 +210,9 @@ def work(options: argparse.Namespace) -> None:
         points = []
         for hidden in options.hidden:
             for tokens in options.tokens:
-                times = measure(comm, backend, tokens, hidden, options.rounds)
-                points.append({"ranks": comm.size, "hidden": hidden, "tokens": tokens, "times_us": times})
+                times, copied = measure(comm, backend, tokens, hidden, options.rounds)
+                point = {"ranks": comm.size, "hidden": hidden, "tokens": tokens, "copied": copied, "times_us": times}
+                points.append(point)
         if comm.rank == 0:
             options.worker.write_text(json.dumps(points))
         comm.barrier()
@@ -202,11 +220,13 @@ def work(options: argparse.Namespace) -> None:
 
 
 def table(points: list[dict[str, Any]]) -> Iterator[str]:
-    yield f"{'ranks':>5} {'hidden':>6} {'tokens':>6} {'a2a, us':>9}   others / a2a, median [least, most]"
+    yield "copied: bytes that a dispatch writes for a token, over the least that can be"
+    yield f"{'ranks':>5} {'hidden':>6} {'tokens':>6} {'copied':>6} {'a2a, us':>9}   others / a2a, median [least, most]"
     for point in points:
         times = point["times_us"]
         ours = times["a2a"]
-        text = f"{point['ranks']:>5} {point['hidden']:>6} {point['tokens']:>6} {statistics.median(ours):>9.0f}  "
+        text = f"{point['ranks']:>5} {point['hidden']:>6} {point['tokens']:>6} {point['copied']:>6.2f} "
+        text += f"{statistics.median(ours):>9.0f}  "
         for name, theirs in times.items():
             if name == "a2a":
                 continue

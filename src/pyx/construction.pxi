@@ -41,6 +41,7 @@ cdef str inside = "is a type of the library's own use"
 refuse_construction({
     Communicator: "use a2a.init(), a2a.spawn() or a method of another communicator",
     CoreBootstrap: "use thread_bootstraps(size) or mpi_bootstrap()",
+    ExpertRouting: "ExpertRouting is made by a2a.moe.ExpertParallel.plan() and dispatch()",
     Plan: "Plan is made by Communicator.plan_*()",
     SharedArray: "SharedArray is made by a2a.from_pointer() and Communicator.empty()",
     Views: "Views are made by Communicator.allgather_views()",
@@ -50,6 +51,7 @@ refuse_construction({
     _ExchangeType: f"_ExchangeType {inside}",
     _Flight: f"_Flight {inside}",
     _Kind: f"_Kind {inside}",
+    _Kept: f"_Kept {inside}",
     _LatestArray: f"_LatestArray {inside}",
     _LatestPair: f"_LatestPair {inside}",
     _Meeting: f"_Meeting {inside}",
@@ -57,4 +59,5 @@ refuse_construction({
     _NewArray: f"_NewArray {inside}",
     _Planning: f"_Planning {inside}",
     _Recorder: f"_Recorder {inside}",
+    _Telling: f"_Telling {inside}",
 })

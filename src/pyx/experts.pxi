@@ -9,7 +9,7 @@ cdef class ExpertPlacement:
     cdef PlacementPtr placement
     cdef int size
 
-    def __init__(self, int size, num_experts, expert_to_rank=None):
+    def __cinit__(self, int size, num_experts, expert_to_rank=None):
         cdef vector[vector[int]] ranks
         self.size = size
         cdef int64_t experts = parse_int(num_experts, "num_experts")

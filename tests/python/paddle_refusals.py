@@ -244,7 +244,6 @@ FOLDS: dict[str, Refusal] = {
     "reduced list": Refusal(lambda: reduced([1.0]), TypeError, "tensor is list, not paddle", REDUCED),
     "reduced array": Refusal(lambda: reduced(np.ones(2)), TypeError, "tensor is numpy.ndarray, not paddle", REDUCED),
     "reduced sparse": Refusal(lambda: reduced(sparse()), ValueError, "tensor is not a dense tensor", REDUCED),
-    "reduced columns": Refusal(lambda: reduced(rows(2, 6).T), ValueError, "tensor of shape (6, 2) is not con", REDUCED),
     "unknown op": Refusal(lambda: reduced(op=9), ValueError, "Unknown reduce_op type for 9", REDUCED),
     "op that is a text": Refusal(lambda: reduced(op="sum"), RuntimeError, "Unknown reduce_op type for 'sum'", REDUCED),
     "op that is a list": Refusal(lambda: reduced(op=[]), ValueError, "Unknown reduce_op type for []", REDUCED),
@@ -293,9 +292,6 @@ FOLDS: dict[str, Refusal] = {
     ),
     "gather dtype": Refusal(
         lambda: gathered([rows(), rows(dtype="int8"), rows()]), ValueError, "gather_list[1] is int8", right_gathered
-    ),
-    "gather columns": Refusal(
-        lambda: gathered([rows(2, 6).T] * 3), ValueError, "gather_list[0] of shape (6, 2) is not", right_gathered
     ),
     "gather into a tensor": Refusal(
         lambda: gathered(rows(18)), TypeError, "gather_list is Tensor, not a list", right_gathered

@@ -482,5 +482,5 @@ def interrupted_while_meeting(rank: int, address: str) -> float:
 
 @apart
 def test_ctrl_c_while_meeting() -> None:
-    # Rank 0 gives the others 0.2 s to hear of it.
-    assert values(run(2, interrupted_while_meeting, free_address()))[0] < 0.5
+    # Rank 0 gives the others 0.2 s to hear of it. A loaded machine takes longer, but not as long as the ranks may.
+    assert values(run(2, interrupted_while_meeting, free_address()))[0] < 3
