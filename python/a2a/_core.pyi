@@ -770,11 +770,16 @@ class ExpertRouting:
     @property
     def offsets(self) -> npt.NDArray[np.int64] | None: ...
     @property
-    def topk_idx(self) -> Any: ...
+    def topk_idx(self) -> Any:
+        """See a2a.moe.Routed."""
     @property
-    def topk_weights(self) -> Any: ...
+    def topk_weights(self) -> Any:
+        """See a2a.moe.Routed."""
     @property
-    def source(self) -> Any: ...
+    def source(self) -> Any:
+        """See a2a.moe.Routed."""
+    def source_ranks(self) -> npt.NDArray[np.int64]:
+        """The rank that each row comes from, -1 for padding (NumPy, int64)."""
     def dispatch(
         self,
         x: Tensor,
@@ -824,9 +829,6 @@ def set_result(work: Any, result: Any, like: Any = None) -> Work:
 def convert_result(like: Any, made: Any, work: Work | None) -> Any:
     """What was received into, in the framework of ``like``, once the operation is over; at once where the framework's
     tensors may be filled in later."""
-
-def to_numpy(tensor: Tensor) -> npt.NDArray[np.int64]:
-    """A copy of a host tensor of integers as int64."""
 
 def describe_tensor(obj: Tensor) -> dict[str, Any]:
     """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.

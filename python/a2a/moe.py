@@ -90,7 +90,7 @@ class Routed:
         over, for which the peers need this rank."""
         if self.offsets is None:
             raise InvalidArgumentError('in the layout "rank" rows are not grouped by expert; ask ready(rank)')
-        sources = np.asarray(_core.to_numpy(self.source))[:, 0]
+        sources = self.routing.core.source_ranks()
         wanted = {
             expert: {int(rank) for rank in sources[begin : begin + count]}
             for expert, (begin, count) in enumerate(zip(self.offsets[:-1], self.counts, strict=True))

@@ -46,6 +46,7 @@ refuse_construction({
     SharedArray: "SharedArray is made by a2a.from_pointer() and Communicator.empty()",
     Views: "Views are made by Communicator.allgather_views()",
     Work: "Work is made by the calls of a communicator with async_op=True",
+    _Choices: f"_Choices {inside}",
     _Collectives: f"_Collectives {inside}",
     _Endpoint: f"_Endpoint {inside}",
     _ExchangeType: f"_ExchangeType {inside}",

@@ -182,6 +182,33 @@ def cycle(comm: a2a.Communicator, path: str, tokens: int, hidden: int) -> None:
             same(work.result, x, path)
 
 
+def edges(comm: a2a.Communicator) -> None:
+    """No tokens anywhere, no choices, rows of no bytes, read-only inputs, dtypes that have no sum."""
+    n, rank = comm.size, comm.rank
+    ep = moe.ExpertParallel(comm, 2 * n)
+    for tokens, top_k, hidden, dtype in (
+        (0, 2, 8, "f4"),
+        (5, 0, 8, "f4"),
+        (5, 2, 0, "f4"),
+        (7, 2, 3, "?"),
+        (7, 2, 3, "c16"),
+    ):
+        x = np.ones((tokens if rank % 3 else 0, hidden), dtype)
+        x.flags.writeable = False
+        topk = (np.arange(len(x))[:, None] + 3 * np.arange(top_k) + rank) % (2 * n)
+        routed = ep.dispatch(x, topk, np.ones(topk.shape, np.float32))
+        assert routed.x.dtype == x.dtype and (routed.x == 1).all()
+        if dtype == "f4":
+            same(ep.combine(routed.x, routed), top_k * x, f"{tokens}, {top_k}, {hidden}")
+            continue
+        try:
+            ep.combine(routed.x, routed)
+        except a2a.InvalidArgumentError as error:
+            assert "not defined" in str(error), error
+        else:
+            raise AssertionError(f"{dtype} was summed")
+
+
 def as_they_come(comm: a2a.Communicator) -> list[int]:
     """Experts, each once, whose rows are there."""
     case = next(case for case in (Case(comm.size, seed, 2000) for seed in range(99)) if case.layout == "expert")

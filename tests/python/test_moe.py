@@ -55,6 +55,13 @@ def test_large_rows(pool: Pool, path: str) -> None:
     pool.run(ranks.large, path, 20, 7168)
 
 
+@pytest.mark.parametrize("threads", [False, True])
+def test_edges(threads: bool) -> None:
+    for n in (1, 7):
+        with Pool(n, threads=threads) as pool:
+            pool.run(ranks.edges)
+
+
 def test_experts_as_their_tokens_come(pool: Pool) -> None:
     pool.run(ranks.as_they_come)
 
