@@ -19,18 +19,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mpi_ranks import Times, in_turns, ranks_with_gloo, ratios, run, slowest
 
 import a2a
 
@@ -146,12 +142,10 @@ def one_round(comm: a2a.Communicator, step: Step, send: Any, there: Any, back: A
         times.append(time.perf_counter() - started)
         if checks and not bool((back == send).all()):
             raise AssertionError("what came back is not what was sent")
-    slowest = np.empty(comm.size)
-    comm.allgather(np.array([statistics.median(times)]), slowest)
-    return float(slowest.max()) * 1e6
+    return slowest(comm, times)
 
 
-def measure(comm: a2a.Communicator, dtype: str, size: int, rounds: int) -> dict[str, list[float]]:
+def measure(comm: a2a.Communicator, dtype: str, size: int, rounds: int) -> Times:
     import torch
 
     elem_bytes, last = DTYPES[dtype]
@@ -161,31 +155,11 @@ def measure(comm: a2a.Communicator, dtype: str, size: int, rounds: int) -> dict[
     send = torch.from_numpy(generator.integers(-99, 99, (a, b, last))).to(getattr(torch, dtype))
     there, back = torch.zeros((a * comm.size, b // comm.size, last), dtype=send.dtype), torch.zeros_like(send)
     steps = contenders(comm, send, there)
-    order = random.Random(1)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds + 1):
-        for name in order.sample(list(steps), len(steps)):
-            took = one_round(comm, steps[name], send, there, back, True)
-            if turn > 0:  # the first one warms up
-                times[name].append(took)
-    return times
+    return in_turns(list(steps), rounds, lambda name: one_round(comm, steps[name], send, there, back, True))
 
 
 def work(options: argparse.Namespace) -> None:
-    """One rank, started by mpiexec."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    with a2a.init() as comm:
-        store = None
-        if comm.rank == 0:
-            store = dist.TCPStore("127.0.0.1", 0, comm.size, is_master=True, wait_for_workers=False)
-        port = int(comm.allgather_bytes(str(store.port).encode() if store is not None else b"")[0])
-        store = store or dist.TCPStore("127.0.0.1", port, comm.size, is_master=False, wait_for_workers=False)
-        dist.init_process_group(
-            "gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=timedelta(seconds=120)
-        )
+    with ranks_with_gloo() as comm:
         points = []
         for dtype in DTYPES:
             for size in options.sizes:
@@ -193,22 +167,12 @@ def work(options: argparse.Namespace) -> None:
                 points.append({"ranks": comm.size, "dtype": dtype, "bytes": size, "times_us": times})
         if comm.rank == 0:
             options.worker.write_text(json.dumps(points))
-        comm.barrier()
-        dist.destroy_process_group()
 
 
 def table(points: list[dict[str, Any]]) -> Iterator[str]:
     yield f"{'ranks':>5} {'dtype':>10} {'bytes':>6} {'a2a, us':>9}   others / a2a, median [least, most]"
     for point in points:
-        times = point["times_us"]
-        ours = times["a2a"]
-        text = f"{point['ranks']:>5} {point['dtype']:>10} {point['bytes']:>6} {statistics.median(ours):>9.0f}  "
-        for name, theirs in times.items():
-            if name == "a2a":
-                continue
-            ratios = [their / our for their, our in zip(theirs, ours, strict=True)]
-            text += f" {name} {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}];"
-        yield text.rstrip(";")
+        yield f"{point['ranks']:>5} {point['dtype']:>10} {point['bytes']:>6} {ratios(point['times_us'])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -221,18 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.worker is not None:
         work(options)
-        return 0
-    points = []
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks in options.ranks:
-            result = Path(folder, "points.json")
-            program = [sys.executable, __file__, "--worker", str(result), "--rounds", str(options.rounds)]
-            launcher = ["mpiexec", "-n", str(ranks)]
-            subprocess.run([*launcher, *program, "--sizes", *options.sizes], check=True)
-            points += json.loads(result.read_text())
-    print(*table(points), sep="\n")
-    if options.json:
-        options.json.write_text(json.dumps(points, indent=1) + "\n")
+    else:
+        print(*table(run(__file__, options, ["--sizes", *options.sizes])), sep="\n")
     return 0
 
 

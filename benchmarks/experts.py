@@ -19,18 +19,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mpi_ranks import Times, in_turns, ranks_with_gloo, ratios, run, slowest
 
 import a2a
 from a2a import moe
@@ -165,14 +161,10 @@ def one_round(comm: a2a.Communicator, name: str, step: Step, x: Any, choice: Any
         dense = x.float() * weights.sum(1, keepdim=True)
         if name != "copy" and not bool(((y.float() - dense).abs() <= 0.02 * dense.abs() + 1e-3).all()):
             raise AssertionError(f"{name}: what came back is not the sum")
-    slowest = np.empty(comm.size)
-    comm.allgather(np.array([statistics.median(times)]), slowest)
-    return float(slowest.max()) * 1e6
+    return slowest(comm, times)
 
 
-def measure(
-    comm: a2a.Communicator, backend: Any, tokens: int, hidden: int, rounds: int
-) -> tuple[dict[str, list[float]], float]:
+def measure(comm: a2a.Communicator, backend: Any, tokens: int, hidden: int, rounds: int) -> tuple[Times, float]:
     import torch
 
     rng = np.random.default_rng([comm.rank, tokens])
@@ -180,32 +172,15 @@ def measure(
     chosen = rng.random((tokens, EXPERTS * comm.size)).argsort(1)[:, :TOP_K]
     choice, weights = torch.from_numpy(chosen.copy()), torch.from_numpy(rng.random((tokens, TOP_K), np.float32))
     steps = contenders(comm, backend, choice, weights)
-    order = random.Random(1)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(rounds + 1):
-        for name in order.sample(list(steps), len(steps)):
-            took = one_round(comm, name, steps[name], x, choice, weights)
-            if turn > 0:  # the first one warms up
-                times[name].append(took)
+    times = in_turns(list(steps), rounds, lambda name: one_round(comm, name, steps[name], x, choice, weights))
     return times, copies(comm, choice, hidden)
 
 
 def work(options: argparse.Namespace) -> None:
-    """One rank, started by mpiexec."""
-    import a2a.torch
-    import torch
+    import a2a.torch  # noqa: F401  the backend
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
-    with a2a.init() as comm:
-        store = None
-        if comm.rank == 0:
-            store = dist.TCPStore("127.0.0.1", 0, comm.size, is_master=True, wait_for_workers=False)
-        port = int(comm.allgather_bytes(str(store.port).encode() if store is not None else b"")[0])
-        store = store or dist.TCPStore("127.0.0.1", port, comm.size, is_master=False, wait_for_workers=False)
-        dist.init_process_group(
-            "gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=timedelta(seconds=120)
-        )
+    with ranks_with_gloo() as comm:
         backend = dist.new_group(backend="a2a")
         points = []
         for hidden in options.hidden:
@@ -215,24 +190,14 @@ def work(options: argparse.Namespace) -> None:
                 points.append(point)
         if comm.rank == 0:
             options.worker.write_text(json.dumps(points))
-        comm.barrier()
-        dist.destroy_process_group()
 
 
 def table(points: list[dict[str, Any]]) -> Iterator[str]:
     yield "copied: bytes that a dispatch writes for a token, over the least that can be"
     yield f"{'ranks':>5} {'hidden':>6} {'tokens':>6} {'copied':>6} {'a2a, us':>9}   others / a2a, median [least, most]"
     for point in points:
-        times = point["times_us"]
-        ours = times["a2a"]
-        text = f"{point['ranks']:>5} {point['hidden']:>6} {point['tokens']:>6} {point['copied']:>6.2f} "
-        text += f"{statistics.median(ours):>9.0f}  "
-        for name, theirs in times.items():
-            if name == "a2a":
-                continue
-            ratios = [their / our for their, our in zip(theirs, ours, strict=True)]
-            text += f" {name} {statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}];"
-        yield text.rstrip(";")
+        what = f"{point['ranks']:>5} {point['hidden']:>6} {point['tokens']:>6} {point['copied']:>6.2f}"
+        yield f"{what} {ratios(point['times_us'])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -246,18 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.worker is not None:
         work(options)
-        return 0
-    points = []
-    with tempfile.TemporaryDirectory() as folder:
-        for ranks in options.ranks:
-            result = Path(folder, "points.json")
-            program = [sys.executable, __file__, "--worker", str(result), "--rounds", str(options.rounds)]
-            lists = ["--hidden", *map(str, options.hidden), "--tokens", *map(str, options.tokens)]
-            subprocess.run(["mpiexec", "-n", str(ranks), *program, *lists], check=True)
-            points += json.loads(result.read_text())
-    print(*table(points), sep="\n")
-    if options.json:
-        options.json.write_text(json.dumps(points, indent=1) + "\n")
+    else:
+        lists = ["--hidden", *map(str, options.hidden), "--tokens", *map(str, options.tokens)]
+        print(*table(run(__file__, options, lists)), sep="\n")
     return 0
 
 

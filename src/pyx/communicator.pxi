@@ -244,7 +244,7 @@ cdef class Communicator(_Planning):
             raise self.refused(x.call, error)
         x.plan = plan_nothing(self._rank, self._size)
         self.launch(x, False, None, None, None)
-        self.prune()  # of rows that wait for nothing else, some are copied, or summed, only then
+        self.prune()  # rows of a dropped Work may still have to be copied, or summed
 
     @collective
     def split(self, color, key=0, *, timeout=None):

@@ -199,7 +199,7 @@ cdef object prepare_told(Exchange& ex, Communicator comm, ExpertRouting made, _T
 
 
 cdef int compare_told(Communicator comm, _Telling told, object heard) except -1:
-    """Every rank sees what it has otherwise than any other, so all raise or none."""
+    """Raises where a rank differs from this one. Each compares itself with all others, so all raise, or none does."""
     cdef int64_t[:, ::1] rows = heard
     cdef int peer, field
     for peer in range(comm._size):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,8 +12,7 @@ paddle = pytest.importorskip("paddle")
 import a2a.paddle as dist
 import paddle_moe_ranks as ranks
 from paddle.distributed.models.moe import utils as operators
-
-import a2a
+from paddle_enabled import enabled
 
 pytestmark = pytest.mark.timeout(110)
 RANKS = 4
@@ -25,15 +23,6 @@ def pool() -> Iterator[Pool]:
     """Ranks of their own, because they make Paddle's environment and change Paddle."""
     with Pool(RANKS) as pool:
         yield pool
-
-
-def enabled(comm: a2a.Communicator, fn: Callable[..., Any], *args: Any) -> Any:
-    dist.init_parallel_env()
-    dist.enable()
-    try:
-        return fn(comm, *args)
-    finally:
-        dist.disable()
 
 
 # ---- Paddle's own layer ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ paddle = pytest.importorskip("paddle")
 import a2a.paddle as dist
 from a2a.paddle._reducer import Reducer
 from paddle.distributed import fleet
+from paddle_enabled import enabled
 
 import a2a
 
@@ -27,15 +28,6 @@ def pool() -> Iterator[Pool]:
     """Ranks of their own, because they make Paddle's environment and change Paddle."""
     with Pool(RANKS) as pool:
         yield pool
-
-
-def enabled(comm: a2a.Communicator, fn: Callable[..., Any], *args: Any) -> Any:
-    dist.init_parallel_env()
-    dist.enable()
-    try:
-        return fn(comm, *args)
-    finally:
-        dist.disable()
 
 
 # ---- Paddle's functions ----------------------------------------------------------------------------------------------

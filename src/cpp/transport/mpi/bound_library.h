@@ -136,7 +136,8 @@ class BoundLibrary final : public Library {
       const auto index = static_cast<size_t>(done_[static_cast<size_t>(i)]);
       complete_.push_back({index, watchers_[index], result != 0 ? error_of(static_cast<size_t>(i)) : 0});
     }
-    // A watcher may send what others of the same tag follow: the watchers are told in the order they began to watch.
+    // A watcher may send a message that later ones of its tag must follow. So watchers are told in the order in which
+    // they began to watch.
     std::ranges::sort(complete_, {}, &Complete::index);
     take_out_complete();
     for (const Complete& one : complete_) {
