@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "gpu"), str(HERE.parent / "tests" / "python")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "gpu"), str(HERE.parent / "tests" / "python" / "support")]
 
 import gpu_own_time  # noqa: E402
 import gpu_rank  # noqa: E402

@@ -2,8 +2,9 @@
 
     python benchmarks/separate_hosts.py mpich 2 4 benchmarks/hosts.py -e 4194304     # two hosts with four ranks each
 
-MPI is "mpich", "openmpi" or "impi", from this environment or from those that A2A_TEST_MPI lists (tests/python/mpi.py).
-MPICH's UCX is kept to TCP: it would find that the hosts share a kernel, and use its memory."""
+MPI is "mpich", "openmpi" or "impi", from this environment or from those that A2A_TEST_MPI lists
+(tests/python/support/mpi.py). MPICH's UCX is kept to TCP: it would find that the hosts share a kernel, and use its
+memory."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "python" / "support"))
 
 from mpi import LIBRARIES, command_on_hosts
 from network_hosts import hosts, remote_shell

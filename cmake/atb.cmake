@@ -5,7 +5,7 @@ set(a2a_atb_include_dir ${CMAKE_CURRENT_SOURCE_DIR}/adapters/atb/include)
 add_library(a2a_atb_objects OBJECT ${a2a_atb_sources})
 target_include_directories(a2a_atb_objects PUBLIC ${a2a_atb_include_dir} ${a2a_include_dir})
 target_compile_options(a2a_atb_objects PRIVATE -Wall -Wextra -Wshadow)
-if(A2A_PRECOMPILE)
+if(A2A_QUICK)
   target_precompile_headers(a2a_atb_objects PRIVATE ${a2a_precompiled})
 endif()
 

@@ -22,7 +22,7 @@ tests=("$@")
 if [[ $# -eq 0 ]]; then
   tests=()
   for name in core_ranks core_types plans work disagreement bad_arguments tensor shared_array death fork bootstrap; do
-    tests+=("tests/python/test_$name.py")
+    tests+=(tests/python/*/"test_$name.py")
   done
 fi
 # The sanitizer has to come before everything else in a program that is not built with it, and it looks for the functions

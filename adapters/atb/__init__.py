@@ -5,7 +5,7 @@
     (output,) = AllToAllVOperation(param).forward([x])   # shape [1, sum(recv_counts)]
 
 The parameters are those of the page "AllToAllVOperation" of Ascend Transformer Boost (ATB), in its camelCase and in the
-snake_case of torch_atb, which does not bind this operation itself. The same in C++ is ``#include <a2a/atb.h>``.
+snake_case of torch_atb, which does not bind this operation itself. ``#include <a2a/atb.h>`` has the same in C++.
 """
 
 from ._operation import AllToAllVOperation, ErrorType, Operation

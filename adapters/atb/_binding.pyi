@@ -34,14 +34,14 @@ class AtbOperation:
         """ATB's name of the operation."""
     @property
     def input_num(self) -> int:
-        """How many tensors ``forward`` takes."""
+        """The number of tensors that ``forward`` takes."""
     @property
     def output_num(self) -> int:
-        """How many tensors ``forward`` returns."""
+        """The number of tensors that ``forward`` returns."""
     def forward(self, tensors: Sequence[_T]) -> list[_T]:
         """Exchange. Returns a list with the output of shape [1, sum(recvCounts)] in the framework of the input. Ctrl-C
         interrupts the wait, not the exchange."""
 
 def read_rank_table(file: Any) -> tuple[str, str, list[dict[str, str]]]:
-    """Returns (version, identity, places): a dict of strings for each rank. Tables that say the same have the same
+    """Return (version, identity, places): a dict of strings for each rank. Tables with the same contents have the same
     identity, whatever their spelling. See a2a.atb.read_rank_table."""

@@ -70,28 +70,28 @@ class AllToAllVOperation:
 
     @property
     def input_num(self) -> int:
-        """How many tensors ``forward`` takes: 1."""
+        """The number of tensors that ``forward`` takes: 1."""
         return self._core.input_num
 
     @property
     def output_num(self) -> int:
-        """How many tensors ``forward`` returns: 1."""
+        """The number of tensors that ``forward`` returns: 1."""
         return self._core.output_num
 
     def forward(self, inputs: Sequence[_T]) -> list[_T]:
         """Exchange with all ranks, each of which calls this.
 
         ``inputs`` is a list with one contiguous tensor on the host, or for "hccl" on an Ascend device, of 1 to 8
-        dimensions and dtype float16, float32, int8, int16, int32, int64 or bfloat16, seen as flat. Returns a list with
-        one new tensor of shape [1, sum(recv_counts)], of the same dtype and framework, complete when this returns; on
-        a device whose framework has a current stream, when that stream comes past it.
+        dimensions and dtype float16, float32, int8, int16, int32, int64 or bfloat16; it is treated as flat. Returns a
+        list with one new tensor of shape [1, sum(recv_counts)], of the same dtype and framework. It is complete when
+        this returns; on a device whose framework has a current stream, once that stream reaches the exchange.
 
-        Raises InvalidArgumentError for a tensor that the parameters do not fit (the peers then get MismatchError when
-        the group has a communicator already), MismatchError when ranks disagree, UnsupportedError when the backend
-        cannot serve this machine, TimeoutError and PeerLostError when a rank does not come or dies; after these two the
-        next ``forward`` of all ranks starts with a new communicator."""
+        Raises InvalidArgumentError for a tensor that does not fit the parameters (if the group has a communicator, the
+        peers then get MismatchError), MismatchError when ranks disagree, UnsupportedError when the backend cannot serve
+        this machine, TimeoutError and PeerLostError when a rank does not come or dies; after these two the next
+        ``forward`` of all ranks makes a new communicator."""
         return self._core.forward(inputs)
 
 
 Operation = AllToAllVOperation
-"""The name that torch_atb has for an operation made of any parameters."""
+"""torch_atb's name of an operation made of any parameters."""

@@ -14,14 +14,14 @@ Counts: TypeAlias = Sequence[int] | Any
 
 
 class CommMode(enum.IntEnum):
-    """How the ranks of a group live (atb::infer::CommMode)."""
+    """Whether the ranks of a group are processes or threads (atb::infer::CommMode)."""
 
     COMM_UNDEFINED = -1
     COMM_MULTI_PROCESS = 0
     COMM_MULTI_THREAD = 1
 
 
-# Fields in the order of ATB's struct: our name, ATB's name, and what makes the default.
+# Fields in the order of ATB's struct: the name here, ATB's name, and the function that makes the default.
 _FIELDS: dict[str, tuple[str, Callable[[], Any]]] = {
     "rank": ("rank", lambda: 0),
     "rank_size": ("rankSize", lambda: 0),
@@ -41,26 +41,26 @@ _SPELLINGS = {spelling: name for name, (camel, _) in _FIELDS.items() for spellin
 
 
 def _plain(value: Any) -> Any:
-    """Lists, arrays and tensors as lists, so that they can be compared; whatever else it may be, as it is."""
+    """Return lists, arrays and tensors as lists, so that they can be compared; other objects unchanged."""
     if isinstance(value, (bytes, list, tuple, range)):
         return list(value)
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 class AllToAllVParam:
-    """One rank's parameters of AllToAllV, with ATB's names, order and defaults: each may be spelled like ``sendCounts``
-    or like ``send_counts``, as an argument and as an attribute. Checked when an operation is made of them.
+    """One rank's parameters of AllToAllV, with ATB's names, order and defaults. Each may be spelled like ``sendCounts``
+    or like ``send_counts``, as an argument and as an attribute. An operation checks them when it is made.
 
     Args:
         rank, rank_size: this rank's number and how many ranks there are. With a rank table both may be left out.
-        rank_root: a rank of the group; host backends have no use for it.
+        rank_root: a rank of the group; host backends do not use it.
         send_counts, sdispls: ``send_counts[i]`` elements of the flat input from element ``sdispls[i]`` on go to rank i.
         recv_counts, rdispls: ``recv_counts[i]`` elements from rank i go to element ``rdispls[i]`` of the output.
         backend: "hccl" as in ATB; here also "shm", "nccl", "mpi" and "auto".
-        hccl_comm: the address of an HcclComm of the caller's, for "hccl".
+        hccl_comm: the address of an HcclComm of the caller, for "hccl".
         comm_mode: COMM_MULTI_THREAD when the ranks are threads of this process.
         rank_table_file: a rank table of version 1.0 or 1.2.
-        comm_domain: at most 128 bytes; groups of different domains have nothing to do with each other.
+        comm_domain: at most 128 bytes; groups of different domains are independent.
         rsv: 64 bytes, all zero.
     """
 

@@ -10,7 +10,7 @@ from . import _binding
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank is. What the file leaves out is empty."""
+    """The place of a rank. Fields that the file leaves out are empty."""
 
     server_id: str
     host_ip: str
@@ -22,14 +22,14 @@ class RankPlace:
 
 @dataclass(frozen=True)
 class RankTable:
-    """Which ranks a job has, and where they are."""
+    """The ranks of a job, and their places."""
 
     version: str
     ranks: tuple[RankPlace, ...]
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @property
@@ -39,7 +39,7 @@ class RankTable:
 
 
 def read_rank_table(file: str | os.PathLike[str]) -> RankTable:
-    """Reads a rank table of version 1.0 or 1.2 (the "ranktable" of Ascend's documentation), strictly. Raises
+    """Read a rank table of version 1.0 or 1.2 (the "ranktable" of Ascend's documentation), strictly. Raises
     InvalidArgumentError with the file, the JSON path and the value of the first mistake."""
     version, _, places = _binding.read_rank_table(file)
     return RankTable(version, tuple(RankPlace(**place) for place in places))

@@ -1,4 +1,4 @@
-"""jax.lax's all_to_all between processes that each have arrays of their own: ``from a2a import jax as a2ajax``."""
+"""jax.lax's all_to_all between processes with arrays of their own: ``from a2a import jax as a2ajax``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """``all_to_all``: one exchange along axes of the core, as a primitive of JAX, so that it has derivatives.
 
-It is linear, and what brings cotangents back is the same exchange with the axes swapped."""
+It is linear; its transpose, which cotangents take, is the same exchange with the axes swapped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from a2a.adapting import collective
 __all__ = ["all_to_all"]
 
 _own: a2a.Communicator | None = None
-_ALIGNMENT = 64  # of memory that JAX takes for an array without a copy
+_ALIGNMENT = 64  # alignment of memory that JAX uses as an array without a copy
 
 
 def all_to_all(
@@ -37,11 +37,11 @@ def all_to_all(
     """jax.lax.all_to_all over the ranks of a communicator, ``axis_name``; None: all ranks of the launcher, as
     ``a2a.init()`` finds them.
 
-    ``x`` is an array of this process on the host, or a pytree of such, one after another. Slice p of it along
-    ``split_axis`` goes to rank p. With ``tiled`` that axis is divided equally, and what arrives is concatenated along
-    ``concat_axis``. Without, it has one entry for each rank and is removed, and what arrives is stacked along a new
-    axis ``concat_axis``. ``axis_index_groups`` are lists of ranks, of equal length and each rank in one: ranks exchange
-    within theirs, in its order. All ranks make the call.
+    ``x`` is an array of this process on the host, or a pytree of arrays, which are exchanged one after another. Slice p
+    of it along ``split_axis`` goes to rank p. With ``tiled`` that axis is divided equally, and the received slices are
+    concatenated along ``concat_axis``. Without ``tiled`` it has one entry for each rank and is removed, and the
+    received slices are stacked along a new axis ``concat_axis``. ``axis_index_groups`` are lists of ranks, of equal
+    length and each rank in one: ranks exchange within their list, in its order. All ranks make the call.
 
     Returns new arrays. Gradients flow through it, to any order. It runs when it is called, so not within jax.jit.
     Raises a2a.InvalidArgumentError, a ValueError, on the rank whose arguments are wrong, before anything moves; its
@@ -94,7 +94,7 @@ def _axis(name: str, axis: Any, x: Any) -> int:
 
 
 def _members(comm: a2a.Communicator, groups: Any) -> tuple[int, ...]:
-    """The ranks that exchange with this one."""
+    """Return the ranks that exchange with this one."""
     if groups is None:
         return tuple(range(comm.size))
     listed = [tuple(int(rank) for rank in group) for group in groups]
@@ -109,7 +109,7 @@ def _members(comm: a2a.Communicator, groups: Any) -> tuple[int, ...]:
 
 
 def _shape(shape: tuple[int, ...], split: int, concat: int, ranks: int, tiled: bool) -> tuple[int, ...]:
-    """Of what arrives."""
+    """Return the shape of the result."""
     result = list(shape)
     if tiled:
         result[split] //= ranks
@@ -122,7 +122,7 @@ def _shape(shape: tuple[int, ...], split: int, concat: int, ranks: int, tiled: b
 
 @collective
 def _run(comm: a2a.Communicator, x: Any, split: int, concat: int, members: tuple[int, ...], tiled: bool) -> Any:
-    """From and to where the arrays lie: an axis that only one side has is one of length 1 on the other."""
+    """Exchange without copies of the arrays: an axis that only one side has is one of length 1 on the other."""
     platforms = {device.platform for device in x.devices()}
     if platforms != {"cpu"} or len(x.devices()) != 1:
         raise a2a.InvalidArgumentError(
@@ -146,7 +146,7 @@ def _run(comm: a2a.Communicator, x: Any, split: int, concat: int, members: tuple
 
 
 def _parts(size: int, members: tuple[int, ...], entries: int) -> tuple[list[int], list[int]]:
-    """Counts and displacements by rank."""
+    """Return counts and displacements by rank."""
     counts, displs = [0] * size, [0] * size
     for at, rank in enumerate(members):
         counts[rank], displs[rank] = entries, at * entries
@@ -154,7 +154,7 @@ def _parts(size: int, members: tuple[int, ...], entries: int) -> tuple[list[int]
 
 
 def _room(shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """Aligned, so that an array of JAX can be made of it without a copy."""
+    """Allocate aligned memory, of which JAX makes an array without a copy."""
     nbytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

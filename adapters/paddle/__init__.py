@@ -4,7 +4,7 @@
 
 The collectives, messages and object collectives, those of ``stream``, and ``global_scatter`` and ``global_gather`` of
 ``utils`` run on a2a, on Paddle's groups or on a2a communicators; the all-to-all calls have gradients. Every other name
-is Paddle's own. The orders of arguments are those of Paddle 3.3.1. ``enable()`` has ``paddle.distributed`` itself,
+is Paddle's own. The orders of arguments are those of Paddle 3.3.1. ``enable()`` makes ``paddle.distributed`` itself,
 ``paddle.DataParallel``, fleet and the MoELayer of ``paddle.incubate`` use them. ``moe`` has layers of experts.
 """
 

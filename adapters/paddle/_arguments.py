@@ -1,4 +1,5 @@
-"""Arguments of the reductions, rooted operations and messages, checked in Paddle's words before the core sees them."""
+"""Checks the arguments of the reductions, rooted operations and messages, with Paddle's names, before the core gets
+them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _FOLDS: dict[int, Fold] = {
 
 
 def fold_of(op: Any) -> Fold:
-    """The core's name of one of Paddle's ReduceOp."""
+    """Return the core's name of one of Paddle's ReduceOp."""
     found = _FOLDS.get(op) if isinstance(op, int) else None
     if found is None:
         raise CallError(f"Unknown reduce_op type for {op!r}; pass one of ReduceOp.SUM, MAX, MIN, PROD and AVG")
@@ -34,11 +35,11 @@ def fold_of(op: Any) -> Fold:
 
 
 def plain(tensor: Any, name: str) -> Any:
-    """The same memory, without a gradient: like Paddle, these calls record none."""
+    """Return a tensor over the same memory without a gradient: like Paddle, these calls record none."""
     if not isinstance(tensor, paddle.Tensor):
         kind = type(tensor)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        raise ArgumentTypeError(f"{name} is {module}{kind.__name__}, not paddle.Tensor")
+        raise ArgumentTypeError(f"{name} is {module}{kind.__name__}, not paddle.Tensor; pass paddle.to_tensor(x)")
     if not tensor.is_dense():
         raise a2a.InvalidArgumentError(f"{name} is not a dense tensor; pass {name}.to_dense()")
     return tensor.detach()
@@ -49,7 +50,8 @@ def elems(tensor: Any) -> int:
 
 
 def plain_list(tensors: Any, name: str, like: Any, like_name: str, size: int) -> list[Any]:
-    """plain() of one tensor for each rank, each of the dtype and the number of elements of ``like``."""
+    """Return plain() of one tensor for each rank. Raises unless each has the dtype and the number of elements of
+    ``like``."""
     if not isinstance(tensors, (list, tuple)):
         raise ArgumentTypeError(f"{name} is {type(tensors).__name__}, not a list of paddle.Tensor")
     if len(tensors) != size:
@@ -61,7 +63,7 @@ def plain_list(tensors: Any, name: str, like: Any, like_name: str, size: int) ->
 
 
 def require_parts(whole: Any, name: str, part: Any, part_name: str, size: int) -> None:
-    """``whole`` has the dtype of ``part``, and for each of ``size`` ranks as many elements."""
+    """Raise unless ``whole`` has the dtype of ``part``, and ``size`` times its elements."""
     if whole.dtype != part.dtype:
         raise a2a.InvalidArgumentError(f"{name} is {_dtype(whole)}, but {part_name} is {_dtype(part)}")
     if elems(whole) != size * elems(part):
@@ -73,8 +75,8 @@ def require_parts(whole: Any, name: str, part: Any, part_name: str, size: int) -
 
 
 def require_place(whole: Any, name: str, part: Any, part_name: str, rank: int) -> None:
-    """``part`` has memory of its own, or is this rank's part of ``whole``. Of tensors with gaps the core finds that
-    out."""
+    """Raise unless ``part`` has memory of its own, or is this rank's part of ``whole``. The core checks tensors with
+    gaps."""
     if not (part.is_contiguous() and whole.is_contiguous()):
         return
     part_bytes = elems(part) * part.element_size()
@@ -87,7 +89,7 @@ def require_place(whole: Any, name: str, part: Any, part_name: str, rank: int) -
 
 
 def joined(tensors: Sequence[Any]) -> Any:
-    """A copy of them in one tensor."""
+    """Return a copy of the tensors in one tensor."""
     return paddle.concat([tensor.reshape([-1]) for tensor in tensors])
 
 

@@ -1,4 +1,4 @@
-"""``alltoall_axis``: an exchange along axes, and its gradient, which is the same the other way."""
+"""``alltoall_axis``: an exchange along axes, and its gradient, which is the inverse exchange."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._errors import ArgumentTypeError
 def alltoall_axis(
     comm: a2a.Communicator, x: Any, split_axis: Any, concat_axis: Any, split_sizes: Any, concat_sizes: Any
 ) -> Any:
-    """A new tensor of all ranks' slices for this rank."""
+    """Return a new tensor of all ranks' slices for this rank."""
     require_call(True, False)
     values = plain(x, "in_tensor")
     if not x.place.is_cpu_place():
@@ -67,7 +67,7 @@ def _axis(axis: Any, name: str, shape: list[int]) -> int:
 
 
 def _sizes(given: Any, name: str, ranks: int) -> list[int]:
-    """Empty where none are given."""
+    """Return the sizes as a list, empty where none are given."""
     values = given.tolist() if hasattr(given, "tolist") else given
     if values is None:
         return []

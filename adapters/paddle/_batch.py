@@ -20,7 +20,8 @@ _SENDS, _RECVS = (isend, _paddle.isend), (irecv, _paddle.irecv)
 
 
 class P2POp(_paddle.P2POp):  # type: ignore[misc, unused-ignore]
-    """One message of ``batch_isend_irecv``: ``op`` is isend or irecv, ``peer`` the rank that gets or has the tensor."""
+    """One message of ``batch_isend_irecv``: ``op`` is isend or irecv, ``peer`` the rank that receives or sends the
+    tensor."""
 
     def __init__(self, op: Callable[..., Any], tensor: Any, peer: int, group: Any = None) -> None:
         if op not in _SENDS and op not in _RECVS:
@@ -34,9 +35,9 @@ class P2POp(_paddle.P2POp):  # type: ignore[misc, unused-ignore]
 
 
 def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Task] | None:
-    """Starts the messages of the list, whose entries are P2POp, and returns their tasks in the same order. Messages
-    between two ranks and of one direction arrive in the order in which they stand in the lists of both. None, with a
-    warning, on a rank that is not in the group of the first entry."""
+    """Start the messages of the list, whose entries are P2POp, and return their tasks in the same order. Messages
+    between two ranks in one direction arrive in the order of the lists of both. Returns None, with a warning, on a rank
+    that is not in the group of the first entry."""
     ops = p2p_op_list
     if not isinstance(ops, list) or not ops or not all(isinstance(op, _paddle.P2POp) for op in ops):
         raise CallError("Invalid ``p2p_op_list``. Each op is expected to to be of type ``paddle.distributed.P2POp``.")

@@ -1,6 +1,7 @@
-"""``alltoall``, ``alltoall_single`` and ``all_gather``: one call of the core each, in Paddle's words, and its gradient.
+"""``alltoall``, ``alltoall_single`` and ``all_gather``: one call of the core each, with Paddle's names, and its
+gradient.
 
-Errors are raised before anything moves, as children of a2a.InvalidArgumentError that are also the class which Paddle
+Errors are raised before anything moves, as children of a2a.InvalidArgumentError that are also the class that Paddle
 raises there; the peers get a2a.MismatchError.
 """
 
@@ -48,14 +49,15 @@ def alltoall_single(
     sync_op: bool,
     use_calc_stream: bool,
 ) -> Task:
-    """Rows of dim 0, by sizes or in equal parts. ``words``: SINGLE or STREAM_SINGLE, whose orders of sizes differ."""
+    """Exchange rows of dim 0, by sizes or in equal parts. ``words``: SINGLE or STREAM_SINGLE, whose orders of sizes
+    differ."""
     require_call(sync_op, use_calc_stream)
     return _tensors(comm, words, out, given, out_sizes, in_sizes, sync_op)
 
 
 @collective
 def alltoall(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_calc_stream: bool) -> Task:
-    """Two tensors, divided equally, or two lists with one tensor for each rank."""
+    """Exchange two tensors, divided equally, or two lists with one tensor for each rank."""
     require_call(sync_op, use_calc_stream)
     if out is None:
         raise CallError("The output should be specified.")
@@ -72,7 +74,7 @@ def alltoall(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_ca
 
 @collective
 def all_gather(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool, use_calc_stream: bool) -> Task:
-    """Into one tensor, concatenated or stacked, or into a list with one tensor for each rank."""
+    """Gather into one tensor, concatenated or stacked, or into a list with one tensor for each rank."""
     require_call(sync_op, use_calc_stream)
     if isinstance(out, paddle.Tensor):
         return Task(comm, _GATHER.allgather(comm, out, given, not sync_op))
@@ -133,7 +135,8 @@ def _lists(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool) -> Task:
 
 
 def _kept(sizes: Any) -> Any:
-    """A copy for the backward pass, before which the program may change its own. What is no list is refused later."""
+    """Return a copy for the backward pass, because the program may change its list before. An object that is no list is
+    refused later."""
     if hasattr(sizes, "tolist"):
         return sizes.tolist()
     return list(sizes) if isinstance(sizes, (list, tuple)) else sizes

@@ -1,5 +1,5 @@
-"""Calls that are Paddle's own business. Tensors in device memory go through Paddle's process groups, with NCCL and on
-the streams that the caller chose; on an a2a communicator a2a's own NCCL carries them, on Paddle's current stream."""
+"""Calls that Paddle itself serves. Tensors in device memory go through Paddle's process groups, with NCCL and on the
+caller's streams; on an a2a communicator a2a's own NCCL moves them, on Paddle's current stream."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import a2a
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# (module, name) -> Paddle's own function, where enable() has put another one.
+# (module, name) -> Paddle's own function, if enable() has replaced it.
 originals: dict[tuple[str, str], Any] = {}
 
 
 def or_paddles(module: ModuleType) -> Callable[[_F], _F]:
-    """Of a function that Paddle has under the same name in ``module``: that one is called instead for tensors on
+    """Decorate a function that Paddle has under the same name in ``module``: Paddle's function is called for tensors on
     devices and for static graphs, unless the group is an a2a communicator."""
 
     def decorate(function: _F) -> _F:
@@ -35,12 +35,12 @@ def or_paddles(module: ModuleType) -> Callable[[_F], _F]:
 
 
 def original(module: ModuleType, name: str) -> Any:
-    """What Paddle itself has there."""
+    """Return Paddle's own function of that name."""
     return originals.get((module.__name__, name)) or getattr(module, name)
 
 
 def is_paddles(arguments: Iterable[Any]) -> bool:
-    """Whether a call with these arguments is Paddle's own business."""
+    """Whether Paddle itself serves a call with these arguments."""
     found = not paddle.in_dynamic_mode()
     for argument in arguments:
         if isinstance(argument, a2a.Communicator):

@@ -1,4 +1,4 @@
-"""Errors that are both a2a's and what Paddle raises in the same place."""
+"""Errors that are both a2a's and those that Paddle raises in the same place."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class ArgumentTypeError(InvalidArgumentError, TypeError):
 
 
 class CallError(InvalidArgumentError, RuntimeError):
-    """A call that cannot be meant, where Paddle raises RuntimeError."""
+    """An impossible call, where Paddle raises RuntimeError."""

@@ -1,5 +1,5 @@
-"""The functions of ``paddle.distributed``: those of ``stream`` without a choice of stream, and those that stand only
-here. Orders of arguments are Paddle 3.3.1's."""
+"""The functions of ``paddle.distributed``: those of ``stream`` without a choice of stream, and those that only this
+module has. The orders of arguments are those of Paddle 3.3.1."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def alltoall_single(
     group: Any = None,
     sync_op: bool = True,
 ) -> Task | None:
-    """``stream.alltoall_single`` without a choice of stream, and with the two lists of sizes the other way round, as in
-    Paddle 3.3.1. In Paddle 2 the tensors were the other way round, too."""
+    """``stream.alltoall_single`` without a choice of stream, and with the two lists of sizes in the opposite order, as
+    in Paddle 3.3.1. In Paddle 2 the tensors were in the opposite order, too."""
     call, words = _collectives.alltoall_single, _collectives.SINGLE
     return for_members(group, call, words, out_tensor, in_tensor, out_split_sizes, in_split_sizes, sync_op, False)
 
@@ -45,9 +45,9 @@ def alltoall_axis(
     split_sizes: list[int] | None = None,
     concat_sizes: list[int] | None = None,
 ) -> Any:
-    """The next ``split_sizes[p]`` entries of ``split_axis`` go to rank p, as a slice of ``in_tensor``, which is on the
-    host and has any strides; ``concat_sizes[p]`` entries of ``concat_axis`` come from rank p. Returns a new tensor: the
-    slices for this rank, concatenated along ``concat_axis`` in rank order; None on a rank that is not in the group.
+    """The next ``split_sizes[p]`` entries of ``split_axis`` go to rank p, as a slice of ``in_tensor``, a host tensor
+    with any strides; ``concat_sizes[p]`` entries of ``concat_axis`` come from rank p. Returns a new tensor: the slices
+    for this rank, concatenated along ``concat_axis`` in rank order; None on a rank that is not in the group.
 
     Without ``split_sizes`` the parts are equal. Without ``concat_sizes`` as many entries come from every rank as from
     this one itself. Gradients flow through it, to any order."""
@@ -118,13 +118,13 @@ def isend(tensor: Any, dst: int, group: Any = None) -> Task | None:
 
 @or_paddles(_paddle)
 def irecv(tensor: Any, src: int | None = None, group: Any = None) -> Task | None:
-    """``recv`` that does not wait. ``src`` has to be given, as in Paddle, whatever its default says."""
+    """``recv`` that does not wait. ``src`` has to be given, as in Paddle, in spite of its default."""
     return for_members(group, _messages.recv, group, tensor, src, False, False)
 
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-    """Appends every rank's object, which pickle can carry, to ``object_list``. RuntimeError on a rank that is not in
-    the group."""
+    """Append every rank's object, which has to be picklable, to ``object_list``. Raises RuntimeError on a rank that is
+    not in the group."""
     _objects.all_gather(require_member(group), object_list, obj)
 
 
@@ -142,8 +142,8 @@ def scatter_object_list(
 
 @or_paddles(_paddle)
 def wait(tensor: Any, group: Any = None, use_calc_stream: bool = True) -> None:
-    """Waits for every operation of the group that this rank has started, ``tensor``'s among them, as if for each task.
-    A device tensor's stream is then synchronised as Paddle does."""
+    """Wait for every operation of the group that this rank has started, with that of ``tensor``, as for each task. A
+    device tensor's stream is then synchronised as by Paddle."""
     comm = get_communicator(group)
     if comm is not None:
         finish_all(comm)

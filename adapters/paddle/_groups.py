@@ -1,8 +1,8 @@
-"""Which communicator serves a call, and how the ranks of a Paddle group meet.
+"""Finds the communicator that serves a call, and makes the ranks of a Paddle group meet.
 
-A group's communicator is made when its members first use it: they meet by a name that all of them derive alike, from
-the launcher's name of the job, the group's id and its ranks. So neither the other ranks of the job nor Paddle's private
-store are needed, and groups made by Paddle itself (``fleet``'s topology among them) serve as well."""
+A group's communicator is made when its members first use it. They meet by a name that all of them derive from the
+launcher's name of the job, the group's id and its ranks. So neither the other ranks of the job nor Paddle's private
+store are needed, and groups that Paddle itself makes (such as those of ``fleet``) work as well."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from ._errors import ArgumentTypeError, CallError
 
 _T = TypeVar("_T")
 
-# (group id, its ranks in the job) -> what serves it. A Group that a program makes by hand finds it, too.
+# (group id, its ranks in the job) -> its communicator. A Group that a program constructs finds it, too.
 _communicators: dict[tuple[int, tuple[int, ...]], a2a.Communicator] = {}
 _world: a2a.Communicator | None = None
-# Kept from the first communicator on, because the variables that init_parallel_env() sets could mean another job.
+# Kept from the first communicator on, because the variables that init_parallel_env() sets could describe another job.
 _launched: Launch | None = None
 
 
 def get_communicator(group: Any = None) -> a2a.Communicator | None:
-    """What serves ``group``: an a2a communicator itself, the communicator of a Paddle group, or that of all ranks for
-    None. None when this rank is no member. The first call for a group blocks until its members have come."""
+    """Return the communicator of ``group``: an a2a communicator itself, that of a Paddle group, or that of all ranks
+    for None. None when this rank is no member. The first call for a group blocks until its members have called it."""
     if isinstance(group, a2a.Communicator):
         found: a2a.Communicator | None = group
         return found
@@ -55,8 +55,8 @@ def get_communicator(group: Any = None) -> a2a.Communicator | None:
 
 
 def for_members(group: Any, call: Callable[..., _T], *arguments: Any) -> _T | None:
-    """``call(comm, *arguments)``; None, with Paddle's warning, on a rank that is no member. Stands in a function of the
-    package that or_paddles() wraps, so that the warning names the line of the program."""
+    """Return ``call(comm, *arguments)``; None, with Paddle's warning, on a rank that is no member. Requires a caller
+    that or_paddles() wraps, so that the warning names the line of the program."""
     comm = get_communicator(group)
     if comm is None:
         warnings.warn(f"Current global rank {get_rank()} is not in group {group.name}", stacklevel=4)
@@ -65,7 +65,7 @@ def for_members(group: Any, call: Callable[..., _T], *arguments: Any) -> _T | No
 
 
 def require_member(group: Any) -> a2a.Communicator:
-    """The communicator of a call that Paddle refuses on a rank that is no member."""
+    """Return the communicator of a call that Paddle refuses on a rank that is no member."""
     comm = get_communicator(group)
     if comm is None:
         raise CallError(
@@ -75,8 +75,8 @@ def require_member(group: Any) -> a2a.Communicator:
 
 
 def rank_in_group(rank: Any, name: str, group: Any, comm: a2a.Communicator) -> int:
-    """The number in the group of a rank that Paddle's calls name by its number in the job. On an a2a communicator that
-    number is the same."""
+    """Return the number in the group of a rank that Paddle's calls give by its number in the job. On an a2a
+    communicator both are the same."""
     try:
         number = operator.index(rank)
     except TypeError:
@@ -88,7 +88,7 @@ def rank_in_group(rank: Any, name: str, group: Any, comm: a2a.Communicator) -> i
 
 
 def world() -> a2a.Communicator:
-    """The communicator of all ranks. Raises RuntimeError, as Paddle does, before init_parallel_env()."""
+    """Return the communicator of all ranks. Raises RuntimeError, as Paddle does, before init_parallel_env()."""
     global _world
     if _world is None:
         if not paddle.distributed.is_initialized():
@@ -118,8 +118,8 @@ def init_parallel_env(nccl_config: Any = None) -> Any:
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Lets go of the communicator of a Paddle group, or with None of those of all groups, and then of the group as
-    Paddle does. A communicator that the program made stays its own: close() it."""
+    """Close the communicator of a Paddle group, or with None those of all groups, and then destroy the group as Paddle
+    does. The program itself closes a communicator that it made."""
     global _world
     if isinstance(group, a2a.Communicator):
         return
@@ -145,8 +145,8 @@ def new_group(ranks: Sequence[int] | None = None, *args: Any, **kwargs: Any) -> 
 
 
 def get_rank(group: Any = None) -> int:
-    """This rank's number in the group: a Paddle group, an a2a communicator, or with None the whole job. -1 for a rank
-    that is no member."""
+    """Return this rank's number in the group: a Paddle group, an a2a communicator, or with None the whole job. -1 for a
+    rank that is no member."""
     if isinstance(group, a2a.Communicator):
         return int(group.rank)
     rank = _launch().rank
@@ -156,8 +156,8 @@ def get_rank(group: Any = None) -> int:
 
 
 def get_world_size(group: Any = None) -> int:
-    """How many ranks the group has: a Paddle group, an a2a communicator, or with None the whole job. -1 for a rank that
-    is no member."""
+    """Return the number of ranks of the group: a Paddle group, an a2a communicator, or with None the whole job. -1 for
+    a rank that is no member."""
     if isinstance(group, a2a.Communicator):
         return int(group.size)
     if group is None:
@@ -166,7 +166,7 @@ def get_world_size(group: Any = None) -> int:
 
 
 def barrier(group: Any = None) -> None:
-    """Blocks until every member has come here. Without effect on other ranks."""
+    """Block until every member has called it. Without effect on other ranks."""
     comm = get_communicator(group)
     if comm is not None:
         comm.barrier()
@@ -182,7 +182,7 @@ def _meet_all() -> a2a.Communicator:
 
 
 def _meet(group_id: int, ranks: tuple[int, ...]) -> a2a.Communicator:
-    """Blocks until all members have come. Operations have the deadline that Paddle gives to its own."""
+    """Block until all members have called it. Operations have the deadline of Paddle's own."""
     global _launched
     launch = _launched = _launch()
     timeout = paddle.distributed.ParallelEnv().pg_timeout / 1000
@@ -199,7 +199,7 @@ def _meet(group_id: int, ranks: tuple[int, ...]) -> a2a.Communicator:
 
 
 def _export_environment(comm: a2a.Communicator, launch: Launch) -> None:
-    """What Paddle's launcher would have set. Paddle makes its store on a port that is free here and now."""
+    """Set the variables of Paddle's launcher. Paddle makes its store on a port that is free now."""
     endpoints = [f"127.0.0.1:{port.decode()}" for port in comm.allgather_bytes(str(_free_port()).encode())]
     os.environ.update(
         PADDLE_TRAINER_ID=str(comm.rank),
@@ -215,8 +215,8 @@ def _export_environment(comm: a2a.Communicator, launch: Launch) -> None:
 
 @contextmanager
 def _store_of_its_own(ranks: Sequence[int]) -> Iterator[None]:
-    """Collective. In the store that Paddle 3.3.1 shares among its Gloo groups, the members of one may find addresses
-    that an earlier one left, and then wait for nobody."""
+    """Collective. Give a group a store of its own: in the store that Paddle 3.3.1 shares among its Gloo groups, members
+    may find addresses of an earlier group, and then hang."""
     comm, leader = world(), ranks[0]
     collective, store = paddle.distributed.collective, None
     timeout = int(comm.timeout)
@@ -246,7 +246,8 @@ def _free_port() -> int:
 
 @contextmanager
 def _without_master_of_others(launch: Launch) -> Iterator[None]:
-    """Under torchrun MASTER_ADDR and MASTER_PORT lead to Torch's store, and Paddle would prefer them to its own."""
+    """Hide MASTER_ADDR and MASTER_PORT under torchrun, where they lead to Torch's store: Paddle would prefer them to
+    its own."""
     names = () if launch.launcher == "paddle.distributed.launch" else ("MASTER_ADDR", "MASTER_PORT")
     kept = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:

@@ -1,4 +1,4 @@
-"""What the MoELayer of ``paddle.incubate`` and its gates lack on the CPU. enable() puts it there."""
+"""Functions that the MoELayer of ``paddle.incubate`` and its gates lack on the CPU. enable() installs them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .utils import moe_utils
 
 
 def replacements() -> Iterator[tuple[Any, str, Any]]:
-    """Where, what, by what. The modules have imported each other's functions by name."""
+    """Yield (module, name, replacement). The modules have imported each other's functions by name."""
     for function in (_number_count, _assign_pos, _limit_by_capacity, _prune_gate_by_capacity, _random_routing):
         yield _operators, function.__name__, function
         if hasattr(_counting, function.__name__):
@@ -37,33 +37,33 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _check_nccl_version_for_p2p() -> None:
-    """Of builds that have NCCL."""
+    """Replaces a check that works only in builds with NCCL."""
     if hasattr(core, "nccl_version"):
         original(nccl_utils, "check_nccl_version_for_p2p")()
 
 
 def _recompute_hybrid(ctx: Any, function: Any, x: Any, *args: Any) -> Any:
-    """Paddle's keeps the state of a device's random numbers."""
+    """Replaces Paddle's function, which saves the state of a device's random numbers."""
     if not x.place.is_cpu_place():
         return original(moe_layer, "recompute_hybrid")(ctx, function, x, *args)
     return recompute(function, x, *args, use_reentrant=False)
 
 
 # ---- operators that have kernels on devices only ---------------------------------------------------------------------
-# There the order in which threads come decides which token stays within a capacity. Here it is that of the tokens, and
-# that of the ranks. -1 is no expert.
+# On devices the order of threads decides which token stays within a capacity. Here the order of the tokens and that of
+# the ranks decide. -1 is no expert.
 
 
 @or_paddles(_operators)
 def _number_count(numbers: Any, upper_range: int) -> Any:
-    """How many of the numbers are 0, 1, ... upper_range - 1."""
+    """Return how many of the numbers are 0, 1, ... upper_range - 1."""
     found = numbers.numpy().ravel()
     return _like(numbers, np.bincount(found[found >= 0], minlength=upper_range)[:upper_range])
 
 
 @or_paddles(_operators)
 def _assign_pos(x: Any, cum_count: Any) -> Any:
-    """Where in ``x``, flat, the numbers 0 stand, then where the numbers 1 do, and so on."""
+    """Return the positions in ``x``, flat, of the numbers 0, then those of the numbers 1, and so on."""
     numbers = x.numpy().ravel()
     order = np.argsort(numbers, kind="stable")
     return _like(cum_count, order[np.count_nonzero(numbers < 0) :])
@@ -71,7 +71,8 @@ def _assign_pos(x: Any, cum_count: Any) -> Any:
 
 @or_paddles(_operators)
 def _limit_by_capacity(expert_count: Any, capacity: Any, n_worker: int) -> Any:
-    """What is left of [workers * experts] counts if each expert takes its capacity, from worker after worker."""
+    """Return the [workers * experts] counts that fit if each expert takes up to its capacity, from worker after
+    worker."""
     wanted = expert_count.numpy().reshape(n_worker, -1)
     room = capacity.numpy() - (np.cumsum(wanted, axis=0) - wanted)
     return _like(expert_count, np.clip(room, 0, wanted).ravel())
@@ -79,11 +80,11 @@ def _limit_by_capacity(expert_count: Any, capacity: Any, n_worker: int) -> Any:
 
 @or_paddles(_operators)
 def _prune_gate_by_capacity(gate_idx: Any, expert_count: Any, n_expert: int, n_worker: int) -> Any:
-    """``gate_idx`` with -1 for all but the first ``expert_count[e]`` of each expert e."""
+    """Return ``gate_idx`` with -1 for all but the first ``expert_count[e]`` of each expert e."""
     numbers = gate_idx.numpy().ravel()
     order = np.argsort(numbers, kind="stable")
     grouped = numbers[order]
-    place = np.empty_like(numbers)  # of each among those of its expert
+    place = np.empty_like(numbers)  # the place of each among those of its expert
     place[order] = np.arange(len(numbers)) - np.searchsorted(grouped, grouped)
     kept = (numbers >= 0) & (place < expert_count.numpy()[numbers])
     return _like(gate_idx, np.where(kept, numbers, -1).reshape(gate_idx.shape))
@@ -91,7 +92,7 @@ def _prune_gate_by_capacity(gate_idx: Any, expert_count: Any, n_expert: int, n_w
 
 @or_paddles(_operators)
 def _random_routing(topk_idx: Any, topk_value: Any, prob: Any, topk: int = 2) -> Any:
-    """``topk_idx`` with -1 for every second expert whose doubled value is below ``prob``."""
+    """Return ``topk_idx`` with -1 for every second expert whose doubled value is below ``prob``."""
     if topk != 2:
         raise RuntimeError("only topk=2 is supported now")
     numbers = np.array(topk_idx.numpy())
@@ -107,7 +108,7 @@ def _like(tensor: Any, array: Any) -> Any:
 
 
 def _global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = None) -> Any:
-    """The layer has made a matrix of the second counts."""
+    """The layer passes the second counts as a matrix."""
     return moe_utils.global_scatter(x, local_count, global_count.flatten(), group)
 
 
@@ -133,8 +134,8 @@ def _all_gather(tensor: Any, group: Any = None, use_calc_stream: bool = True) ->
 
 @or_paddles(moe_layer)
 def _local_gather(inp: Any, pos: Any, out_batch_size: int, maybe_overlap: bool = True) -> Any:
-    """Row i to place ``pos[i]``. Where several rows have one, as in the gradient of a token with several experts, their
-    sum: Paddle's keeps one of them."""
+    """Put row i at place ``pos[i]``. If several rows have one place, as in the gradient of a token with several
+    experts, it gets their sum: Paddle's function keeps one of them."""
     if not maybe_overlap or pos.shape == [0]:
         return original(moe_layer, "_local_gather")(inp, pos, out_batch_size, maybe_overlap)
     sums = paddle.zeros([out_batch_size, inp.shape[-1]], "float32")
@@ -142,8 +143,8 @@ def _local_gather(inp: Any, pos: Any, out_batch_size: int, maybe_overlap: bool =
 
 
 class _MoEGather(moe_layer.MoEGather):  # type: ignore[misc, unused-ignore]
-    """On a rank whose experts have no token, and where tokens need no gradient, nothing would ask for its part of the
-    backward pass, in which the others wait for it."""
+    """On a rank whose experts have no token, and where tokens need no gradient, nothing would start this rank's part of
+    the backward pass, in which the others wait for it."""
 
     @classmethod
     def apply(cls, rows: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``send`` and ``recv``: messages between two ranks, of which the others know nothing."""
+"""``send`` and ``recv``: messages between two ranks. No other rank takes part."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def recv(comm: a2a.Communicator, group: Any, tensor: Any, src: Any, sync_op: boo
 
 
 def _told(comm: a2a.Communicator, call: Any, peer: int, error: a2a.Error) -> a2a.Error:
-    """The error, once the peer knows of it: the core tells it of a tensor that has no memory for this reason."""
+    """Return the error, after the core has told it to the peer: the call gets a tensor that fails with it."""
     try:
         call(Refused(error), peer)
     except a2a.Error:
-        pass  # with more words around the same reason
+        pass  # the same reason in a longer message
     error.args = (f"rank {comm.rank}: {error}",)
     return error
 
 
 class Refused:
-    """What stands for a tensor that was refused."""
+    """A stand-in for a refused tensor, which raises its error."""
 
     __module__ = "a2a.paddle"
 

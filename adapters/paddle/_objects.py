@@ -1,4 +1,4 @@
-"""Objects instead of tensors: pickled, and carried as bytes."""
+"""Objects instead of tensors: pickled, and sent as bytes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _loaded(data: _Bytes) -> Any:
 
 
 def _allocated(comm: a2a.Communicator, size: int) -> _Bytes:
-    """Between two calls of all ranks: the peers are told if it fails."""
+    """Allocate memory between two collective calls. If that fails, the peers are told."""
     try:
         return np.empty(size, np.uint8)
     except MemoryError as error:

@@ -1,4 +1,4 @@
-"""What averages the gradients of a ``paddle.DataParallel`` over its ranks, in the place of Paddle's EagerReducer."""
+"""Averages the gradients of a ``paddle.DataParallel`` over its ranks, in place of Paddle's EagerReducer."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from a2a.adapting import collective
 
 from ._arguments import plain
 
-# Of the backward pass that runs; Paddle forgets it afterwards.
+# Adds a hook to the running backward pass; Paddle removes it afterwards.
 _at_the_end: Any = core.eager._add_backward_final_hook
 
 
 class Reducer:
-    """Whenever a backward pass has ended that changed gradients on this rank, they are averaged over the ranks, in
-    place. A rank without a gradient that another one has counts as zeros, and gets the average as well, so it makes no
-    difference which parameters are used, and where. With several passes for one step, as of reentrant recomputation,
-    each averages what has changed since the one before; what was averaged already stays what it is."""
+    """After each backward pass that changed gradients on this rank, they are averaged over the ranks, in place. A rank
+    without a gradient that another one has counts as zeros, and gets the average as well, so ranks may use different
+    parameters. With several passes for one step, as in reentrant recomputation, each averages the gradients that have
+    changed since the one before; gradients that were averaged stay unchanged."""
 
     def __init__(self, comm: a2a.Communicator, parameters: Sequence[Any]) -> None:
         self._comm, self._parameters = comm, parameters
         self._changed = np.zeros(len(parameters), np.int32)
-        self._synchronises = False  # what the last forward pass said
+        self._synchronises = False  # of the last forward pass
         self._awaits_end = False
-        self._passes = 0  # that were averaged since the last forward pass
-        # Paddle holds the hooks where no collector of cycles finds them, so they do not hold this object.
+        self._passes = 0  # backward passes averaged since the last forward pass
+        # Paddle holds the hooks where no collector of cycles finds them, so they must not hold this object.
         this = weakref.ref(self)
         for at, parameter in enumerate(parameters):
 
@@ -43,14 +43,15 @@ class Reducer:
             parameter._register_backward_hook(hook)
 
     def begin(self, synchronises: bool) -> None:
-        """A forward pass begins, within no_sync() or not."""
+        """Call at the begin of a forward pass, within no_sync() or not."""
         self._synchronises, self._passes = synchronises, 0
 
     def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
-        """DataParallel calls this. What the outputs depend on need not be known before the backward pass."""
+        """DataParallel calls this. It does nothing: the parameters on which the outputs depend need not be known before
+        the backward pass."""
 
     def _arrived(self, at: int) -> None:
-        """The gradient of a parameter is complete, as far as this pass goes."""
+        """Called when the gradient of a parameter is complete in this pass."""
         self._changed[at] = 1
         if self._synchronises and not self._awaits_end:
             self._awaits_end = True
@@ -82,7 +83,7 @@ def _average(comm: a2a.Communicator, parameters: Sequence[Any], changed: Any, pa
     for at in told[:-2].nonzero()[0].tolist():
         try:
             works.append(_start(comm, parameters[at]))
-        except a2a.Error as error:  # The other ranks start the rest as well.
+        except a2a.Error as error:  # the other ranks start the rest as well
             errors.append(error)
     for work in works:
         try:
@@ -108,7 +109,7 @@ def _gradient(parameter: Any) -> Any:
 
 
 def make_contiguous(parameter: Any) -> None:
-    """Of the gradient: a backward pass may leave it transposed."""
+    """Make the gradient contiguous: a backward pass may leave it transposed."""
     gradient = parameter.grad
     if gradient is not None and gradient.is_dense() and not gradient.is_contiguous():
         parameter.grad = gradient.contiguous()

@@ -1,4 +1,4 @@
-"""Programs that call ``paddle.distributed`` itself, ``paddle.DataParallel`` and fleet among them, on a2a."""
+"""Makes programs that call ``paddle.distributed`` itself, ``paddle.DataParallel`` or fleet run on a2a."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from .utils import moe_utils
 
 
 def enable() -> None:
-    """From now on the collectives of ``paddle.distributed`` carry CPU tensors with a2a, and so does every
-    ``paddle.DataParallel`` that is made from now on, with the gradients of parameters on the CPU. Tensors on devices,
-    and static graphs, are Paddle's as before. Call it on every rank, before or after init_parallel_env(); a second call
-    changes nothing."""
+    """Make the collectives of ``paddle.distributed`` move CPU tensors with a2a, and every ``paddle.DataParallel`` that
+    is made from now on average the gradients of CPU parameters with it. Paddle still serves tensors on devices, and
+    static graphs. Call it on every rank, before or after init_parallel_env(); a second call has no effect."""
     for owner, name, function in _replacements():
         originals.setdefault((owner.__name__, name), getattr(owner, name))
         setattr(owner, name, function)
 
 
 def disable() -> None:
-    """Gives ``paddle.distributed`` its own functions back. A DataParallel stays what it was made as."""
+    """Restore the functions of ``paddle.distributed``. Existing DataParallel objects do not change."""
     for owner, name, _ in _replacements():
         setattr(owner, name, original(owner, name))
     originals.clear()
 
 
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
-    """What is replaced, where, by what. Other functions of paddle.distributed call those of stream."""
+    """Yield (module, name, replacement). Other functions of paddle.distributed call those of stream."""
     for name in stream.__all__:
         yield _paddle.stream, name, getattr(stream, name)
-    # These do not, where Paddle knows no NCCL or Gloo cannot do it.
+    # These do not call them where Paddle has no NCCL or Gloo cannot do it.
     for name in ("all_reduce", "reduce_scatter", "wait"):
         yield _paddle, name, getattr(_functions, name)
     yield _paddle, "batch_isend_irecv", _batch.batch_isend_irecv
@@ -52,7 +51,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _on_cpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a call that has no tensor: Paddle's own where the program works on another device."""
+    """Wrap a call that has no tensor: Paddle's own function is called where the program works on another device."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +74,8 @@ def _init_reducer(model: Any) -> None:
 
 
 def _fused_gradients(parameters: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
-    """Paddle's, which takes gradients for contiguous, and otherwise writes the elements of each to wrong places."""
+    """Replaces Paddle's function, which assumes contiguous gradients and otherwise writes their elements to wrong
+    places."""
     parameters = list(parameters)
     for parameter in parameters:
         if parameter.place.is_cpu_place():

@@ -1,4 +1,4 @@
-"""``broadcast``, ``scatter`` and ``gather``: one rank has, or gets, what belongs to all. One call of the core each."""
+"""``broadcast``, ``scatter`` and ``gather``: one rank sends to all, or receives from all. One call of the core each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def scatter(
 def gather(
     comm: a2a.Communicator, group: Any, tensor: Any, outputs: Any, dst: Any, sync_op: bool, use_calc_stream: bool
 ) -> Task:
-    """Into the list ``outputs`` of rank ``dst``, which is filled where it is empty."""
+    """Gather into the list ``outputs`` of rank ``dst``, which is filled with new tensors if it is empty."""
     require_call(sync_op, use_calc_stream)
     root = rank_in_group(dst, "dst", group, comm)
     given = plain(tensor, "tensor")
@@ -64,7 +64,7 @@ def gather(
     fills = isinstance(outputs, list) and not outputs
     made = [paddle.empty_like(given) for _ in range(comm.size)] if fills else outputs
     targets = plain_list(made, "gather_list", given, "tensor", comm.size)
-    # One tensor for what the core receives: the list form of Paddle says nothing of where its tensors lie.
+    # The core receives into one tensor: the list form of Paddle does not say where its tensors are.
     whole = paddle.empty([comm.size * elems(given)], given.dtype, device=given.place)
     parts = [whole[at * elems(given) : (at + 1) * elems(given)] for at in range(comm.size)]
     work = comm.gather(given, whole, root, async_op=not sync_op)

@@ -1,4 +1,4 @@
-"""What the calls return."""
+"""Tasks: the results of the calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import a2a
 
-# Started and not known to be finished, oldest first, so that wait(tensor) can finish what a program holds no task of.
+# Operations not known to be finished, oldest first, so that wait(tensor) can finish those whose task the program has
+# dropped.
 _unfinished: list[Task] = []
 
 
@@ -15,7 +16,7 @@ class Task:
     """One operation, with the methods of Paddle's tasks. May be dropped; ``wait(tensor)`` of the package ends it."""
 
     def __init__(self, comm: a2a.Communicator, work: a2a.Work | None, finish: Callable[[], None] | None = None) -> None:
-        """``work`` is None when the operation is done. ``finish`` is what this rank does afterwards, once."""
+        """``work`` is None when the operation is done. ``finish`` is called afterwards, once."""
         self._comm, self._work, self._sync, self._finish = comm, work, work is None, finish
         if work is None:
             self._end()
@@ -24,8 +25,8 @@ class Task:
         _unfinished.append(self)
 
     def wait(self, timeout: datetime.timedelta | float | None = None) -> bool:
-        """Blocks until done and returns True. Raises the operation's error, or a2a.TimeoutError after ``timeout``, a
-        timedelta or seconds, where zero stands for no limit; the operation then goes on."""
+        """Block until done and return True. Raises the operation's error, or a2a.TimeoutError after ``timeout``, a
+        timedelta or seconds, where zero means no limit; the operation then goes on."""
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
         if self._work is not None:
             self._work.wait(seconds or None)
@@ -38,7 +39,7 @@ class Task:
             finish()
 
     def is_completed(self) -> bool:
-        """Whether the operation is done, well or not. Never blocks."""
+        """Whether the operation is done, with or without an error. Never blocks."""
         if self._work is None:
             return True
         if not self._work.done():
@@ -46,20 +47,20 @@ class Task:
         try:
             self.wait()
         except a2a.Error:
-            pass  # for wait() to tell
+            pass  # wait() raises it
         return True
 
     def synchronize(self) -> None:
-        """Blocks this thread until done: the same as wait()."""
+        """Block this thread until done: the same as wait()."""
         self.wait()
 
     def is_sync(self) -> bool:
-        """Whether the call that returned this task has waited already."""
+        """Whether the call that returned this task has waited."""
         return self._sync
 
 
 def finish_all(comm: a2a.Communicator) -> None:
-    """Waits for every operation of the communicator that this rank has started."""
+    """Wait for every operation of the communicator that this rank has started."""
     for task in list(_unfinished):
         if task._comm is comm:
             task.wait()

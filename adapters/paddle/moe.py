@@ -3,15 +3,15 @@
     layer = a2a.paddle.moe.MoELayer(gate, experts)  # the experts of this rank
     y = layer(x)
 
-or, for layers of another kind, dispatch() and combine() of ExpertParallel, which are each other's gradient. The
-backward pass exchanges as well, so every rank runs it, also one without tokens or without rows."""
+For layers of another kind, ExpertParallel has dispatch() and combine(), which are each other's gradient. The backward
+pass exchanges as well, so every rank has to run it, also one without tokens or without rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, overload
 
 import paddle
 from paddle.autograd import PyLayer
@@ -27,7 +27,7 @@ __all__ = ["ExpertParallel", "MoELayer", "Routed", "Routing"]
 
 
 class MoELayer(paddle.nn.Layer):  # type: ignore[misc, unused-ignore]
-    """A mixture of experts, spread over the ranks of a group, with the outcome of one process that has them all.
+    """A mixture of experts, spread over the ranks of a group. The result is that of one process that has all experts.
 
     Args:
         gate: a layer that returns, for tokens [tokens, features], their weights and their experts, both [tokens, k], as
@@ -35,7 +35,7 @@ class MoELayer(paddle.nn.Layer):  # type: ignore[misc, unused-ignore]
         experts: this rank's layers. Every rank has the same number; they are numbered in the order of the ranks.
         group: a Paddle group, an a2a communicator, or None for all ranks.
 
-    Its parameters are the gate, to be equal on all ranks, and the experts of this rank."""
+    Its parameters are those of the gate, which have to be equal on all ranks, and those of this rank's experts."""
 
     def __init__(self, gate: Any, experts: Sequence[Any], group: Any = None) -> None:
         super().__init__()
@@ -43,9 +43,11 @@ class MoELayer(paddle.nn.Layer):  # type: ignore[misc, unused-ignore]
         self.parallel = ExpertParallel(group, len(experts) * require_member(group).size)
 
     def forward(self, x: Any) -> Any:
-        """x: [..., features]. Returns the like: for each token the weighted sum of what its experts make of it."""
+        """x: [..., features]. Returns a tensor of the same shape: for each token the weighted sum of its experts'
+        results."""
         tokens = x.reshape([math.prod(x.shape[:-1]), x.shape[-1]])
-        # Without it Paddle's layers have no backward pass for no rows, and a rank without any would drop out of ours.
+        # Without a gradient Paddle's layers have no backward pass for no rows, and a rank without rows would drop out
+        # of the exchange.
         tokens.stop_gradient = not paddle.is_grad_enabled()
         weights, experts = self.gate(tokens)
         routed = self.parallel.dispatch(tokens, experts, weights.astype("float32"))
@@ -56,7 +58,7 @@ class MoELayer(paddle.nn.Layer):  # type: ignore[misc, unused-ignore]
 
 
 class Routed(a2a.moe.Routed):
-    """As a2a.moe.Routed. ``x`` and ``topk_weights`` are results of what was dispatched."""
+    """As a2a.moe.Routed. In the graph ``x`` and ``topk_weights`` are results of the dispatched tensors."""
 
     def __init__(self, plain: a2a.moe.Routed, x: Any, weights: Any) -> None:
         super().__init__(plain.routing, (), [x, plain.scales], plain.work)
@@ -75,9 +77,19 @@ class Routing(a2a.moe.Routing):
         super().__init__(core)
         self._given = given  # the weights [tokens, k]
 
+    @overload
+    def dispatch(
+        self, x: Any, scales: Any = None, *, async_op: Literal[False] = False, timeout: float | None = None
+    ) -> Any: ...
+    @overload
+    def dispatch(
+        self, x: Any, scales: Any = None, *, async_op: Literal[True], timeout: float | None = None
+    ) -> a2a.Work: ...
+    @overload
+    def dispatch(self, x: Any, scales: Any = None, *, async_op: bool = False, timeout: float | None = None) -> Any: ...
     @collective
     def dispatch(self, x: Any, scales: Any = None, *, async_op: bool = False, timeout: float | None = None) -> Any:
-        """Collective. As ExpertParallel.dispatch(), without another word about which token goes where."""
+        """Collective. As ExpertParallel.dispatch(), without another exchange of routes."""
         made = super().dispatch(_plain(x), scales, async_op=async_op, timeout=timeout)
         plain = made.result if async_op else made
         given, results = (x, self._given), [plain.x, plain.topk_weights]
@@ -89,6 +101,36 @@ class Routing(a2a.moe.Routing):
         routed = Routed(plain, *results)
         return _core.set_result(made, routed) if async_op else routed
 
+    @overload
+    def combine(
+        self,
+        rows: Any,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> Any: ...
+    @overload
+    def combine(
+        self,
+        rows: Any,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> a2a.Work: ...
+    @overload
+    def combine(
+        self,
+        rows: Any,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any: ...
     @collective
     def combine(
         self,
@@ -111,7 +153,8 @@ class Routing(a2a.moe.Routing):
         return self._sum(rows, weights, factors, bias, async_op, timeout)
 
     def _sum(self, rows: Any, weights: Any, factors: Any, bias: Any, async_op: bool, timeout: float | None) -> Any:
-        """combine() with ``weights``, whose gradient those have that stand in the graph for each row: ``factors``."""
+        """combine() with ``weights``. Their gradient goes to ``factors``, which are the weights of each row in the
+        graph."""
         biases = [] if bias is None else list(bias) if isinstance(bias, (list, tuple)) else [bias]
         made = super().combine(
             _plain(rows),
@@ -128,14 +171,15 @@ class Routing(a2a.moe.Routing):
         return _core.set_result(made, output) if async_op else output
 
     def _rows(self, x: Any) -> Any:
-        """Collective. Rows as of dispatch(), with derivatives of any order in x alone."""
+        """Collective. Return the rows of dispatch(), with derivatives of any order in x only."""
         rows = super().dispatch(x.detach()).x
         if not _autograd.wants_gradient([x]):
             return rows
         return _autograd.results([x], [rows], partial(self._home, [0]), partial(self._forth, [0]))[0]
 
     def _home(self, of: Sequence[int], gradients: Sequence[Any]) -> Sequence[Any]:
-        """To the tokens, ``of`` the routed rows: 0, and of the weights of each: 1."""
+        """Send gradients to the tokens. ``of`` says for each tensor whether it belongs to the rows, 0, or to their
+        weights, 1."""
         return [
             self._weights_home(gradient) if which else super(Routing, self).combine(gradient, weights=None)
             for which, gradient in zip(of, gradients, strict=True)
@@ -144,11 +188,11 @@ class Routing(a2a.moe.Routing):
     def _weights_home(self, gradient: Any) -> Any:
         if self.layout == "expert":
             return paddle.to_tensor(self.core.give_back(gradient))
-        mine = (self.topk_idx >= 0).astype("float32")  # other ranks have the other weights
+        mine = (self.topk_idx >= 0).astype("float32")  # the other weights are on other ranks
         return super().combine(gradient * mine, weights=None)
 
     def _forth(self, of: Sequence[int], tensors: Sequence[Any]) -> Sequence[Any]:
-        """The way of dispatch() again, for what has come home: of derivatives of higher order."""
+        """Send tensors the way of dispatch() again, for derivatives of higher order."""
         if 1 in of:
             raise a2a.UnsupportedError("topk_weights of dispatch() have no derivatives of second order")
         return [super().dispatch(tensors[0]).x]
@@ -161,14 +205,48 @@ class ExpertParallel(a2a.moe.ExpertParallel):
         group: a Paddle group, an a2a communicator, or None for all ranks.
         num_experts, expert_to_rank: as there.
 
-    A tensor that has ``stop_gradient=False`` on one rank has it on all, and what a rank gives to combine() is made of
-    ``routed.x``, even if that has no row: otherwise the backward pass of a rank would lack an exchange."""
+    A tensor that has ``stop_gradient=False`` on one rank has to have it on all, and each rank has to compute its
+    argument of combine() from ``routed.x``, even if that has no row: otherwise the backward pass of a rank would lack
+    an exchange."""
 
     def __init__(
         self, group: Any, num_experts: int, expert_to_rank: Sequence[int | Sequence[int]] | None = None
     ) -> None:
         super().__init__(require_member(group), num_experts, expert_to_rank)
 
+    @overload
+    def combine(
+        self,
+        rows: Any,
+        routed: a2a.moe.Routed | a2a.moe.Routing,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> Any: ...
+    @overload
+    def combine(
+        self,
+        rows: Any,
+        routed: a2a.moe.Routed | a2a.moe.Routing,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> a2a.Work: ...
+    @overload
+    def combine(
+        self,
+        rows: Any,
+        routed: a2a.moe.Routed | a2a.moe.Routing,
+        *,
+        weights: Any = "routed",
+        bias: Any = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any: ...
     @collective
     def combine(
         self,
@@ -194,7 +272,7 @@ class ExpertParallel(a2a.moe.ExpertParallel):
 
 
 class _Summed:
-    """A combine() that has taken place, or is under way."""
+    """A combine() that is done, or in flight."""
 
     def __init__(self, routing: Routing, output: Any, weighted: bool, inputs: Sequence[Any]) -> None:
         self.routing, self.output, self.weighted = routing, output, weighted
@@ -202,7 +280,7 @@ class _Summed:
 
 
 class _Sum(PyLayer):  # type: ignore[misc, unused-ignore]
-    """It in the graph, as a result of the rows, of their weights if they have some, and of biases."""
+    """Its node in the graph: a result of the rows, of their weights if there are any, and of biases."""
 
     @staticmethod
     def forward(ctx: Any, summed: _Summed, *inputs: Any) -> Any:
@@ -226,10 +304,10 @@ class _Sum(PyLayer):  # type: ignore[misc, unused-ignore]
                 products.astype("float32"),
             ]
         found += [gradient] * (len(summed.wanted) - len(found))
-        # Paddle wants None exactly for the inputs without a gradient.
+        # Paddle requires None exactly for the inputs without a gradient.
         return tuple(tensor if wanted else None for tensor, wanted in zip(found, summed.wanted, strict=True))
 
 
 def _plain(tensor: Any) -> Any:
-    """Without a gradient, for the core."""
+    """Return the tensor without a gradient, for the core."""
     return tensor.detach() if isinstance(tensor, paddle.Tensor) else tensor

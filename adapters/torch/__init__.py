@@ -4,9 +4,9 @@ Every collective of tensors, send and receive run on a2a, with torch's signature
 errors; every other name is torch.distributed's own. Their ``group`` is an a2a communicator, any process group of torch,
 or None.
 
-Importing this module also makes the backend "a2a" known, ``torch.distributed.init_process_group("a2a")``, and
-``a2a.torch.nn`` has the differentiable calls. ``a2a.torch.moe`` sends tokens to experts and back, ``a2a.torch.deep_ep``
-in DeepEP's words.
+Importing this module also registers the backend "a2a", ``torch.distributed.init_process_group("a2a")``.
+``a2a.torch.nn`` has the differentiable calls. ``a2a.torch.moe`` sends tokens to experts and back; ``a2a.torch.deep_ep``
+does so with DeepEP's calls.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ _dtensor.register()
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("deep_ep", "moe"):  # which few programs want
+    if name in ("deep_ep", "moe"):  # few programs need these
         return importlib.import_module(f".{name}", __name__)
     return getattr(_dist, name)
 

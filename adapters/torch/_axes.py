@@ -1,4 +1,4 @@
-"""Exchanges along axes: how sizes divide a tensor, and what every rank gets."""
+"""Exchanges along axes: the division of a tensor by sizes, and the result of every rank."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def exchange(
     concat_sizes: Sequence[int],
     group: Any,
 ) -> Tensor:
-    """A new tensor of all ranks' slices for this rank. Empty sizes stand for equal parts, see Division.of()."""
+    """Return a new tensor of all ranks' slices for this rank. Empty sizes mean equal parts, see Division.of()."""
     comm, axes, sizes = communicator(group), (split_axis, concat_axis), (split_sizes, concat_sizes)
     try:
         at = _checked(input.shape, axes, sizes, place_in(group))
@@ -51,7 +51,7 @@ def shape_of(
     concat_sizes: Sequence[int],
     group: Any,
 ) -> list[int]:
-    """Of what exchange() returns."""
+    """Return the shape of the result of exchange()."""
     return _divide(input.shape, (split_axis, concat_axis), (split_sizes, concat_sizes), place_in(group)).shape
 
 
@@ -68,7 +68,7 @@ def _divide(
 def _checked(
     shape: Sequence[int], axes: tuple[int, int], sizes: tuple[Sequence[int], Sequence[int]], place: tuple[int, int]
 ) -> Division:
-    """_divide(), of sizes that fit."""
+    """_divide(), with a check of the sizes."""
     rank, ranks = place
     for name, given in zip(("split_sizes", "concat_sizes"), sizes, strict=True):
         if given and (len(given) != ranks or min(given) < 0):
@@ -80,7 +80,7 @@ def _checked(
 
 
 def _packed(input: Tensor, at: Division, group: Any) -> Tensor:
-    """By way of copies in which the block for each rank is contiguous: on devices, and between hosts on Gloo."""
+    """Exchange copies in which the block for each rank is contiguous: on devices, and between hosts on Gloo."""
     blocks = input.split(at.to, at.split_axis)
     arriving = [[*at.shape[: at.concat_axis], entries, *at.shape[at.concat_axis + 1 :]] for entries in at.from_]
     elems = [math.prod(shape) for shape in arriving]

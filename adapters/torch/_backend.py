@@ -1,8 +1,8 @@
 """The torch.distributed backend "a2a".
 
-``import a2a.torch``, then ``torch.distributed.init_process_group("a2a")``, or "cpu:a2a". The process group carries
-every operation of host tensors itself. Only where torch has NCCL, for CUDA tensors, or where ranks live on several
-hosts, is there a backend of torch's beside it (``_beside``).
+``import a2a.torch``, then ``torch.distributed.init_process_group("a2a")``, or "cpu:a2a". The process group runs every
+operation of host tensors itself. Where torch has NCCL, for CUDA tensors, or where ranks are on several hosts, one of
+torch's backends is beside it (``_beside``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPERATIONS = (
 
 
 def _begin(opts: Any) -> Any:
-    """The options of each of several operations, which go on together."""
+    """Return the options of each of several operations that run together."""
     if opts is not None:
         opts.asyncOp = True
     return opts
@@ -49,8 +49,8 @@ def _root(opts: Any) -> int:
 
 
 class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
-    """A process group on an a2a communicator, ``comm``. What it does not define, no caller of c10d's C++ code asks for:
-    there is no other backend to which the base class could go."""
+    """A process group on an a2a communicator, ``comm``. It defines all that callers in c10d's C++ code use: there is no
+    other backend to which the base class could go."""
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
@@ -59,10 +59,10 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         self.comm: Any = comm
         self._store, self._name, self._description = store, name, ""
         self._sequence, self._monitored = 0, 0
-        self._batch: list[Any] = []  # what was begun since _start_coalescing()
+        self._batch: list[Any] = []  # the works begun since _start_coalescing()
         adopt(self, comm)
 
-    # ---- everybody to everybody
+    # ---- all to all
 
     def all_to_all_single(
         self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
@@ -172,16 +172,16 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     # ---- the group
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """torch.distributed.monitored_barrier, whose function takes groups of Gloo alone; a2a.torch has one that takes
-        this."""
+        """torch.distributed.monitored_barrier. Torch's function accepts only groups of Gloo;
+        a2a.torch.monitored_barrier accepts this one."""
         self._monitored += 1
         seconds = _monitored.seconds_of(timeout, self.comm.timeout)
         place = self._store, self.rank(), self.size(), self._monitored
         _monitored.over_store(*place, seconds, wait_all_ranks)
 
     def _start_coalescing(self, device: Any = None) -> None:
-        """What is begun until _end_coalescing() is one work. Meanwhile other methods stand before those of the class,
-        which have no time to look."""
+        """Collect the operations until _end_coalescing() in one work. Meanwhile instance attributes replace the methods
+        of the class, so that these need not check for a batch."""
         for name in _OPERATIONS:
             setattr(self, name, functools.partial(self._in_batch, getattr(self, name)))
 
@@ -203,12 +203,13 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         return self._sequence
 
     def abort(self) -> None:
-        """Whoever is in an operation of the group, or comes to one, gets a2a.AbortedError. Not collective."""
+        """Make every rank that is in an operation of the group, or comes to one, raise a2a.AbortedError. Not
+        collective."""
         self.comm.abort(f"process group {self._name!r} was aborted")
         forget(self)
 
     def shutdown(self) -> None:
-        """Closes the communicator, collectively. torch.distributed.destroy_process_group() calls this."""
+        """Close the communicator, collectively. torch.distributed.destroy_process_group() calls this."""
         forget(self)
 
     @property
@@ -216,7 +217,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         return [_CPU]
 
     def _get_backend(self, device: Any) -> Any:
-        """Of host tensors: the group itself."""
+        """Return the backend of host tensors: the group itself."""
         if torch.device(device).type != "cpu":
             raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
         return self
@@ -245,8 +246,8 @@ def _together(works: list[Any], outputs: Any) -> Any:
 
 
 def _create(opts: Any, _: Any) -> ProcessGroupA2A:
-    # Torch puts a Python process group in the place of all backends that a group was to have, and says nothing of it.
-    # The map of them is a local variable of our caller and nowhere else.
+    # Torch silently replaces all backends of a group by a Python process group. The map of these backends is a local
+    # variable of the caller and nowhere else.
     config = sys._getframe(1).f_locals.get("backend_config")
     backends = config.get_device_backend_map() if config is not None else {}
     if any(backend != "a2a" for backend in backends.values()):
@@ -266,6 +267,6 @@ def _create(opts: Any, _: Any) -> ProcessGroupA2A:
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed, once."""
+    """Register the backend with torch.distributed, once."""
     if not hasattr(dist.Backend, "A2A"):
         dist.Backend.register_backend("a2a", _create, extended_api=True, devices=["cpu", "cuda"])

@@ -1,5 +1,5 @@
-"""The process group where one of torch's own backends stands beside a2a: NCCL for CUDA tensors, and Gloo for those on
-the host where the ranks live on several hosts."""
+"""The process group with one of torch's own backends beside a2a: NCCL for CUDA tensors, and Gloo for host tensors where
+the ranks are on several hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["ProcessGroupBeside"]
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 _Kind: Any = ProcessGroup.BackendType
 
-# Operation -> torch's backend's name of it, and its options.
+# Operation -> its name in torch's backend, and its options.
 _OPERATIONS: dict[str, tuple[str, Any]] = {
     "all_to_all_single": ("alltoall_base", c10d.AllToAllOptions),
     "alltoall": ("alltoall", c10d.AllToAllOptions),
@@ -43,11 +43,11 @@ _OPERATIONS: dict[str, tuple[str, Any]] = {
 
 
 class ProcessGroupBeside(ProcessGroupA2A):
-    """Every operation looks where its tensors are. ``comm`` is None where ranks live on several hosts.
+    """Every operation checks where its tensors are. ``comm`` is None where ranks are on several hosts.
 
-    All of them are defined here, though the base class of torch would find its backends, too: what it looks up in
-    Python for a C++ caller it finds here, or it goes on with the interpreter's lock in hand, and deadlocks with Gloo's
-    threads, which want it to let go of tensors."""
+    All of them are defined here, although the base class of torch would find its backends, too. For a C++ caller it
+    looks them up in Python. If it does not find one, it goes on while it holds the interpreter's lock, and deadlocks
+    with Gloo's threads, which need that lock to release tensors."""
 
     def __init__(
         self, comm: a2a.Communicator | None, store: Any, rank: int, size: int, name: str, timeout: Any
@@ -64,7 +64,7 @@ class ProcessGroupBeside(ProcessGroupA2A):
                 self._set_default_backend(_Kind.NCCL)
 
     def _beside(self, arguments: tuple[Any, ...]) -> Any:
-        """The backend of torch that carries the tensors; None where a2a does."""
+        """Return the backend of torch that serves the tensors; None where a2a does."""
         if self._destroyed:
             raise a2a.AbortedError(f"process group {self._name!r} was destroyed")
         device = next((tensor.device for tensor in _tensors(arguments)), _CPU)

@@ -1,8 +1,8 @@
-"""The calls of torch.distributed that a2a carries, with the same signatures and return values.
+"""The calls of torch.distributed that a2a runs, with the same signatures and return values.
 
-Each takes an a2a communicator, a torch process group or None as ``group``. What is not ours goes to torch: a process
-that is not a member (it warns and returns None), and of torch's process groups CUDA tensors, and those whose ranks live
-on several hosts.
+Each takes an a2a communicator, a torch process group or None as ``group``. Torch itself serves the other cases: a
+process that is not a member (it warns and returns None), and in torch's process groups CUDA tensors, and ranks on
+several hosts.
 
 Errors are raised before anything moves. A rank whose own arguments are wrong gets a child of a2a.InvalidArgumentError
 that is also the class torch raises there; its peers get a2a.MismatchError. Afterwards the group is usable.
@@ -11,7 +11,7 @@ that is also the class torch raises there; its peers get a2a.MismatchError. Afte
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,34 @@ _torch_monitored_barrier = dist.monitored_barrier
 _torch_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
 
 
+@overload
+def all_to_all_single(
+    output: Any,
+    input: Any,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    async_op: Literal[False] = False,
+) -> None: ...
+@overload
+def all_to_all_single(
+    output: Any,
+    input: Any,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    *,
+    async_op: Literal[True],
+) -> Work: ...
+@overload
+def all_to_all_single(
+    output: Any,
+    input: Any,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None: ...
 def all_to_all_single(
     output: Any,
     input: Any,
@@ -46,9 +74,9 @@ def all_to_all_single(
     async_op: bool = False,
 ) -> Work | None:
     """torch.distributed.all_to_all_single: rows of dim 0 of ``input`` go to the ranks, and come from them into
-    ``output``, by split sizes in rows, or in equal parts where those are None or empty. Both tensors are of one
-    dtype (any of torch; a complex one may meet its real counterpart) and do not share memory; their trailing shapes
-    may differ. Returns None, or with ``async_op`` a Work that holds both tensors until it is done."""
+    ``output``, by split sizes in rows, or in equal parts where those are None or empty. Both tensors are of one dtype
+    (any of torch; a complex one may be exchanged with its real counterpart) and do not share memory; their trailing
+    shapes may differ. Returns None, or with ``async_op`` a Work that holds both tensors until it is done."""
     if is_dynamo_compiling():
         splits = list(output_split_sizes or ()), list(input_split_sizes or ())
         _traced(async_op, torch.ops.a2a.all_to_all_single_, output, input, *splits, name_of(group))
@@ -63,6 +91,18 @@ def all_to_all_single(
     return work
 
 
+@overload
+def all_to_all(
+    output_tensor_list: list[Any], input_tensor_list: list[Any], group: Any = None, async_op: Literal[False] = False
+) -> None: ...
+@overload
+def all_to_all(
+    output_tensor_list: list[Any], input_tensor_list: list[Any], group: Any = None, *, async_op: Literal[True]
+) -> Work: ...
+@overload
+def all_to_all(
+    output_tensor_list: list[Any], input_tensor_list: list[Any], group: Any = None, async_op: bool = False
+) -> Work | None: ...
 def all_to_all(
     output_tensor_list: list[Any], input_tensor_list: list[Any], group: Any = None, async_op: bool = False
 ) -> Work | None:
@@ -80,6 +120,16 @@ def all_to_all(
     return work
 
 
+@overload
+def all_gather_single(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: Literal[False] = False
+) -> None: ...
+@overload
+def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, *, async_op: Literal[True]) -> Work: ...
+@overload
+def all_gather_single(
+    output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False
+) -> Work | None: ...
 def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
     """torch.distributed.all_gather_single (all_gather_into_tensor before torch 2.13): ``output_tensor`` has every
     rank's ``input_tensor`` in rank order, concatenated or stacked. ``input_tensor`` may be this rank's part of it.
@@ -98,6 +148,12 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, 
 all_gather_into_tensor = all_gather_single
 
 
+@overload
+def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: Literal[False] = False) -> None: ...
+@overload
+def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, *, async_op: Literal[True]) -> Work: ...
+@overload
+def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None: ...
 def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False) -> Work | None:
     """torch.distributed.all_gather: ``tensor_list[p]`` becomes the ``tensor`` of rank p. Ranks may have tensors of
     different sizes. Returns None, or with ``async_op`` a Work that holds all tensors until it is done."""
@@ -112,11 +168,23 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op:
     return work
 
 
+@overload
+def barrier(
+    group: Any = None, async_op: Literal[False] = False, device_ids: Any = None, timeout: timedelta | None = None
+) -> None: ...
+@overload
+def barrier(
+    group: Any = None, *, async_op: Literal[True], device_ids: Any = None, timeout: timedelta | None = None
+) -> Work: ...
+@overload
+def barrier(
+    group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
+) -> Work | None: ...
 def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
 ) -> Work | None:
-    """torch.distributed.barrier: every rank has come here. ``device_ids`` names CUDA devices and means nothing here.
-    Returns None, or with ``async_op`` a Work."""
+    """torch.distributed.barrier: blocks until every rank has called it. ``device_ids`` names CUDA devices and has no
+    effect. Returns None, or with ``async_op`` a Work."""
     comm = communicator(group)
     if comm is None:
         options = {} if timeout is None else {"timeout": timeout}  # new in torch 2.13
@@ -142,8 +210,8 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
 
 
 def _traced(async_op: bool, op: Any, *arguments: Any) -> None:
-    """The operators of _ops.py stand for the calls in a compiled graph, where torch.compile orders them by what they
-    write."""
+    """Call an operator of _ops.py in place of the call, in a compiled graph: torch.compile orders them by the tensors
+    that they write."""
     if async_op:
         raise NotImplementedError("async_op=True inside torch.compile: a graph holds no Work; leave it out")
     op(*arguments)

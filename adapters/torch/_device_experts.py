@@ -70,33 +70,48 @@ class DeviceWay(HostWay):
         return [places[:, k].nonzero().squeeze(1) for k in range(topk_idx.shape[1])]
 
     def _require(self, name: str, tensor: Tensor, rows: int, of: str) -> None:
+        if tensor.device != self.device:
+            text = f"{name} is on {tensor.device}, but was dispatched from {self.device}"
+            raise refuse(self.routing.comm, a2a.InvalidArgumentError(text))
         if tensor.ndim == 0 or len(tensor) != rows:
             text = f"{name} has shape {tuple(tensor.shape)}, but there are {rows} {of}"
             raise refuse(self.routing.comm, a2a.InvalidArgumentError(text))
 
+    def _require_bias(self, bias: Tensor, rows: Tensor) -> None:
+        self._require("bias", bias, self.tokens, "tokens")
+        if bias.dtype != rows.dtype or bias.shape[1:] != rows.shape[1:]:
+            shape = self.tokens, *rows.shape[1:]
+            text = f"bias is {bias.dtype} {tuple(bias.shape)}, but the result is {rows.dtype} {shape}"
+            raise refuse(self.routing.comm, a2a.InvalidArgumentError(text))
+
     def spread(self, x: Tensor) -> Tensor:
         self._require("x", x, self.tokens, "tokens")
-        arrived = self._exchange(x.detach().index_select(0, self.picked), self.sent, self.received)
-        rows = x.new_zeros(self.routing.rows, *x.shape[1:])
-        return rows.index_copy_(0, self.rows, arrived)
+        values = _words(x.detach())
+        arrived = self._exchange(values.index_select(0, self.picked), self.sent, self.received)
+        rows = values.new_zeros(self.routing.rows, *x.shape[1:])
+        return rows.index_copy_(0, self.rows, arrived).view(x.dtype)
 
     def gather(self, rows: Tensor, weights: Any = None, bias: Sequence[Tensor] = ()) -> Tensor:
         self._require("rows", rows, self.routing.rows, "routed rows")
         for one in bias:
-            self._require("bias", one, self.tokens, "tokens")
+            self._require_bias(one, rows)
+        if not rows.is_floating_point():
+            text = f"a weighted sum is not defined for {str(rows.dtype).removeprefix('torch.')}"
+            raise refuse(self.routing.comm, a2a.InvalidArgumentError(text))
         given = self.give_back(weights) if isinstance(weights, Tensor) else None
         if isinstance(weights, str):
             given = self.token_weights
-        back = self._exchange(rows.detach().index_select(0, self.rows), self.received, self.sent)
-        wide = torch.promote_types(rows.dtype, torch.float32)
+        values = _words(rows.detach()).index_select(0, self.rows)
+        back = self._exchange(values, self.received, self.sent)
+        wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
         total = torch.zeros(self.tokens, *rows.shape[1:], dtype=wide, device=rows.device)
         for k, turn in enumerate(self.turns):
-            tokens, part = self.picked[turn], back[turn].to(wide)
+            tokens, part = self.picked[turn], back[turn].view(rows.dtype).to(wide)
             if given is not None:
-                part *= given[tokens, k].view(-1, *[1] * (part.ndim - 1))
+                part = part * given[tokens, k].view(-1, *[1] * (part.ndim - 1))
             total.index_add_(0, tokens, part)  # no token twice, so in one order
         for one in bias:
-            total += one
+            total += one.to(wide)
         return total.to(rows.dtype)
 
     def return_each(self, values: Tensor) -> Tensor:
@@ -111,3 +126,8 @@ class DeviceWay(HostWay):
         out = rows.new_empty(int(received.sum()), *rows.shape[1:])
         self.routing.comm.alltoallv(rows, sent.tolist(), out, received.tolist(), timeout=self.timeout)
         return out
+
+
+def _words(tensor: Tensor) -> Tensor:
+    """The same bits, of a dtype that every operation of torch knows: float8 has few."""
+    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor

@@ -1,8 +1,8 @@
 """DTensor's change from one shard dimension to another, as one all-to-all.
 
-For tensors on the host DTensor gathers everything on every rank and cuts its part out, because torch holds that no
-backend of theirs has an all-to-all. Importing DTensor takes more than a second, so it is waited for; and it is changed
-on every rank alike, whenever a rank imports it, because the ranks have to agree."""
+For tensors on the host DTensor gathers everything on every rank and cuts its part out, because torch assumes that no
+host backend has an all-to-all. Importing DTensor is slow, so this module does not import it, but changes it when the
+program does. Every rank changes it, because the ranks have to agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ._backend import ProcessGroupA2A
 
 __all__ = ["register"]
 
-_MODULE = "torch.distributed.tensor.placement_types"  # whose name shard_dim_alltoall is called
+_MODULE = "torch.distributed.tensor.placement_types"  # the function is looked up by its name there
 _library = torch.library.Library("_dtensor", "IMPL")
 
 
@@ -46,7 +46,7 @@ def _change(module: ModuleType) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module as it is found without us, once, and has it changed when it has been loaded."""
+    """Finds the module as usual, once, and changes it when it has been loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -71,7 +71,7 @@ def _load_and_change(loader: Any) -> None:
 
 
 def register() -> None:
-    """Have DTensor changed, now or when it is imported."""
+    """Change DTensor, now or when it is imported."""
     _library.impl("shard_dim_alltoall", _exchange, "CPU")
     if _MODULE in sys.modules:
         _change(sys.modules[_MODULE])

@@ -1,10 +1,12 @@
-"""Errors that are both this package's and what torch raises in the same place."""
+"""Errors that are both this package's and those that torch raises in the same place."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from a2a import Error, InvalidArgumentError, PeerLostError, TimeoutError
 
-__all__ = ["ArgumentTypeError", "AxisError", "SplitError", "TensorError", "in_torchs_words"]
+__all__ = ["ArgumentTypeError", "AxisError", "SplitError", "TensorError", "in_torchs_words", "not_a_tensor"]
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
@@ -24,8 +26,16 @@ class TensorError(InvalidArgumentError, NotImplementedError):
     requires a gradient. (NotImplementedError is a RuntimeError.)"""
 
 
+def not_a_tensor(name: str, given: Any) -> ArgumentTypeError:
+    """Return the error for an argument that is no tensor."""
+    kind = type(given)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    advice = "" if given is None else "; pass torch.as_tensor(x)"
+    return ArgumentTypeError(f"{name} is {module}{kind.__qualname__}, not torch.Tensor{advice}")
+
+
 def in_torchs_words(error: Error) -> Error:
-    """The error, with the words by which programs tell torch's errors apart."""
+    """Return the error with the words by which programs tell torch's errors apart."""
     for kind, words in _WORDS.items():
         if isinstance(error, kind) and words not in str(error):
             error.args = (f"{error} ({words})",)

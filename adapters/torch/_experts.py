@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+import a2a
+from a2a.adapting import refuse
 from a2a.moe import Routing
 
 from ._staging import inner
 
-__all__ = ["HostWay", "as_it_is", "combine", "dispatch"]
+__all__ = ["HostWay", "as_it_is", "combine", "dispatch", "require_weights", "through_product"]
 
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
@@ -55,7 +57,7 @@ class HostWay:
         """Rows to tokens: the weighted sums. ``weights``: "routed", None, or one for each row."""
         if isinstance(weights, Tensor):
             weights = _plain(weights)
-        biases = [_plain(one) for one in bias] or None
+        biases = [_plain(one).contiguous() for one in bias] or None  # the core takes no other
         made: Tensor = self.routing.combine(_plain(rows), weights=weights, bias=biases, timeout=self.timeout)
         return made
 
@@ -68,6 +70,17 @@ class HostWay:
     def return_each(self, values: Tensor) -> Tensor:
         """One value of each row to the token and place in top-k that it came for. Layout "expert" only."""
         return torch.from_numpy(self.routing.core.give_back(_plain(values), timeout=self.timeout))
+
+
+def require_weights(way: HostWay, weights: Tensor) -> None:
+    """One for each row, in the layout "expert". Otherwise the peers are told."""
+    rows, text = way.routing.rows, ""
+    if way.routing.layout == "rank":
+        text = 'weights are given, but in the layout "rank" a row stands for several experts; multiply by them first'
+    elif weights.shape != (rows,):
+        text = f"weights has shape {tuple(weights.shape)}, but there are {rows} routed rows"
+    if text:
+        raise refuse(way.routing.comm, a2a.InvalidArgumentError(text))
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -111,14 +124,14 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
         rows, weights, _ = ctx.saved_tensors
         rows_grad, weights_grad = ctx.way.spread(grad), None
         if weights is not None:
-            rows_grad, weights_grad = _through_product(rows, weights, rows_grad, ctx.way.topk_idx)
+            rows_grad, weights_grad = through_product(rows, weights, rows_grad, ctx.way.topk_idx)
         return None, None, rows_grad, weights_grad, None, None, *[grad] * ctx.biases
 
 
 _BLOCK = 1 << 18  # elements that are widened at a time, so that they stay in the cache
 
 
-def _through_product(rows: Tensor, weights: Tensor, grad: Tensor, expert: Tensor) -> tuple[Tensor, Tensor]:
+def through_product(rows: Tensor, weights: Tensor, grad: Tensor, expert: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of rows and of weights, from that of their product."""
     wide = torch.promote_types(rows.dtype, torch.float32)
     for_rows, for_weights = torch.empty_like(grad), rows.new_empty(len(rows), dtype=torch.float32)
@@ -138,7 +151,7 @@ def _matrix(rows: Tensor) -> Tensor:
 
 def _anchor() -> Tensor:
     """An input that makes every rank's result require a gradient where gradients are recorded."""
-    return torch.empty(0, requires_grad=torch.is_grad_enabled())
+    return torch.empty(0, device="cpu", requires_grad=torch.is_grad_enabled())
 
 
 def dispatch(way: HostWay, x: Tensor, topk_weights: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:

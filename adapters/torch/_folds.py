@@ -1,4 +1,4 @@
-"""torch's ReduceOp in the core's words."""
+"""Converts torch's ReduceOp to the core's names."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ._staging import inner
 
 __all__ = ["fold_of", "scaled"]
 
-# By the number of the operation, which hash() gives in less time than anything else does.
+# By the number of the operation: hash() is the fastest way to get it.
 _FOLDS = {0: "sum", 1: "avg", 2: "prod", 3: "min", 4: "max", 5: "band", 6: "bor", 7: "bxor"}
 _PREMUL_SUM = 8
 
 
 def fold_of(comm: Any, op: Any) -> str | None:
-    """The core's name of a ReduceOp; None for PREMUL_SUM, a sum of what is scaled() first."""
+    """Return the core's name of a ReduceOp; None for PREMUL_SUM, a sum of tensors that are scaled() first."""
     try:
         number = hash(op)
         return _FOLDS[number]
@@ -33,6 +33,6 @@ def fold_of(comm: Any, op: Any) -> str | None:
 
 
 def scaled(tensor: Tensor, op: Any) -> Tensor:
-    """What PREMUL_SUM adds up: the tensor times this rank's factor, a tensor of its own."""
+    """Return the summand of PREMUL_SUM: a new tensor, this rank's times its factor."""
     with torch.no_grad():
         return inner(torch.mul(tensor, op.factor).to(tensor.dtype))

@@ -1,4 +1,4 @@
-"""From a ``group`` argument to the communicator that serves it."""
+"""Finds the communicator that serves a ``group`` argument."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ __all__ = [
 ]
 
 _world = c10d._world
-# id of a process group -> its communicator, None where its ranks live on several hosts. Not a WeakKeyDictionary, whose
-# lookup costs as much as half an exchange; an entry is dropped when its group is gone.
+# id of a process group -> its communicator, None where its ranks are on several hosts. A WeakKeyDictionary would be
+# slow compared with an exchange, so an entry is dropped when its group is gone.
 _comms: dict[int, Communicator | None] = {}
 _named: weakref.WeakValueDictionary[str, Communicator] = weakref.WeakValueDictionary()
 _own: Communicator | None = None
@@ -40,10 +40,10 @@ _MISSING: Any = object()
 
 
 def communicator(group: Any) -> Communicator | None:
-    """The communicator of a ``group`` argument: of an a2a communicator itself; of a torch process group one made at
-    first use, collectively; of None torch's default group, or without one the ranks of the launcher.
+    """Return the communicator of a ``group`` argument: an a2a communicator itself; for a torch process group one made
+    at first use, collectively; for None that of torch's default group, or without one that of the launcher's ranks.
 
-    None says that the call is torch's own business: this process is not a member, or ranks live on several hosts."""
+    None means that torch itself serves the call: this process is not a member, or ranks are on several hosts."""
     if isinstance(group, Communicator):
         given: Communicator = group
         return given
@@ -56,7 +56,7 @@ def communicator(group: Any) -> Communicator | None:
 
 
 def own() -> Communicator:
-    """The communicator of a program that has not called init_process_group()."""
+    """Return the communicator of a program that has not called init_process_group()."""
     global _own
     if _own is None or _own.closed:
         _own = a2a.init()
@@ -78,15 +78,15 @@ def any_cuda(tensors: Any) -> bool:
 
 
 def place_in(group: Any) -> tuple[int, int]:
-    """This rank of a ``group`` argument, and how many there are."""
+    """Return this rank in a ``group`` argument, and the number of ranks."""
     if group is None:
         group = _world.default_pg or own()
     return (group.rank, group.size) if isinstance(group, Communicator) else (group.rank(), group.size())
 
 
 def rank_in(comm: Any, group: Any, name: str, rank: Any, group_rank: Any, default: int | None = None) -> int:
-    """The rank of the communicator that ``name``, a rank of the world, or ``group_name`` says. Raises
-    InvalidArgumentError, also where both say one, or neither and there is no default."""
+    """Return the rank of the communicator for ``name``, a rank of the world, or ``group_name``, a rank of the group.
+    Raises InvalidArgumentError, also if both are given, or neither and there is no default."""
     if rank is None and group_rank is None:
         rank = default
     if (rank is None) == (group_rank is None):
@@ -123,7 +123,7 @@ def _connect(group: Any) -> Communicator | None:
 
 
 def timeout_of(group: Any) -> float:
-    """Seconds that an operation of a process group may take."""
+    """Return the seconds that an operation of a process group may take."""
     try:
         return float(group._get_backend(torch.device("cpu")).options._timeout.total_seconds())
     except (RuntimeError, AttributeError):
@@ -137,7 +137,7 @@ def adopt(group: Any, comm: Communicator | None) -> None:
 
 
 def forget(group: Any) -> None:
-    """Close what serves a group. Collective over its members. None: everything."""
+    """Close the communicator of a group. Collective over its members. None: all communicators."""
     global _own
     if isinstance(group, Communicator):
         let_go(group)
@@ -151,12 +151,12 @@ def forget(group: Any) -> None:
 
 
 def _order_of(key: int) -> str:
-    """The same order on all ranks, because closing is collective."""
+    """A sort key that is the same on all ranks, because closing is collective."""
     return next((name for group, name in _world.pg_names.items() if id(group) == key), "")
 
 
 def let_go(comm: Communicator | None) -> None:
-    """Close collectively. A rank that is gone already is no reason to fail: it wants nothing from us either."""
+    """Close collectively. A rank that is gone is no error: it needs nothing from this one."""
     if comm is None:
         return
     try:
@@ -166,7 +166,7 @@ def let_go(comm: Communicator | None) -> None:
 
 
 def name_of(group: Any) -> str:
-    """A text that stands for a ``group`` argument in a compiled graph."""
+    """Return a text that identifies a ``group`` argument in a compiled graph."""
     if group is None:
         return ""
     return str(_name(group) if isinstance(group, Communicator) else group.group_name)
@@ -178,14 +178,14 @@ def _register(comm: Communicator) -> str:
     return name
 
 
-# What torch.compiler.assume_constant_result() does: a traced program sees the name, not how it is made. That function
-# itself takes a second and a half to import.
+# The effect of torch.compiler.assume_constant_result(): a traced program gets the name as a constant. That function
+# itself is slow to import.
 _name: Any = _register
 _name._dynamo_marked_constant = True
 
 
 def by_name(name: str) -> Any:
-    """The ``group`` argument of which name_of() made the name."""
+    """Return the ``group`` argument for which name_of() made the name."""
     if not name:
         return None
     return _named[name] if name in _named else c10d._resolve_process_group(name)

@@ -9,7 +9,7 @@ import a2a
 
 __all__ = ["BarrierError", "over_communicator", "over_store", "seconds_of"]
 
-_PAUSE = 0.001  # seconds between two looks into the store
+_PAUSE = 0.001  # seconds between two reads of the store
 
 
 class BarrierError(a2a.TimeoutError, RuntimeError):
@@ -17,7 +17,7 @@ class BarrierError(a2a.TimeoutError, RuntimeError):
 
 
 def seconds_of(timeout: Any, default: float) -> float:
-    """Of a timedelta, or of a number of seconds, which torch takes here, too."""
+    """Return the seconds of a timedelta, or of a number, which torch accepts here, too."""
     if timeout is None:
         return default
     return float(timeout.total_seconds() if hasattr(timeout, "total_seconds") else timeout)
@@ -25,7 +25,7 @@ def seconds_of(timeout: Any, default: float) -> float:
 
 def over_store(store: Any, rank: int, size: int, number: int, seconds: float, wait_all_ranks: bool) -> None:
     """The ``number``-th monitored barrier of the ranks that share the store, with torch's words and its order: rank 0
-    looks at the ranks one by one, and tells those who came how it went. Nothing of the group is used or broken."""
+    checks the ranks one by one, and tells the ranks that came the result. It does not use the group or break it."""
     key = f"monitored barrier/{number}"
     if rank != 0:
         store.set(f"{key}/{rank}", "here")
@@ -49,8 +49,8 @@ def over_store(store: Any, rank: int, size: int, number: int, seconds: float, wa
 
 
 def over_communicator(comm: Any, seconds: float) -> None:
-    """The same where there is no store: the communicator's own barrier, whose error names the ranks. It is broken
-    afterwards."""
+    """The same where there is no store: the communicator's own barrier, whose error names the ranks. A failure breaks
+    the communicator."""
     try:
         comm.barrier(timeout=seconds)
     except a2a.TimeoutError as error:

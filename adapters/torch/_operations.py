@@ -1,7 +1,7 @@
-"""Every operation of c10d on an a2a communicator: what the functions of ``a2a.torch`` and the backend "a2a" both call.
+"""Every operation of c10d on an a2a communicator. The functions of ``a2a.torch`` and the backend "a2a" both call these.
 
 Each returns None when done, or with ``async_op`` a Work. Roots, peers and sources are ranks of the communicator.
-Tensors may have any strides; ``_staging`` says what the core is given of them."""
+Tensors may have any strides; ``_staging`` prepares them for the core."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _alltoall, _allgather = _SINGLE.alltoall, _GATHER.allgather  # looked up once
 
 
 def _work(work: Any, outputs: list[Any], then: Any = None) -> Work | None:
-    """What the caller gets, of what the core returned."""
+    """Return the caller's Work for the core's Work."""
     if work is not None:
         return Work(work, outputs, then)
     if then is not None:
@@ -74,7 +74,7 @@ def _work(work: Any, outputs: list[Any], then: Any = None) -> Work | None:
     return None
 
 
-# ---- everybody to everybody ------------------------------------------------------------------------------------------
+# ---- all to all ------------------------------------------------------------------------------------------------------
 
 
 @operation("all_to_all_single", given=2)
@@ -100,7 +100,7 @@ def all_to_all(comm: Any, outputs: Any, inputs: Any, async_op: bool) -> Any:
 def all_to_all_axis(
     comm: Any, output: Tensor, input: Tensor, split_axis: int, concat_axis: int, to: list[int], from_: list[int]
 ) -> None:
-    """Host tensors, with sizes that fit them."""
+    """For host tensors. Requires sizes that fit them."""
     comm.alltoallv(input, to, output, from_, split_axis=split_axis, concat_axis=concat_axis)
 
 
@@ -223,7 +223,7 @@ def scatter(comm: Any, output: Any, inputs: Any, root: int, async_op: bool) -> A
     return _work(comm.scatter(send, room, root, async_op=async_op), [output], then)
 
 
-# ---- from one rank to another, of which the others know nothing, and are told nothing --------------------------------
+# ---- from one rank to another: no other rank takes part --------------------------------------------------------------
 
 
 @operation("send", given=1)
@@ -234,7 +234,7 @@ def send(comm: Any, tensor: Any, peer: int, tag: int, async_op: bool) -> Any:
 
 @operation("recv", given=1)
 def recv(comm: Any, tensor: Any, peer: int | None, tag: int, async_op: bool) -> Any:
-    """``peer``: None for any. Without ``async_op`` the sender's rank."""
+    """``peer``: None for any. Returns the sender's rank without ``async_op``."""
     require_tensor(None, "tensor", tensor)
     room, then = room_for(None, "tensor", tensor)
     work = comm.recv(room, peer, tag, async_op=async_op)
@@ -245,7 +245,7 @@ def recv(comm: Any, tensor: Any, peer: int | None, tag: int, async_op: bool) -> 
     return work
 
 
-# ---- what they have in common ----------------------------------------------------------------------------------------
+# ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def _all_direct(tensors: Any) -> bool:
@@ -253,8 +253,8 @@ def _all_direct(tensors: Any) -> bool:
 
 
 def _output(comm: Any, name: str, output: Any) -> Any:
-    """room_for() an output that is to have no gradient of its own; such ones, and what is no tensor, the core
-    refuses."""
+    """room_for() an output without a gradient of its own. The core refuses outputs that require one, and objects that
+    are no tensors."""
     if direct(output) or (output.requires_grad and torch.is_grad_enabled()):
         return output, None
     return room_for(comm, name, output)

@@ -1,8 +1,8 @@
-"""The calls as custom operators, which is what torch.compile can trace.
+"""The calls as custom operators, which torch.compile can trace.
 
-Groups travel as names, splits as numbers that may be symbolic. A differentiable operator makes its own output; its
-backward pass is the operator that brings gradients the other way, and so is differentiable again. An operator whose
-name ends in _ writes the output it is given and has no gradient.
+Groups are passed as names, splits as numbers that may be symbolic. A differentiable operator makes its own output; its
+backward pass is the operator that sends gradients the other way, and so is differentiable again. An operator whose name
+ends in _ writes the output it is given and has no gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _operator: Any = torch.library.custom_op
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """The tensor with its values in its own memory: gradients may be lazily conjugated."""
+    """Return the tensor with its values in its own memory: gradients may be lazily conjugated."""
     return inner(tensor.resolve_conj().resolve_neg())
 
 
@@ -52,7 +52,7 @@ def _single_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return back, None, None, None, None
 
 
-# Into a new tensor of the given shape. Empty split sizes mean equal parts.
+# The result is a new tensor of the given shape. Empty split sizes mean equal parts.
 all_to_all_single = _operator("a2a::all_to_all_single", _single, mutates_args=())
 all_to_all_single.register_fake(
     lambda input, shape, output_split_sizes, input_split_sizes, group: input.new_empty(shape)
@@ -83,7 +83,7 @@ def _list_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     return all_to_all(grads, like, ctx.group), [None] * len(grads), None
 
 
-# Into new tensors with the shapes of ``like``, of which nothing else is used.
+# The results are new tensors with the shapes of ``like``, which is not read otherwise.
 all_to_all = _operator("a2a::all_to_all", _list, mutates_args=())
 all_to_all.register_fake(_empty)
 all_to_all.register_autograd(_list_backward, setup_context=_list_setup)
@@ -119,7 +119,7 @@ def _axis_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return back, None, None, None, None, None
 
 
-# Empty sizes mean equal parts, on the way back, too.
+# Empty sizes mean equal parts, in the backward pass, too.
 all_to_all_axis = _operator("a2a::all_to_all_axis", _axis, mutates_args=())
 all_to_all_axis.register_fake(_axis_fake)
 all_to_all_axis.register_autograd(_axis_backward, setup_context=_axis_setup)
@@ -140,13 +140,13 @@ def _gather_setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    # What every rank has of this rank's part comes here, and is added in rank order.
+    # Every rank's gradient of this rank's part arrives here, and they are added in rank order.
     parts = grad.reshape(ctx.ranks, *ctx.shape)
     back = all_to_all_single(parts, parts.shape, [], [], ctx.group)
     return back.sum(0), None, None, None
 
 
-# Into a new tensor of the given shape, which has ``ranks`` times the elements.
+# The result is a new tensor of the given shape, which has ``ranks`` times the elements.
 all_gather = _operator("a2a::all_gather", _gather, mutates_args=())
 all_gather.register_fake(lambda input, shape, ranks, group: input.new_empty(shape))
 all_gather.register_autograd(_gather_backward, setup_context=_gather_setup)
@@ -160,7 +160,7 @@ def _global(name: str, x: Tensor, local_count: Tensor, global_count: Tensor, row
     if comm is None:
         raise RuntimeError(f"{name} needs ranks of one host that are members of the group")
     counts_name, counts = ("local_count", local_count) if name == "global_scatter" else ("global_count", global_count)
-    if x.shape[0] != int(counts.sum()):  # rows that go nowhere would have no gradient
+    if x.shape[0] != int(counts.sum()):  # rows that are not sent would have no gradient
         text = (
             f"{counts_name} {counts.tolist()} sums to {int(counts.sum())}, but x {tuple(x.shape)} has {x.shape[0]} rows"
         )
@@ -199,7 +199,7 @@ def _gather_back_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     return global_scatter(grad, *ctx.saved_tensors, ctx.rows, ctx.group), None, None, None, None
 
 
-# ``rows`` is how many come; -1: not known before the counts are.
+# ``rows`` is the number of received rows; -1: not known before the counts are.
 global_scatter = _operator("a2a::global_scatter", _scatter, mutates_args=())
 global_scatter.register_fake(_global_fake)
 global_scatter.register_autograd(_scatter_backward, setup_context=_global_setup)

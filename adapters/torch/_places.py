@@ -1,4 +1,4 @@
-"""Where ranks on other hosts find what rank 0 listens on, when their launcher does not say it."""
+"""Finds the address of rank 0 for ranks on other hosts, when their launcher does not give it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ._store import host_id
 __all__ = ["addresses_of", "reached", "told"]
 
 _SIOCGIFADDR = 0x8915
-_SECONDS = 3.0  # for an address that does not answer, such as one of a network that only rank 0's host has
+_SECONDS = 3.0  # for an address that does not answer, as in a network that only rank 0's host has
 
 
 def told(port: int) -> bytes:
-    """What rank 0 tells the others: which host is its own, where that may be found, and the port."""
+    """Return the message of rank 0 to the others: its host's identity, its addresses, and the port."""
     named = os.environ.get("MASTER_ADDR")
     return json.dumps([host_id().decode(), [named] * bool(named) + _own_addresses(), port]).encode()
 
@@ -29,11 +29,12 @@ def addresses_of(told: bytes) -> list[str]:
 
 
 def reached(told: bytes) -> tuple[str, int] | None:
-    """The first of rank 0's addresses at which this process reaches it, with the port; None if there is none."""
+    """Return the first of rank 0's addresses at which this process reaches it, with the port; None if there is none."""
     host, addresses, port = json.loads(told)
     if host == host_id().decode():
         return "127.0.0.1", port
-    # What this host has, too, is somewhere else: many have a bridge of the same address for their containers.
+    # An address that this host has, too, leads to this host: many have a bridge of the same address for their
+    # containers.
     own = _own_addresses()
     for address in addresses:
         if address not in own and _answers(address, port):
@@ -50,7 +51,8 @@ def _answers(address: str, port: int) -> bool:
 
 
 def _own_addresses() -> list[str]:
-    """Of this host's interfaces, IPv4, without the loopback. The host's name need not stand for any of them."""
+    """Return the IPv4 addresses of this host's interfaces, without the loopback. The host's name need not resolve to
+    any of them."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         found = [_address_of(probe, name) for _, name in socket.if_nameindex()]
     return [address for address in found if address and not address.startswith("127.")]

@@ -1,4 +1,4 @@
-"""Sending and receiving of torch.distributed, on a2a. Only the two ranks take part."""
+"""The sends and receives of torch.distributed, on a2a. Only the two ranks take part."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
 def isend(
     tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
-    """torch.distributed.isend: ``tensor`` to rank ``dst``, a rank of torch's world, or ``group_dst``, one of the group.
-    Returns a Work, and None to those who are not in the group."""
+    """torch.distributed.isend: send ``tensor`` to rank ``dst``, a rank of torch's world, or ``group_dst``, one of the
+    group. Returns a Work, and None on ranks that are not in the group."""
     comm = _served(group, tensor)
     if comm is None:
         result: Work | None = dist.isend(tensor, dst, group, tag, group_dst)
@@ -33,8 +33,8 @@ def isend(
 def irecv(
     tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
-    """torch.distributed.irecv: ``tensor`` from rank ``src``, a rank of torch's world, or ``group_src``, one of the
-    group; from any where neither is given. Returns a Work, and None to those who are not in the group."""
+    """torch.distributed.irecv: receive ``tensor`` from rank ``src``, a rank of torch's world, or ``group_src``, one of
+    the group; from any rank where neither is given. Returns a Work, and None on ranks that are not in the group."""
     comm = _served(group, tensor)
     if comm is None:
         result: Work | None = dist.irecv(tensor, src, group, tag, group_src)
@@ -44,7 +44,8 @@ def irecv(
 
 
 def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
-    """torch.distributed.send: isend() that returns when ``tensor`` may be written again. Not to this rank itself."""
+    """torch.distributed.send: isend() that returns when ``tensor`` may be written again. A rank cannot send to
+    itself."""
     comm = _served(group, tensor)
     if comm is None:
         dist.send(tensor, dst, group, tag, group_dst)
@@ -58,8 +59,8 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
-    """torch.distributed.recv: irecv() that returns when ``tensor`` is there, the sender's rank in torch's world, or in
-    the communicator; -1 to those who are not in the group."""
+    """torch.distributed.recv: irecv() that waits for ``tensor``. Returns the sender's rank in torch's world, or in the
+    communicator; -1 on ranks that are not in the group."""
     comm = _served(group, tensor)
     if comm is None:
         return int(dist.recv(tensor, src, group, tag, group_src))
@@ -87,7 +88,7 @@ class P2POp(dist.P2POp):  # type: ignore[misc, unused-ignore]
 
 
 def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Work]:
-    """torch.distributed.batch_isend_irecv: begins all of them, in any order, and returns a Work of each."""
+    """torch.distributed.batch_isend_irecv: start all of them, in any order, and return a Work of each."""
     kinds = {dist.isend: isend, dist.irecv: irecv}
     works: list[Work | None] = []
     for one in p2p_op_list:

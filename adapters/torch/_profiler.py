@@ -1,5 +1,5 @@
-"""What torch.profiler and autograd's profiler show of an operation: "a2a:" and its name, its tensors with
-``record_shapes=True``, and how many bytes this rank gives."""
+"""Records operations for torch.profiler and autograd's profiler: "a2a:" and the operation's name, its tensors with
+``record_shapes=True``, and the bytes that this rank sends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _chosen_name: Any = getattr(_c10d, "_get_comm_profiling_name", lambda: "")  # by
 
 
 def operation(name: str, given: int | None = None) -> Callable[[_F], _F]:
-    """An operation on a communicator, its first argument, seen by the profiler and with errors in torch's words.
-    ``given`` is the argument that holds what this rank gives: a tensor, a list or None."""
+    """Decorate an operation on a communicator, its first argument: the profiler records it, and its errors have torch's
+    words. ``given`` is the number of the argument that this rank sends: a tensor, a list or None."""
     title = f"a2a:{name}"
 
     def decorate(function: _F) -> _F:
@@ -49,5 +49,5 @@ def _recorded(title: str, tensors: list[Any]) -> Any:
 
 
 def _tensors(given: Any) -> list[Any]:
-    """The tensors among what is given, which need not be right."""
+    """Return the tensors among the arguments, which may be invalid."""
     return [one for one in (given if isinstance(given, (list, tuple)) else [given]) if isinstance(one, torch.Tensor)]

@@ -1,4 +1,5 @@
-"""The arithmetic of a2a.quantized on Torch tensors of any device. The same bits as in C++ on the host."""
+"""The arithmetic of a2a.quantized on Torch tensors of any device. The results have the same bits as in C++ on the
+host."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from a2a import InvalidArgumentError
 
 __all__ = ["DeviceArithmetic"]
 
-# Of a scale: the smallest float32 with all its digits, and what 127 times it still is one.
+# The limits of a scale: the smallest normal float32, and the largest for which 127 times the scale is finite.
 _LEAST = float(np.finfo(np.float32).tiny)
 _MOST = float(np.finfo(np.float32).max / np.float32(127) * (np.float32(1) - np.float32(2**-23)))
 
 
 class DeviceArithmetic:
-    """On flat tensors of one device. See quantize.h for what the functions compute."""
+    """The arithmetic on flat tensors of one device. quantize.h defines the functions."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -64,7 +65,7 @@ class DeviceArithmetic:
         return (sums + self._spread(shift, first, len(sums))) * self._spread(scale, first, len(sums))
 
     def _spread(self, values: npt.NDArray[np.float32], first: int, elems: int) -> Any:
-        """One value for each element, from one for all or one for each channel."""
+        """Return one value for each element, from one for all or one for each channel."""
         tensor = torch.from_numpy(np.roll(values, -(first % max(len(values), 1)))).to(self._device)
         return tensor if len(values) == 1 else tensor.repeat(-(-elems // max(len(values), 1)))[:elems]
 

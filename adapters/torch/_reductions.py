@@ -1,13 +1,13 @@
 """The reductions of torch.distributed, and the operations with a root, on a2a.
 
-As in ``_collectives``, ``group`` is an a2a communicator, a torch process group or None, and what is not ours goes to
-torch. ``src`` and ``dst`` are ranks of torch's world, ``group_src`` and ``group_dst`` of the group; of a communicator
-both are its own. Results are folded element by element in rank order, and so the same on every rank, to the bit.
+As in ``_collectives``, ``group`` is an a2a communicator, a torch process group or None, and torch itself serves the
+other cases. ``src`` and ``dst`` are ranks of torch's world, ``group_src`` and ``group_dst`` of the group; of a
+communicator both are its own. Results are folded element by element in rank order, so every rank gets the same bits.
 Tensors may have any strides."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch.distributed as dist
 from torch.compiler import is_dynamo_compiling
@@ -35,6 +35,12 @@ _SUM = ReduceOp.SUM
 _torch_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # before 2.13
 
 
+@overload
+def all_reduce(tensor: Any, op: Any = _SUM, group: Any = None, async_op: Literal[False] = False) -> None: ...
+@overload
+def all_reduce(tensor: Any, op: Any = _SUM, group: Any = None, *, async_op: Literal[True]) -> Work: ...
+@overload
+def all_reduce(tensor: Any, op: Any = _SUM, group: Any = None, async_op: bool = False) -> Work | None: ...
 def all_reduce(tensor: Any, op: Any = _SUM, group: Any = None, async_op: bool = False) -> Work | None:
     """torch.distributed.all_reduce: ``tensor`` becomes the fold of all ranks' tensors. SUM, AVG, PRODUCT, MIN, MAX,
     BAND, BOR, BXOR and PREMUL_SUM of all dtypes for which they are defined; SUM of sparse tensors. Returns None, or
@@ -48,12 +54,40 @@ def all_reduce(tensor: Any, op: Any = _SUM, group: Any = None, async_op: bool = 
     return result
 
 
+@overload
+def reduce(
+    tensor: Any,
+    dst: int | None = None,
+    op: Any = _SUM,
+    group: Any = None,
+    async_op: Literal[False] = False,
+    group_dst: int | None = None,
+) -> None: ...
+@overload
+def reduce(
+    tensor: Any,
+    dst: int | None = None,
+    op: Any = _SUM,
+    group: Any = None,
+    *,
+    async_op: Literal[True],
+    group_dst: int | None = None,
+) -> Work: ...
+@overload
+def reduce(
+    tensor: Any,
+    dst: int | None = None,
+    op: Any = _SUM,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None: ...
 def reduce(
     tensor: Any, dst: int | None = None, op: Any = _SUM, group: Any = None, async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:  # fmt: skip
     """torch.distributed.reduce: ``tensor`` of rank ``dst`` becomes the fold of all ranks' tensors; those of the others
-    stay as they are. Returns None, or with ``async_op`` a Work."""
+    do not change. Returns None, or with ``async_op`` a Work."""
     comm = _served(group, tensor)
     result: Work | None
     if comm is None:
@@ -63,10 +97,22 @@ def reduce(
     return result
 
 
+@overload
+def reduce_scatter(
+    output: Any, input_list: list[Any], op: Any = _SUM, group: Any = None, async_op: Literal[False] = False
+) -> None: ...
+@overload
+def reduce_scatter(
+    output: Any, input_list: list[Any], op: Any = _SUM, group: Any = None, *, async_op: Literal[True]
+) -> Work: ...
+@overload
+def reduce_scatter(
+    output: Any, input_list: list[Any], op: Any = _SUM, group: Any = None, async_op: bool = False
+) -> Work | None: ...
 def reduce_scatter(
     output: Any, input_list: list[Any], op: Any = _SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
-    """torch.distributed.reduce_scatter: ``output`` becomes the fold of what all ranks have for this rank,
+    """torch.distributed.reduce_scatter: ``output`` becomes the fold of all ranks' parts for this rank,
     ``input_list[rank]``; sizes may differ from entry to entry. Returns None, or with ``async_op`` a Work."""
     comm = _served(group, output)
     result: Work | None
@@ -77,6 +123,18 @@ def reduce_scatter(
     return result
 
 
+@overload
+def reduce_scatter_single(
+    output: Any, input: Any, op: Any = _SUM, group: Any = None, async_op: Literal[False] = False
+) -> None: ...
+@overload
+def reduce_scatter_single(
+    output: Any, input: Any, op: Any = _SUM, group: Any = None, *, async_op: Literal[True]
+) -> Work: ...
+@overload
+def reduce_scatter_single(
+    output: Any, input: Any, op: Any = _SUM, group: Any = None, async_op: bool = False
+) -> Work | None: ...
 def reduce_scatter_single(
     output: Any, input: Any, op: Any = _SUM, group: Any = None, async_op: bool = False
 ) -> Work | None:
@@ -95,6 +153,22 @@ def reduce_scatter_single(
 reduce_scatter_tensor = reduce_scatter_single
 
 
+@overload
+def broadcast(
+    tensor: Any,
+    src: int | None = None,
+    group: Any = None,
+    async_op: Literal[False] = False,
+    group_src: int | None = None,
+) -> None: ...
+@overload
+def broadcast(
+    tensor: Any, src: int | None = None, group: Any = None, *, async_op: Literal[True], group_src: int | None = None
+) -> Work: ...
+@overload
+def broadcast(
+    tensor: Any, src: int | None = None, group: Any = None, async_op: bool = False, group_src: int | None = None
+) -> Work | None: ...
 def broadcast(
     tensor: Any, src: int | None = None, group: Any = None, async_op: bool = False, group_src: int | None = None
 ) -> Work | None:
@@ -109,6 +183,34 @@ def broadcast(
     return result
 
 
+@overload
+def gather(
+    tensor: Any,
+    gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    async_op: Literal[False] = False,
+    group_dst: int | None = None,
+) -> None: ...
+@overload
+def gather(
+    tensor: Any,
+    gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    *,
+    async_op: Literal[True],
+    group_dst: int | None = None,
+) -> Work: ...
+@overload
+def gather(
+    tensor: Any,
+    gather_list: list[Any] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None: ...
 def gather(
     tensor: Any, gather_list: list[Any] | None = None, dst: int | None = None, group: Any = None,
     async_op: bool = False, group_dst: int | None = None,
@@ -126,6 +228,34 @@ def gather(
     return result
 
 
+@overload
+def scatter(
+    tensor: Any,
+    scatter_list: list[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    async_op: Literal[False] = False,
+    group_src: int | None = None,
+) -> None: ...
+@overload
+def scatter(
+    tensor: Any,
+    scatter_list: list[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    *,
+    async_op: Literal[True],
+    group_src: int | None = None,
+) -> Work: ...
+@overload
+def scatter(
+    tensor: Any,
+    scatter_list: list[Any] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None: ...
 def scatter(
     tensor: Any, scatter_list: list[Any] | None = None, src: int | None = None, group: Any = None,
     async_op: bool = False, group_src: int | None = None,
@@ -144,8 +274,8 @@ def scatter(
 
 
 def _served(group: Any, tensor: Any) -> Any:
-    """The communicator; None where the call is torch's own business. torch.compile knows torch's calls, and puts the
-    backend's operations in their place."""
+    """Return the communicator; None where torch itself serves the call. torch.compile knows torch's calls, and replaces
+    them by the backend's operations."""
     if is_dynamo_compiling():
         return None
     comm = communicator(group)

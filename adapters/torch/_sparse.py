@@ -1,4 +1,4 @@
-"""All-reduce of sparse tensors, which gradients of embeddings are: every rank gets all indices and values."""
+"""All-reduce of sparse tensors, such as gradients of embeddings: every rank gets all indices and values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["all_reduce"]
 
 
 def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool) -> FinishedWork | None:
-    """The sum in rank order, coalesced, into ``tensor``. Done when it returns, also with ``async_op``."""
+    """Write the sum in rank order, coalesced, into ``tensor``. Done when it returns, also with ``async_op``."""
     if fold_of(comm, op) != "sum":
         raise refuse(comm, InvalidArgumentError(f"op is {op!r}; sparse tensors are added up, with ReduceOp.SUM"))
     own = tensor.detach().coalesce()
     counts = _counts(comm, own)
-    # Entries are rows on the way, and columns of the indices.
+    # Entries are sent as rows; they are columns of the indices.
     indices = _gathered(comm, inner(own.indices().t()), counts).t()
     values = _gathered(comm, inner(own.values()), counts)
     parts = [
@@ -36,7 +36,7 @@ def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool) -> FinishedWo
 
 
 def _counts(comm: Any, own: Tensor) -> list[int]:
-    """How many entries each rank has."""
+    """Return the number of entries of each rank."""
     facts = torch.tensor([own.values().shape[0], own.sparse_dim(), *own.shape])
     everyone = facts.new_empty((comm.size, len(facts)))
     comm.allgather(facts, everyone)

@@ -1,8 +1,8 @@
-"""What the core is given of a tensor: its values alone, without its gradient.
+"""Prepares tensors for the core, which gets their values without their gradient.
 
-On the host tensors may have any strides. Of one on a device that is not contiguous, the core is given a copy, and what
-arrives is copied to where it belongs when the operation has ended. ``plain`` tells what needs none of that, which is
-nearly everything."""
+On the host tensors may have any strides. For a device tensor that is not contiguous, the core gets a copy, and received
+data is copied into the tensor when the operation has ended. ``plain`` says which tensors need none of that; nearly all
+do not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 import a2a
 from a2a.adapting import refuse as tell
 
-from ._errors import ArgumentTypeError, SplitError
+from ._errors import ArgumentTypeError, SplitError, not_a_tensor
 
 __all__ = [
     "copied",
@@ -34,12 +34,13 @@ _Then = Callable[[], None]
 
 
 def _refuse(comm: Any, error: a2a.Error) -> a2a.Error:
-    """Told to the peers, unless there is no ``comm``, because they take no part."""
+    """Tell the peers of the error, unless ``comm`` is None because they take no part."""
     return error if comm is None else tell(comm, error)
 
 
 def direct(tensor: Any) -> bool:
-    """Whether the core takes the strides of the tensor, or is to refuse what is no tensor or has none."""
+    """Whether the core gets the tensor with its strides. It also gets objects that are no tensors or have no strides,
+    and refuses them."""
     try:
         return tensor.is_cpu or tensor.is_contiguous() or tensor.layout is not torch.strided
     except AttributeError:
@@ -47,19 +48,18 @@ def direct(tensor: Any) -> bool:
 
 
 def plain(tensor: Tensor) -> bool:
-    """Whether the core is given the tensor as it is, to write into it, too."""
+    """Whether the core gets the tensor as it is, also to write into it."""
     return direct(tensor) and not (tensor.requires_grad and tensor.layout is torch.strided)
 
 
 def require_tensor(comm: Any, name: str, tensor: Any) -> None:
-    """Refuses what is no tensor; the peers are told."""
+    """Raise for an object that is no tensor, and tell the peers."""
     if not isinstance(tensor, Tensor):
-        kind = type(tensor)
-        raise _refuse(comm, ArgumentTypeError(f"{name} is {kind.__module__}.{kind.__qualname__}, not torch.Tensor"))
+        raise _refuse(comm, not_a_tensor(name, tensor))
 
 
 def require_list(comm: Any, name: str, tensors: Any, count: int) -> None:
-    """Refuses what is no list of so many tensors."""
+    """Raise for an object that is no list of ``count`` tensors, and tell the peers."""
     if not isinstance(tensors, list):
         raise _refuse(comm, ArgumentTypeError(f"{name} is {type(tensors).__name__}, not a list of tensors"))
     if len(tensors) != count:
@@ -69,7 +69,7 @@ def require_list(comm: Any, name: str, tensors: Any, count: int) -> None:
 
 
 def inner(tensor: Tensor) -> Tensor:
-    """The values alone, to be sent."""
+    """Return the values of a tensor to send."""
     if plain(tensor):
         return tensor
     tensor = tensor.detach()
@@ -77,7 +77,7 @@ def inner(tensor: Tensor) -> Tensor:
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """A copy of the elements of all of them, one after another."""
+    """Return a copy of the elements of all tensors, one after another."""
     result = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
     for tensor, part in zip(tensors, result.split([tensor.numel() for tensor in tensors]), strict=True):
         part.view(tensor.shape).copy_(tensor.detach())
@@ -85,7 +85,8 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def room_for(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then | None]:
-    """Where an output is to be received, and what copies it from there; None where that is its own place."""
+    """Return the tensor to receive an output into, and the function that copies it from there; None if it is the output
+    itself."""
     if plain(output):
         return output, None
     output = output.detach()
@@ -102,7 +103,7 @@ def flat_room_for(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then |
 
 
 def _apart(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then]:
-    if torch._debug_has_internal_overlap(output) == 1:  # the same element twice
+    if torch._debug_has_internal_overlap(output) == 1:  # two elements share memory
         text = f"{name} of shape {tuple(output.shape)} has elements that share memory; pass a copy of it"
         raise _refuse(comm, a2a.InvalidArgumentError(text))
     room = torch.empty_like(output, memory_format=torch.contiguous_format)
@@ -118,7 +119,7 @@ def copied(comm: Any, name: str, tensor: Tensor) -> tuple[Tensor, _Then | None]:
 
 
 def to_lists(outputs: Sequence[Tensor], rooms: Sequence[Tensor]) -> _Then:
-    """What copies each output from its place."""
+    """Return the function that copies each received tensor to its output."""
 
     def copy() -> None:
         for output, room in zip(outputs, rooms, strict=True):

@@ -1,4 +1,4 @@
-"""How ranks of a torch group meet: through the group's own store."""
+"""A bootstrap for the ranks of a torch group: they meet through the group's own store."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ import a2a
 __all__ = ["meet"]
 
 _NAME_BYTES = 16
-_LONGEST_PAUSE = 0.02  # seconds between two looks into the store
+_LONGEST_PAUSE = 0.02  # seconds between two reads of the store
 
 
 class StoreBootstrap:
-    """``allgather`` over a store, for ``a2a.init(bootstrap=)``. Waits in short steps, so that Ctrl-C gets through.
+    """``allgather`` over a store, for ``a2a.init(bootstrap=)``. Waits in short steps, so that Ctrl-C works.
 
-    A store may outlive its ranks, groups of the same name follow one another, and ranks that fail try again: what it
-    says may be of another attempt. So each attempt of a rank has a random name, which it writes into the store. Rank 0
-    makes a meeting of the names that it finds there, and of others when they change; each rank agrees to a meeting that
-    has its own name, and the ranks have met when all have agreed to one. What they say then stands under its name."""
+    A store may outlive its ranks, groups of the same name follow one another, and ranks that fail try again, so an
+    entry may be of another attempt. So each attempt of a rank has a random name, which it writes into the store. Rank 0
+    makes a meeting of the names that it finds there, and a new one when they change. Each rank agrees to a meeting that
+    has its own name, and the ranks have met when all have agreed to one. Their messages then have its name in their
+    keys."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
@@ -36,7 +37,7 @@ class StoreBootstrap:
         self._rounds = 0
 
     def allgather(self, mine: bytes) -> list[bytes]:
-        """Every rank's bytes in rank order. Raises a2a.TimeoutError naming the ranks that did not come."""
+        """Return every rank's bytes in rank order. Raises a2a.TimeoutError naming the missing ranks."""
         if not self._meeting:
             self._meet()
         self._rounds += 1
@@ -47,7 +48,7 @@ class StoreBootstrap:
         return [self._get(self._key(rank)) for rank in range(self._size)]
 
     def withdraw(self) -> None:
-        """Take back the name of this attempt, so that ranks that come later wait for this one to come again."""
+        """Remove the name of this attempt, so that ranks that come later wait for the next one."""
         with contextlib.suppress(RuntimeError):  # the store may be gone
             self._set(f"name/{self._rank}", b"")  # not deleted: a rank that is about to read it would block
 
@@ -75,14 +76,14 @@ class StoreBootstrap:
         return [self._get(key) if self._store.check([key]) else b"" for key in keys]
 
     def _absent(self) -> list[int]:
-        """The ranks that have not come to this round of the meeting."""
+        """Return the ranks that have not come to this round of the meeting."""
         keys = [self._key(rank) for rank in range(self._size)]
         return [] if self._store.check(keys) else [r for r, key in enumerate(keys) if not self._store.check([key])]
 
     def _key(self, rank: int) -> str:
         return f"{self._meeting}/{self._rounds}/{rank}"
 
-    # Never empty, which not every store can tell from absent.
+    # The value is never empty: not every store can tell an empty value from a missing one.
     def _set(self, key: str, value: bytes) -> None:
         self._store.set(key, b"=" + value)
 
@@ -99,7 +100,7 @@ class StoreBootstrap:
 
 
 class _Pause:
-    """Longer each time."""
+    """A pause that is longer each time."""
 
     def __init__(self) -> None:
         self._seconds = 1e-4
@@ -110,15 +111,15 @@ class _Pause:
 
 
 def host_id() -> bytes:
-    """The same for processes that can reach each other's shared memory: the running kernel, and the network namespace
-    in which its sockets are found."""
+    """Return an id that is equal for processes that can reach each other's shared memory: the running kernel, and the
+    network namespace of its sockets."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}".encode()
 
 
 def meet(store: Any, name: str, rank: int, size: int, timeout: float) -> a2a.Communicator | None:
-    """The communicator of the group called ``name``. Collective over its members; they need not have met before.
-    None, with a warning on one rank, where they live on several hosts. After an error it may be called again."""
+    """Make the communicator of the group called ``name``. Collective over its members, which need not have met before.
+    Returns None, with a warning on one rank, where they are on several hosts. After an error it may be called again."""
     bootstrap = StoreBootstrap(PrefixStore(f"a2a/{name}", store), rank, size, timeout)
     try:
         hosts = len(set(bootstrap.allgather(host_id())))
@@ -132,7 +133,7 @@ def meet(store: Any, name: str, rank: int, size: int, timeout: float) -> a2a.Com
 
 @functools.cache
 def _warn_of_several_hosts() -> None:
-    """Once in a process: programs make many groups, and all of them say the same."""
+    """Warn once in a process: programs make many groups, and the warning is the same for all."""
     warnings.warn(
         "the ranks of a process group live on several hosts, which a2a does not connect through a store of torch's, "
         "that knows no secret; torch's own backend carries host tensors, in this group and others like it",

@@ -1,4 +1,4 @@
-"""An operation in flight as torch programs know it."""
+"""An operation in flight, with torch's interface."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["AllOf", "FinishedWork", "Work"]
 
 
 class Work(TorchWork):  # type: ignore[misc, unused-ignore]
-    """What a call with ``async_op=True`` returns. On the host bytes move while somebody waits, or asks is_completed();
-    there is no thread in the background until get_future() asks for one. On a GPU wait() makes the current stream wait,
-    and not this thread, as in torch.
+    """The result of a call with ``async_op=True``. On the host bytes move while a thread waits or calls is_completed();
+    no thread of the library moves them unless get_future() or A2A_PROGRESS_THREAD starts one. On a GPU wait() makes the
+    current stream wait, and not this thread, as in torch.
 
-    ``then`` runs once, when the operation has ended well and before anybody hears of that: it copies what has arrived
-    to where it belongs."""
+    ``then`` runs once, when the operation has succeeded and before any call reports that: it copies received data into
+    the outputs."""
 
     def __init__(self, work: a2a.Work, outputs: list[Any], then: Callable[[], None] | None = None) -> None:
         super().__init__()
@@ -34,9 +34,9 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
         self._guard = threading.RLock()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Blocks until done and returns True; may be repeated. Raises the operation's error, or a2a.TimeoutError after
-        ``timeout`` unless that is zero; the operation then goes on. On a GPU without a timeout, what is enqueued on the
-        current stream from now on comes after the operation, and the call returns at once."""
+        """Block until done and return True; may be repeated. Raises the operation's error, or a2a.TimeoutError after
+        ``timeout`` unless that is zero; the operation then goes on. On a GPU without a timeout, work enqueued on the
+        current stream from now on runs after the operation, and the call returns at once."""
         seconds = timeout.total_seconds()
         if seconds > 0:
             self._finish(seconds)
@@ -53,7 +53,7 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
             self._settle()
 
     def is_completed(self) -> bool:
-        """Whether the operation has ended, well or not. Never blocks."""
+        """Whether the operation has ended, with or without an error. Never blocks."""
         if not self._work.done():
             return False
         if self._then is not None:
@@ -61,7 +61,7 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
         return True
 
     def is_success(self) -> bool:
-        """Whether the operation has ended well."""
+        """Whether the operation has ended without an error."""
         return self._work.done() and self.exception() is None
 
     def exception(self) -> BaseException | None:
@@ -91,13 +91,13 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
             return self._future
 
     def source_rank(self) -> int:
-        """The rank in the group from which a receive has come, once it has ended."""
+        """The rank in the group that sent the message of a receive, once it has ended."""
         source: int | None = getattr(self._work, "source", None)
         if source is None:
             raise RuntimeError("source_rank() is about a receive that has ended")
         return source
 
-    _source_rank = source_rank  # by this name torch.distributed.recv() asks
+    _source_rank = source_rank  # torch.distributed.recv() uses this name
 
     def get_future_result(self) -> Any:
         """Not offered."""
@@ -119,7 +119,7 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
 
     def _settle(self) -> None:
         if self._then is not None:
-            with self._guard:  # who comes second finds it copied
+            with self._guard:  # the second thread finds it copied
                 if self._then is not None:
                     self._then()
                     self._then = None
@@ -185,11 +185,11 @@ class AllOf(FinishedWork):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether all have ended, well or not."""
+        """Whether all have ended, with or without an error."""
         return all([work.is_completed() for work in self._works])
 
     def is_success(self) -> bool:
-        """Whether all have ended well."""
+        """Whether all have ended without an error."""
         return all([work.is_success() for work in self._works])
 
     def exception(self) -> Any:
@@ -197,6 +197,6 @@ class AllOf(FinishedWork):
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def get_future(self) -> Any:
-        """A torch.futures.Future of the output tensors, which are there."""
+        """A torch.futures.Future of the output tensors, which have arrived."""
         self.wait()
         return super().get_future()

@@ -1,4 +1,4 @@
-"""Starting, dividing and ending the world, as torch.distributed does it."""
+"""Starts, divides and ends the world, as torch.distributed does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def init_process_group(
 ) -> None:
     """torch.distributed.init_process_group, which also finds the ranks that ``a2a run``, mpiexec, srun and
     paddle.distributed.launch start, as ``init_method="a2a://"`` does by name. With any backend the calls of this module
-    run on a2a, whose communicator is made at their first use; with "a2a" those of torch.distributed do, too."""
+    run on a2a, and make its communicator at their first use; with "a2a" those of torch.distributed run on a2a, too."""
     given = init_method is not None or store is not None or rank != -1 or world_size != -1
     if not given and not _speaks_env(Launch.from_environ()):
         init_method = "a2a://"
@@ -49,18 +49,20 @@ def init_process_group(
 
 
 def _speaks_env(launch: Launch) -> bool:
-    """Whether torch's own env:// finds these ranks: torchrun's, and those that a program under mpiexec named for it."""
+    """Whether torch's own env:// finds these ranks: those of torchrun, and those under mpiexec for which a program has
+    set the variables."""
     if launch.launcher in ("none", "torchrun"):
         return True
     by_mpiexec = launch.launcher in ("Open MPI", "MPICH", "Intel MPI")
     if not by_mpiexec or "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
         return False
-    # Not those of a launcher around this one.
+    # The variables must not be those of a launcher around this one.
     return (os.environ.get("RANK"), os.environ.get("WORLD_SIZE")) == (str(launch.rank), str(launch.size))
 
 
 def _rendezvous(_: str, **__: Any) -> Iterator[tuple[Any, int, int]]:
-    """The store of a job whose launcher speaks no env://: on rank 0, at a place that the ranks tell each other."""
+    """Make the store of a job whose launcher does not set env://'s variables: on rank 0, at an address that the ranks
+    exchange."""
     with a2a.init() as comm:
         store = _store_on_rank_0(comm)
         rank, size = comm.rank, comm.size
@@ -73,7 +75,7 @@ def _store_on_rank_0(comm: Communicator) -> Any:
     store = connect("127.0.0.1", 0, is_master=True) if comm.rank == 0 else None
     told = comm.allgather_bytes(_places.told(store.port) if store else b"")[0]
     place = ("127.0.0.1", 0) if store else _places.reached(told)
-    # Nobody goes on without the others: they would wait for them in torch, until their deadline.
+    # No rank goes on without the others: those would wait for it in torch, until their deadline.
     reached = comm.allgather_bytes(b"yes" if place else b"no")
     if place is None or b"no" in reached:
         lost = [rank for rank, said in enumerate(reached) if said == b"no"]
@@ -90,21 +92,23 @@ def is_initialized() -> bool:
 
 
 def get_rank(group: Any = None) -> int:
-    """This process's rank in the group, -1 if it is no member. Without init_process_group() the launcher's rank."""
+    """Return this process's rank in the group, -1 if it is no member. Without init_process_group() the launcher's
+    rank."""
     comm = _ours(group)
     return int(dist.get_rank(group)) if comm is None else comm.rank
 
 
 def get_world_size(group: Any = None) -> int:
-    """How many ranks the group has, -1 if this process is no member. Without init_process_group() all the launcher's
-    ranks."""
+    """Return the number of ranks in the group, -1 if this process is no member. Without init_process_group() that of
+    the launcher's ranks."""
     comm = _ours(group)
     return int(dist.get_world_size(group)) if comm is None else comm.size
 
 
 def new_group(ranks: list[int] | None = None, *arguments: Any, **options: Any) -> Any:
-    """torch.distributed.new_group: collective over the default group. Returns the group, and to those who are not its
-    members GroupMember.NON_GROUP_MEMBER. Without init_process_group() the group is an a2a communicator."""
+    """torch.distributed.new_group: collective over the default group. Returns the group, and
+    GroupMember.NON_GROUP_MEMBER on ranks that are not in it. Without init_process_group() the group is an a2a
+    communicator."""
     if dist.is_initialized():
         return dist.new_group(ranks, *arguments, **options)
     if arguments or options:
@@ -115,7 +119,7 @@ def new_group(ranks: list[int] | None = None, *arguments: Any, **options: Any) -
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """torch.distributed.destroy_process_group, which also closes the communicator of the group; of None all of them.
+    """torch.distributed.destroy_process_group, which also closes the communicator of the group; None: of all groups.
     Collective over the members."""
     _groups.forget(group)
     if dist.is_initialized() and not isinstance(group, Communicator):
@@ -129,14 +133,14 @@ def _ours(group: Any) -> Communicator | None:
     return _groups.own() if group is None and not dist.is_initialized() else None
 
 
-# Torch's own signatures, whatever its version: our functions hand on what they do not use.
+# These functions get the signatures of the installed torch: they pass on arguments that they do not use.
 for _ours_, _theirs in ((init_process_group, dist.init_process_group), (new_group, dist.new_group)):
     functools.update_wrapper(_ours_, _theirs, assigned=(), updated=())
 
 
 def register() -> None:
-    """Make ``init_method="a2a://"`` known to torch.distributed, once."""
+    """Register ``init_method="a2a://"`` with torch.distributed, once."""
     try:
         register_rendezvous_handler("a2a", _rendezvous)
     except RuntimeError:
-        pass  # it is, from an earlier import
+        pass  # it is registered, by an earlier import

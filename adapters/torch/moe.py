@@ -9,31 +9,36 @@
 
 The backward pass is collective, too: of a combine a dispatch of the gradient, of a dispatch a combine. So on every
 rank, also on one without tokens or rows, the results require a gradient wherever gradients are recorded, and
-backward() has to reach ``y``. Second derivatives are refused. Under torch.compile both calls break the graph and run
-as they are.
+backward() has to reach ``y``. Second derivatives are refused.
+
+torch.compile(fullgraph=True) takes all of it, with one graph for any number of rows. Without fullgraph, torch breaks
+the graph where sizes come of an operator, unless torch._dynamo.config.capture_dynamic_output_shape_ops is set:
+dispatch() and combine() then run as they are. So they do with arguments that are to be refused, and with rows that no
+graph dispatched. Inside a graph torch.utils.checkpoint may not stand round them, because torch keeps no order of
+exchanges there; round a compiled function it may.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 import a2a
-from a2a.adapting import refuse
-from a2a.moe import ExpertParallel as HostExperts
+from a2a.adapting import collective, refuse
 from a2a.moe import Layout, Routing
 
-from ._device_experts import DeviceWay
-from ._errors import ArgumentTypeError, TensorError
-from ._experts import HostWay, as_it_is, combine, dispatch
+from . import _expert_ops
+from ._errors import ArgumentTypeError
+from ._expert_homes import DTYPES, home_for, require
+from ._experts import HostWay, as_it_is, combine, dispatch, require_weights
 from ._groups import communicator
+from ._tickets import way_of
 
 __all__ = ["ExpertParallel", "MoE", "Routed"]
-
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Routed:
@@ -43,49 +48,91 @@ class Routed:
         x: the rows, through which gradients flow. In the layout "expert" padding rows are 0.
         topk_weights: layout "expert": the weight of each row, 0 for padding; layout "rank": [rows, k], 0 where
             ``topk_idx`` is -1. float32, with gradient. None without weights.
-        routing: what they were dispatched by; has all other attributes.
+        layout: "expert" or "rank".
     """
 
-    def __init__(self, way: HostWay, x: Tensor, topk_weights: Tensor | None, ticket: Tensor) -> None:
-        self.way, self.x, self.topk_weights, self.ticket = way, x, topk_weights, ticket
+    def __init__(
+        self, x: Tensor, topk_weights: Tensor | None, ticket: Tensor, layout: str, topk_idx: Tensor, experts: int
+    ) -> None:
+        self.x, self.topk_weights, self.ticket, self.layout = x, topk_weights, ticket, layout
+        self._choices, self._experts = topk_idx, experts
+        self._way: HostWay | None = None  # of a graph only when somebody asks
+
+    def _in_graph(self) -> bool:
+        """Whether a graph is being made that has dispatched these rows, or takes them from one that has."""
+        return self._way is None and is_dynamo_compiling()
+
+    @property
+    @as_it_is
+    def way(self) -> HostWay:
+        """How the rows came."""
+        if self._way is None:
+            self._way = way_of(self.ticket)
+        return self._way
 
     @property
     def routing(self) -> Routing:
-        """See a2a.moe."""
+        """What they were dispatched by. See a2a.moe."""
         return self.way.routing
 
     @property
     def counts(self) -> Any:
         """How many rows each of this rank's experts has, without padding; int64, on the host."""
+        if self._in_graph():
+            return self._about("counts", [self._experts]).numpy()
         return self.routing.counts
 
     @property
     def offsets(self) -> Any:
         """Where each expert's rows begin, and where the last one's padding ends. None in the layout "rank"."""
+        if self.layout == "rank":
+            return None
+        if self._in_graph():
+            return self._about("offsets", [self._experts + 1]).numpy()
         return self.routing.offsets
 
     @property
     def topk_idx(self) -> Tensor:
         """Layout "expert": the local expert of each row, -1 for padding. Layout "rank": [rows, k] local experts, -1 for
         those of other ranks."""
+        if self._in_graph():
+            rows, like = self.x.shape[0], self._choices
+            shape = [rows, like.shape[1]] if self.layout == "rank" else [rows]
+            return _expert_ops.about(self.ticket, "topk_idx", shape, like.dtype, self.x.device)
         return self.way.topk_idx
 
     @property
     def source(self) -> Tensor:
         """[rows, 2]: the rank and the token that each row comes from, (-1, -1) for padding; on the host."""
+        if self._in_graph():
+            return self._about("source", [self.x.shape[0], 2], self._choices.dtype)
         source: Tensor = self.routing.source
         return source
 
+    def _about(self, what: str, shape: list[int], dtype: torch.dtype = torch.int64) -> Tensor:
+        made: Tensor = _expert_ops.about(self.ticket, what, shape, dtype, torch.device("cpu"))
+        return made
+
     def split(self) -> tuple[Tensor, ...]:
         """The rows of each of this rank's experts, padding included: views of ``x``. Layout "expert" only."""
-        if self.offsets is None:
+        if self.layout == "rank":
             raise a2a.InvalidArgumentError('in the layout "rank" rows are not grouped by expert')
-        parts: tuple[Tensor, ...] = self.x.split((self.offsets[1:] - self.offsets[:-1]).tolist())
+        if self._in_graph() and _expert_ops.learns_sizes():
+            sizes = [_expert_ops.size_of(self.ticket, expert) for expert in range(self._experts)]
+        else:
+            sizes = self._sizes()
+        parts: tuple[Tensor, ...] = self.x.split(sizes)
         return parts
 
+    @as_it_is
+    def _sizes(self) -> list[int]:
+        offsets = self.routing.offsets
+        assert offsets is not None
+        sizes: list[int] = (offsets[1:] - offsets[:-1]).tolist()
+        return sizes
+
     def __repr__(self) -> str:
-        rows, experts = self.routing.rows, len(self.counts)
-        return f'<Routed {rows} rows for {experts} experts, layout "{self.routing.layout}">'
+        return f'<Routed {len(self.x)} rows for {self._experts} experts, layout "{self.layout}">'
 
 
 class ExpertParallel:
@@ -109,11 +156,12 @@ class ExpertParallel:
         if comm is None:
             raise a2a.UnsupportedError(f"group {group!r}: this process is no member, or a2a does not connect its ranks")
         self.group, self.comm = group, comm
-        self._host = HostExperts(comm, num_experts, expert_to_rank)
-        self.num_experts, self.num_local_experts = self._host.num_experts, self._host.num_local_experts
-        self._homes = expert_to_rank
+        self.home = home_for(comm, num_experts, expert_to_rank)
+        self.num_experts, self.num_local_experts = self.home.host.num_experts, self.home.host.num_local_experts
+        self._name = self.home.name
+        # An input of graphs that makes every rank's result require a gradient. Its own is empty.
+        self._anchor = torch.empty(0, device="cpu", requires_grad=True)
 
-    @as_it_is
     def dispatch(
         self,
         x: Tensor,
@@ -140,20 +188,60 @@ class ExpertParallel:
 
         Raises InvalidArgumentError as a2a.moe does; the peers then get MismatchError.
         """
-        self._require("x", x, _DTYPES)
+        if is_dynamo_compiling() and _expert_ops.learns_sizes() and _plain(x, DTYPES) and x.ndim > 0:
+            if isinstance(routing, Routed) and routing._in_graph() and topk_idx is None and topk_weights is None:
+                return self._trace_again(x, routing)
+            fits = _plain(topk_idx, _INDICES) and topk_idx.ndim == 2
+            if fits and routing is None and (topk_weights is None or _plain(topk_weights, DTYPES)):
+                return self._trace_dispatch(x, topk_idx, topk_weights, layout, align, timeout)
+        return self._dispatch(x, topk_idx, topk_weights, layout, align, routing, timeout)
+
+    @as_it_is
+    @collective
+    def _dispatch(
+        self,
+        x: Tensor,
+        topk_idx: Tensor | None,
+        topk_weights: Tensor | None,
+        layout: Layout,
+        align: int,
+        routing: Routed | None,
+        timeout: float | None,
+    ) -> Routed:
+        require(self.comm, "x", x, DTYPES)
         if routing is not None:
+            if not isinstance(routing, Routed):
+                text = f"routing is {type(routing).__name__}; pass what dispatch() returned"
+                raise refuse(self.comm, ArgumentTypeError(text))
             if topk_idx is not None or topk_weights is not None:
                 text = "both routing and topk_idx or topk_weights are given; a routing has its own"
                 raise refuse(self.comm, a2a.InvalidArgumentError(text))
-            return Routed(routing.way, *dispatch(routing.way, x, None))
-        self._require("topk_idx", topk_idx, (torch.int32, torch.int64))
-        if topk_weights is not None:
-            self._require("topk_weights", topk_weights, _DTYPES)
-            topk_weights = topk_weights.float()
-        way = self._plan(x, topk_idx, topk_weights, layout, align, timeout)
-        return Routed(way, *dispatch(way, x, topk_weights))
+            way = routing.way
+            topk_idx, layout = routing._choices, way.routing.layout
+        else:
+            if topk_weights is not None:
+                require(self.comm, "topk_weights", topk_weights, DTYPES)
+                topk_weights = topk_weights.float()
+            way = self.home.way_for(x, topk_idx, topk_weights, layout, align, timeout)
+        assert topk_idx is not None
+        made = Routed(*dispatch(way, x, topk_weights), layout, topk_idx, self.num_local_experts)
+        made._way = way
+        return made
 
-    @as_it_is
+    def _trace_dispatch(
+        self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor | None, layout: str, align: int, timeout: float | None
+    ) -> Routed:
+        given = None if topk_weights is None else topk_weights.float()
+        rows, weights, ticket = _expert_ops.dispatch(
+            x, topk_idx, given, self._name, layout, align, timeout, self._anchor
+        )
+        return Routed(rows, weights, ticket, layout, topk_idx, self.num_local_experts)
+
+    def _trace_again(self, x: Tensor, routed: Routed) -> Routed:
+        rows, ticket = _expert_ops.again(x, routed.ticket, routed.x.shape[0], self._anchor)
+        weights = None if routed.topk_weights is None else routed.topk_weights.detach().clone()
+        return Routed(rows, weights, ticket, routed.layout, routed._choices, self.num_local_experts)
+
     def combine(
         self,
         rows: Tensor,
@@ -174,74 +262,63 @@ class ExpertParallel:
 
         Returns: [tokens, ...]: weight times row, summed over k ascending (layout "rank": over ranks ascending) and then
         the bias, in float32 (float64 for float64), rounded once; 0 without experts."""
+        if isinstance(routed, Routed) and routed._in_graph() and _plain(rows, DTYPES) and rows.ndim > 0:
+            own = weights is None or isinstance(weights, str)
+            biases = _several(bias)
+            fits = weights == "routed" or weights is None if own else _plain(weights, DTYPES)
+            if fits and all([_plain(one, DTYPES) for one in biases]):
+                return self._trace_combine(rows, routed, weights, biases)
+        return self._combine(rows, routed, weights, bias)
+
+    @as_it_is
+    @collective
+    def _combine(self, rows: Tensor, routed: Routed, weights: Any, bias: Any) -> Tensor:
         if not isinstance(routed, Routed):
             raise refuse(
                 self.comm, ArgumentTypeError(f"routed is {type(routed).__name__}; pass what dispatch() returned")
             )
-        self._require("rows", rows, _DTYPES)
+        require(self.comm, "rows", rows, DTYPES)
         own = isinstance(weights, str)
         if own and weights != "routed":
             text = f'weights is {weights!r}; pass "routed", None, or a tensor with one for each row'
             raise refuse(self.comm, a2a.InvalidArgumentError(text))
         if own:
-            weights = routed.topk_weights if routed.routing.layout == "expert" else None
+            weights = routed.topk_weights if routed.layout == "expert" else None
         elif weights is not None:
-            weights = self._require_weights(weights, routed)
-        biases = [] if bias is None else list(bias) if isinstance(bias, (list, tuple)) else [bias]
+            require(self.comm, "weights", weights, DTYPES)
+            require_weights(routed.way, weights)
+            weights = weights.float()
+        biases = _several(bias)
         for one in biases:
-            self._require("bias", one, _DTYPES)
+            require(self.comm, "bias", one, DTYPES)
         return combine(routed.way, rows, weights, own, routed.ticket, biases)
 
-    def _require_weights(self, weights: Any, routed: Routed) -> Tensor:
-        self._require("weights", weights, _DTYPES)
-        if routed.offsets is None:
-            text = (
-                'weights are given, but in the layout "rank" a row stands for several experts; multiply by them first'
-            )
-            raise refuse(self.comm, a2a.InvalidArgumentError(text))
-        if weights.shape != (routed.routing.rows,):
-            text = f"weights has shape {tuple(weights.shape)}, but there are {routed.routing.rows} routed rows"
-            raise refuse(self.comm, a2a.InvalidArgumentError(text))
-        made: Tensor = weights.float()
+    def _trace_combine(self, rows: Tensor, routed: Routed, weights: Any, biases: list[Tensor]) -> Tensor:
+        own = isinstance(weights, str)
+        if own:
+            weights = routed.topk_weights if routed.layout == "expert" else None
+        given = None if weights is None else weights.float()
+        tokens = routed._choices.shape[0]
+        made: Tensor = _expert_ops.combine(rows, given, own, routed.ticket, biases, tokens, self._anchor)
         return made
-
-    def _plan(
-        self, x: Tensor, topk_idx: Any, topk_weights: Tensor | None, layout: Layout, align: int, timeout: float | None
-    ) -> HostWay:
-        choices = topk_idx.detach().cpu()
-        given = None if topk_weights is None else topk_weights.detach().cpu()
-        routing = self._host.plan(choices, given, layout=layout, align=align, timeout=timeout)
-        if self._on_host(x):
-            return HostWay(routing, timeout)
-        return DeviceWay(routing, timeout, x.device, choices, given, self._experts_of_ranks())
-
-    @staticmethod
-    def _on_host(x: Tensor) -> bool:
-        return bool(x.is_cpu)
-
-    def _experts_of_ranks(self) -> list[list[int]]:
-        """The experts of each rank, in the order of their numbers there."""
-        if self._homes is None:
-            each = self.num_experts // self.comm.size
-            return [list(range(rank * each, (rank + 1) * each)) for rank in range(self.comm.size)]
-        homes = [home if isinstance(home, (list, tuple)) else [home] for home in self._homes]
-        return [[e for e, ranks in enumerate(homes) if rank in ranks] for rank in range(self.comm.size)]
-
-    def _require(self, name: str, tensor: Any, dtypes: tuple[torch.dtype, ...]) -> None:
-        """A tensor of one of these dtypes, in plain memory. Otherwise the peers are told."""
-        if not isinstance(tensor, Tensor):
-            raise refuse(self.comm, ArgumentTypeError(f"{name} is {type(tensor).__name__}, not torch.Tensor"))
-        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
-            raise refuse(self.comm, TensorError(f"{name} has no values in plain memory"))
-        if tensor.dtype not in dtypes:
-            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            raise refuse(self.comm, ArgumentTypeError(f"{name} is {tensor.dtype}; pass one of {known}"))
 
     def __deepcopy__(self, memo: Any) -> ExpertParallel:
         return self  # a copy of a layer talks to the same ranks
 
     def __repr__(self) -> str:
         return f"ExpertParallel({self.num_experts} experts, {self.num_local_experts} of them on rank {self.comm.rank})"
+
+
+_INDICES = (torch.int32, torch.int64)
+
+
+def _plain(tensor: Any, dtypes: tuple[torch.dtype, ...]) -> TypeGuard[Tensor]:
+    """Whether a graph may have it. What it may not is refused outside."""
+    return isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.dtype in dtypes
+
+
+def _several(bias: Any) -> list[Any]:
+    return [] if bias is None else list(bias) if isinstance(bias, (list, tuple)) else [bias]
 
 
 class MoE(torch.nn.Module):  # type: ignore[misc]

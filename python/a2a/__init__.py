@@ -1,4 +1,4 @@
-"""All-to-all communication between ranks on one host, for any DLPack tensor.
+"""All-to-all communication between ranks, for any DLPack tensor.
 
     comm = a2a.init()                                      # rank and size from a2a run, torchrun, mpiexec, ...
     recv, recv_counts = comm.exchange(send, send_counts)   # NumPy, Torch, Paddle or JAX
@@ -7,56 +7,17 @@
 tests. Importing this package imports no framework but NumPy.
 """
 
-from ._core import (
-    AbortedError,
-    BackendError,
-    Communicator,
-    Error,
-    InvalidArgumentError,
-    MismatchError,
-    PeerLostError,
-    Plan,
-    SharedArray,
-    TcpBootstrap,
-    TimeoutError,
-    UnsupportedError,
-    Views,
-    Work,
-    from_pointer,
-)
 from ._core import __file__ as _core_file
-from ._core import core_version as __version__
+from ._names import *  # noqa: F403
+from ._names import __all__ as __all__
+from ._names import __version__ as __version__
 from ._neighbour import warn_of_sdk as _warn_of_sdk
-from ._paths import get_cmake_dir, get_include, get_library_dir
-from ._spawn import spawn
-from .launch import init
-from .quantized import block_quantized_all_reduce, quantized_all_reduce
 
-__all__ = [
-    "AbortedError",
-    "BackendError",
-    "Communicator",
-    "Error",
-    "InvalidArgumentError",
-    "MismatchError",
-    "PeerLostError",
-    "Plan",
-    "SharedArray",
-    "TcpBootstrap",
-    "TimeoutError",
-    "UnsupportedError",
-    "Views",
-    "Work",
-    "__version__",
-    "block_quantized_all_reduce",
-    "from_pointer",
-    "get_cmake_dir",
-    "get_include",
-    "get_library_dir",
-    "init",
-    "quantized_all_reduce",
-    "spawn",
-]
+
+def __dir__() -> list[str]:
+    """Return the public names, which tools list and complete."""
+    return sorted(name for name in globals() if not name.startswith("_") or name in __all__)
+
 
 # An editable install keeps the compiled core and the Python files in different folders.
-_warn_of_sdk(__path__[0], _core_file.rpartition("/")[0])
+_warn_of_sdk(__path__[0], _core_file.rpartition("/")[0])  # noqa: F405

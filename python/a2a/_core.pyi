@@ -4,21 +4,22 @@ import builtins
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeAlias, TypeVar, final, overload
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer, CapsuleType
 
 class SupportsDLPack(Protocol):
     """Anything with ``__dlpack__`` and ``__dlpack_device__``: NumPy, Torch, Paddle, JAX, CuPy, ... arrays."""
 
+    # Alone, because JAX's stubs leave the other one out.
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
-    def __dlpack_device__(self) -> tuple[Any, Any]: ...
 
-Tensor: TypeAlias = SupportsDLPack | npt.NDArray[Any] | bytes | bytearray | memoryview | Any
+Tensor: TypeAlias = SupportsDLPack | Buffer | CapsuleType
 """A tensor: DLPack C exchange API, NumPy array, ``__dlpack__``, a DLPack capsule, or a buffer; tried in this order."""
 
-Counts: TypeAlias = Sequence[int] | npt.NDArray[np.integer[Any]] | SupportsDLPack | Any
+Counts: TypeAlias = Sequence[SupportsIndex] | Tensor
 """One integer per rank (or per rank and expert), on the host: a sequence, a NumPy array or any integer tensor."""
 
 ReduceOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
@@ -27,7 +28,7 @@ ReduceOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg", "band", "bor",
 StreamLike: TypeAlias = int | Any | None
 """A raw stream handle, an object with ``__cuda_stream__``, or None for the tensor's current stream."""
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=Tensor)
 
 class Error(Exception):
     """Base class of all errors of this package. ``args[0]`` is the message."""
@@ -46,17 +47,17 @@ class TimeoutError(Error, builtins.TimeoutError):
     not."""
 
 class AbortedError(Error, RuntimeError):
-    """Somebody called abort(), or the communicator is already broken, closed, or inherited by fork()."""
+    """A rank called abort(), or the communicator is already broken, closed, or inherited by fork()."""
 
 class UnsupportedError(Error, NotImplementedError):
-    """Cannot be done by this build, on this machine, or at all."""
+    """This build or this machine cannot do it, or nothing can."""
 
 class BackendError(Error, RuntimeError):
     """The operating system or a vendor library failed."""
 
 @final
 class Work(Awaitable[None]):
-    """One operation in flight. Keeps both tensors alive until done; may be dropped, the communicator then keeps
+    """One operation in flight. It keeps both tensors alive until done. It may be dropped; the communicator then keeps
     them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
@@ -64,19 +65,19 @@ class Work(Awaitable[None]):
         """Block until done. Raises the operation's error, or TimeoutError after ``timeout`` seconds (the operation then
         goes on and may be waited for again). Ctrl-C interrupts the wait, not the operation."""
     def done(self) -> bool:
-        """Whether the operation is finished, well or not. Never blocks."""
+        """Whether the operation is finished, with or without an error. Never blocks."""
     def arrived(self, rank: int) -> bool:
         """Whether everything from ``rank`` has arrived and may be read."""
     def order_before(self, stream: StreamLike) -> None:
         """Make work enqueued on ``stream`` later see the result, without blocking this thread. ``stream`` is a handle
-        or an object as in the calls. Host tensors, or None: the same as wait()."""
+        or an object as in the calls. For host tensors, or None, the same as wait()."""
     @property
     def result(self) -> Any:
         """The received tensor of an operation that allocates its output, otherwise the ``recv`` argument. Its contents
         are valid once done. A JAX array cannot be filled in later, so for JAX this waits."""
     @property
     def source(self) -> int | None:
-        """Of a recv() that is over: the rank that has sent the tensor. None otherwise."""
+        """For a finished recv(): the rank that sent the tensor. Otherwise None."""
     def __await__(self) -> Generator[Any]:
         """asyncio goes on meanwhile; it polls."""
 
@@ -95,7 +96,7 @@ class Plan:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> None:
-        """Exchange and wait. Like ``start`` otherwise."""
+        """Exchange and wait. Otherwise as ``start``."""
     def start(
         self,
         send: Tensor | None,
@@ -115,12 +116,12 @@ class Plan:
 
 @final
 class Views:
-    """What ``Communicator.allgather_views`` returns: one read-only tensor for each rank, in rank order. A sequence, and
-    a context manager that releases at its end.
+    """One read-only tensor for each rank, in rank order; ``Communicator.allgather_views`` makes it. A sequence, and a
+    context manager that releases at its end.
 
-    The memory of every rank's tensor is kept as long as anybody looks at it: until every rank has called release() or
-    has dropped this object and all tensors made from it, or has died. Closing or breaking the communicator, and the end
-    of an owner's process, change nothing about that."""
+    The memory of every rank's tensor is kept until every rank has called release() or has dropped this object and all
+    tensors made from it, or has died. Closing or breaking the communicator, or the end of an owner's process, does not
+    change that."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     def __len__(self) -> int: ...
@@ -130,12 +131,12 @@ class Views:
     def released(self) -> bool:
         """Whether release() was called on this rank."""
     def release(self) -> None:
-        """Say that this rank looks at the tensors no more. Waits for nobody; a second call does nothing. Tensors made
-        from the views must not be used afterwards: that never crashes, but they show whatever comes to be there."""
+        """End this rank's views. Does not wait; a second call does nothing. Tensors made from the views must not be
+        used afterwards: that never crashes, but their contents are arbitrary."""
     def wait_released(self, timeout: float | None = None) -> None:
         """Release, then block until every other rank has released too, so that this rank may write into its own tensor
-        again. Raises TimeoutError after ``timeout`` seconds, by default those of the communicator; nothing is broken by
-        that, and it may be called again."""
+        again. Raises TimeoutError after ``timeout`` seconds, by default those of the communicator; that does not break
+        the communicator, and it may be called again."""
     def __enter__(self) -> Views: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
@@ -155,7 +156,7 @@ class Communicator:
         """This rank's number in the group."""
     @property
     def size(self) -> int:
-        """How many ranks the group has."""
+        """The number of ranks in the group."""
     @property
     def timeout(self) -> float:
         """Default deadline of every operation in seconds."""
@@ -166,6 +167,39 @@ class Communicator:
     def broken(self) -> bool:
         """Whether a rank was lost, a deadline passed or abort() was called, here or at a peer; see shrink(). Once the
         stream of a device operation without a Work is synchronised: whether something ended the operation."""
+    @overload
+    def alltoallv(
+        self,
+        send: Tensor,
+        send_counts: Counts,
+        recv: Tensor,
+        recv_counts: Counts,
+        send_displs: Counts | None = None,
+        recv_displs: Counts | None = None,
+        *,
+        split_axis: int = 0,
+        concat_axis: int = 0,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def alltoallv(
+        self,
+        send: Tensor,
+        send_counts: Counts,
+        recv: Tensor,
+        recv_counts: Counts,
+        send_displs: Counts | None = None,
+        recv_displs: Counts | None = None,
+        *,
+        split_axis: int = 0,
+        concat_axis: int = 0,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def alltoallv(
         self,
         send: Tensor,
@@ -183,14 +217,39 @@ class Communicator:
     ) -> Work | None:
         """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
         ``recv_counts[p]`` rows into row ``recv_displs[p]`` of ``recv``. Displacements default to packed in rank order.
-        Rows outside the receive ranges are left as they are. Both tensors have the same dtype and row size in bytes.
-        Returns a Work with ``async_op=True``.
+        Rows outside the receive ranges are not written. Both tensors have the same dtype and row size in bytes. Returns
+        a Work with ``async_op=True``.
 
         With axes, counts and displacements are in entries of ``split_axis`` of ``send`` and of ``concat_axis`` of
         ``recv``: block p, a slice of ``send``, arrives as a slice of ``recv``. Both slices have the same shape.
 
-        On the host tensors may have any strides, of which nothing between the elements is touched. Elements of an
-        output must not share memory."""
+        On the host tensors may have any strides; memory between the elements is not touched. Elements of an output must
+        not share memory."""
+    @overload
+    def alltoall(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        split_axis: int = 0,
+        concat_axis: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def alltoall(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        split_axis: int = 0,
+        concat_axis: int = 0,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def alltoall(
         self,
         send: Tensor,
@@ -203,8 +262,29 @@ class Communicator:
         timeout: float | None = None,
     ) -> Work | None:
         """Equal parts: ``split_axis`` of ``send`` and ``concat_axis`` of ``recv`` are divided into ``size`` pieces, as
-        by jax.lax.all_to_all with ``tiled=True``. On the host ``recv`` may be ``send``: what is sent is copied first.
-        See alltoallv."""
+        by jax.lax.all_to_all with ``tiled=True``. On the host ``recv`` may be ``send``, which is copied first. See
+        alltoallv."""
+    @overload
+    def alltoall_list(
+        self,
+        sends: Sequence[Tensor],
+        recvs: Sequence[Tensor],
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def alltoall_list(
+        self,
+        sends: Sequence[Tensor],
+        recvs: Sequence[Tensor],
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def alltoall_list(
         self,
         sends: Sequence[Tensor],
@@ -215,6 +295,27 @@ class Communicator:
         timeout: float | None = None,
     ) -> Work | None:
         """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Shapes may differ from entry to entry."""
+    @overload
+    def allgather(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def allgather(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def allgather(
         self,
         send: Tensor,
@@ -224,8 +325,8 @@ class Communicator:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> Work | None:
-        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked;
-        ``send`` may be this rank's part of it."""
+        """Gather every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or
+        stacked; ``send`` may be this rank's part of it."""
     def allgather_views(
         self,
         tensor: Tensor,
@@ -233,24 +334,49 @@ class Communicator:
         *,
         timeout: float | None = None,
     ) -> Views:
-        """Collective. Let every rank look at every rank's ``tensor`` where it is, read-only: no byte is copied, so it
-        takes the same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like``
-        names (see a2a.frameworks, or "a2a" for a SharedArray).
+        """Collective. Give every rank read-only views of every rank's ``tensor``: no byte is copied, so it takes the
+        same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like`` names
+        (see a2a.frameworks, or "a2a" for a SharedArray).
 
-        ``tensor`` lies in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
+        ``tensor`` has to be in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
         framework and any age. All ranks have the same dtype; shapes may differ, and each view has its owner's.
 
-        A rank must not write into its tensor before all others have released their views, which ``wait_released`` waits
-        for; it may drop it at any time. Torch, Paddle and JAX know no read-only tensors: a write into one of theirs
-        ends the process, as writes into read-only memory do.
+        A rank must not write into its tensor before all others have released their views, for which ``wait_released``
+        waits; it may drop it at any time. Torch, Paddle and JAX have no read-only tensors: a write into one of theirs
+        is a write into read-only memory, which ends the process.
 
-        Raises InvalidArgumentError for a tensor that lies elsewhere, UnsupportedError for one on a device and for ranks
-        on several hosts."""
+        Raises InvalidArgumentError for a tensor in other memory, UnsupportedError for one on a device and for ranks on
+        several hosts."""
     def exchange(
         self, send: _T, send_counts: Counts, *, stream: StreamLike = None, timeout: float | None = None
     ) -> tuple[_T, npt.NDArray[np.int64]]:
-        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``
-        and on its device. Returns (recv, recv_counts). For JAX arrays on a device it waits until the output is full."""
+        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send`` and on its
+        device. Returns (recv, recv_counts). For JAX arrays on a device it waits until all data has arrived."""
+    @overload
+    def global_scatter(
+        self,
+        x: _T,
+        local_count: Counts,
+        global_count: Counts,
+        out: Tensor | None = None,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> _T: ...
+    @overload
+    def global_scatter(
+        self,
+        x: _T,
+        local_count: Counts,
+        global_count: Counts,
+        out: Tensor | None = None,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def global_scatter(
         self,
         x: _T,
@@ -262,11 +388,36 @@ class Communicator:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> _T | Work:
-        """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by
-        (rank, expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come
-        from rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in
-        the framework of ``x`` and on its device, where for JAX the call waits until it is full. With
+        """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by (rank,
+        expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come from
+        rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in the
+        framework of ``x`` and on its device, where for JAX the call waits until all data has arrived. With
         ``async_op=True`` the Work's ``result`` is the output."""
+    @overload
+    def global_gather(
+        self,
+        x: _T,
+        local_count: Counts,
+        global_count: Counts,
+        out: Tensor | None = None,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> _T: ...
+    @overload
+    def global_gather(
+        self,
+        x: _T,
+        local_count: Counts,
+        global_count: Counts,
+        out: Tensor | None = None,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def global_gather(
         self,
         x: _T,
@@ -278,7 +429,30 @@ class Communicator:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> _T | Work:
-        """The way back of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
+        """The inverse of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
+    @overload
+    def allreduce(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def allreduce(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def allreduce(
         self,
         send: Tensor,
@@ -292,16 +466,39 @@ class Communicator:
         """Every rank gets x0 op x1 op x2 ..., element by element in rank order, and so the same bits. Without ``recv``
         the result is written into ``send``.
 
-        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band",
-        "bor" or "bxor" (integers and bool). float16, bfloat16 and float8 are folded in float32 and rounded once;
-        integers wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one,
-        and are not defined for complex numbers. Both tensors have the same dtype and as many elements.
+        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band", "bor"
+        or "bxor" (integers and bool). float16, bfloat16 and float8 are folded in float32 and rounded once; integers
+        wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one, and are not
+        defined for complex numbers. Both tensors have the same dtype and as many elements.
 
         Between several hosts, the ranks of each host are folded first, and rounded, then the hosts in the order of
-        their lowest ranks: docs/transports.md, "Several hosts".
+        their lowest ranks: docs/guide/reductions.md.
 
         On devices NCCL or HCCL folds, in an order of its own. Raises UnsupportedError for a dtype or an ``op`` that it
-        does not have (docs/transports.md, "Reductions")."""
+        does not have (docs/guide/reductions.md)."""
+    @overload
+    def reduce_scatter(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reduce_scatter(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def reduce_scatter(
         self,
         send: Tensor,
@@ -314,6 +511,31 @@ class Communicator:
     ) -> Work | None:
         """``send`` is divided into ``size`` equal parts; part p of all ranks, folded as by allreduce, becomes ``recv``
         of rank p. ``recv`` may be this rank's part of ``send``."""
+    @overload
+    def reduce_scatterv(
+        self,
+        send: Tensor,
+        counts: Counts,
+        recv: Tensor,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reduce_scatterv(
+        self,
+        send: Tensor,
+        counts: Counts,
+        recv: Tensor,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def reduce_scatterv(
         self,
         send: Tensor,
@@ -326,6 +548,31 @@ class Communicator:
         timeout: float | None = None,
     ) -> Work | None:
         """reduce_scatter with ``counts[p]`` rows for rank p, the same list on all ranks."""
+    @overload
+    def reduce(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        root: int = 0,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reduce(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        root: int = 0,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def reduce(
         self,
         send: Tensor,
@@ -339,6 +586,27 @@ class Communicator:
     ) -> Work | None:
         """As allreduce, but only rank ``root`` gets the result: in ``recv``, which is None on the others, or in
         ``send`` where it is None there, too."""
+    @overload
+    def broadcast(
+        self,
+        tensor: Tensor,
+        root: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def broadcast(
+        self,
+        tensor: Tensor,
+        root: int = 0,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def broadcast(
         self,
         tensor: Tensor,
@@ -349,6 +617,29 @@ class Communicator:
         timeout: float | None = None,
     ) -> Work | None:
         """``tensor`` of rank ``root``, into ``tensor`` of all others, which has the same dtype and as many elements."""
+    @overload
+    def gather(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        root: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def gather(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        root: int = 0,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def gather(
         self,
         send: Tensor,
@@ -361,6 +652,29 @@ class Communicator:
     ) -> Work | None:
         """Every rank's ``send`` in rank order, in ``recv`` of rank ``root``; None on the others. ``send`` may be the
         root's part of ``recv``."""
+    @overload
+    def scatter(
+        self,
+        send: Tensor | None,
+        recv: Tensor,
+        root: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def scatter(
+        self,
+        send: Tensor | None,
+        recv: Tensor,
+        root: int = 0,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def scatter(
         self,
         send: Tensor | None,
@@ -373,6 +687,31 @@ class Communicator:
     ) -> Work | None:
         """``send`` of rank ``root``, None on the others, is divided into ``size`` equal parts; part p becomes ``recv``
         of rank p. ``recv`` may be the root's part of ``send``."""
+    @overload
+    def allgatherv(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        recv_counts: Counts,
+        recv_displs: Counts | None = None,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def allgatherv(
+        self,
+        send: Tensor,
+        recv: Tensor,
+        recv_counts: Counts,
+        recv_displs: Counts | None = None,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def allgatherv(
         self,
         send: Tensor,
@@ -386,6 +725,29 @@ class Communicator:
     ) -> Work | None:
         """Every rank's ``send``, of ``recv_counts[p]`` rows, from row ``recv_displs[p]`` of ``recv`` on; packed in rank
         order by default. ``send`` may be this rank's part of ``recv``."""
+    @overload
+    def send(
+        self,
+        tensor: Tensor,
+        peer: int,
+        tag: int = 0,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def send(
+        self,
+        tensor: Tensor,
+        peer: int,
+        tag: int = 0,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
     def send(
         self,
         tensor: Tensor,
@@ -396,12 +758,12 @@ class Communicator:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> Work | None:
-        """``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
+        """Send ``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
         ranks take part. Messages of one tag arrive in the order in which they were sent; a receive of another tag may
-        overtake them. Of a small tensor a copy is kept, so that the call need not wait for the receiver; there is room
-        for eight that the receiver has not looked at. Where the two ranks do not agree, the receiver raises
-        MismatchError, and so does the sender, or its next message with that rank, which is not started then. Of
-        device memory both raise an error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
+        overtake them. A small tensor is copied, so that the call need not wait for the receiver; there is room for
+        eight that the receiver has not read. If the two ranks disagree, the receiver raises MismatchError, and so does
+        the sender, or its next message with that rank, which is then not started. For device memory both raise an
+        error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
     @overload
     def recv(
         self,
@@ -423,9 +785,20 @@ class Communicator:
         async_op: Literal[True],
         stream: StreamLike = None,
         timeout: float | None = None,
-    ) -> Work:
-        """What rank ``peer`` sends with that tag, into ``tensor``; None: what any rank sends, whichever comes first.
-        Returns the rank that has sent it, or with ``async_op=True`` a Work, whose ``source`` it is once it is over. See
+    ) -> Work: ...
+    @overload
+    def recv(
+        self,
+        tensor: Tensor,
+        peer: int | None = None,
+        tag: int = 0,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> int | Work:
+        """Receive into ``tensor`` the message of rank ``peer`` with that tag; None: the first one of any rank. Returns
+        the rank that has sent it, or with ``async_op=True`` a Work, whose ``source`` is that rank once it is done. See
         send()."""
     def plan_alltoallv(
         self,
@@ -468,43 +841,45 @@ class Communicator:
     ) -> Plan:
         """A reusable allgatherv; see plan_alltoallv."""
     def barrier(self, *, timeout: float | None = None) -> None:
-        """Block until every rank has come here."""
+        """Block until every rank has called it."""
     def split(self, color: int, key: int = 0, *, timeout: float | None = None) -> Communicator | None:
         """Collective. Ranks of one color form a group ordered by (key, rank); a negative color gives None."""
     def group(self, ranks: Sequence[int], *, timeout: float | None = None) -> Communicator | None:
-        """Collective, same list everywhere; rank i of the result is ``ranks[i]``. None for ranks not in the list."""
+        """Collective, with the same list on all ranks; rank i of the result is ``ranks[i]``. None for ranks not in the
+        list."""
     def shrink(self, timeout: float | None = None) -> Communicator:
-        """A working communicator of the ranks still alive, on a broken communicator too. Collective among them."""
+        """Return a working communicator of the ranks that are alive. Collective among them; works on a broken
+        communicator too."""
     def allgather_bytes(self, mine: bytes, *, timeout: float | None = None) -> list[bytes]:
-        """Every rank's byte string in rank order: small control traffic."""
+        """Return every rank's byte string in rank order. For small control traffic."""
     def empty(
         self,
         shape: int | Sequence[int],
         dtype: Any = "float32",
         like: Literal["numpy", "torch", "paddle", "jax"] | Any = "numpy",
     ) -> Any:
-        """An uninitialised tensor in shared memory. From such an input to any output bytes go with one copy. ``dtype``
-        is a name ("bfloat16", "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or a tensor
-        of it. The memory lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed
-        communicator."""
+        """Allocate an uninitialised tensor in shared memory. From such an input to any output bytes go with one copy.
+        ``dtype`` is a name ("bfloat16", "float8_e4m3fn", ...) or a dtype of a framework; ``like`` is a framework's name
+        or a tensor of it. The memory lives until the tensor is gone, also after close(). Raises AbortedError on a
+        closed communicator."""
     def connect(self, device: str, *, timeout: float | None = None) -> None:
-        """Collective. Meet the peers for operations on tensors of ``device``, such as "cuda:0", which otherwise the
-        first of them does. Ranks may have different devices, but each has one for all its operations. Raises
+        """Collective. Connect to the peers for operations on tensors of ``device``, such as "cuda:0"; without it the
+        first such operation does. Ranks may have different devices, but each has one for all its operations. Raises
         UnsupportedError when a vendor library is missing."""
     def adopt(self, communicator: int, memory: Literal["cuda", "npu"] = "cuda") -> None:
         """Run operations on "cuda" or "npu" memory over ``communicator``, the address of an ncclComm_t or HcclComm of
-        the same ranks. It stays the caller's, and must outlive this one. Every rank calls this, before the first such
-        operation."""
+        the same ranks. The caller keeps its ownership, and it must outlive this one. Every rank calls this, before the
+        first such operation."""
     def abort(self, reason: object = "abort() was called") -> None:
         """Break the communicator everywhere: operations in flight and later ones raise AbortedError, with a reason that
         may be a text or any other object, such as an exception."""
     def close(self, *, timeout: float | None = None) -> None:
-        """Collective: wait for every rank, then let go. A broken communicator is let go without waiting."""
+        """Collective: wait for every rank, then release all resources. A broken communicator does not wait."""
     def __enter__(self) -> Communicator: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close; after an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
+        """Close. After an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -516,24 +891,24 @@ def collective(function: _F) -> _F:
 _E = TypeVar("_E", bound=BaseException)
 
 def refuse(comm: Communicator, error: _E) -> _E:
-    """For packages that check arguments before a call of ``comm``: take the number of the operation that will not be,
-    and tell the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception
-    to raise; those of this package then name the rank."""
+    """For packages that check arguments before a call of ``comm``: take the number of the refused operation, and tell
+    the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception to
+    raise; those of this package then name the rank."""
 
 @final
 class Dialect:
     """One function of another library, as its users know it.
 
     Args:
-        tensor: the class of the library's tensors; nothing else is taken.
-        send, recv, send_counts, recv_counts: what the library calls the arguments.
+        tensor: the class of the library's tensors; other classes are refused.
+        send, recv, send_counts, recv_counts: the library's names of the arguments.
         type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
             fit, and for a tensor that cannot take part. InvalidArgumentError or children of it.
         sequence: the class, or classes, of its lists of tensors.
-        order: the order of its arguments, told where counts and tensors do not fit each other; "" tells none.
-        complex_as_real: whether a complex tensor may meet a real one, as twice as many numbers.
+        order: the order of its arguments, for errors of counts and tensors that do not fit each other; "": not shown.
+        complex_as_real: whether a complex tensor may be exchanged with a real one, as twice as many numbers.
         differentiable: whether outputs may require a gradient, because the library's call makes them results of the
-            inputs. It sees to that itself, and to outputs that cannot become results.
+            inputs. The library does that itself, and handles outputs that cannot become results.
         fills: whether an empty list of outputs is filled with new tensors.
         equal: whether the ranks of allgather_list all send the same number of bytes.
     """
@@ -576,8 +951,8 @@ class Dialect:
         async_op: bool = False,
         timeout: float | None = None,
     ) -> Work | None:
-        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Empty ``recvs`` that are to be filled cost a
-        round more, in which the ranks tell each other the shapes; so they are empty on all ranks or on none."""
+        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Empty ``recvs`` that are to be filled take one
+        more round, in which the ranks tell each other the shapes; so they have to be empty on all ranks or on none."""
     def allgather_list(
         self,
         comm: Communicator,
@@ -591,14 +966,14 @@ class Dialect:
     def allgather(
         self, comm: Communicator, recv: Tensor, send: Tensor, async_op: bool = False, timeout: float | None = None
     ) -> Work | None:
-        """Every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
+        """Gather every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
     def global_scatter(self, comm: Communicator, x: Tensor, local_count: Counts, global_count: Counts) -> Any:
-        """As Communicator.global_scatter, into a new tensor, of an ``x`` whose rows are all counted. The names of the
-        arguments are Paddle's."""
+        """As Communicator.global_scatter, into a new tensor. Requires that the counts cover all rows of ``x``. The
+        names of the arguments are Paddle's."""
     def global_gather(self, comm: Communicator, x: Tensor, local_count: Counts, global_count: Counts) -> Any:
-        """The way back of global_scatter with the same counts."""
+        """The inverse of global_scatter with the same counts."""
     def barrier(self, comm: Communicator, async_op: bool = False, timeout: float | None = None) -> Work | None:
-        """Every rank has come here. Returns a Work with ``async_op``."""
+        """Block until every rank has called it. Returns a Work with ``async_op``."""
 
 @final
 class SharedArray:
@@ -609,7 +984,7 @@ class SharedArray:
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     @property
     def shape(self) -> tuple[int, ...]:
-        """Entries of each dimension."""
+        """The number of entries of each dimension."""
     @property
     def dtype(self) -> str:
         """The dtype's name, a key of ``dtype_names``."""
@@ -621,10 +996,10 @@ class SharedArray:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule that shares the memory: versioned when ``max_version`` allows it, otherwise legacy. Raises
+        """Return a capsule that shares the memory: versioned when ``max_version`` allows it, otherwise legacy. Raises
         BufferError for a copy, another device, or a read-only view in a legacy capsule."""
     def __dlpack_device__(self) -> tuple[int, int]:
-        """(device type, device id) in DLPack's numbers."""
+        """Return (device type, device id) in DLPack's numbers."""
     if sys.version_info >= (3, 12):
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -636,8 +1011,8 @@ def from_pointer(
     owner: object = None,
     readonly: bool = False,
 ) -> SharedArray:
-    """A tensor over memory that no framework exports. ``owner`` is kept alive with it; the caller vouches for the
-    pointer, which must stay valid for prod(shape) elements.
+    """Return a tensor over memory that no framework exports. It keeps ``owner`` alive. The pointer must stay valid for
+    prod(shape) elements.
 
     Args:
         ptr: address of the first element.
@@ -669,24 +1044,24 @@ def connect(
 
     Args:
         rank, size: this rank's number and how many ranks there are; 0 <= rank < size.
-        job: ranks of this host and user that give the same name meet.
+        job: a name; the ranks of this host and user that give the same one meet.
         bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
             neither.
-        timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
-        waited: so many seconds of that wait have passed already.
-        check: when ranks compare what they are about to do on devices: "off", "first" (the first run of each plan and
-            the first 16 other operations) or "always". None: what A2A_CHECK says, otherwise "first".
+        timeout: the default deadline of every operation in seconds, and the time to wait for the other ranks.
+        waited: seconds of that wait that have already passed.
+        check: when ranks compare operations on devices before they start them: "off", "first" (the first run of each
+            plan and the first 16 other operations) or "always". None: the value of A2A_CHECK, otherwise "first".
 
-    Raises TimeoutError naming the ranks that did not come. Whatever ``bootstrap.allgather`` raises comes out unchanged.
+    Raises TimeoutError naming the missing ranks. Exceptions of ``bootstrap.allgather`` are raised unchanged.
     """
 
 @final
 class CoreBootstrap:
-    """A meeting point that the core provides; satisfies SupportsAllgather."""
+    """A bootstrap of the core; satisfies SupportsAllgather."""
 
     @property
     def rank(self) -> int:
-        """Of whoever calls, and how many ranks meet."""
+        """The rank of the caller."""
     @property
     def size(self) -> int: ...
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
@@ -695,18 +1070,18 @@ class CoreBootstrap:
 
 @final
 class TcpBootstrap:
-    """Meeting point of ranks on any hosts, over TCP; satisfies SupportsAllgather.
+    """A bootstrap of ranks on any hosts, over TCP; satisfies SupportsAllgather.
 
     Rank 0 listens at ``address``, "host:port" or "[IPv6]:port", on the interface of that address alone and only until
-    all ranks are there; ":port" is 127.0.0.1. The others connect, and try again for ``timeout`` seconds, which is also
-    the deadline of each allgather. The ranks of a meeting give the same ``job`` and the same ``secret``, at least 16
-    bytes; None is what A2A_SECRET_FILE or A2A_SECRET hold. Both ends of a connection prove that they know it, and every
-    message is authenticated; nothing is encrypted (docs/security.md). The connections last as long as the object. A
-    communicator of ranks on several hosts has connections of its own, between all of them.
+    all ranks have connected; ":port" is 127.0.0.1. The others connect, and try again for ``timeout`` seconds, which is
+    also the deadline of each allgather. The ranks of a meeting give the same ``job`` and the same ``secret``, at least
+    16 bytes; None is the secret of A2A_SECRET_FILE or A2A_SECRET. Both ends of a connection prove that they know it,
+    and every message is authenticated; nothing is encrypted (docs/guide/security.md). The connections last as long as
+    the object. A communicator of ranks on several hosts has connections of its own, between all of them.
 
     Raises InvalidArgumentError when the secrets, jobs or sizes differ, a rank joins twice, or rank 0 cannot have the
-    address; UnsupportedError when a rank runs another version; TimeoutError naming the ranks that did not come. An
-    unclear secret or address is an InvalidArgumentError before anything is sent."""
+    address; UnsupportedError when a rank runs another version; TimeoutError naming the missing ranks. A missing or
+    malformed secret or address is an InvalidArgumentError before anything is sent."""
 
     def __new__(
         cls,
@@ -723,33 +1098,34 @@ class TcpBootstrap:
         it. Raises PeerLostError naming a rank that died; after an error every later call on any rank raises, too."""
 
 def thread_bootstraps(size: int) -> list[CoreBootstrap]:
-    """One bootstrap for each of ``size`` ranks that are threads of this process."""
+    """Return one bootstrap for each of ``size`` ranks that are threads of this process."""
 
 def mpi_bootstrap(fortran_handle: int | None = None, *, name: bytes = b"", timeout: float = 600.0) -> CoreBootstrap:
-    """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle (mpi4py: ``comm.py2f()``), which
-    may live on several hosts. MPI is loaded, and initialised unless it is already; then it is finalised when the
-    process ends. Collective: after ``timeout`` seconds of waiting for the others TimeoutError is raised, and the next
-    call for the same processes goes on. The communicator is duplicated, once for each group of processes, and may be
-    freed at any time. Raises UnsupportedError when there is no usable MPI, naming every place where it was looked for,
-    InvalidArgumentError when the handle is not that of an intracommunicator, as far as MPI can tell."""
+    """Return the bootstrap of the ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle (mpi4py:
+    ``comm.py2f()``), which may be on several hosts. Loads MPI, and initialises it unless it is initialised; then it is
+    finalised when the process ends. Collective: after ``timeout`` seconds of waiting for the others TimeoutError is
+    raised, and the next call for the same processes goes on. The communicator is duplicated, once for each group of
+    processes, and may be freed at any time. Raises UnsupportedError when there is no usable MPI, naming every place
+    where it was looked for, InvalidArgumentError when the handle is not that of an intracommunicator, as far as MPI can
+    tell."""
 
 @final
 class ExpertPlacement:
-    """Which ranks have which experts: the same number on each, in blocks, or ``expert_to_rank[e]``, a rank or a list of
-    ranks."""
+    """The ranks on which each expert is: the same number on each rank, in blocks, or ``expert_to_rank[e]``, a rank or a
+    list of ranks."""
 
     def __init__(
         self, size: int, num_experts: int, expert_to_rank: Sequence[int | Sequence[int]] | None = None
     ) -> None: ...
     @property
     def experts(self) -> int:
-        """How many there are."""
+        """The number of experts."""
     def experts_on(self, rank: int) -> int:
-        """How many of them that rank has."""
+        """Return the number of experts on that rank."""
 
 @final
 class ExpertRouting:
-    """What a2a.moe.Routing is made of."""
+    """The core's part of an a2a.moe.Routing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     @property
@@ -789,8 +1165,8 @@ class ExpertRouting:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> tuple[list[Any], Work | None]:
-        """Rows of this rank's tokens to where they belong. Returns (the rows of x, and of scales where given; the Work,
-        or None where it is over)."""
+        """Send the rows of this rank's tokens to their experts. Returns (the received rows of x, and of scales if
+        given; the Work, or None if it is done)."""
     def combine(
         self,
         rows: Tensor,
@@ -802,10 +1178,10 @@ class ExpertRouting:
         stream: StreamLike = None,
         timeout: float | None = None,
     ) -> tuple[Any, Work | None]:
-        """The weighted sums of each token's rows, and the Work, or None where it is over. ``weights``, one for each
-        row, replace those that the routing was made with."""
+        """Return the weighted sums of each token's rows, and the Work, or None if it is done. ``weights``, one for each
+        row, replace those of the routing."""
     def give_back(self, values: Tensor, *, timeout: float | None = None) -> npt.NDArray[np.float32]:
-        """One value or row of values for each routed row, back to the token and place in top-k that it came for: of
+        """Send one value or row of values for each routed row back to its token and place in top-k. The result has the
         shape [tokens, top_k, ...], 0 where there is no expert. Only in the layout "expert"."""
 
 def route(
@@ -820,53 +1196,56 @@ def route(
     scales: Tensor | None = None,
     timeout: float | None = None,
 ) -> ExpertRouting:
-    """Collective. Every rank tells every other which of its tokens come, and compares what it has to agree on: for
-    dispatch() also x and scales."""
+    """Collective. Every rank tells every other which of its tokens come, and the ranks compare the values that must be
+    equal: for dispatch() also those of x and scales."""
 
 def set_result(work: Any, result: Any, like: Any = None) -> Work:
-    """The work, with what its ``result`` is: a tensor in the framework of ``like``, or anything."""
+    """Set the ``result`` of a work: a tensor in the framework of ``like``, or any object. Returns the work."""
 
 def convert_result(like: Any, made: Any, work: Work | None) -> Any:
-    """What was received into, in the framework of ``like``, once the operation is over; at once where the framework's
-    tensors may be filled in later."""
+    """Convert the buffer that was received into to the framework of ``like``. It waits for the operation unless the
+    framework's tensors may be filled in later."""
 
 def describe_tensor(obj: Tensor) -> dict[str, Any]:
-    """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.
-    ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""
+    """Return the properties of a tensor as this package sees them: {"shape", "dtype", "device", "contiguous",
+    "writable", "framework", "bytes"}. ``writable`` is None where the producer does not say. Raises InvalidArgumentError
+    for an object that is not a tensor."""
 
 def host_facts(comm: Communicator) -> dict[str, Any]:
-    """{"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
-    ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": from how
-    many bytes on host memory takes another way (docs/transports.md), None for never, "string_copies": whether
-    ``rep movsb`` copies larger pieces, and "puts": whether tensors of ``empty()`` are written by their sender."""
+    """Return {"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
+    ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": the sizes
+    in bytes from which host memory takes another way (docs/guide/variables.md), None for never, "string_copies":
+    whether ``rep movsb`` copies larger pieces, and "puts": whether senders write into tensors of ``empty()``."""
 
 def host_ways(comm: Communicator, nbytes: int) -> list[tuple[str, str, str]]:
-    """[(memory, way, reason), ...]: how ``nbytes`` bytes go to a peer in an exchange in which every pair of ranks has
-    as many, for each kind of host memory."""
+    """Return [(memory, way, reason), ...]: for each kind of host memory how ``nbytes`` bytes go to a peer in an
+    exchange in which every pair of ranks has as many."""
 
 def cpu_quota() -> float | None:
-    """The CPU time per second that the control groups of this process allow it; None without a quota."""
+    """Return the CPU time per second that the control groups of this process allow; None without a quota."""
 
 def library_of(transport: Literal["nccl", "hccl", "mpi"]) -> str:
-    """What serves this transport here, with its version. Raises UnsupportedError that lists where it was looked for."""
+    """Return the library that serves this transport here, with its version. Raises UnsupportedError that lists where it
+    was looked for."""
 
 core_version: str
 dtype_names: dict[str, tuple[int, int, int]]
 """Name -> DLPack (code, bits, lanes) of every dtype with a name."""
 
 def flat_array(tensor: Tensor, name: str, *dtypes: str) -> tuple[npt.NDArray[Any], str]:
-    """The elements of a contiguous host tensor as (flat array that shares its memory, name of its dtype), which must be
-    one of ``dtypes``. bfloat16 comes as uint16."""
+    """Return a contiguous host tensor as (flat array that shares its memory, name of its dtype). The dtype must be one
+    of ``dtypes``. bfloat16 becomes uint16."""
 
 def new_like(tensor: Tensor, dtype: str) -> tuple[npt.NDArray[Any], Callable[[], Any]]:
-    """(flat array, finish): memory for an uninitialised tensor of the shape and framework of ``tensor`` and of another
-    dtype, and what makes the tensor once the array is filled. bfloat16 is written as uint16."""
+    """Return (flat array, finish): memory for an uninitialised tensor of the shape and framework of ``tensor`` and of
+    another dtype, and a function that makes the tensor once the array is filled. bfloat16 is written as uint16."""
 
 def to_float32(array: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """A float32 copy of a flat array of float16 or bfloat16 (as uint16); a float32 array itself."""
+    """Return a float32 copy of a flat array of float16 or bfloat16 (as uint16); a float32 array is returned as it
+    is."""
 
 def from_float32(array: npt.NDArray[np.float32], dtype: str, out: npt.NDArray[Any]) -> None:
-    """Rounds a flat float32 array to float16 or bfloat16 (as uint16), or copies it."""
+    """Round a flat float32 array to float16 or bfloat16 (as uint16), or copy it."""
 
 def dequantize_sum(
     parts: npt.NDArray[np.int8], ranks: int, scale: npt.NDArray[np.float32], offset: npt.NDArray[np.float32], first: int
@@ -874,7 +1253,7 @@ def dequantize_sum(
     """The C++ function of this name on arrays: ``parts`` has the elements of every rank, one rank after another."""
 
 def quantize_blocks(array: npt.NDArray[np.float32], block: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """(int8 array, float32 scale of each block) of a flat float32 array."""
+    """Return (int8 array, float32 scale of each block) of a flat float32 array."""
 
 def dequantize_blocks_sum(
     q: npt.NDArray[np.int8], scales: npt.NDArray[np.float32], ranks: int, block: int

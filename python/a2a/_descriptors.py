@@ -1,5 +1,5 @@
-"""Descriptors of our own are never those of the standard streams: where the program runs without one of these, the
-kernel gives its number to the next file, and what is printed would go there."""
+"""Keeps descriptors of this package apart from the standard streams: where the program runs without one of these, the
+kernel gives its number to the next file, which would then receive the program's output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIRST = 3
 
 
 def above_standard(descriptor: int) -> int:
-    """A descriptor that was just opened, or what takes its place. Not inherited then."""
+    """Return a descriptor that was just opened, or its duplicate above the standard streams, which is not inherited."""
     if descriptor >= _FIRST:
         return descriptor
     try:
@@ -22,7 +22,7 @@ def above_standard(descriptor: int) -> int:
 
 
 def open_standard() -> None:
-    """Opens what is closed of the standard streams, for a process that is all ours, and for what it starts."""
+    """Open the standard streams that are closed. For a process of this package, and for its children."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < _FIRST:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""How an exchange along axes divides the tensors of one rank."""
+"""The division of one rank's tensors in an exchange along axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Division:
-    """What one rank sends and gets. Sizes and shapes may be symbolic."""
+    """The parts that one rank sends and receives. Sizes and shapes may be symbolic."""
 
     split_axis: int
     concat_axis: int
@@ -17,7 +17,7 @@ class Division:
     from_: list[int]
     """Entries of ``concat_axis`` from each rank."""
     shape: list[int]
-    """Of what this rank gets."""
+    """The shape of the received tensor."""
 
     @staticmethod
     def of(
@@ -29,9 +29,9 @@ class Division:
         rank: int,
         ranks: int,
     ) -> Division:
-        """Of a tensor of that shape, which has these axes, counted from 0. Sizes are one for each rank, or empty:
-        without split sizes the parts are equal, without concat sizes as much comes from every rank as from this one.
-        Nothing is checked: see misfit()."""
+        """Divide a tensor of that shape, which has these axes, counted from 0. Sizes are one for each rank, or empty:
+        without split sizes the parts are equal, without concat sizes every rank sends as much as this one sends to
+        itself. Nothing is checked: see misfit()."""
         to = list(split_sizes) or [shape[split_axis] // ranks] * ranks
         result = list(shape)
         result[split_axis] = to[rank]
@@ -40,7 +40,8 @@ class Division:
         return Division(split_axis, concat_axis, to, from_, result)
 
     def misfit(self, shape: Sequence[int], name: str, rank: int, sizes_given: bool) -> str:
-        """Why the tensor of that shape, which messages call by that name, cannot be divided so; "" when it can."""
+        """Return why a tensor of that shape, called ``name`` in messages, cannot be divided like this; "" when it
+        can."""
         entries, axis = shape[self.split_axis], self.split_axis
         if sum(self.to) != entries:
             text = f"{name} has {entries} entries along axis {axis}"
@@ -56,5 +57,5 @@ class Division:
         return ""
 
     def back(self, shape: Sequence[int]) -> Division:
-        """The way back to a tensor of that shape, of what was divided so: its gradient."""
+        """Return the inverse division, to a tensor of that shape: the way of its gradient."""
         return Division(self.concat_axis, self.split_axis, self.from_, self.to, list(shape))

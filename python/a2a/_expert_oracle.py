@@ -15,7 +15,7 @@ Placement = Sequence[int | Sequence[int]]
 
 @dataclass
 class Dispatched:
-    """What one rank holds after dispatch(); see a2a.moe.Routed."""
+    """The result of dispatch() on one rank; see a2a.moe.Routed."""
 
     x: Array
     counts: Array
@@ -23,7 +23,7 @@ class Dispatched:
     topk_weights: Array
     source: Array
     place: Array
-    """[rows]: the column of top-k that a row came for; -1 for padding, and in the layout "rank"."""
+    """[rows]: the column of top-k for which a row came; -1 for padding, and in the layout "rank"."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ def dispatch(
     layout: str = "expert",
     align: int = 1,
 ) -> list[Dispatched]:
-    """What every rank holds when ``xs[r][t]`` of every rank r went to the experts ``topks[r][t]``."""
+    """Return the result of every rank when ``xs[r][t]`` of every rank r goes to the experts ``topks[r][t]``."""
     ranks = len(xs)
     weights = [np.zeros(topk.shape, np.float32) for topk in topks] if topk_weights is None else topk_weights
     chosen: list[list[_Row]] = [[] for _ in range(ranks)]
@@ -58,7 +58,7 @@ def dispatch(
 
 def combine(rows: Sequence[Array], routed: Sequence[Dispatched], tokens: Sequence[int], top_k: int,
             weighted: bool = True, biases: Sequence[Sequence[Array]] = ()) -> list[Array]:  # fmt: skip
-    """The sums of each rank's tokens: of ``rows[r]``, one for each row that rank r holds."""
+    """Return the sums of each rank's tokens. ``rows[r]`` has one row for each routed row of rank r."""
     results = []
     for source, count in enumerate(tokens):
         terms: list[list[tuple[int, int, Array]]] = [[] for _ in range(count)]  # by (place in top-k, rank)
@@ -89,7 +89,7 @@ def _wide(row: Array) -> Array:
 
 
 def _homes(ranks: int, num_experts: int, expert_to_rank: Placement | None) -> list[list[tuple[int, int]]]:
-    """For each expert the ranks that have it, and its number there."""
+    """Return for each expert the ranks that have it, and its number there."""
     if expert_to_rank is None:
         expert_to_rank = [expert // (num_experts // ranks) for expert in range(num_experts)]
     used = [0] * ranks

@@ -1,9 +1,9 @@
-"""What launchers say: the environment that each leaves behind, and which of them started this process.
+"""Launchers: the environment variables that each of them sets, and the launcher that started this process.
 
 Where launchers are nested (torchrun inside ``a2a run`` inside srun), the nearest to the program decides: the one whose
-variables the fewest of the process's ancestors have in the environment that they were started with. Wrappers between
-a launcher and the program, a shell or ``numactl``, have the variables of all. Where that tells no difference, or the
-ancestors cannot be seen, the first of this list decides:
+variables the fewest of the process's ancestors had in the environment with which they were started. Wrappers between a
+launcher and the program, a shell or ``numactl``, have the variables of all. If that shows no difference, or the
+ancestors cannot be read, the first of this list decides:
 
 1. ``a2a run``, or the same variables set by hand: A2A_RANK, A2A_SIZE, A2A_JOB, A2A_LOCAL_RANK
 2. torchrun, and ``env://`` by hand: RANK, WORLD_SIZE; the job is named by TORCHELASTIC_RUN_ID,
@@ -45,22 +45,23 @@ __all__ = ["Launch", "mark_as_rank"]
 
 @dataclass(frozen=True)
 class Launch:
-    """What a launcher says about this process."""
+    """The facts of a launcher about this process."""
 
     launcher: str = "none"
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     job: str | None = None
-    """The same for all ranks of the job, and for no other job of this host; None when the launcher does not say."""
+    """Equal for all ranks of the job, and different for other jobs of this host; None when the launcher does not
+    say."""
     several_hosts: str = ""
-    """The variables that say that the ranks live on several hosts, or nothing."""
+    """The variables that say that the ranks are on several hosts, or nothing."""
 
     @classmethod
     def from_environ(cls, env: Mapping[str, str] | None = None) -> Launch:
-        """Reads the variables of the launchers above, from ``os.environ`` by default. Raises InvalidArgumentError
-        naming the variable when its value makes no sense, or when its companion is missing, and naming the JSON path
-        of a mistake in a rank table."""
+        """Read the variables of the launchers above, from ``os.environ`` by default. Raises InvalidArgumentError naming
+        the variable when its value is invalid, or when its companion is missing, and naming the JSON path of a mistake
+        in a rank table."""
         own, env = env is None, os.environ if env is None else env
         inherited = _inherited(env)
         found = [launch for launch in _launches(env) if not any(launch.is_that_of(entry) for entry in inherited)]
@@ -73,7 +74,8 @@ class Launch:
         return cls()
 
     def is_that_of(self, entry: list[Any]) -> bool:
-        """Whether an ancestor has taken what this says. A child may have no access to what names the job."""
+        """Whether an ancestor has taken these facts. The job may be missing here: a child may not be able to read its
+        name."""
         return [self.launcher, self.rank, self.size] == entry[:3] and self.job in (None, entry[3])
 
     def named_job(self) -> str:
@@ -86,7 +88,7 @@ class Launch:
         return self.job
 
     def require_one_host(self) -> None:
-        """Raises UnsupportedError when the ranks live on several hosts."""
+        """Raise UnsupportedError when the ranks are on several hosts."""
         if self.several_hosts:
             raise UnsupportedError(
                 f"{self.launcher} placed the ranks on several hosts ({self.several_hosts}); pass bootstrap="
@@ -104,7 +106,7 @@ _NO_JOB = {
 
 
 def _launches(env: Mapping[str, str]) -> list[Launch]:
-    """What each launcher says, in the documented order. Nonsense matters only where it comes first."""
+    """Return the facts of each launcher, in the documented order. Invalid variables raise only if they come first."""
     found: list[Launch] = []
     for detect in _DETECTORS:
         try:
@@ -119,7 +121,7 @@ def _launches(env: Mapping[str, str]) -> list[Launch]:
 
 
 def _nearest(launches: list[Launch]) -> Launch:
-    """The first ancestor that lacks some of them has started the nearest launcher, or is it."""
+    """Return the nearest launcher. The first ancestor that lacks some of them has started it, or is it."""
     for env in _environments_of_ancestors():
         try:
             there = _launches(env)
@@ -132,7 +134,7 @@ def _nearest(launches: list[Launch]) -> Launch:
 
 
 def _environments_of_ancestors() -> Iterator[dict[str, str]]:
-    """Those that they were started with, from the parent on, as far as they can be seen."""
+    """Yield the environments with which the ancestors were started, from the parent on, as far as they can be read."""
     pid = os.getppid()
     while pid > 0:
         try:
@@ -148,13 +150,18 @@ _JOINED = "A2A_JOINED"
 
 
 def mark_as_rank() -> None:
-    """Tells the children of this process that what its launchers say is not about them."""
+    """Tell the children of this process that the launchers' variables are not about them."""
     entries = [[launch.launcher, launch.rank, launch.size, launch.job] for launch in _launches(os.environ)]
     os.environ[_JOINED] = json.dumps([_this_process(), entries])
 
 
+def is_child_of_rank(env: Mapping[str, str]) -> bool:
+    """Whether the launchers' variables are about an ancestor of this process."""
+    return bool(_inherited(env))
+
+
 def _inherited(env: Mapping[str, str]) -> list[list[Any]]:
-    """What the nearest ancestor that is a rank has found in its environment."""
+    """Return the facts that the nearest ancestor that is a rank has found in its environment."""
     try:
         process, entries = json.loads(env.get(_JOINED) or "[[], []]")
     except ValueError:
@@ -163,7 +170,8 @@ def _inherited(env: Mapping[str, str]) -> list[list[Any]]:
 
 
 def _this_process() -> list[str]:
-    """The start time tells it from others that get its number, in another PID namespace, too."""
+    """Return the number and the start time of this process. The start time tells it from others with the same number,
+    also in another PID namespace."""
     try:
         return [str(os.getpid()), _start_of(os.getpid())]
     except OSError:
@@ -187,8 +195,8 @@ def _torchrun(env: Mapping[str, str]) -> Launch | None:
             if launch is not None and (launch.rank, launch.size) == found:
                 return launch
     rank, size = found
-    # A restarted group must not meet what the first attempt left, hence the restart count. The run id is "none" under
-    # a static rendezvous, hence the port.
+    # A restarted group must not meet ranks of the first attempt, hence the restart count. The run id is "none" under a
+    # static rendezvous, hence the port.
     names = ["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"]
     known = "TORCHELASTIC_RUN_ID" in env or "MASTER_PORT" in env
     return Launch(
@@ -220,7 +228,7 @@ def _rank_table(env: Mapping[str, str]) -> Launch | None:
     table = env.get("RANK_TABLE_FILE")
     if not table or "RANK_ID" not in env:
         return None
-    from .atb._binding import read_rank_table  # here, since most programs need nothing of ATB
+    from .atb._binding import read_rank_table  # here, because most programs do not need ATB
 
     try:
         _, identity, places = read_rank_table(table)
@@ -273,7 +281,7 @@ def _slurm(env: Mapping[str, str]) -> Launch | None:
         return None
     rank, size = found
     names = [env["SLURM_JOB_ID"], env["SLURM_STEP_ID"]] if "SLURM_JOB_ID" in env else []
-    # SLURM_NNODES counts the nodes of the whole allocation, of which a step may use fewer.
+    # SLURM_NNODES counts the nodes of the whole allocation; a step may use fewer.
     nodes = "SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in env else "SLURM_NNODES"
     several = f"{nodes}={env[nodes]}" if integer(env, nodes, 1) > 1 else ""
     return Launch("srun", rank, size, integer(env, "SLURM_LOCALID", rank), _job(env, names), several)
@@ -303,7 +311,7 @@ def _differ(env: Mapping[str, str], local_name: str, size_name: str) -> str:
 
 
 def _job(env: Mapping[str, str], names: list[str]) -> str | None:
-    # With A2A_RANK it names the job of ``a2a run``, whose ranks may start launchers of their own.
+    # With A2A_RANK, A2A_JOB names the job of ``a2a run``, whose ranks may start launchers of their own.
     if (job := env.get("A2A_JOB")) and (not names or not is_set(env, "A2A_RANK")):
         return job
     if not names:
@@ -314,8 +322,9 @@ def _job(env: Mapping[str, str], names: list[str]) -> str | None:
 
 
 def _process_behind(descriptor: str) -> list[str]:
-    """Process id and start time of the process at the other end of a socket: MPICH names its jobs in no variable, but
-    all local ranks talk to one proxy process, also through shell wrappers. Empty when this is no such socket."""
+    """Return process id and start time of the process at the other end of a socket. MPICH names its jobs in no
+    variable, but all local ranks are connected to one proxy process, also through shell wrappers. Empty when this is no
+    such socket."""
     try:
         with socket.fromfd(int(descriptor), socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))

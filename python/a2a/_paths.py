@@ -1,4 +1,4 @@
-"""Where the compiled core, and with it the C++ library, is installed."""
+"""The folders of the compiled core and the C++ library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from . import _core
 
 
 def _root() -> Path:
-    # Found from the compiled core: in an editable install it stands with the library, and the Python files do not.
+    # Derived from the compiled core: in an editable install the core is beside the library, and the Python files are
+    # not.
     return Path(_core.__file__).resolve().parent
 
 

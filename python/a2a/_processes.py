@@ -1,7 +1,7 @@
-"""spawn() with processes. The parent hands every rank one sealed memory file with the pickled call; a rank puts its
+"""spawn() with processes. The parent gives every rank one sealed memory file with the pickled call; a rank puts its
 result into a memory file of its own and writes one byte into a pipe. So a rank that dies or stops half way can neither
-block the parent nor confuse it. Nor can a parent that ignores SIGCHLD, or another part of it that waits for all child
-processes: the results need no exit status."""
+block the parent nor send it a broken result. The results need no exit status, so they do not depend on how the parent
+handles SIGCHLD, or on other parts of it that wait for all child processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import faulthandler
 import mmap
-import multiprocessing.spawn
 import os
 import pickle
 import select
@@ -21,33 +20,39 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ._core import Error, InvalidArgumentError, PeerLostError, connect
+from ._calls import pack_call, pack_result, unpack_call
+from ._core import Error, PeerLostError, connect
 from ._descriptors import above_standard
 from ._ended import EndedRanks
+from ._printed import Printed
 from ._spawn import Outcome, call_rank, first_failure, job_name, new_secret, unfinished
 from .launch import mark_as_rank
 
-# How long to wait for the rank that caused it after ranks noticed that another one failed.
+# How long to wait for the rank that caused a failure after other ranks noticed it.
 _CAUSE_SECONDS = 0.5
-# How long a rank may take to write where it is; one that has not come so far as to listen dies of the question.
+# How long a rank may take to write its stack. A rank that does not handle the signal yet dies of it.
 _STACK_SECONDS = 2.0
 # How long a rank may take to leave, after its result or after SIGTERM, before SIGKILL.
 _LEAVE_SECONDS = 2.0
 
-_importing_main = False
 _PR_SET_PDEATHSIG = 1
 
 
 class _Process:
     """The parent's side of one rank."""
 
-    def __init__(self, rank: int, size: int, job: str, secret: str, call: int, ended: EndedRanks) -> None:
+    def __init__(
+        self, rank: int, size: int, job: str, secret: str, call: int, ended: EndedRanks, printed: Printed
+    ) -> None:
         self.rank = rank
         self._lost = ""
         self.board = above_standard(os.memfd_create("a2a-result", os.MFD_CLOEXEC))
         self.news, writer = map(above_standard, os.pipe())
         facts = (rank, size, job, os.getpid(), call, self.board, writer)
-        program = f"import sys; sys.path[:] = {sys.path!r}; from a2a._processes import rank_main; rank_main{facts!r}"
+        # In ranks, too, a2a-sdk may have replaced this package's ``__init__.py``, which that module repairs.
+        imports = "import a2a_comm; " if "a2a_comm" in sys.modules else ""
+        imports += "from a2a._processes import rank_main"
+        program = f"import sys; sys.path[:] = {sys.path!r}; {imports}; rank_main{facts!r}"
         env = os.environ | {
             "A2A_RANK": str(rank),
             "A2A_SIZE": str(size),
@@ -58,20 +63,23 @@ class _Process:
         if secret:
             env["A2A_SECRET"] = secret
         try:
-            # A process group of its own: Ctrl-C reaches the parent alone, and what a rank starts can be ended with it.
-            # Not a session: Linux schedules sessions as units (autogroup), and yielding to a peer would not reach it.
-            self.child = subprocess.Popen(
-                [sys.executable, "-c", program],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(call, self.board, writer),
-                preexec_fn=os.setpgrp,
-            )
+            # A process group of its own: Ctrl-C reaches only the parent, and the rank can be ended with its children.
+            # Not a session: Linux schedules sessions as units (autogroup), and a yield to a peer would not reach it.
+            with printed.streams() as streams:
+                self.child = subprocess.Popen(
+                    [sys.executable, "-c", program],
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(call, self.board, writer),
+                    preexec_fn=os.setpgrp,
+                    stdout=streams.get("stdout"),
+                    stderr=streams.get("stderr"),
+                )
         finally:
             os.close(writer)
 
     def outcome(self) -> Outcome | None:
-        """How the rank ended, or None as long as it runs. Never blocks."""
+        """Return the outcome of the rank, or None as long as it runs. Never blocks."""
         death = self.death()
         if _readable([self.news], 0) and os.read(self.news, 1):
             with mmap.mmap(self.board, 0, prot=mmap.PROT_READ) as board:
@@ -83,15 +91,15 @@ class _Process:
         return Outcome(self.rank, error=PeerLostError(f"rank {self.rank} {death}"), time=time.monotonic())
 
     def death(self) -> str | None:
-        # The child stays a zombie until close(), so that its number cannot go to another process or group before. Where
-        # it does not, because the kernel or another part of this program has reaped it, its status is unknown, and its
-        # number is asked about no more.
+        # The child stays a zombie until close(), so that no other process or group gets its number before. If the
+        # kernel or another part of this program has reaped it, its status is unknown, and its number is not used any
+        # more.
         if self._lost:
             return self._lost
         try:
             state = os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            self.signal(signal.SIGKILL)  # what it has started: the group keeps the number as long as it has members
+            self.signal(signal.SIGKILL)  # its children: the group keeps the number as long as it has members
             self._lost = "ended; its exit status is lost to this process, as where SIGCHLD is ignored"
             return self._lost
         if state is None:
@@ -101,7 +109,7 @@ class _Process:
         return f"was killed by {_signal_name(state.si_status)}"
 
     def stack(self) -> str:
-        """Where a rank that does not end is, by its fault handler."""
+        """Return the stack of a rank that does not end, which its fault handler writes."""
         size = os.fstat(self.board).st_size
         return os.pread(self.board, min(size, 1 << 16), 0).decode(errors="replace")
 
@@ -121,30 +129,32 @@ class _Process:
 def run_processes(
     fn: Callable[..., Any], n: int, args: tuple[Any, ...], deadline: float, keep_going: bool
 ) -> list[Outcome]:
-    if _importing_main:
-        raise RuntimeError(
-            "spawn() was called while a rank imports the main program: put the call under `if __name__ == '__main__':`"
-        )
-    call = _pack_call(fn, args)
+    call = _in_memory(pack_call(fn, args))
     ranks: list[_Process] = []
     job, secret = job_name(), new_secret()
-    ended = EndedRanks(job, n)
+    ended, printed = EndedRanks(job, n), Printed()
     try:
         for rank in range(n):
-            ranks.append(_Process(rank, n, job, secret, call, ended))
-        return _collect(ranks, deadline, keep_going, ended)
+            ranks.append(_Process(rank, n, job, secret, call, ended, printed))
+        return _collect(ranks, deadline, keep_going, ended, printed)
     finally:
         os.close(call)
-        _end(ranks)
-        ended.close()
+        try:
+            _end(ranks, printed)
+        finally:
+            printed.close()
+            ended.close()
 
 
-def _collect(ranks: list[_Process], deadline: float, keep_going: bool, told: EndedRanks) -> list[Outcome]:
+def _collect(
+    ranks: list[_Process], deadline: float, keep_going: bool, told: EndedRanks, printed: Printed
+) -> list[Outcome]:
     running = dict(enumerate(ranks))
     outcomes: list[Outcome] = []
     while running:
-        # The pipe tells at once; the tick finds ranks whose own children keep the pipe open.
-        _readable([process.news for process in running.values()], 0.05)
+        # The pipe reports an end at once; the time limit finds ranks whose own children keep the pipe open.
+        _readable([*(process.news for process in running.values()), *printed.pipes], 0.05)
+        printed.copy()
         ended = {rank: outcome for rank, process in running.items() if (outcome := process.outcome()) is not None}
         for rank, outcome in ended.items():
             outcomes.append(outcome)
@@ -156,7 +166,7 @@ def _collect(ranks: list[_Process], deadline: float, keep_going: bool, told: End
         if running and time.monotonic() > deadline:
             raise unfinished(len(ranks), outcomes, _stacks(list(running.values())))
         if not ended:
-            time.sleep(0.001)  # a dying rank's pipe is readable some time before the rank is dead
+            time.sleep(0.001)  # the pipe of a dying rank is readable shortly before the rank is dead
     return sorted(outcomes, key=lambda outcome: outcome.rank)
 
 
@@ -173,12 +183,12 @@ def _stacks(running: list[_Process]) -> str:
     patience = time.monotonic() + _STACK_SECONDS
     while not all(process.stack() for process in running) and time.monotonic() < patience:
         time.sleep(0.01)
-    time.sleep(0.05)  # what has begun to appear is not complete yet
+    time.sleep(0.05)  # the stacks may be written only in part yet
     return "".join(f"\nrank {process.rank} was at:\n{process.stack()}" for process in running)
 
 
-def _end(ranks: list[_Process]) -> None:
-    """Ends and reaps all ranks. One that has told its result may leave by itself."""
+def _end(ranks: list[_Process], printed: Printed) -> None:
+    """End and reap all ranks. A rank that has given its result may leave by itself."""
     try:
         leaving = [process for process in ranks if _readable([process.news], 0)]
         for process in ranks:
@@ -186,28 +196,18 @@ def _end(ranks: list[_Process]) -> None:
                 process.signal(signal.SIGTERM)
         deadline = time.monotonic() + _LEAVE_SECONDS
         while any(process.death() is None for process in ranks) and time.monotonic() < deadline:
+            printed.copy()
             time.sleep(0.002)
     finally:
         for process in ranks:
             process.close()
+        printed.copy()
 
 
-def _pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> int:
-    # What multiprocessing tells its own children: module search path, main module, arguments, log level. Its key for
-    # sockets refuses to be pickled, and ranks have no use for it.
-    preparation = multiprocessing.spawn.get_preparation_data("a2a rank")
-    preparation.pop("authkey", None)
-    try:
-        call = pickle.dumps((fn, args))
-    except Exception as error:
-        raise InvalidArgumentError(
-            f"spawn: the function or its arguments cannot be pickled ({error}); use a function of a module, "
-            "or threads=True"
-        ) from error
+def _in_memory(content: bytes) -> int:
     board = above_standard(os.memfd_create("a2a-call", os.MFD_CLOEXEC))
     with open(board, "wb", closefd=False) as file:
-        pickle.dump(preparation, file)
-        file.write(call)
+        file.write(content)
     return board
 
 
@@ -233,7 +233,7 @@ def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # the parent's; this rank may start processes
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited from the parent; this rank may start processes
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mark_as_rank()
     for descriptor in (call, board, news):
@@ -243,8 +243,10 @@ def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int
     with open(board, "r+b", buffering=0, closefd=False) as stack:
         faulthandler.register(signal.SIGUSR2, file=stack, all_threads=True)
         try:
-            value = _call(rank, size, job, call)
-            message = ("value", pickle.dumps(value), "", 0.0)
+            with mmap.mmap(call, 0, prot=mmap.PROT_READ) as file:
+                fn, args = unpack_call(file)
+            value = call_rank(fn, args, connect(rank, size, job=job))
+            message = ("value", pack_result(value), "", 0.0)
         except BaseException as error:
             message = ("error", _portable(error), traceback.format_exc(), time.monotonic())
         faulthandler.unregister(signal.SIGUSR2)
@@ -257,25 +259,12 @@ def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int
     sys.exit(1 if message[0] == "error" else 0)
 
 
-def _call(rank: int, size: int, job: str, call: int) -> Any:
-    global _importing_main
-    with mmap.mmap(call, 0, prot=mmap.PROT_READ) as file:
-        preparation = pickle.load(file)
-        _importing_main = True
-        try:
-            multiprocessing.spawn.prepare(preparation)
-        finally:
-            _importing_main = False
-        fn, args = pickle.load(file)
-    return call_rank(fn, args, connect(rank, size, job=job))
-
-
 def _portable(error: BaseException) -> bytes:
-    """The exception as pickle, or another that says the same if it does not survive the journey."""
+    """Return the pickled exception, or one with the same text if it cannot be pickled and unpickled."""
     if not isinstance(error, Exception):
         error = Error(f"{type(error).__name__}: {error}")  # SystemExit must not end the parent too
     try:
-        content = pickle.dumps(error)
+        content = pack_result(error)
         pickle.loads(content)
     except Exception:
         content = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))

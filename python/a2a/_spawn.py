@@ -1,4 +1,4 @@
-"""Ranks started from a program: ``a2a.spawn``, and ``run``, which also tells how each rank ended."""
+"""Ranks started from a program: ``a2a.spawn``, and ``run``, which also returns how each rank ended."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["Outcome", "RankTraceback", "run", "spawn"]
 
 
 class RankTraceback(Exception):
-    """The ``__cause__`` of an exception that spawn() raises: which rank, and its own traceback as text."""
+    """The ``__cause__`` of an exception that spawn() raises: the rank, and its own traceback as text."""
 
     def __init__(self, rank: int, text: str) -> None:
         super().__init__(rank, text)
@@ -44,18 +44,18 @@ class RankTraceback(Exception):
 
 @dataclass
 class Outcome:
-    """How one rank ended: with a value, or with an error."""
+    """The end of one rank: a value, or an error."""
 
     rank: int
     value: Any = None
     error: BaseException | None = None
     traceback: str = ""
     time: float = 0.0
-    """When the error came up, on the monotonic clock that all processes share."""
+    """When the error was raised, on the monotonic clock that all processes share."""
 
     @property
     def follows(self) -> bool:
-        """Whether the error may be what other ranks notice when one fails."""
+        """Whether the error may be the effect of another rank's failure."""
         echoes = (PeerLostError, AbortedError, MismatchError, TimeoutError)
         return isinstance(self.error, echoes) and self.traceback != ""
 
@@ -67,14 +67,15 @@ def spawn(
     threads: bool = False,
     timeout: float | None = None,
 ) -> list[T]:
-    """Runs ``fn(comm, *args)`` on ``n`` ranks of this host and returns their results in rank order.
+    """Run ``fn(comm, *args)`` on ``n`` ranks of this host and return their results in rank order.
 
-    Ranks are fresh processes, so ``fn``, ``args`` and the results are pickled, ``fn`` is importable, and a program that
-    calls spawn() does so under ``if __name__ == "__main__":``. In them ``a2a.init()`` works too. With ``threads=True``
-    they are threads of this process and nothing is pickled. When a rank fails, the others are ended and its exception
-    is raised here, with a RankTraceback as its cause; a rank that dies gives PeerLostError. After ``timeout`` seconds
-    all ranks are ended and TimeoutError is raised. Nothing of the ranks is left when spawn() returns or raises; a
-    thread alone cannot be ended before it next uses its communicator."""
+    Ranks are fresh processes, so ``fn``, ``args`` and the results are pickled, ``fn`` has to be importable, and a
+    program calls spawn() under ``if __name__ == "__main__":``. A function of a notebook or of a prompt cannot be
+    imported: cloudpickle carries it, if it is installed (extra ``notebook``). In ranks ``a2a.init()`` works too.
+    With ``threads=True`` they are threads of this process and nothing is pickled. When a rank fails, the others are
+    ended and its exception is raised here, with a RankTraceback as its cause; a rank that dies gives PeerLostError.
+    After ``timeout`` seconds all ranks are ended and TimeoutError is raised. No process is left when spawn()
+    returns or raises; a thread cannot be ended before it next uses its communicator."""
     outcomes = run(fn, n, *args, threads=threads, timeout=timeout)
     failure = first_failure(outcomes)
     if failure is None:
@@ -91,26 +92,28 @@ def run(
     timeout: float | None = None,
     keep_going: bool = False,
 ) -> list[Outcome]:
-    """Like spawn(), but returns how each rank ended. With ``keep_going`` a failed rank does not end the others, which
-    is what a test of failures wants; otherwise the list has only the ranks that ended by themselves."""
-    if n < 1:
-        raise InvalidArgumentError(f"spawn: n={n} is not a number of ranks")
+    """Like spawn(), but return how each rank ended. With ``keep_going`` a failed rank does not end the others, as tests
+    of failures need; otherwise the list has only the ranks that ended by themselves."""
+    if not callable(fn):
+        raise InvalidArgumentError(f"spawn: fn={fn!r} is not a function; pass spawn(fn, n, *args)")
+    if not isinstance(n, int) or n < 1:
+        raise InvalidArgumentError(f"spawn: n={n!r} is not a number of ranks")
     deadline = time.monotonic() + timeout if timeout is not None else float("inf")
     if threads:
         return _run_threads(fn, n, args, deadline, keep_going)
-    from ._processes import run_processes  # its imports are paid for by programs that start ranks
+    from ._processes import run_processes  # here, so that only programs that start ranks import it
 
     return run_processes(fn, n, args, deadline, keep_going)
 
 
 def first_failure(outcomes: list[Outcome]) -> Outcome | None:
-    """The failure to tell the caller about: the first that is not an echo of another rank's."""
+    """Return the failure to raise: the first that is not the effect of another rank's."""
     failures = [outcome for outcome in outcomes if outcome.error is not None]
     return min(failures, key=lambda outcome: (outcome.follows, outcome.time), default=None)
 
 
 def call_rank(fn: Callable[..., Any], args: tuple[Any, ...], comm: Communicator) -> Any:
-    """What a rank does: the call, and then the collective end."""
+    """Run a rank: the call, and then the collective close()."""
     value = fn(comm, *args)
     comm.close()
     return value
@@ -123,7 +126,7 @@ def job_name() -> str:
 
 
 def new_secret() -> str:
-    """A secret for the ranks of one job, or nothing where the environment has one for them."""
+    """Return a secret for the ranks of one job, or "" where the environment has one for them."""
     import secrets
 
     return "" if os.environ.get("A2A_SECRET_FILE") or os.environ.get("A2A_SECRET") else secrets.token_hex(32)
@@ -132,7 +135,8 @@ def new_secret() -> str:
 def unfinished(n: int, outcomes: list[Outcome], stacks: str = "") -> TimeoutError:
     done = {outcome.rank for outcome in outcomes}
     late = ", ".join(str(rank) for rank in range(n) if rank not in done)
-    return TimeoutError(f"spawn: timeout passed before rank {late} of {n} ended{stacks}")
+    some = "ranks" if "," in late else "rank"
+    return TimeoutError(f"spawn: the timeout passed before {some} {late} of {n} ended{stacks}")
 
 
 def _run_threads(
@@ -157,7 +161,7 @@ def _run_threads(
         bootstraps.pop(rank, None)
         ended.put(outcome)
 
-    # Ranks that wait for one whose bootstrap is gone are told.
+    # Ranks that wait for a rank whose bootstrap is gone get an error.
     bootstraps = dict(enumerate(thread_bootstraps(n)))
     ranks: list[threading.Thread] = []
     outcomes: list[Outcome] = []

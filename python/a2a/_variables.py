@@ -26,6 +26,7 @@ KNOWN = frozenset(
         "A2A_JOB",
         "A2A_JOINED",
         "A2A_LOCAL_RANK",
+        "A2A_LOG",
         "A2A_MPI_LIBRARY",
         "A2A_NCCL_LIBRARY",
         "A2A_PORT_OFFSET",
@@ -43,9 +44,10 @@ KNOWN = frozenset(
         "A2A_SHM_STREAM_MIN",
         "A2A_SIZE",
         "A2A_TEST_DOUBLES",
+        "A2A_TRACE",
     }
 )
-# Of programs that test or time the library.
+# The prefixes of programs that test or time the library.
 _OTHERS = ("A2A_TEST_", "A2A_FAKE_", "A2A_FAULTS_", "A2A_BENCH_")
 
 _INT_MAX = 2**31 - 1
@@ -53,7 +55,7 @@ _warned = False
 
 
 def warn_of_unknown() -> None:
-    """Once in a process: a misspelled variable would go unnoticed."""
+    """Warn, once in a process, of variables that look misspelled."""
     global _warned
     if _warned:
         return
@@ -70,7 +72,7 @@ def warn_of_unknown() -> None:
 
 
 def is_set(env: Mapping[str, str], name: str) -> bool:
-    """A blank variable of ours counts as unset; what another one means is up to its owner."""
+    """Whether a variable is set. A blank variable of this package counts as unset, one of another program does not."""
     return name in env and not (name.startswith("A2A_") and not env[name].strip())
 
 

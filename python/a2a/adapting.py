@@ -1,9 +1,8 @@
-"""What packages that carry another library's calls are made of: ``a2a.torch`` and ``a2a.paddle``, and yours.
+"""The tools of packages that imitate another library's calls: ``a2a.torch``, ``a2a.paddle``, and yours.
 
-``Dialect`` is one function of that library, told in its own names and classes of errors, and run by the core in one
-step. A check of the package itself that fails before that is told to the peers with ``refuse``, or by itself in a
-function that is ``collective``. ``Division`` says how an exchange along axes divides a tensor. CONTRIBUTING.md has the
-steps.
+``Dialect`` is one function of that library, with its own names and classes of errors, run by the core in one step. If a
+check of the package fails before that, ``refuse`` tells the peers; in a ``collective`` function the decorator does.
+``Division`` says how an exchange along axes divides a tensor. CONTRIBUTING.md has the steps.
 """
 
 from __future__ import annotations

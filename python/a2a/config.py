@@ -1,4 +1,4 @@
-"""Where the C++ library of this installation is: ``python -m a2a.config --cxxflags --ldflags``."""
+"""Prints the place of this installation's C++ library: ``python -m a2a.config --cxxflags --ldflags``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The records that ``A2A_DUMP=folder`` asks for: what each rank did last on each communicator. The files are written
-while the program runs and stay when it is killed. ``a2a explain`` reads them; src/cpp/core/record.h says how."""
+"""The records of ``A2A_DUMP=folder``: the last operations of each rank on each communicator. The files are written
+while the program runs and stay when it is killed. ``a2a explain`` reads them; src/cpp/core/record.h has the format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ERRORS: tuple[str, ...] = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One operation of one rank. Times are seconds since 1970; ``ended`` is 0 while nobody has seen the end."""
+    """One operation of one rank. Times are seconds since 1970; ``ended`` is 0 while no call has seen the end."""
 
     number: int
     op: str
@@ -41,11 +41,11 @@ class Entry:
     state: str
     """started, finished, failed or refused"""
     error: str
-    """the class of the error that it ended with, or nothing"""
+    """the class of its error, or nothing"""
     text: str
     """that error, or why the arguments were refused"""
     site: str
-    """where the program called: file:line in function"""
+    """the place of the call in the program: file:line in function"""
     started: float
     ended: float
     unit_bytes: int
@@ -67,7 +67,7 @@ class Record:
     group: int
     """the same for all ranks of the communicator"""
     label: str
-    """world, or what it was made by"""
+    """world, or the call that made it"""
     host: str
     pid: int
     pid_started: int
@@ -79,12 +79,12 @@ class Record:
 
     @property
     def last(self) -> int:
-        """Number of the operation started last, 0 before the first."""
+        """The number of the last operation started, 0 before the first."""
         return max(self.entries, default=0)
 
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
-    """The records among these files and in these folders."""
+    """Return the records among these files and in these folders."""
     found: list[Path] = []
     for path in map(Path, paths):
         found += sorted(file for file in path.glob("*.a2a") if file.is_file()) if path.is_dir() else [path]
@@ -92,7 +92,7 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def read(path: str | Path) -> Record:
-    """One file. Raises InvalidArgumentError when it is none of A2A_DUMP's, OSError when it cannot be read."""
+    """Read one file. Raises InvalidArgumentError when it is no file of A2A_DUMP, OSError when it cannot be read."""
     path = Path(path)
     data = path.read_bytes()
     if len(data) < _HEADER_BYTES or not data.startswith(b"a2adump1"):

@@ -1,10 +1,10 @@
-"""How the ranks of a job meet: explicit arguments, or what a launcher says (``a2a._launchers``).
+"""Makes the ranks of a job meet, by explicit arguments or by a launcher's variables (``a2a._launchers``).
 
-Ranks of one host meet there, and those that MPI's launchers placed on several hosts through MPI, which then connects
-them. Other ranks on several hosts, those too that A2A_HOSTS assigns, meet over TCP at MASTER_ADDR, on port
-MASTER_PORT + A2A_PORT_OFFSET (1 unless set); torchrun sets the first two. A2A_BOOTSTRAP=tcp://host:port is another
-place, whatever the launcher says. Over TCP they need a common secret, A2A_SECRET_FILE or A2A_SECRET, and hosts are then
-connected by TCP, too.
+Ranks of one host meet on that host. Ranks that MPI's launchers have placed on several hosts meet through MPI, which
+then connects them. Other ranks on several hosts, also those that A2A_HOSTS assigns, meet over TCP at MASTER_ADDR, on
+port MASTER_PORT + A2A_PORT_OFFSET (1 unless set); torchrun sets the first two. A2A_BOOTSTRAP=tcp://host:port overrides
+that place under every launcher. Over TCP ranks need a common secret, A2A_SECRET_FILE or A2A_SECRET, and TCP then
+connects the hosts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ._core import (
     connect,
     mpi_bootstrap,
 )
+from ._ended import tell_why_it_fails
 from ._launchers import Launch, mark_as_rank
+from ._log import configure, met
 from ._variables import integer, is_set, warn_of_unknown
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Intracomm(Protocol):
-    """What is used of ``mpi4py.MPI.Intracomm``."""
+    """The part of ``mpi4py.MPI.Intracomm`` that is used."""
 
     def py2f(self) -> int: ...
 
@@ -50,25 +52,26 @@ def init(
     bootstrap: SupportsAllgather | Intracomm | int | None = None,
     check: str | None = None,
 ) -> Communicator:
-    """The communicator of all ranks of this job.
+    """Make the communicator of all ranks of this job.
 
-    ``rank`` and ``size`` are given together or found in the environment, which also says where ranks meet by the name
-    ``job`` (see ``a2a.launch``). Or they meet through ``bootstrap``: a TcpBootstrap, any object whose
+    ``rank`` and ``size`` are given together or found in the environment, which also has the place where the ranks of
+    ``job`` meet (see ``a2a.launch``). Or they meet through ``bootstrap``: a TcpBootstrap, any object whose
     ``allgather(bytes)`` returns the list of all ranks' strings, or a communicator of MPI: mpi4py's, or a Fortran
-    handle, which every other binding can make of its own (``MPI_Comm_c2f``, in MPI's standard ABI ``MPI_Comm_toint``).
-    Ranks of a TcpBootstrap or of MPI may live on several hosts; so may those that torchrun or an ``mpiexec`` started.
-    ``timeout`` in seconds bounds this call, unless it has to initialise MPI, and is the default deadline of every
-    operation. Every rank calls init() equally often; each call makes an independent communicator. ``check``, "off",
-    "first" or "always", says when ranks compare what they are about to do on devices (docs/transports.md); None is
-    A2A_CHECK, or "first".
+    handle, which every other binding can make (``MPI_Comm_c2f``, in MPI's standard ABI ``MPI_Comm_toint``). Ranks of a
+    TcpBootstrap or of MPI may be on several hosts; so may those of torchrun or an ``mpiexec``. ``timeout`` in seconds
+    bounds this call, unless it has to initialise MPI, and is the default deadline of every operation. Every rank calls
+    init() equally often; each call makes an independent communicator. ``check``, "off", "first" or "always", says when
+    ranks compare operations on devices before they start them (docs/guide/devices.md); None is A2A_CHECK, or "first".
 
-    Raises InvalidArgumentError for arguments or variables that make no sense, UnsupportedError when the ranks live on
-    several hosts and neither MPI nor TCP connects them, TimeoutError when ranks do not come."""
+    Raises InvalidArgumentError for invalid arguments or variables, UnsupportedError when the ranks are on several hosts
+    and neither MPI nor TCP connects them, TimeoutError when ranks do not come."""
     if (rank is None) != (size is None):
         raise InvalidArgumentError(f"init: rank and size are given together, got rank={rank}, size={size}")
     if rank is not None and size is not None and not 0 <= rank < size <= _INT_MAX:
         raise InvalidArgumentError(f"init: rank={rank} and size={size} do not satisfy 0 <= rank < size <= {_INT_MAX}")
     warn_of_unknown()
+    configure()
+    tell_why_it_fails()
     began = time.monotonic()
     if (handle := _mpi_handle(bootstrap)) is not None:
         bootstrap = mpi_bootstrap(handle, timeout=timeout)
@@ -91,12 +94,16 @@ def init(
         with _one_at_a_time(job, rank, timeout):
             if place is None:
                 waited = time.monotonic() - began
-                return connect(rank, size, job=job, timeout=timeout, waited=waited, check=check)
+                comm = connect(rank, size, job=job, timeout=timeout, waited=waited, check=check)
+                met(comm, f"job {job}", time.monotonic() - began)
+                return comm
             bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
-    # Not MPI's any more, which the type does not say.
-    met = cast("SupportsAllgather | None", bootstrap)
+    # A communicator of MPI has been handled above, which the type does not say.
+    meeting = cast("SupportsAllgather | None", bootstrap)
     waited = time.monotonic() - began
-    return connect(rank, size, bootstrap=met, timeout=timeout, waited=waited, check=check)
+    comm = connect(rank, size, bootstrap=meeting, timeout=timeout, waited=waited, check=check)
+    met(comm, type(bootstrap).__name__ if bootstrap is not None else "nobody: one rank", time.monotonic() - began)
+    return comm
 
 
 _meetings: dict[tuple[str, int], threading.Lock] = {}
@@ -105,8 +112,9 @@ _meetings_lock = threading.Lock()
 
 @contextlib.contextmanager
 def _one_at_a_time(job: str, rank: int, timeout: float) -> Iterator[None]:
-    # All meetings of a job have one place, so that ranks find each other whatever became of their earlier attempts. Two
-    # threads of a rank that call init() meet one after the other. Per rank: threads of one process may be ranks.
+    # All meetings of a job have one place, so that ranks find each other whatever became of their earlier attempts. If
+    # two threads of a rank call init(), they meet one after the other. The lock is per rank: threads of one process may
+    # be ranks.
     with _meetings_lock:
         lock = _meetings.setdefault((job, rank), threading.Lock())
     if not lock.acquire(blocking=False) and not lock.acquire(timeout=max(0.0, min(timeout, threading.TIMEOUT_MAX))):
@@ -118,7 +126,7 @@ def _one_at_a_time(job: str, rank: int, timeout: float) -> Iterator[None]:
 
 
 def _mpi_handle(bootstrap: SupportsAllgather | Intracomm | int | None) -> int | None:
-    """The Fortran handle, where the ranks are those of a communicator of MPI."""
+    """Return the Fortran handle if the bootstrap is a communicator of MPI, otherwise None."""
     if isinstance(bootstrap, bool):
         raise InvalidArgumentError(f"init: bootstrap={bootstrap} is no way to meet")
     if isinstance(bootstrap, int):
@@ -131,7 +139,7 @@ _MPI_LAUNCHERS = ("Open MPI", "MPICH", "Intel MPI", "srun")
 
 
 def _tcp_place(launch: Launch) -> str | None:
-    """The address at which the ranks meet over TCP; None when they meet in another way."""
+    """Return the address at which the ranks meet over TCP; None when they meet in another way."""
     if place := _named_place():
         return place
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
@@ -154,7 +162,7 @@ def _named_place() -> str | None:
 
 
 def _between_hosts(launch: Launch, timeout: float) -> CoreBootstrap | None:
-    """How ranks on several hosts meet if not over TCP; None when they all live on one."""
+    """Return the bootstrap of ranks on several hosts that do not meet over TCP; None when all are on one host."""
     several = _several_hosts(launch)
     if not several:
         return None
@@ -173,7 +181,7 @@ def _several_hosts(launch: Launch) -> str:
 
 
 def meeting_of(launch: Launch) -> str:
-    """How init() would have these ranks meet, in words."""
+    """Return in words how init() would make these ranks meet."""
     if launch.size == 1:
         return "alone"
     place, several = _tcp_place(launch), _several_hosts(launch)
@@ -181,11 +189,12 @@ def meeting_of(launch: Launch) -> str:
         return f"over TCP at {place}" + (", TCP between hosts" if several else "")
     if not several:
         return "on this host"
-    return "through MPI, MPI between hosts" if launch.launcher in _MPI_LAUNCHERS else "nowhere: see docs/transports.md"
+    by_mpi = launch.launcher in _MPI_LAUNCHERS
+    return "through MPI, MPI between hosts" if by_mpi else "nowhere: see docs/guide/launchers.md"
 
 
 def _job_for(rank: int, size: int) -> tuple[str, str | None]:
-    # Explicit rank and size without a job: the launcher's job and place serve if it speaks of the same ranks.
+    # Explicit rank and size without a job: the launcher's job and place are used if they are of the same ranks.
     job = os.environ.get("A2A_JOB")
     if job and not is_set(os.environ, "A2A_RANK"):
         return job, _named_place()

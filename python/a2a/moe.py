@@ -1,19 +1,19 @@
-"""Tokens to experts and back, in one call each, on tensors of any framework::
+"""Expert parallelism: tokens to experts and back, in one call each, on tensors of any framework::
 
     ep = a2a.moe.ExpertParallel(comm, num_experts)
     routed = ep.dispatch(x, topk_idx, topk_weights)
     rows = experts(routed.x, routed.counts)
     y = ep.combine(rows, routed)
 
-On host memory rows go straight from the tokens to their place among the experts' rows, and are summed while they are
-read on the way back: there is no packed copy before or after. The result has the same bits for any number of ranks.
-Gradients: ``a2a.torch.moe`` and ``a2a.paddle.moe``."""
+On host memory each row is copied from its token directly to its place among the experts' rows, and on the way back rows
+are summed while they are read: there is no packed copy before or after. The result has the same bits for any number of
+ranks. Gradients: ``a2a.torch.moe`` and ``a2a.paddle.moe``."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,21 @@ from ._core import Communicator, ExpertRouting, InvalidArgumentError, Work, coll
 
 __all__ = ["ExpertParallel", "Routed", "Routing"]
 
+if TYPE_CHECKING:
+    from ._core import Tensor
+
+    Weights: TypeAlias = Literal["routed"] | Tensor | None
+    Bias: TypeAlias = Tensor | Sequence[Tensor] | None
 Layout = Literal["expert", "rank"]
+_T = TypeVar("_T", bound="Tensor")
 
 
 class Routed:
-    """The rows that came to this rank, and what they are.
+    """The rows that this rank has received, with their experts, weights and sources.
 
     Attributes:
-        routing: what they were dispatched by; ``ep.dispatch(x, routing=routed.routing)`` goes the same way again.
-        work: of an asynchronous dispatch, otherwise None.
+        routing: the routing of their dispatch; ``ep.dispatch(x, routing=routed.routing)`` repeats it.
+        work: the Work of an asynchronous dispatch, otherwise None.
     """
 
     def __init__(self, routing: Routing, given: Sequence[Any], made: Sequence[Any], work: Work | None) -> None:
@@ -46,18 +52,18 @@ class Routed:
 
     @property
     def scales(self) -> Any:
-        """Those of the rows, if scales were dispatched."""
+        """The scales of the rows, if scales were dispatched."""
         return self._tensors()[1] if len(self._made) > 1 else None
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """How many rows each of this rank's experts has, without padding. In the layout "rank" a row may count for
+        """The number of rows of each of this rank's experts, without padding. In the layout "rank" a row may count for
         several experts."""
         return self.routing.counts
 
     @property
     def offsets(self) -> npt.NDArray[np.int64] | None:
-        """Where each expert's rows begin, and where the last one's padding ends. None in the layout "rank"."""
+        """The first row of each expert, and the end of the last one's padding. None in the layout "rank"."""
         return self.routing.offsets
 
     @property
@@ -73,21 +79,21 @@ class Routed:
 
     @property
     def source(self) -> Any:
-        """[rows, 2]: the rank and the token that each row comes from, (-1, -1) for padding."""
+        """[rows, 2]: the source rank and the token of each row, (-1, -1) for padding."""
         return self.routing.source
 
     def ready(self, rank: int) -> bool:
-        """Whether all rows from that rank are here."""
+        """Whether all rows from that rank have arrived."""
         return self.work is None or self.work.arrived(rank)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Block until all rows are here."""
+        """Block until all rows have arrived."""
         if self.work is not None:
             self.work.wait(timeout)
 
     def as_ready(self) -> Iterator[int]:
-        """This rank's experts, each as soon as its rows are here; those without rows first. Ends when the dispatch is
-        over, for which the peers need this rank."""
+        """Yield this rank's experts, each as soon as its rows have arrived; those without rows first. Returns when the
+        dispatch is done, for which the peers need this rank."""
         if self.offsets is None:
             raise InvalidArgumentError('in the layout "rank" rows are not grouped by expert; ask ready(rank)')
         sources = self.routing.core.source_ranks()
@@ -105,13 +111,13 @@ class Routed:
                 pause = 0.0
             elif wanted and self.work is not None:
                 if self.work.done():
-                    self.work.wait()  # which raises where it has failed
+                    self.work.wait()  # raises if the dispatch has failed
                 time.sleep(pause)
                 pause = min(pause * 2, 1e-3) if pause else 1e-6
         self.wait()
 
     def _tensors(self) -> list[Any]:
-        """Of frameworks whose arrays are immutable there is none before all rows are here."""
+        """The received tensors. For frameworks whose arrays are immutable it waits until all rows have arrived."""
         if not self._final:
             pairs = zip(self._given, self._made, strict=True)
             self._made = [_core.convert_result(given, made, self.work) for given, made in pairs]
@@ -123,8 +129,8 @@ class Routed:
 
 
 class Routing:
-    """How the tokens of one step go to their experts, as this rank sees it. Made by ExpertParallel.plan(); runs any
-    number of times. The attributes are those of Routed."""
+    """The routes of the tokens of one step to their experts, as this rank sees them. ExpertParallel.plan() makes it; it
+    runs any number of times. The attributes are those of Routed."""
 
     def __init__(self, core: ExpertRouting) -> None:
         self.core = core
@@ -141,7 +147,7 @@ class Routing:
 
     @property
     def rows(self) -> int:
-        """How many rows this rank receives, padding included."""
+        """The number of rows that this rank receives, padding included."""
         return self.core.rows
 
     @property
@@ -169,15 +175,57 @@ class Routing:
         """See Routed."""
         return self.core.source
 
+    @overload
+    def dispatch(
+        self, x: Tensor, scales: Tensor | None = None, *, async_op: Literal[False] = False, timeout: float | None = None
+    ) -> Routed: ...
+    @overload
+    def dispatch(
+        self, x: Tensor, scales: Tensor | None = None, *, async_op: Literal[True], timeout: float | None = None
+    ) -> Work: ...
+    @overload
+    def dispatch(
+        self, x: Tensor, scales: Tensor | None = None, *, async_op: bool = False, timeout: float | None = None
+    ) -> Any: ...
     @collective
     def dispatch(self, x: Any, scales: Any = None, *, async_op: bool = False, timeout: float | None = None) -> Any:
-        """Collective. As ExpertParallel.dispatch(), without another word about which token goes where."""
+        """Collective. As ExpertParallel.dispatch(), without another exchange of routes."""
         given = [x] if scales is None else [x, scales]
         made, work = self.core.dispatch(x, scales, async_op=async_op, timeout=timeout)
         if not async_op:
             return Routed(self, given, made, None)
         return _core.set_result(work, Routed(self, given, made, work))
 
+    @overload
+    def combine(
+        self,
+        rows: _T,
+        *,
+        weights: Weights = "routed",
+        bias: Bias = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> _T: ...
+    @overload
+    def combine(
+        self,
+        rows: _T,
+        *,
+        weights: Weights = "routed",
+        bias: Bias = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def combine(
+        self,
+        rows: _T,
+        *,
+        weights: Weights = "routed",
+        bias: Bias = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any: ...
     @collective
     def combine(
         self,
@@ -205,12 +253,12 @@ class ExpertParallel:
 
     Args:
         comm: the ranks.
-        num_experts: how many experts there are in all.
+        num_experts: the number of experts of all ranks.
         expert_to_rank: for each expert its rank, or a list of ranks (replicas: each rank sends its tokens to them in
             turn, beginning with number ``rank % replicas``). By default every rank has the same number of experts, in
             blocks. The same on all ranks. A rank numbers its experts from 0, in their order.
 
-    Raises InvalidArgumentError for a placement that is none.
+    Raises InvalidArgumentError for an invalid placement.
     """
 
     def __init__(
@@ -227,16 +275,59 @@ class ExpertParallel:
     @collective
     def plan(
         self,
-        topk_idx: Any,
-        topk_weights: Any = None,
+        topk_idx: Tensor,
+        topk_weights: Tensor | None = None,
         *,
         layout: Layout = "expert",
         align: int = 1,
         timeout: float | None = None,
     ) -> Routing:
-        """Collective. What dispatch() finds out before tokens move: for several dispatches of one routing."""
+        """Collective. Make the routing that dispatch() makes before tokens move: for several dispatches with one
+        routing."""
         return self._route(topk_idx, topk_weights, layout, align, None, None, timeout)
 
+    @overload
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_idx: Tensor | None = None,
+        topk_weights: Tensor | None = None,
+        *,
+        scales: Tensor | None = None,
+        layout: Layout = "expert",
+        align: int = 1,
+        routing: Routing | None = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> Routed: ...
+    @overload
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_idx: Tensor | None = None,
+        topk_weights: Tensor | None = None,
+        *,
+        scales: Tensor | None = None,
+        layout: Layout = "expert",
+        align: int = 1,
+        routing: Routing | None = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def dispatch(
+        self,
+        x: Tensor,
+        topk_idx: Tensor | None = None,
+        topk_weights: Tensor | None = None,
+        *,
+        scales: Tensor | None = None,
+        layout: Layout = "expert",
+        align: int = 1,
+        routing: Routing | None = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any: ...
     @collective
     def dispatch(
         self,
@@ -256,14 +347,14 @@ class ExpertParallel:
         Args:
             x: [tokens, ...] of any dtype and strides, on the host. The number of tokens may differ between ranks.
             topk_idx: [tokens, k], int32 or int64: the experts of each token, -1 for none. No token has an expert twice.
-            topk_weights: [tokens, k], float32: travel along, and are what combine() multiplies by.
-            scales: [tokens, ...] of any dtype: travel along with the rows of x (quantised tokens).
+            topk_weights: [tokens, k], float32: sent with the tokens; combine() multiplies by them.
+            scales: [tokens, ...] of any dtype: sent with the rows of x (quantised tokens).
             layout: "expert": one row for each token and local expert, grouped by expert, within it by source rank, then
                 by token. "rank": each token once for all experts of this rank, by source rank, then by token.
-            align: "expert": each group is padded with rows of 0 to a multiple of it.
+            align: in the layout "expert" each group is padded with rows of 0 to a multiple of it.
             routing: of plan() or an earlier dispatch, instead of topk_idx, topk_weights, layout and align.
-            async_op: return a Work while rows are still coming. Its ``result`` is the Routed. That tokens were counted
-                is waited for in any case.
+            async_op: return a Work while rows are still arriving. Its ``result`` is the Routed. The call always waits
+                for the exchange of routes.
 
         Returns: Routed. Raises InvalidArgumentError for an expert that does not exist, or that a token has twice; the
         peers then get MismatchError, as all do when the ranks differ in k, dtypes, row sizes, layout or placement.
@@ -274,6 +365,39 @@ class ExpertParallel:
             raise InvalidArgumentError("both routing and topk_idx or topk_weights are given; a routing has its own")
         return routing.dispatch(x, scales, async_op=async_op, timeout=timeout)
 
+    @overload
+    def combine(
+        self,
+        rows: _T,
+        routed: Routed | Routing,
+        *,
+        weights: Weights = "routed",
+        bias: Bias = None,
+        async_op: Literal[False] = False,
+        timeout: float | None = None,
+    ) -> _T: ...
+    @overload
+    def combine(
+        self,
+        rows: _T,
+        routed: Routed | Routing,
+        *,
+        weights: Weights = "routed",
+        bias: Bias = None,
+        async_op: Literal[True],
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def combine(
+        self,
+        rows: _T,
+        routed: Routed | Routing,
+        *,
+        weights: Weights = "routed",
+        bias: Bias = None,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Any: ...
     @collective
     def combine(
         self,
@@ -285,14 +409,14 @@ class ExpertParallel:
         async_op: bool = False,
         timeout: float | None = None,
     ) -> Any:
-        """Collective. Brings the experts' rows back and sums them for each token.
+        """Collective. Sends the experts' rows back and sums them for each token.
 
         Args:
-            rows: one row for each row of ``routed``, of a floating dtype. Padding rows are not looked at.
-            routed: what dispatch() or plan() returned.
+            rows: one row for each row of ``routed``, of a floating dtype. Padding rows are not read.
+            routed: the result of dispatch() or plan().
             weights: "routed": those given to dispatch(), if any; None: none; or float32, one for each row of
-                ``routed``. In the layout "rank" a row stands for several experts and is multiplied by none: the rank
-                that made it has done so.
+                ``routed``. In the layout "rank" a row stands for several experts and is not multiplied: the rank that
+                made it has applied the weights.
             bias: a tensor like the result, or two, added at the end.
             async_op: return a Work, whose ``result`` is the sum.
 

@@ -1,8 +1,8 @@
 """All-reduce that sends int8: an all-to-all, a sum, an all-gather.
 
 Each rank owns one part of the elements, whole blocks of it: it receives that part of every rank's tensor (the
-all-to-all), adds them up, and sends the sum to everybody (the all-gather). This is the context in which ATB's page
-"AllToAllVOperation" places its operation. docs/quantized.md derives the bounds of the errors.
+all-to-all), adds them up, and sends the sum to all ranks (the all-gather). ATB's page "AllToAllVOperation" describes
+its operation as part of this. docs/guide/quantized.md derives the bounds of the errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import operator
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,25 +33,28 @@ from ._core import (
     to_float32,
 )
 
+if TYPE_CHECKING:
+    from ._core import Tensor
+
 __all__ = ["WireBytes", "block_quantized_all_reduce", "quantized_all_reduce", "wire_bytes"]
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound="Tensor")
 _Bytes = npt.NDArray[np.uint8]
 _Floats = npt.NDArray[np.float32]
 
 BLOCK = 128
-"""Elements that share a scale, unless said otherwise."""
+"""The default number of elements that share a scale."""
 
 
 @dataclass(frozen=True)
 class WireBytes:
-    """What all ranks together send to others, scales included. In the first exchange another 32 bytes go from each rank
-    to each other one, by which they notice that they disagree."""
+    """The bytes that all ranks together send to others, scales included. In the first exchange each rank sends each
+    other one 32 more bytes, by which they notice a disagreement."""
 
     scatter: int
     gather: int
     float32: int
-    """What an all-reduce of as many float32 sends in two steps, a reduce-scatter and an all-gather."""
+    """The bytes of an all-reduce of as many float32 in two steps, a reduce-scatter and an all-gather."""
 
     @property
     def total(self) -> int:
@@ -64,8 +67,8 @@ class WireBytes:
 
 
 def wire_bytes(elems: int, ranks: int, *, send_scales: bool, gather_item: int = 1, block: int = BLOCK) -> WireBytes:
-    """The traffic of one call: ``send_scales`` for block_quantized_all_reduce, ``gather_item`` the bytes of an element
-    in the all-gather; 1 is int8 in blocks. Raises InvalidArgumentError for numbers that no call has."""
+    """Return the traffic of one call: ``send_scales`` for block_quantized_all_reduce, ``gather_item`` the bytes of an
+    element in the all-gather; 1 is int8 in blocks. Raises InvalidArgumentError for numbers that no call has."""
     block = _block_of(block)
     if elems < 0 or ranks < 1 or gather_item < 1:
         raise InvalidArgumentError(f"wire_bytes: elems={elems}, ranks={ranks}, gather_item={gather_item}")
@@ -87,8 +90,8 @@ def quantized_all_reduce(
     block: int = BLOCK,
     timeout: float | None = None,
 ) -> _T:
-    """The sum over all ranks of int8 tensors with a common scale, as float16: in the shape and framework of ``x``, the
-    same bits on every rank.
+    """Return the sum over all ranks of int8 tensors with a common scale, as float16: in the shape and framework of
+    ``x``, with the same bits on every rank.
 
         y = (sum over ranks r of x_r + ranks * offset) * scale
 
@@ -96,11 +99,11 @@ def quantized_all_reduce(
     tensor) or have one entry for each channel, which is the last dimension of ``x``; both are the same on all ranks.
     The sum is exact in int32, the rest is float32, rounded once to float16.
 
-    With ``gather="int8"`` the sum travels back in blocks of ``block`` elements, each with a scale of its own, so that
-    25 % + 1 / block of the bytes of a float32 all-reduce are sent instead of 37.5 %.
+    With ``gather="int8"`` the sum is sent in blocks of ``block`` elements, each with a scale of its own, so that 25 % +
+    1 / block of the bytes of a float32 all-reduce are sent instead of 37.5 %.
 
     ``x`` is a contiguous tensor, on the host or of Torch on a device, and is not changed. Raises InvalidArgumentError
-    for what does not fit, and MismatchError on every rank when ranks disagree about the number of elements, scale,
+    for invalid arguments, and MismatchError on every rank when ranks disagree about the number of elements, scale,
     offset, gather or block. ``timeout`` in seconds is the deadline of each of the two exchanges."""
     try:
         block = _block_of(block)
@@ -135,17 +138,17 @@ def block_quantized_all_reduce(
     block: int = BLOCK,
     timeout: float | None = None,
 ) -> _T:
-    """The sum over all ranks of float tensors, sent as int8: in the shape, framework and dtype of ``x`` (float32,
-    float16 or bfloat16), the same bits on every rank.
+    """Return the sum over all ranks of float tensors, sent as int8: in the shape, framework and dtype of ``x``
+    (float32, float16 or bfloat16), with the same bits on every rank.
 
     Each block of ``block`` elements of each rank has its own scale:
 
         s = max |x| / 127 (1 for a block of zeros),  q = x / s rounded to nearest, ties to even
         y = sum over ranks r, in rising order, of q_r * s_r, in float32
 
-    Not rounded otherwise, y is within the sum over ranks of s_r / 2 of the exact sum. ``gather="int8"`` quantises y the
-    same way for the way back, which adds half of its block's scale; ``gather="same"`` sends it in the dtype of ``x``. A
-    block in which some rank has an infinity or a NaN becomes NaN.
+    Without further rounding y is within the sum over ranks of s_r / 2 of the exact sum. ``gather="int8"`` quantises y
+    the same way for the all-gather, which adds an error of half of its block's scale; ``gather="same"`` sends it in the
+    dtype of ``x``. A block in which some rank has an infinity or a NaN becomes NaN.
 
     ``x`` is a contiguous tensor, on the host or of Torch on a device, and is not changed. Errors and ``timeout`` are
     those of quantized_all_reduce."""
@@ -156,7 +159,7 @@ def block_quantized_all_reduce(
         flat, dtype = arithmetic.flat(x, "x", "float32", "float16", "bfloat16")
         ours = _Parts(comm.size, len(flat), block)
         header = _header(len(flat), block, f"{dtype} {gather}")
-        # In blocks of the whole tensor: parts are made of whole blocks.
+        # The blocks are those of the whole tensor: parts are made of whole blocks.
         q, scales = arithmetic.quantize_blocks(arithmetic.to_float32(flat, dtype), block)
         sends = [
             arithmetic.message(header, scales[blocks], q[part])
@@ -179,7 +182,7 @@ def block_quantized_all_reduce(
 
 
 class _HostArithmetic:
-    """On flat NumPy arrays, in C++. a2a.torch has the same on devices; both give the same bits."""
+    """The arithmetic on flat NumPy arrays, in C++. a2a.torch has the same for devices; both give the same bits."""
 
     flat = staticmethod(flat_array)
     to_float32 = staticmethod(to_float32)
@@ -217,7 +220,7 @@ def _arithmetic_for(x: Any) -> Any:
 
 
 class _Parts:
-    """Which elements each rank adds up: whole blocks, as equal as they can be."""
+    """The elements that each rank adds up: whole blocks, divided as equally as possible."""
 
     def __init__(self, ranks: int, elems: int, block: int) -> None:
         blocks = -(-elems // block)
@@ -228,7 +231,7 @@ class _Parts:
         self.elems = [part.stop - part.start for part in self.parts]
 
     def packed_bytes(self, rank: int) -> int:
-        """Of that part as int8 behind the float32 scales of its blocks."""
+        """The bytes of that part as int8 behind the float32 scales of its blocks."""
         blocks = self.blocks[rank]
         return 4 * (blocks.stop - blocks.start) + self.elems[rank]
 
@@ -236,8 +239,8 @@ class _Parts:
 def _first(
     comm: Communicator, arithmetic: Any, sends: list[Any], expected: int, header: _Bytes, timeout: float | None
 ) -> list[Any]:
-    """The all-to-all of one message for each pair, which begins with the header. When ranks disagree, each of them sees
-    that here, from the header or from the length, so that none goes on to the second exchange alone."""
+    """Run the all-to-all of one message for each pair, which begins with the header. When ranks disagree, each of them
+    notices that here, from the header or from the length, so that none goes on to the second exchange alone."""
     received = [arithmetic.empty(expected) for _ in sends]
     try:
         comm.alltoall_list(sends, received, timeout=timeout)
@@ -264,7 +267,7 @@ def _gather(
     quantized: bool,
     timeout: float | None,
 ) -> Any:
-    """The all-gather of every rank's sums, into a new tensor."""
+    """Run the all-gather of every rank's sums, into a new tensor."""
     try:
         out, finish = arithmetic.new_like(like, dtype)
         if quantized:
@@ -289,7 +292,7 @@ def _gather(
 
 
 def _sum_packed(arithmetic: Any, messages: list[Any], elems: int, block: int) -> Any:
-    """Adds up messages of scales and int8 values."""
+    """Add up messages of scales and int8 values."""
     split = 4 * -(-elems // block)
     scales = arithmetic.joined([message[:split] for message in messages], "float32")
     q = arithmetic.joined([message[split:] for message in messages], "int8")
@@ -297,7 +300,7 @@ def _sum_packed(arithmetic: Any, messages: list[Any], elems: int, block: int) ->
 
 
 def _header(elems: int, block: int, kind: str, *parameters: _Floats) -> _Bytes:
-    """What ranks must agree on, in 32 bytes: elements, block, and hashes of the rest."""
+    """Return the values on which ranks must agree, in 32 bytes: elements, block, and hashes of the rest."""
     said = hashlib.blake2b(digest_size=8)
     for parameter in parameters:
         said.update(str(parameter.size).encode() + parameter.tobytes())
@@ -331,13 +334,13 @@ def _require_choice(gather: Any, *choices: str) -> None:
 
 
 def _channels(x: Any) -> int:
-    """The last dimension of a tensor."""
+    """Return the last dimension of a tensor."""
     shape = x.shape if hasattr(x, "shape") else describe_tensor(x)["shape"]  # a buffer has dimensions, too
     return int(shape[-1]) if len(shape) else 1
 
 
 def _parameter(value: Any, name: str, channels: int) -> _Floats:
-    """A scale or offset as float32: one entry, or one for each channel."""
+    """Return a scale or offset as float32: one entry, or one for each channel."""
     try:
         numbers = np.asarray(value)
         if not np.can_cast(numbers.dtype, np.float64, "same_kind") or numbers.dtype.kind == "b":

@@ -1,7 +1,7 @@
 """The oracle for tests: every operation over all ranks' inputs at once, without communication.
 
-Lists are indexed by rank. These functions are written to be obviously right, not fast, and need nothing but NumPy.
-Beside them: random cases, bytes of any framework's tensor, and the workloads of ``a2a.workloads``.
+Lists are indexed by rank. These functions are simple, not fast, and need only NumPy. The module also has random cases,
+the bytes of any framework's tensor, and the workloads of ``a2a.workloads``.
 
     expected = testing.alltoallv(sends, send_counts, recvs)[comm.rank]
     assert testing.first_difference(recv, expected) is None
@@ -85,9 +85,9 @@ def alltoallv(
     split_axis: int = 0,
     concat_axis: int = 0,
 ) -> list[Array]:
-    """What every rank's ``recv`` holds after alltoallv. ``send_counts[r][p]`` entries of ``split_axis`` go from rank r
-    to rank p, and lie along its ``concat_axis`` then. Entries of ``recvs`` outside of the received ranges are as they
-    were; the inputs are not changed."""
+    """Return every rank's ``recv`` after alltoallv. ``send_counts[r][p]`` entries of ``split_axis`` go from rank r to
+    rank p, where they are along its ``concat_axis``. Entries of ``recvs`` outside of the received ranges are unchanged;
+    the inputs are not changed."""
     counts = np.asarray(send_counts, dtype=np.int64)
     received = counts.T
     if split_axis % sends[0].ndim != concat_axis % sends[0].ndim:  # all entries of that axis are in each block
@@ -106,12 +106,12 @@ def alltoallv(
 
 
 def _along(tensor: Array, axis: int) -> Array:
-    """A view of which dim 0 is that axis."""
+    """Return a view whose dim 0 is that axis."""
     return np.moveaxis(tensor, axis, 0)
 
 
 def _moved(block: Array, split_axis: int, concat_axis: int) -> Array:
-    """Of a block whose dim 0 is ``split_axis``: a view whose dim 0 is ``concat_axis``."""
+    """Return, of a block whose dim 0 is ``split_axis``, a view whose dim 0 is ``concat_axis``."""
     return np.moveaxis(np.moveaxis(block, 0, split_axis), concat_axis, 0)
 
 
@@ -132,8 +132,8 @@ def allgather(sends: Sequence[Array]) -> list[Array]:
 
 
 def global_counts(local_counts: Matrix) -> IntArray:
-    """The ``global_count`` of every rank from the ``local_count`` of every rank: what r sends to expert e of p is what
-    p receives from r for its expert e."""
+    """Return the ``global_count`` of every rank from the ``local_count`` of every rank: the rows that r sends to expert
+    e of p are those that p receives from r for its expert e."""
     local = np.asarray(local_counts, dtype=np.int64)
     ranks = len(local)
     result = np.empty_like(local)
@@ -146,7 +146,7 @@ def global_counts(local_counts: Matrix) -> IntArray:
 
 
 def global_scatter(xs: Sequence[Array], local_counts: Matrix) -> list[Array]:
-    """Rows packed by (rank, expert) to the experts' ranks, where they are packed by (expert, source rank)."""
+    """Send rows packed by (rank, expert) to the experts' ranks, where they are packed by (expert, source rank)."""
     local = np.asarray(local_counts, dtype=np.int64)
     ranks, experts = len(xs), local.shape[1] // len(xs)
     at = packed(local)
@@ -162,7 +162,7 @@ def global_scatter(xs: Sequence[Array], local_counts: Matrix) -> list[Array]:
 
 
 def global_gather(ys: Sequence[Array], local_counts: Matrix) -> list[Array]:
-    """The way back of global_scatter with the same counts."""
+    """The inverse of global_scatter with the same counts."""
     local = np.asarray(local_counts, dtype=np.int64)
     ranks, experts = len(ys), local.shape[1] // len(ys)
     at = packed(local)
@@ -178,7 +178,7 @@ def global_gather(ys: Sequence[Array], local_counts: Matrix) -> list[Array]:
 
 
 def fold(arrays: Sequence[Array], op: str = "sum") -> Array:
-    """((x0 op x1) op x2) ..., element by element: what a reduction makes of the arrays of ranks 0, 1, 2, ...
+    """((x0 op x1) op x2) ..., element by element: the result of a reduction of the arrays of ranks 0, 1, 2, ...
 
     float16, bfloat16 and float8 are folded in float32 and rounded once. Integers wrap. "avg" is the sum divided by the
     number of arrays. Of bool "sum" and "max" are "or", "prod" and "min" are "and". "min" and "max" give NaN where an
@@ -246,7 +246,7 @@ def reduce(sends: Sequence[Array], root: int = 0, op: str = "sum") -> list[Array
 
 
 def broadcast(tensors: Sequence[Array], root: int = 0) -> list[Array]:
-    """Every rank gets the root's."""
+    """Every rank gets the root's tensor."""
     return [np.array(tensors[root]) for _ in tensors]
 
 
@@ -261,7 +261,8 @@ def scatter(send: Array, ranks: int) -> list[Array]:
 
 
 def allgatherv(sends: Sequence[Array], recvs: Sequence[Array], recv_displs: Sequence[int] | None = None) -> list[Array]:
-    """Every rank's rows, of rank p from row ``recv_displs[p]`` on. Other rows of ``recvs`` are as they were."""
+    """Every rank gets all rows, those of rank p from row ``recv_displs[p]`` on. Other rows of ``recvs`` are
+    unchanged."""
     counts = [len(send) for send in sends]
     displs = packed(np.array([counts]))[0] if recv_displs is None else recv_displs
     results = [np.array(recv) for recv in recvs]
@@ -286,12 +287,12 @@ class Case:
     send_displs: IntArray
     recv_displs: IntArray
     send_rows: IntArray
-    """How many rows each rank's send tensor has."""
+    """The number of rows of each rank's send tensor."""
     recv_rows: IntArray
 
 
 def random_counts(rng: np.random.Generator, ranks: int, max_rows: int, empty: float = 0.2) -> IntArray:
-    """``counts[r, p]`` rows from r to p: each empty with probability ``empty``, else small more often than large."""
+    """Draw ``counts[r, p]``, the rows from r to p: 0 with probability ``empty``, else small more often than large."""
     size = np.exp(rng.uniform(0, np.log(max_rows + 1), (ranks, ranks))).astype(np.int64)
     return np.where(rng.random((ranks, ranks)) < empty, 0, np.minimum(size, max_rows))
 
@@ -299,8 +300,8 @@ def random_counts(rng: np.random.Generator, ranks: int, max_rows: int, empty: fl
 def random_case(
     rng: np.random.Generator, ranks: int, max_rows: int = 100, max_gap: int = 3, empty: float = 0.2
 ) -> Case:
-    """Counts with displacements in any order and with gaps: no two received ranges overlap. ``max_gap=0`` packs the
-    ranges tightly, but still in a random order."""
+    """Draw counts, with displacements in any order and with gaps: no two received ranges overlap. ``max_gap=0`` packs
+    the ranges tightly, but still in a random order."""
     counts = random_counts(rng, ranks, max_rows, empty)
     received = np.ascontiguousarray(counts.T)
     send_displs, send_rows = _random_displs(rng, counts, max_gap)
@@ -321,7 +322,7 @@ def _random_displs(rng: np.random.Generator, counts: IntArray, max_gap: int) -> 
 
 
 def random_array(rng: np.random.Generator, shape: int | Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """Random bit patterns, NaN and denormals among them: an exchange has to keep all of them. bool has only its two."""
+    """Draw random bit patterns, with NaN and denormals: an exchange has to keep all of them. bool has only its two."""
     dtype = np.dtype(dtype)
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(np.bool_)
@@ -331,21 +332,21 @@ def random_array(rng: np.random.Generator, shape: int | Sequence[int], dtype: np
 
 
 def poison(array: Array) -> Array:
-    """Fills a C-contiguous array with a byte that no test expects, and returns it."""
+    """Fill a C-contiguous array with a byte that no test expects, and return it."""
     array.reshape(-1).view(np.uint8)[...] = POISON
     return array
 
 
 def as_bytes(tensor: Any) -> npt.NDArray[np.uint8]:
-    """The bytes of a host tensor of any framework in row-major order, as a flat array; a view where that is possible.
-    Works for dtypes that NumPy has no name for, such as bfloat16."""
+    """Return the bytes of a host tensor of any framework in row-major order, as a flat array; a view where that is
+    possible. Works for dtypes without a NumPy name, such as bfloat16."""
     framework = frameworks.of(type(tensor))
     return frameworks.bytes_of(tensor) if framework is None else framework.read(tensor)
 
 
 def first_difference(actual: Any, expected: Any) -> str | None:
-    """Compares two tensors bit for bit, NaN included. None when they are equal; otherwise the first differing byte,
-    both values, and how many bytes differ."""
+    """Compare two tensors bit for bit, NaN included. Returns None when they are equal; otherwise the first differing
+    byte, both values, and how many bytes differ."""
     left, right = as_bytes(actual), as_bytes(expected)
     if left.size != right.size:
         return f"{left.size} bytes instead of {right.size}"

@@ -1,7 +1,7 @@
-"""Mixture-of-experts traffic as models make it: their shapes, and how routers choose experts.
+"""Mixture-of-experts traffic of models: their shapes, and the choices of their routers.
 
-Everything is drawn from (workload, seed, step) alone, so every rank can compute every rank's part. Expert e lives on
-rank ``e // (experts // ranks)``.
+All values are drawn from (workload, seed, step) alone, so every rank can compute every rank's part. Expert e is on rank
+``e // (experts // ranks)``.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Workload:
 
     @property
     def bytes_per_rank(self) -> int:
-        """What one rank sends when every token goes to ``top_k`` experts."""
+        """The bytes that one rank sends when every token goes to ``top_k`` experts."""
         return self.tokens * self.top_k * self.hidden * _ITEM_BYTES[self.dtype]
 
     def scaled(self, divisor: int) -> Workload:
-        """The same layer with fewer tokens: row size, experts and skew decide the code path and stay."""
+        """Return the same layer with fewer tokens. Row size, experts and skew decide the code path, so they stay."""
         return replace(self, id=f"{self.id}/{divisor}", tokens=max(1, self.tokens // divisor))
 
 
@@ -77,7 +77,8 @@ WORKLOADS = {
 
 
 def workload(name: str) -> Workload:
-    """A workload by its id; ``dsv3-train/16`` has a sixteenth of the tokens. Raises ValueError with the known ids."""
+    """Return a workload by its id; ``dsv3-train/16`` has a sixteenth of the tokens. Raises ValueError with the known
+    ids."""
     base, slash, divisor = name.partition("/")
     if base not in WORKLOADS or (slash and not (divisor.isdecimal() and int(divisor) > 0)):
         raise ValueError(f"unknown workload {name!r}; there are {', '.join(WORKLOADS)}, each also with /2, /4, ...")
@@ -99,12 +100,13 @@ def router_logits(
     shuffle: bool = True,
     loads: Sequence[float] = (),
 ) -> FloatArray:
-    """How much a router likes each expert: experts are drawn with probabilities proportional to exp(logit).
+    """Return a router's logit for each expert: experts are drawn with probabilities proportional to exp(logit).
 
-    ``uniform``: all alike. ``zipf``: popularity falls with the power ``alpha`` of the rank in popularity, which is
-    shuffled over the experts, otherwise rank 0 would hold all popular ones. ``log-normal``: normal logits of deviation
-    ``sigma``. ``hot_rank``: the first of ``ranks`` ranks gets about ``ratio`` times the rows of another. ``loads``:
-    explicit weights, one for each expert. ``k_hot`` is a mixture of two such distributions, see route()."""
+    ``uniform``: all are equal. ``zipf``: popularity falls with the power ``alpha`` of the place in the order of
+    popularity. That order is shuffled over the experts, so that rank 0 does not hold all popular ones. ``log-normal``:
+    normal logits of deviation ``sigma``. ``hot_rank``: the first of ``ranks`` ranks gets about ``ratio`` times the rows
+    of another. ``loads``: explicit weights, one for each expert. ``k_hot`` is a mixture of two such distributions, see
+    route()."""
     if routing in ("uniform", "k_hot"):
         return np.zeros(experts)
     if routing == "zipf":
@@ -123,7 +125,8 @@ def router_logits(
 
 
 def top_k_experts(logits: FloatArray, tokens: int, top_k: int, rng: np.random.Generator) -> IntArray:
-    """[tokens, top_k] distinct experts of each token, best first. ``logits`` is [experts] or [tokens, experts]."""
+    """Return [tokens, top_k]: distinct experts of each token, best first. ``logits`` is [experts] or [tokens,
+    experts]."""
     return _best(_scores(logits, tokens, rng), top_k)
 
 
@@ -150,7 +153,7 @@ def route(
     group_limited: bool = False,
     **parameters: Any,
 ) -> IntArray:
-    """[ranks, tokens, top_k]: the experts of every token of every rank.
+    """Return [ranks, tokens, top_k]: the experts of every token of every rank.
 
     ``masked``: each choice is -1 with this probability. ``k_hot``: with probability ``hot_fraction`` a token prefers
     ``hot`` experts, which are the same in all steps. ``group_limited`` keeps only the best groups of the workload for
@@ -161,7 +164,8 @@ def route(
     logits = router_logits(routing, shape.experts, layer, ranks=ranks, **parameters)
     if routing == "k_hot":
         popular = np.isin(np.arange(shape.experts), layer.permutation(shape.experts)[:hot])
-        # So far behind that noise never lifts another expert over a popular one; they fill up when hot < top_k.
+        # The offset is so large that noise never puts another expert above a popular one; others are chosen when hot <
+        # top_k.
         logits = np.where((rng.random((tokens, 1)) < hot_fraction) & ~popular, -1e3, 0.0)
     scores = _scores(logits, tokens, rng)
     if group_limited:
@@ -173,7 +177,7 @@ def route(
 
 
 def _keep_best_groups(scores: FloatArray, shape: Workload) -> FloatArray:
-    # A group is as good as its two best experts together.
+    # The score of a group is the sum of its two best experts.
     grouped = scores.reshape(len(scores), shape.groups, -1)
     best = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2)
     place = np.argsort(np.argsort(-best, axis=1), axis=1)
@@ -181,14 +185,14 @@ def _keep_best_groups(scores: FloatArray, shape: Workload) -> FloatArray:
 
 
 def expert_counts(choice: IntArray, experts: int) -> IntArray:
-    """Rows for each expert from the choice [tokens, top_k] of one rank: the ``local_count`` of global_scatter, because
-    expert ids ascend by (rank, expert of the rank). Masked choices count nowhere."""
+    """Return the rows for each expert from the choice [tokens, top_k] of one rank: the ``local_count`` of
+    global_scatter, because expert ids ascend by (rank, expert of the rank). Masked choices do not count."""
     return np.bincount(choice[choice >= 0], minlength=experts).astype(np.int64)
 
 
 def dispatch_order(choice: IntArray) -> IntArray:
-    """The order in which one rank packs its token copies for global_scatter: positions in ``choice.reshape(-1)``, by
-    expert and then by token; position // top_k is the token. Masked choices are left out."""
+    """Return the order in which one rank packs its token copies for global_scatter: positions in
+    ``choice.reshape(-1)``, by expert and then by token; position // top_k is the token. Masked choices are left out."""
     flat = choice.reshape(-1)
     order = np.argsort(flat, kind="stable")
     return order[flat[order] >= 0]

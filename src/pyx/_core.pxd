@@ -1,5 +1,6 @@
-# What other extension modules of this package may use of a2a._core: they cimport it from here, and Cython connects the
-# functions when they are imported. Each is documented where it stands, in the file that is named above it.
+# The declarations of a2a._core for other extension modules of this package. They cimport them from here, and Cython
+# connects the functions when they are imported. Each is documented at its definition, in the file that is named above
+# it.
 from libc.stdint cimport int64_t
 from libcpp.memory cimport shared_ptr
 
@@ -22,10 +23,10 @@ cdef enum:
 cdef enum Access:
     WRITABLE
     READ_ONLY
-    UNKNOWN     # a legacy DLPack capsule cannot say
+    UNKNOWN     # a legacy DLPack capsule does not say
 
 
-# What an exchange needs to know about a tensor. It holds nothing: view_of returns the object that does.
+# The properties of a tensor that an exchange needs. It owns nothing: view_of returns the object that does.
 cdef struct View:
     char* data
     int64_t nbytes
@@ -36,13 +37,13 @@ cdef struct View:
     int ndim
     int64_t[MAX_NDIM] shape
     int64_t[MAX_NDIM] strides   # bytes; only set where the tensor is not contiguous
-    char* begin                 # of its memory, and one past its end, gaps included
+    char* begin                 # the begin of its memory, and one past its end, gaps included
     char* end
     DLDataType dtype
     DLDevice device
-    void* stream            # device memory: what its framework works on now, or was told to wait for it
+    void* stream            # device memory: the stream on which its framework works, or which it made to wait
     bint contiguous
-    bint held               # the object that view_of returns keeps this memory, whatever code runs meanwhile
+    bint held               # the object that view_of returns keeps this memory alive, whatever code runs meanwhile
     Access access
 
 cdef object view_of(object obj, str name, bint output, bint keep, View* view, void* stream=*)

@@ -88,8 +88,9 @@ include "construction.pxi"
 
 
 def describe_tensor(obj):
-    """How this package sees a tensor: {"shape", "dtype", "device", "contiguous", "writable", "framework", "bytes"}.
-    ``writable`` is None where the producer cannot say. Raises InvalidArgumentError for what is not a tensor."""
+    """Return the properties of a tensor as this package sees them: {"shape", "dtype", "device", "contiguous",
+    "writable", "framework", "bytes"}. ``writable`` is None where the producer does not say. Raises InvalidArgumentError
+    for an object that is not a tensor."""
     cdef View view
     view_of(obj, "tensor", True, False, &view)
     return {

@@ -1,4 +1,4 @@
-# The C++ core as the bindings see it, and the few lines of C++ that have no shape in Cython.
+# The declarations of the C++ core for the bindings, and C++ code that Cython cannot express.
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
 from libcpp cimport bool as cbool
@@ -21,15 +21,15 @@ cdef extern from *:
     // The Python class of each a2a::Code, in each module that throws them.
     static PyObject* error_class[8];
 
-    // Once, when the module is imported: a tuple in the order of a2a::Code, which starts at 1.
+    // Sets the classes: a tuple in the order of a2a::Code, which starts at 1. Call once, when the module is imported.
     static void set_error_classes(PyObject* classes) {
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); ++i) {
         error_class[i + 1] = Py_NewRef(PyTuple_GET_ITEM(classes, i));
       }
     }
 
-    // The one gate for C++ exceptions, called with the GIL while an exception is being handled.
-    // A message may hold words of a peer, or of an argument: bytes that are not UTF-8 are shown as such.
+    // Sets the Python error for a C++ exception; all go through it. Requires the GIL, while an exception is being
+    // handled. A message may hold text of a peer or of an argument: bytes that are not UTF-8 are escaped.
     static void set_error(a2a::Code code, const char* text) {
       PyObject* message = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "backslashreplace");
       if (message == nullptr) return;
@@ -218,10 +218,12 @@ cdef extern from *:
 
     #include <algorithm>
     #include <array>
+    #include <atomic>
     #include <chrono>
     #include <memory>
     #include <optional>
     #include <string>
+    #include <thread>
     #include <vector>
 
     #include "a2a/communicator.h"
@@ -240,11 +242,11 @@ cdef extern from *:
     inline When deadline_after(double seconds) { return a2a::Deadline::after_seconds(seconds); }
     inline bool has_passed(const When& until) { return until && until->passed(); }
 
-    // Everything Communicator::start needs. `listed` says which of the two forms of buffers is meant.
+    // The arguments of Communicator::start. `listed` says which of the two forms of buffers is used.
     struct Exchange {
       PlanPtr plan;
       KeptLayouts send_layouts, recv_layouts;
-      int split_axis = 0, concat_axis = 0;  // along which the two sides are divided
+      int split_axis = 0, concat_axis = 0;  // the axes along which the two sides are divided
       std::vector<int64_t> send_shape, recv_shape;  // of tensors that are divided along an axis
       a2a::Call call;
       bool listed = false;
@@ -257,19 +259,40 @@ cdef extern from *:
     // The exception that a signal handler raised in this thread while C++ code waited. Needs the GIL.
     static thread_local PyObject* pending_interrupt = nullptr;
 
-    // For what takes the GIL while C++ code waits. At exit CPython before 3.14 ends a thread that asks for it by an
-    // unwinding that ends the process when C++ code catches it, as Cython's and the core's does: the thread stays here
-    // instead until the process has ended, as it does from 3.14 on.
+    // The threads that are in in_python(), and the one that is about to delete the interpreter.
+    inline std::atomic<int> threads_in_python{0};
+    inline std::atomic<std::thread::id> ending_thread{};
+
+    // Calls code that takes the GIL while C++ code waits. At exit CPython before 3.14 ends a thread that asks for the
+    // GIL by unwinding its stack, and the process ends when C++ code catches that, as Cython's and the core's does.
+    // Instead the thread stays here until the process has ended, as it does from 3.14 on. A thread that asks for the
+    // GIL of an interpreter that was deleted would crash, so it stays here, too.
     template <class Call>
     auto in_python(Call call) {
+      struct Inside {
+        Inside() { ++threads_in_python; }
+        ~Inside() { --threads_in_python; }
+      };
       try {
-        return call();
+        const Inside inside;
+        const std::thread::id ending = ending_thread;
+        if (ending == std::thread::id() || ending == std::this_thread::get_id()) return call();
       } catch (const abi::__forced_unwind&) {
-        for (;;) ::pause();
+        for (;;) ::pause();  // the end of this handler would end the process
       }
+      for (;;) ::pause();
     }
 
-    // Lets Python's signal handlers run. Whether one of them wants the call to end.
+    // Call while the interpreter ends: from here on no thread asks for its GIL. Those that already ask are ended, or
+    // from CPython 3.14 on stay where they are, which this does not wait for.
+    inline void end_python() {
+      using namespace std::chrono_literals;
+      ending_thread = std::this_thread::get_id();
+      const auto until = std::chrono::steady_clock::now() + 200ms;
+      while (threads_in_python != 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(1ms);
+    }
+
+    // Runs Python's signal handlers. Returns whether one of them wants the call to end.
     inline bool look_for_signals_here() {
       const PyGILState_STATE state = PyGILState_Ensure();
       const bool raised = PyErr_CheckSignals() != 0;
@@ -287,7 +310,7 @@ cdef extern from *:
     }
     inline bool interrupted() { return in_python(look_for_signals_here); }
 
-    // Raises that exception, if there is one: -1 then, otherwise 0.
+    // Raises that exception, if there is one, and returns -1; otherwise returns 0.
     inline int raise_pending() {
       if (pending_interrupt == nullptr) return 0;
       PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(pending_interrupt)), pending_interrupt);
@@ -295,7 +318,7 @@ cdef extern from *:
       return -1;
     }
 
-    // For C++ code that a signal ended: raises what the handler raised.
+    // For C++ code that a signal ended: raises the exception of the handler.
     inline void raise_interrupted() {
       try {
         throw;
@@ -306,8 +329,9 @@ cdef extern from *:
       }
     }
 
-    // Takes the entries of a list or tuple when all are plain ints of 64 bits, and says whether they are. Without the
-    // GIL another thread may change the list meanwhile: that is left to code that holds on to each entry.
+    // Appends the entries of a list or tuple if all are plain ints of 64 bits, and returns whether they are. Without
+    // the GIL another thread may change the list meanwhile, so there other code does it, which holds a reference to
+    // each entry.
     inline bool append_plain_ints(PyObject* items, CountList& counts) {
     #ifndef Py_GIL_DISABLED
       const Py_ssize_t size = PySequence_Fast_GET_SIZE(items);
@@ -340,7 +364,7 @@ cdef extern from *:
       return comm.start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), call);
     }
 
-    // A message of one tensor, whose layout is given where it has gaps.
+    // Starts a message of one tensor. `kept` has its layout if it has gaps.
     inline WorkPtr start_message(a2a::Communicator& comm, bool sends, void* data, size_t bytes, int peer, int64_t tag,
                                  const a2a::Call& of, const KeptLayouts& kept) {
       const auto layouts = spans_of(kept);
@@ -349,7 +373,7 @@ cdef extern from *:
       return sends ? comm.send(data, bytes, peer, tag, call) : comm.recv(data, bytes, peer, tag, call);
     }
 
-    // Whether an exchange moves so little that its copies take no longer than letting go of the GIL for them.
+    // Whether an exchange moves so few bytes that its copies take no longer than releasing the GIL for them.
     inline bool is_short(const Exchange& x) {
       constexpr size_t kShort = size_t{16} << 10;
       return !x.listed && x.call.memory == a2a::Memory::host &&
@@ -358,14 +382,14 @@ cdef extern from *:
 
     inline bool wait_briefly(a2a::Work& work) { return work.wait_briefly(); }
 
-    // With the GIL held: the exchange, when it can be started without a wait for anybody; otherwise nothing.
+    // Starts the exchange if it does not have to wait for a lock; otherwise returns nullptr. Requires the GIL.
     inline WorkPtr try_start(a2a::Communicator& comm, const Exchange& x) {
       const bool packed = x.send_layouts.empty() && x.recv_layouts.empty();
       if (!packed || !is_short(x)) return nullptr;
       return comm.try_start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), x.call);
     }
 
-    // Waits for a while, so that the caller can look for signals between two waits. True once finished. Throws
+    // Waits for a while, so that the caller can check for signals between two waits. Returns true once finished. Throws
     // Error(timeout) when `until` has passed.
     inline bool wait_slice(a2a::Work& work, const When& until) {
       const auto now = a2a::Deadline::Clock::now();
@@ -378,7 +402,7 @@ cdef extern from *:
       return work.wait_until(a2a::Deadline::at(end));
     }
 
-    // Whether the memory of the buffers is the caller's again: no is the safe answer when the work cannot tell.
+    // Whether the caller may reuse the memory of the buffers. False, the safe answer, when the work cannot tell.
     inline bool let_go(a2a::Work& work) noexcept {
       try {
         return work.let_go();
@@ -387,9 +411,9 @@ cdef extern from *:
       }
     }
 
-    // The counts and displacements of one call, empty at first, and the plan that comes of them. Programs call with the
-    // same ones again and again: each thread keeps the memory of the last ones, and the last plan. A call inside such a
-    // call gets memory of its own.
+    // The counts and displacements of one call, empty at first, and the plan made from them. Programs often repeat the
+    // same ones, so each thread keeps the memory of the last ones, and the last plan. A call inside such a call gets
+    // memory of its own.
     class CallCounts {
      public:
       CallCounts() : thread_(this_thread()) { lists_.swap(thread_.spare); }
@@ -422,7 +446,7 @@ cdef extern from *:
 
       struct Thread {
         Lists spare;
-        PlanPtr plan;     // of these:
+        PlanPtr plan;     // made from the following
         Numbers numbers{};
         Lists lists;
       };
@@ -477,7 +501,7 @@ cdef extern from *:
     inline bool multiply(int64_t a, int64_t b, int64_t& product) { return !__builtin_mul_overflow(a, b, &product); }
     inline bool add(int64_t a, int64_t b, int64_t& sum) { return !__builtin_add_overflow(a, b, &sum); }
 
-    // Memory by reference count, so that it can be let go on any thread, without the GIL and after the interpreter.
+    // Reference-counted memory, which any thread may release, without the GIL and after the interpreter has ended.
     using SharedMemory = std::shared_ptr<void>;
 
     inline SharedMemory allocate_shared(size_t bytes) { return a2a::Communicator::allocate_shared(bytes); }
@@ -489,7 +513,8 @@ cdef extern from *:
       return comm.start_views(data, dtype, shape, until);
     }
 
-    // The memory of a view: the views are not released before the last tensor over one of them is gone.
+    // Returns the memory of a view. It keeps the views alive: they are released after the last tensor over one of them
+    // is gone.
     inline SharedMemory memory_of_view(const ViewsPtr& views, const a2a::View& view) {
       return SharedMemory(views, const_cast<std::byte*>(view.data));
     }
@@ -545,6 +570,7 @@ cdef extern from *:
 
     When deadline_after "a2a_py::deadline_after"(double) nogil
     cbool has_passed "a2a_py::has_passed"(const When&)
+    void end_python "a2a_py::end_python"()
     void raise_interrupted "a2a_py::raise_interrupted"()
     int raise_pending "a2a_py::raise_pending"() except -1
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil

@@ -6,7 +6,7 @@ cdef void keep_error(void* context, const char* kind, const char* message) noexc
 
 
 cdef object allocate_exchange(const DLPackExchangeAPI* api, const View* view, int64_t rows):
-    """``rows`` rows shaped like those of the view, from the allocator of its framework."""
+    """Allocate ``rows`` rows shaped like those of the view, by the allocator of its framework."""
     cdef DLTensor prototype
     cdef DLManagedTensorVersioned* managed = NULL
     cdef int64_t[MAX_NDIM] shape
@@ -25,20 +25,21 @@ cdef object allocate_exchange(const DLPackExchangeAPI* api, const View* view, in
         raise MemoryError(f"cannot allocate {rows} rows of {view.row_bytes} bytes: {'; '.join(errors)}")
     api.managed_tensor_to_py_object_no_sync(managed, &made)
     result = <object> made
-    Py_DECREF(result)  # the call gave us a reference of our own
+    Py_DECREF(result)  # the call has returned a reference of its own
     return result
 
 
 cdef object allocate_like(object tensor, const View* view, int64_t rows):
-    """An uninitialised tensor of ``rows`` rows shaped like those of the view, in the framework of ``tensor`` and on its
-    device. Where there is a convert_like, it is something to write into, of which that makes the tensor."""
+    """Return an uninitialised tensor of ``rows`` rows shaped like those of the view, in the framework of ``tensor`` and
+    on its device. Where convert_like(tensor) is not None, the result is a buffer, which that function turns into the
+    tensor."""
     cdef _ExchangeType kind
     cdef bint numpy = cnp.PyArray_Check(tensor)
     cdef int i
     require_kept_like(tensor, view.dtype)
     if not numpy:
         kind = exchange_type_of(tensor)
-        # Our own arrays lie on a device only where somebody else allocated them.
+        # A SharedArray is on a device only if another package allocated its memory.
         if kind is not None and (type(tensor) is not SharedArray or is_host(view.device.device_type)):
             return allocate_exchange(kind.api, view, rows)
     shape = [view.shape[i] if i > 0 else rows for i in range(view.ndim)]
@@ -57,17 +58,17 @@ cdef object allocate_like(object tensor, const View* view, int64_t rows):
 
 
 cdef int require_kept(object framework, DLDataType dtype) except -1:
-    """Whether the framework makes tensors of this dtype. None: this package."""
+    """Raise unless the framework can make tensors of this dtype. None: this package."""
     if framework is None:
         return 0
     if framework.name == "numpy":
-        numpy_dtype(dtype)  # a missing ml_dtypes
+        numpy_dtype(dtype)  # raises where ml_dtypes is missing
     framework.require_dtype(dtype_name(dtype))
     return 0
 
 
 cdef int require_kept_like(object tensor, DLDataType dtype) except -1:
-    """Whether its framework does. Those with the exchange API say so when they are asked for a tensor."""
+    """The same for the framework of a tensor. Those with the exchange API raise when they allocate."""
     if cnp.PyArray_Check(tensor):
         numpy_dtype(dtype)
     elif exchange_type_of(tensor) is None:
@@ -76,7 +77,7 @@ cdef int require_kept_like(object tensor, DLDataType dtype) except -1:
 
 
 cdef int require_made(const View* made, const View* like, int64_t rows) except -1:
-    """Whether a framework has made ``rows`` rows shaped like those of the view."""
+    """Raise unless a framework has made ``rows`` rows shaped like those of the view."""
     cdef int i
     cdef bint alike = same_dtype(made.dtype, like.dtype) and made.ndim == like.ndim and made.rows == rows
     for i in range(1, made.ndim):
@@ -89,7 +90,8 @@ cdef int require_made(const View* made, const View* like, int64_t rows) except -
 
 @cython.final
 cdef class _NewArray:
-    """An array of a framework whose arrays are immutable. Nobody has seen it yet, so it may still be written."""
+    """An array of a framework whose arrays are immutable. The program has no reference to it yet, so it may be
+    written."""
 
     cdef object array
 
@@ -101,13 +103,13 @@ cdef class _NewArray:
 
 
 def convert_to(framework, like, made):
-    """The result that belongs to a tensor, of what was received into."""
+    """Convert the buffer that was received into to a tensor of the framework of ``like``."""
     return framework.convert(like, (<_NewArray> made).array if type(made) is _NewArray else made)
 
 
 cdef object convert_like(object tensor):
-    """What turns the result of allocate_like(tensor) into the framework of ``tensor``, once the operation is over; None
-    where it is already."""
+    """Return the function that turns the result of allocate_like(tensor) into the framework of ``tensor`` once the
+    operation is done; None where it is already of that framework."""
     if type(tensor) is ndarray or exchange_type_of(tensor) is not None:
         return None
     framework = kind_of(type(tensor)).framework
@@ -115,7 +117,7 @@ cdef object convert_like(object tensor):
 
 
 cdef object parse_like(object like):
-    """The framework that ``like`` names or comes from. None: this package, whose tensors are SharedArrays."""
+    """Return the framework that ``like`` names or comes from. None: this package, whose tensors are SharedArrays."""
     if type(like) is SharedArray or (isinstance(like, str) and like == "a2a"):
         return None
     framework = frameworks().named(like) if isinstance(like, str) else kind_of(type(like)).framework
@@ -126,8 +128,8 @@ cdef object parse_like(object like):
 
 
 cdef object as_framework(SharedArray array, object framework, bint in_place):
-    """The array as a tensor of that framework, over the same memory; see parse_like. Without ``in_place`` a copy will
-    do, which JAX makes of memory that is not aligned as it likes."""
+    """Return the array as a tensor of that framework, over the same memory; see parse_like. Without ``in_place`` it may
+    be a copy, which JAX makes of memory whose alignment it does not support."""
     cdef View ours, theirs
     if framework is None:
         return array
@@ -143,7 +145,7 @@ cdef object as_framework(SharedArray array, object framework, bint in_place):
 
 
 cdef object empty_like(object like, DLDataType dtype, object shape):
-    """An array in shared memory as a tensor of the framework ``like`` names or comes from."""
+    """Allocate an array in shared memory as a tensor of the framework that ``like`` names or comes from."""
     framework = parse_like(like)
-    require_kept(framework, dtype)  # before memory is taken
+    require_kept(framework, dtype)  # before memory is allocated
     return as_framework(allocate_array(dtype, shape), framework, True)

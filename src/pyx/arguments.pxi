@@ -1,8 +1,9 @@
-# From what the caller passes to what the core takes: counts, timeouts, streams, and pairs of tensors that fit.
+# Converts the caller's arguments to those of the core: counts, timeouts, streams, and pairs of tensors that fit.
 
 
 cdef int64_t count_of(object item, str name, Py_ssize_t index) except? -1:
-    """One entry of a list of counts that is not a plain int: NumPy integers and whatever else counts as an index."""
+    """Convert one entry of a list of counts that is not a plain int: a NumPy integer or any object with
+    ``__index__``."""
     if isinstance(item, bool) or "bool" in str(getattr(item, "dtype", "")):
         raise InvalidArgumentError(f"{name}[{index}] is {shown(item)}, a bool; counts are integers")
     try:
@@ -14,7 +15,7 @@ cdef int64_t count_of(object item, str name, Py_ssize_t index) except? -1:
 
 
 cdef int append_sequence(object items, str name, CountList& counts) except -1:
-    """Integers from a list or tuple."""
+    """Append the integers of a list or tuple."""
     cdef Py_ssize_t i
     cdef int overflow = 0
     cdef int64_t value
@@ -34,7 +35,7 @@ cdef int append_sequence(object items, str name, CountList& counts) except -1:
 
 
 cdef int64_t load_integer(const char* where, DLDataType dtype) noexcept nogil:
-    """One integer of any width. A uint64 above the range of int64 comes out negative."""
+    """Load one integer of any width. A uint64 above the range of int64 becomes negative."""
     cdef bint signed_ = dtype.code == kDLInt
     cdef int64_t value = 0
     memcpy(&value, where, dtype.bits // 8)  # little-endian
@@ -44,7 +45,7 @@ cdef int64_t load_integer(const char* where, DLDataType dtype) noexcept nogil:
 
 
 cdef int append_tensor(object tensor, str name, CountList& counts) except -1:
-    """Integers from a 1-D tensor on the host, strided or not."""
+    """Append the integers of a 1-D tensor on the host, strided or not."""
     cdef View view
     cdef int64_t i
     cdef object holder = view_of(tensor, name, False, False, &view)
@@ -68,7 +69,7 @@ cdef int append_tensor(object tensor, str name, CountList& counts) except -1:
 
 
 cdef bint append_numpy(object obj, CountList& counts) except -1:
-    """64-bit integers of a plain NumPy array, as in most programs. False for anything else."""
+    """Append the 64-bit integers of a plain NumPy array, as in most programs. Returns False for anything else."""
     cdef cnp.ndarray array
     cdef const int64_t* first
     if type(obj) is not ndarray:
@@ -84,7 +85,7 @@ cdef bint append_numpy(object obj, CountList& counts) except -1:
 
 
 cdef int parse_counts(object obj, str name, CountList& counts) except -1:
-    """Integers from a sequence or tensor, without a check of how many there are."""
+    """Append the integers of a sequence or tensor. Does not check how many there are."""
     if type(obj) is list or type(obj) is tuple:
         return append_sequence(obj, name, counts)
     if append_numpy(obj, counts):
@@ -99,7 +100,7 @@ cdef int parse_counts(object obj, str name, CountList& counts) except -1:
 
 
 cdef int parse_rank_counts(object obj, str name, int size, CountList& counts) except -1:
-    """Exactly one integer per rank."""
+    """Append the integers of a sequence or tensor. Raises unless there is exactly one per rank."""
     parse_counts(obj, name, counts)
     if counts.size() != <size_t> size:
         raise InvalidArgumentError(f"{name} has {counts.size()} entries, but the group has {size} ranks")
@@ -107,12 +108,12 @@ cdef int parse_rank_counts(object obj, str name, int size, CountList& counts) ex
 
 
 cdef int parse_displs(object obj, str name, int size, CountList& displs) except -1:
-    """None is packed in rank order, which the core says with an empty list."""
+    """None means packed in rank order, which is an empty list in the core."""
     return 0 if obj is None else parse_rank_counts(obj, name, size, displs)
 
 
 cdef int parse_int(object value, str name) except? -1:
-    """A 32-bit integer."""
+    """Convert to a 32-bit integer."""
     try:
         return value.__index__()
     except OverflowError:
@@ -122,7 +123,7 @@ cdef int parse_int(object value, str name) except? -1:
 
 
 cdef vector[int] parse_ranks(object obj, int size) except *:
-    """Ranks of a group of this size."""
+    """Convert a list of ranks of a group of this size."""
     cdef CountList ranks
     cdef vector[int] result
     cdef int64_t rank
@@ -145,7 +146,7 @@ cdef double parse_timeout(object timeout) except *:
 
 
 cdef void* parse_stream(object stream) except NULL:
-    """The raw handle of a stream. 0 is CUDA's default stream, which also has the handle 1."""
+    """Return the raw handle of a stream. 0 is CUDA's default stream, which also has the handle 1."""
     handle = stream
     if hasattr(stream, "__cuda_stream__"):
         version, handle = stream.__cuda_stream__()
@@ -160,7 +161,7 @@ cdef void* parse_stream(object stream) except NULL:
 
 
 cdef int require_stream(Memory memory, CppStream stream) except -1:
-    """A stream that this kind of memory can be used on."""
+    """Raise unless this kind of memory can be used on the stream."""
     if memory == Memory.npu and stream.handle == <void*> 1:
         raise InvalidArgumentError("stream is 0, the default stream, which HCCL does not take; pass a stream of yours")
     return 0
@@ -177,13 +178,13 @@ cdef int parse_call(Call* call, Op op, object stream, object timeout) except -1:
 
 
 cdef Memory memory_of(const View* view, str name) except *:
-    """Which transport a tensor's memory belongs to."""
+    """Return the kind of memory of a tensor, which selects the transport."""
     cdef int kind = view.device.device_type
     if is_host(kind):
         return Memory.host
     if kind == kDLCUDA or kind == kDLCUDAManaged:
         return Memory.cuda
-    if kind == kDLExtDev or kind == 21:  # what Torch says for Ascend; what DLPack does in versions after 1.3
+    if kind == kDLExtDev or kind == 21:  # Torch's type for Ascend; DLPack's after version 1.3
         return Memory.npu
     raise UnsupportedError(f"{name} is in the memory of DLPack device type {kind}, which no transport serves")
 
@@ -199,14 +200,14 @@ cdef bint wheels_found = False
 
 
 cdef int find_wheels() except -1:
-    """Wheels put libraries where the loader knows nothing of them: NVIDIA's NCCL beside the other packages, MPI into
-    the environment's ``lib``."""
+    """Add the directories in which wheels install libraries and which the loader does not search: NVIDIA's NCCL beside
+    the other packages, MPI in the environment's ``lib``."""
     global wheels_found
     if wheels_found:
         return 0
     for path in sys.path:
         directory = os.path.join(path, "nvidia", "nccl", "lib")
-        # Where packages are installed this is looked at in any case, for the error to say so.
+        # Directories of installed packages are always added, so that the error names them.
         if os.path.isdir(directory) or os.path.basename(path) in ("site-packages", "dist-packages"):
             add_library_directory(os.fsencode(directory))
     for prefix in (sys.prefix, site.getuserbase()):
@@ -216,12 +217,12 @@ cdef int find_wheels() except -1:
 
 
 cdef inline void* stream_of(const Call* call, const View* first) noexcept:
-    """What an operation comes after: the caller's stream, otherwise the first tensor's."""
+    """Return the stream that orders the operation: the caller's, otherwise the first tensor's."""
     return call.stream.handle if call.stream.handle != NULL else first.stream
 
 
 cdef int set_call_memory(Call* call, const View* view, str name) except -1:
-    """Enters where the tensor lives, and the stream that its framework works on unless the caller gave one."""
+    """Enter the memory of the tensor into the call, and the stream of its framework unless the caller gave one."""
     call.memory = memory_of(view, name)
     if call.memory == Memory.host:
         return 0
@@ -243,7 +244,7 @@ cdef Memory parse_memory(object memory) except *:
 
 
 cdef Memory parse_device(object device, int* index) except *:
-    """A device from its name, such as "cuda:1"."""
+    """Parse the name of a device, such as "cuda:1"."""
     memory, colon, number = str(device).partition(":")
     if not number.isdecimal():
         raise InvalidArgumentError(f"device is {shown(device)}; pass a name such as \"cuda:0\" or \"npu:1\"")
@@ -272,7 +273,7 @@ cdef int require_contiguous(const View* view, str name) except -1:
 
 
 cdef int require_output(const View* view, str name, object obj) except -1:
-    """Whether we may write there, which the exporting framework cannot always say."""
+    """Raise unless the tensor may be written, as far as its framework says."""
     require_writable_layout(view, name)
     if view.access == READ_ONLY:
         framework = kind_of(type(obj)).framework
@@ -286,7 +287,7 @@ cdef int require_output(const View* view, str name, object obj) except -1:
 
 
 cdef int require_alike(Call* call, const View* a, str a_name, const View* b, str b_name) except -1:
-    """Dtype and memory that two tensors of one operation share. Enters them into the call."""
+    """Raise unless two tensors of one operation share dtype and memory. Enter these into the call."""
     if not same_dtype(a.dtype, b.dtype):
         raise InvalidArgumentError(f"{a_name} is {dtype_name(a.dtype)}, but {b_name} is {dtype_name(b.dtype)}; an "
                                    f"exchange converts nothing, so both need one dtype")
@@ -300,7 +301,7 @@ cdef int require_alike(Call* call, const View* a, str a_name, const View* b, str
 
 
 cdef int require_pair(Call* call, const View* send, str send_name, const View* recv, str recv_name) except -1:
-    """What must hold of a tensor that is sent and one that is received into, in one operation."""
+    """Raise unless a tensor to send and one to receive into fit in one operation."""
     require_alike(call, send, send_name, recv, recv_name)
     if overlap(send, recv):
         raise InvalidArgumentError(f"{send_name} and {recv_name} share memory; receive into a tensor of its own")
@@ -313,7 +314,7 @@ cdef void set_call_dtype(Call* call, const View* view) noexcept:
 
 
 cdef int require_rows(const View* send, str send_name, const View* recv, str recv_name) except -1:
-    """Rows are the unit of counts, so they must mean the same on both sides."""
+    """Raise unless rows, the unit of counts, have the same size on both sides."""
     if send.ndim == 0 or recv.ndim == 0:
         raise InvalidArgumentError(f"{send_name if send.ndim == 0 else recv_name} is 0-d and has no rows; pass a "
                                    f"tensor with at least one dimension")

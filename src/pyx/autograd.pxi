@@ -1,5 +1,5 @@
-# Frameworks that record operations for a backward pass see nothing of what the core writes. So they are told, and a
-# gradient that would be lost without a word is refused.
+# Frameworks that record operations for a backward pass do not see the core's writes. These functions tell them of a
+# write, and refuse a call that would silently lose a gradient.
 
 
 cdef _Recorder recorder_of(object obj):
@@ -11,7 +11,7 @@ cdef _Recorder recorder_of(object obj):
 
 
 cdef int claim(object tensor, str name) except -1:
-    """The tensor is about to be written, by a call that nothing else can refuse any more, and without a gradient."""
+    """Tell the framework that the tensor is about to be written, without a gradient. Call it after all other checks."""
     cdef _Recorder recorder = recorder_of(tensor)
     if recorder is not None:
         refuse_recorded(recorder, tensor, name)
@@ -20,8 +20,8 @@ cdef int claim(object tensor, str name) except -1:
 
 
 cdef int mark_written(object tensor) except -1:
-    """As claim(), where somebody else sees to the gradient. A tensor that was saved for a backward pass before is then
-    found to be stale."""
+    """As claim(), where the caller handles the gradient. The framework then finds stale a tensor that was saved for a
+    backward pass before."""
     cdef _Recorder recorder = recorder_of(tensor)
     if recorder is not None:
         recorder.tell(tensor)
@@ -43,7 +43,7 @@ cdef int refuse_recorded(_Recorder recorder, object tensor, str name) except -1:
 
 
 cdef int refuse_lost_gradient(object tensor, str name) except -1:
-    """Of a call that makes its own result."""
+    """Raise if a call that allocates its result would lose a gradient."""
     cdef _Recorder recorder = recorder_of(tensor)
     if recorder is not None and recorder.wants_gradient(tensor):
         raise InvalidArgumentError(f"{name} requires a gradient, and the result of this call would have none; use the "

@@ -1,4 +1,4 @@
-# Calls that block in C++ for long, made interruptible: Ctrl-C ends the wait for them.
+# Makes calls interruptible that block in C++ for long: Ctrl-C ends the wait for them.
 from cpython.object cimport PyObject
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
@@ -21,7 +21,7 @@ cdef extern from *:
     #include <utility>
     #include <vector>
 
-    #include "core/recorder.h"
+    #include "core/dump.h"
     #include "transport/hosts/network.h"
 
     namespace a2a_py {
@@ -29,17 +29,17 @@ cdef extern from *:
     using CommPtr = std::shared_ptr<a2a::Communicator>;
     using BootstrapPtr = std::shared_ptr<a2a::Bootstrap>;
 
-    // What control calls give back; each sets what it has.
+    // The results of control calls; each sets those that it has.
     struct Outcome {
       CommPtr communicator;
       BootstrapPtr bootstrap;
       std::vector<std::string> strings;
     };
 
-    // What must not run before a call in the background has ended.
+    // Jobs that must not run before a call in the background has ended.
     class Afterwards {
      public:
-      // At once, if it has ended.
+      // Runs the job at once if the call has ended, otherwise afterwards.
       void add(std::function<void()> job) {
         {
           const std::lock_guard lock(mutex_);
@@ -62,11 +62,12 @@ cdef extern from *:
      private:
       std::mutex mutex_;
       bool ended_ = false;
-      std::vector<std::function<void()>> jobs_;  // which throw nothing
+      std::vector<std::function<void()>> jobs_;  // they do not throw
     };
 
-    // A call that runs in a thread of its own. It may be abandoned; it holds what it uses until it has finished, and
-    // not a moment longer, so that who has waited for it finds nothing of it still open.
+    // A call that runs in a thread of its own. It may be abandoned. It holds the objects that it uses until it has
+    // finished, and releases them before its result is there, so that a caller that has waited for it finds none of
+    // them open.
     class Background {
      public:
       explicit Background(std::function<Outcome()> call)
@@ -87,7 +88,7 @@ cdef extern from *:
         }
       }
 
-      // Waits for a while. True once finished. A child process that was forked meanwhile has no such thread.
+      // Waits for a while. Returns true once finished. Throws in a forked child, which has no such thread.
       bool wait_slice() {
         if (::getpid() != process_) {
           throw a2a::Error(a2a::Code::aborted, "this call belongs to the process that forked this one");
@@ -95,15 +96,15 @@ cdef extern from *:
         return outcome_.wait_for(std::chrono::milliseconds(50)) == std::future_status::ready;
       }
 
-      // Once, after finished.
+      // Returns the result. Call once, after wait_slice() has returned true.
       Outcome result() { return outcome_.get(); }
 
-      // Tells the peers that this rank does not take part in what comes after the call.
+      // Tells the peers, after the call, that this rank does not take part in the next operation.
       void refuse_afterwards(const CommPtr& comm, const a2a::Call& call, const std::string& reason) {
         afterwards_->add([=] {
           try {
             comm->refuse(call, reason);
-          } catch (const std::exception&) {  // the communicator is broken or closed, and the peers know that already
+          } catch (const std::exception&) {  // the communicator is broken or closed, so the peers raise anyway
           }
         });
       }
@@ -151,8 +152,8 @@ cdef extern from *:
       });
     }
 
-    // In the calling thread: these look at signals themselves, and end at once. A thread left behind would go on
-    // meeting, and be in the way of the next attempt.
+    // These run in the calling thread: they check for signals themselves, and end at once. A thread left behind would
+    // go on meeting, and disturb the next attempt.
     inline BootstrapPtr join_job(int rank, int size, const std::string& job, const When& until) {
       const a2a::SignalWatch signals(&interrupted);
       return a2a::unix_bootstrap(rank, size, job, *until);
@@ -170,7 +171,7 @@ cdef extern from *:
       return bootstrap.allgather(mine, *until);
     }
 
-    // A bootstrap whose allgather is a function of the bindings. It reports failure by returning false, having kept the
+    // A bootstrap whose allgather is a function of the bindings. That function returns false on failure, and keeps the
     // reason itself.
     class CallbackBootstrap final : public a2a::Bootstrap {
      public:
@@ -202,20 +203,20 @@ cdef extern from *:
       Callback callback_;
       Check check_;
       PyObject* context_;  // outlives the call that uses this
-      BootstrapPtr inner_;  // what the callback uses, if that is one of the core's
+      BootstrapPtr inner_;  // the bootstrap that the callback uses, if it is one of the core's
     };
 
-    // In the calling thread, which is to MPI the main one.
+    // Runs in the calling thread, which MPI takes for the main one.
     inline BootstrapPtr mpi_bootstrap(bool given, int fortran_handle, const std::string& name, const When& until) {
       const a2a::SignalWatch signals(&interrupted);
       return a2a::mpi_bootstrap(given ? std::optional(fortran_handle) : std::nullopt, name, *until);
     }
 
-    // Of a bootstrap with a network, which knows them.
+    // Return the rank and the size of a bootstrap with a network.
     inline int rank_in(a2a::Bootstrap& bootstrap) { return bootstrap.network(a2a::Deadline::never())->self(); }
     inline int size_of(a2a::Bootstrap& bootstrap) { return bootstrap.network(a2a::Deadline::never())->size(); }
 
-    // In the calling thread, because communicators that one thread makes wait together.
+    // Runs in the calling thread, because communicators that one thread makes wait together.
     inline CommPtr create(int rank, int size, double timeout, a2a::Check check, const When& until,
                           CallbackBootstrap::Callback callback, CallbackBootstrap::Check signals, PyObject* context,
                           BootstrapPtr inner) {

@@ -1,8 +1,8 @@
-# How a communicator comes to be, and the wait for calls in the background.
+# Makes communicators, and waits for calls in the background.
 
 
 cdef int wait_task(const Task& task) except -1:
-    """Wait for a call in the background, looking for signals in between."""
+    """Wait for a call in the background, and check for signals in between."""
     cdef cbool done = False
     while not done:
         with nogil:
@@ -18,7 +18,7 @@ cdef Outcome finish_task(Task task) except *:
 
 
 cdef Communicator wrap(const CommPtr& comm):
-    """The Python side of a communicator; None for NULL."""
+    """Return the Python object of a communicator; None for NULL."""
     cdef Communicator made
     if comm.get() == NULL:
         return None
@@ -30,7 +30,7 @@ cdef Communicator wrap(const CommPtr& comm):
 
 @cython.final
 cdef class CoreBootstrap:
-    """A meeting point that the core provides; satisfies SupportsAllgather."""
+    """A bootstrap of the core; satisfies SupportsAllgather."""
 
     cdef BootstrapPtr bootstrap
     cdef readonly int rank
@@ -54,7 +54,7 @@ cdef CoreBootstrap make_bootstrap(const BootstrapPtr& bootstrap, int rank, int s
 
 
 def thread_bootstraps(int size):
-    """One bootstrap for each of ``size`` ranks that are threads of this process."""
+    """Return one bootstrap for each of ``size`` ranks that are threads of this process."""
     cdef vector[BootstrapPtr] made
     if size < 1:
         raise InvalidArgumentError(f"size is {size}; a group has at least one rank")
@@ -64,7 +64,7 @@ def thread_bootstraps(int size):
 
 @cython.final
 cdef class TcpBootstrap:
-    """Meeting point of ranks on any hosts, over TCP; satisfies SupportsAllgather."""
+    """A bootstrap of ranks on any hosts, over TCP; satisfies SupportsAllgather."""
 
     cdef BootstrapPtr bootstrap
     cdef double timeout
@@ -95,8 +95,8 @@ cdef int fortran_integer(value) except? -1:
 
 
 def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
-    """The ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle. MPI is loaded, and initialised
-    unless it is already. Ranks that give the same name meet."""
+    """Return the bootstrap of the ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle. Loads
+    MPI, and initialises it unless it is initialised. Ranks that give the same name meet."""
     cdef double seconds = parse_timeout(timeout)
     cdef cbool given = fortran_handle is not None
     cdef int handle = fortran_integer(fortran_handle) if given else 0
@@ -108,12 +108,12 @@ def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
     return make_bootstrap(made, rank_in(dereference(made)), size_of(dereference(made)))
 
 
-# What connect() and the calls back from the core share.
+# The state that connect() shares with the core's calls back.
 cdef class _Meeting:
     cdef object bootstrap
     cdef int size
     cdef When until
-    cdef object failure     # what the bootstrap raised
+    cdef object failure     # the exception of the bootstrap
 
     cdef vector[string] allgather(self, bytes mine) except *:
         if isinstance(self.bootstrap, CoreBootstrap):
@@ -150,15 +150,15 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
 
     Args:
         rank, size: this rank's number and how many ranks there are; 0 <= rank < size.
-        job: ranks of this host and user that give the same name meet.
+        job: a name; the ranks of this host and user that give the same one meet.
         bootstrap: any object with ``allgather(bytes) -> list[bytes]``, called in this thread. A single rank needs
             neither.
-        timeout: the default deadline of every operation in seconds, and how long to wait for the other ranks.
-        waited: so many seconds of that wait have passed already.
-        check: when ranks compare what they are about to do on devices: "off", "first" (the first run of each plan and
-            the first 16 other operations) or "always". None: what A2A_CHECK says, otherwise "first".
+        timeout: the default deadline of every operation in seconds, and the time to wait for the other ranks.
+        waited: seconds of that wait that have already passed.
+        check: when ranks compare operations on devices before they start them: "off", "first" (the first run of each
+            plan and the first 16 other operations) or "always". None: the value of A2A_CHECK, otherwise "first".
 
-    Raises TimeoutError naming the ranks that did not come. Whatever ``bootstrap.allgather`` raises comes out unchanged.
+    Raises TimeoutError naming the missing ranks. Exceptions of ``bootstrap.allgather`` are raised unchanged.
     """
     cdef _Meeting meeting = _Meeting.__new__(_Meeting)
     cdef double seconds = parse_timeout(timeout)
@@ -200,10 +200,10 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
 
 
 def host_facts(Communicator comm not None):
-    """{"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
-    ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": from how
-    many bytes on host memory takes another way (docs/transports.md), None for never, "string_copies": whether
-    ``rep movsb`` copies larger pieces, and "puts": whether tensors of ``empty()`` are written by their sender."""
+    """Return {"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
+    ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": the sizes
+    in bytes from which host memory takes another way (docs/guide/variables.md), None for never, "string_copies":
+    whether ``rep movsb`` copies larger pieces, and "puts": whether senders write into tensors of ``empty()``."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
             "cma": facts.cma, "hosts": facts.hosts, "messages": facts.messages,
@@ -213,8 +213,8 @@ def host_facts(Communicator comm not None):
 
 
 def host_ways(Communicator comm not None, size_t nbytes):
-    """[(memory, way, reason), ...]: how ``nbytes`` bytes go to a peer in an exchange in which every pair of ranks has
-    as many, for each kind of host memory."""
+    """Return [(memory, way, reason), ...]: for each kind of host memory how ``nbytes`` bytes go to a peer in an
+    exchange in which every pair of ranks has as many."""
     return [(way.memory.decode(), way.way.decode(), way.reason.decode())
             for way in dereference(comm.live()).host_ways(nbytes)]
 
@@ -233,14 +233,14 @@ cdef extern from *:
 
 
 def cpu_quota():
-    """The CPU time per second that the control groups of this process allow it; None without a quota."""
+    """Return the CPU time per second that the control groups of this process allow; None without a quota."""
     cdef double quota = cpu_quota_or_zero()
     return quota if quota > 0 else None
 
 
 def library_of(transport):
-    """What serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists where it was
-    looked for."""
+    """Return the library that serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists
+    where it was looked for."""
     find_wheels()
     if transport == "mpi":
         return mpi_library().decode("utf-8", "replace")

@@ -1,11 +1,11 @@
-# Where a program calls, for the records that A2A_DUMP asks for.
+# Finds the place in the program of each call, for the records of A2A_DUMP.
 
-# Modules whose frames stand between the program and its call.
+# Modules whose frames lie between the program and its call.
 cdef tuple BETWEEN = ("a2a.", "torch.distributed.", "paddle.distributed.", "typing_extensions.", "warnings.")
 
 
 cdef int note_call_site() except -1:
-    """For the operations of this thread that follow."""
+    """Record the place of the call for the next operations of this thread."""
     if not recording():
         return 0
     frame = sys._getframe()

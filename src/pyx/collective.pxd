@@ -1,4 +1,4 @@
-# Methods whose calls the ranks match: a call that ends before it has taken its number takes it all the same.
+# Collective methods: a call that raises before it has taken its number takes it all the same.
 from cpython.object cimport PyObject
 
 
@@ -11,20 +11,23 @@ cdef extern from *:
 
     namespace a2a_py {
 
-    // How often calls of this thread have taken a number, or have told the peers why they do not take part.
+    // The number of times that calls of this thread have taken a number, or have told the peers why they do not take
+    // part.
     static thread_local uint64_t told = 0;
 
     inline void note_told() { ++told; }
 
-    // A function around another one, which costs a right call next to nothing. Arguments that do not fit the signature
-    // are found out before the first line of the function runs, so only somebody outside of it can tell the peers.
+    // A function around another one, which adds hardly any time to a valid call. Python checks arguments against the
+    // signature before the first line of the function runs, so only code outside of the function can tell the peers of
+    // that.
     struct Collective {
       PyObject_HEAD
       vectorcallfunc call;
       PyObject* wrapped;
     };
 
-    // Tells the peers of the communicator among the arguments, of which those given by name come last. Raises nothing.
+    // Tells the peers of the communicator that is among the arguments. Arguments given by name come last. Does not
+    // raise.
     using Tell = void (*)(PyObject* wrapped, PyObject* const* args, Py_ssize_t count, PyObject* error);
     static Tell tell_peers = nullptr;
 
@@ -46,7 +49,7 @@ cdef extern from *:
       return object == nullptr ? Py_NewRef(self) : PyMethod_New(self, object);
     }
 
-    // Its name, its documentation and all else are those of the function.
+    // All attributes, such as its name and documentation, are those of the function.
     static PyObject* collective_attribute(PyObject* self, PyObject* name) {
       if (PyObject* const own = PyObject_GenericGetAttr(self, name)) return own;
       if (!PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
@@ -98,7 +101,7 @@ cdef extern from *:
             Py_TPFLAGS_DISALLOW_INSTANTIATION,
         collective_slots};
 
-    // A new reference, or an exception.
+    // Returns a new reference, or nullptr with an exception set.
     static PyObject* make_collective(PyObject* type, PyObject* wrapped) {
       auto* const made = PyObject_GC_New(Collective, reinterpret_cast<PyTypeObject*>(type));
       if (made == nullptr) return nullptr;

@@ -1,12 +1,12 @@
-# Calls that the ranks match, whatever becomes of them on one rank.
+# Collective calls take their number even if they raise on one rank.
 
 cdef object collective_type = make_collective_type()
 
 
 def collective(function):
-    """A function or method whose calls the ranks match, one of its arguments being the communicator. Where a call
-    raises before it has taken the number of an operation or has told the peers why it does not take part, such as for
-    arguments that do not fit the signature, it does both now."""
+    """Decorate a collective function or method that has the communicator among its arguments. If a call raises before
+    it has taken the number of an operation or has told the peers why it does not take part, as for arguments that do
+    not fit the signature, the decorator does both."""
     return make_collective(collective_type, function)
 
 
@@ -14,17 +14,17 @@ cdef void tell_peers_of(PyObject* function, PyObject* const* arguments, Py_ssize
     cdef Py_ssize_t i
     for i in range(count):
         argument = <object> arguments[i]
-        argument = getattr(argument, "comm", argument)  # of a Routing, and of a2a.moe.ExpertParallel
+        argument = getattr(argument, "comm", argument)  # a Routing, or an a2a.moe.ExpertParallel
         if isinstance(argument, (Communicator, Plan)):
             try:
                 take_number(argument, (<object> function).__name__, <object> error)
             except Exception:
-                pass  # The communicator is closed, or there is no memory: the call's own error says more.
+                pass  # The communicator is closed, or there is no memory. The call's own error says more.
             return
 
 
 cdef int take_number(object argument, str name, object error) except -1:
-    """Of the call with this name, a method of the argument or a function that has it."""
+    """Take the number of the call with this name, a method of ``argument`` or a function with that argument."""
     cdef Call call
     cdef Plan plan = argument if isinstance(argument, Plan) else None
     cdef Communicator comm = argument if plan is None else plan.comm

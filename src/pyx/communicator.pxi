@@ -1,4 +1,4 @@
-# The communicator: convert the arguments, then one call into the core.
+# The communicator: each method converts its arguments, then makes one call into the core.
 
 
 @cython.final
@@ -16,7 +16,7 @@ cdef class Communicator(_Planning):
 
     @property
     def size(self):
-        """How many ranks the group has."""
+        """The number of ranks in the group."""
         return self._size
 
     @property
@@ -44,14 +44,14 @@ cdef class Communicator(_Planning):
                   split_axis=0, concat_axis=0, bint async_op=False, stream=None, timeout=None):
         """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
         ``recv_counts[p]`` rows into row ``recv_displs[p]`` of ``recv``. Displacements default to packed in rank order.
-        Rows outside the receive ranges are left as they are. Both tensors have the same dtype and row size in bytes.
-        Returns a Work with ``async_op=True``.
+        Rows outside the receive ranges are not written. Both tensors have the same dtype and row size in bytes. Returns
+        a Work with ``async_op=True``.
 
         With axes, counts and displacements are in entries of ``split_axis`` of ``send`` and of ``concat_axis`` of
         ``recv``: block p, a slice of ``send``, arrives as a slice of ``recv``. Both slices have the same shape.
 
-        On the host tensors may have any strides, of which nothing between the elements is touched. Elements of an
-        output must not share memory."""
+        On the host tensors may have any strides; memory between the elements is not touched. Elements of an output must
+        not share memory."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.alltoallv, stream, timeout)
@@ -65,8 +65,8 @@ cdef class Communicator(_Planning):
     @collective
     def alltoall(self, send, recv, split_axis=0, concat_axis=0, *, bint async_op=False, stream=None, timeout=None):
         """Equal parts: ``split_axis`` of ``send`` and ``concat_axis`` of ``recv`` are divided into ``size`` pieces, as
-        by jax.lax.all_to_all with ``tiled=True``. On the host ``recv`` may be ``send``: what is sent is copied first.
-        See alltoallv."""
+        by jax.lax.all_to_all with ``tiled=True``. On the host ``recv`` may be ``send``, which is copied first. See
+        alltoallv."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.alltoall, stream, timeout)
@@ -91,8 +91,8 @@ cdef class Communicator(_Planning):
 
     @collective
     def allgather(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
-        """Every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or stacked;
-        ``send`` may be this rank's part of it."""
+        """Gather every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or
+        stacked; ``send`` may be this rank's part of it."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.allgather, stream, timeout)
@@ -104,19 +104,19 @@ cdef class Communicator(_Planning):
 
     @collective
     def allgather_views(self, tensor, like="numpy", *, timeout=None):
-        """Collective. Let every rank look at every rank's ``tensor`` where it is, read-only: no byte is copied, so it
-        takes the same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like``
-        names (see a2a.frameworks, or "a2a" for a SharedArray).
+        """Collective. Give every rank read-only views of every rank's ``tensor``: no byte is copied, so it takes the
+        same time for any size. Returns Views, whose entry p is rank p's tensor in the framework that ``like`` names
+        (see a2a.frameworks, or "a2a" for a SharedArray).
 
-        ``tensor`` lies in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
+        ``tensor`` has to be in shared memory of this process: one from ``empty``, or a contiguous part of one, of any
         framework and any age. All ranks have the same dtype; shapes may differ, and each view has its owner's.
 
-        A rank must not write into its tensor before all others have released their views, which ``wait_released`` waits
-        for; it may drop it at any time. Torch, Paddle and JAX know no read-only tensors: a write into one of theirs
-        ends the process, as writes into read-only memory do.
+        A rank must not write into its tensor before all others have released their views, for which ``wait_released``
+        waits; it may drop it at any time. Torch, Paddle and JAX have no read-only tensors: a write into one of theirs
+        is a write into read-only memory, which ends the process.
 
-        Raises InvalidArgumentError for a tensor that lies elsewhere, UnsupportedError for one on a device and for ranks
-        on several hosts."""
+        Raises InvalidArgumentError for a tensor in other memory, UnsupportedError for one on a device and for ranks on
+        several hosts."""
         cdef Call call
         cdef View view
         try:
@@ -128,15 +128,15 @@ cdef class Communicator(_Planning):
                 raise UnsupportedError(f"tensor is in {place_of(&view, 'tensor')} memory, which peers cannot look at; "
                                        f"pass a tensor of empty(), or use allgather()")
             set_call_dtype(&call, &view)
-            require_kept(framework, view.dtype)  # before the peers look
+            require_kept(framework, view.dtype)  # before the peers get their views
         except BaseException as error:
             raise self.refused(call, error)
         views = self.look(call, view, framework)
-        del holder  # The memory was needed until here.
+        del holder  # the memory is needed until here
         return views
 
     cdef object look(self, const Call& call, const View& view, object framework):
-        """Start the operation and wait for it. What Ctrl-C interrupts goes on, with nobody here who looks."""
+        """Start the operation and wait for it. After Ctrl-C it goes on, and this rank releases its views."""
         cdef CommPtr comm
         cdef ViewsPtr started
         cdef shared_ptr[CppWork] work
@@ -158,15 +158,15 @@ cdef class Communicator(_Planning):
 
     @collective
     def exchange(self, send, send_counts, *, stream=None, timeout=None):
-        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send``
-        and on its device. Returns (recv, recv_counts). For JAX arrays on a device it waits until the output is full."""
+        """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send`` and on its
+        device. Returns (recv, recv_counts). For JAX arrays on a device it waits until all data has arrived."""
         cdef Exchange first
         try:
             parse_call(&first.call, Op.exchange_counts, stream, timeout)
             given, wanted = prepare_counts(first, self._rank, self._size, send, send_counts)
         except BaseException as error:
             raise self.refused(first.call, error)
-        self.enter(Op.exchange)  # once for both halves, so that no other thread's call comes between them
+        self.enter(Op.exchange)  # one entry for both halves, so that no other thread's call comes between them
         try:
             return self.exchange_halves(first, send, given, wanted), wanted
         finally:
@@ -185,7 +185,7 @@ cdef class Communicator(_Planning):
         return self.received(second, False, tensors, recv, convert)
 
     cdef int run_first_half(self, Exchange& first, object tensors) except -1:
-        """Of a call whose ranks first tell each other what they will send."""
+        """Run the first half of a call in which the ranks first tell each other what they will send."""
         try:
             self.launch(first, False, tensors, None, None)
         except Error:
@@ -195,7 +195,7 @@ cdef class Communicator(_Planning):
         return 0
 
     cdef object received(self, Exchange& x, bint async_op, object tensors, object recv, object convert):
-        """Run an operation that has allocated ``recv``: its Work, or the received tensor."""
+        """Run an operation that has allocated ``recv``. Returns its Work, or the received tensor."""
         # JAX has no stream that could wait for a device.
         cdef bint waits = convert is not None and x.call.memory != Memory.host
         work = self.launch(x, async_op or waits, tensors, recv, convert)
@@ -208,17 +208,17 @@ cdef class Communicator(_Planning):
     @collective
     def global_scatter(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
                        timeout=None):
-        """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by
-        (rank, expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come
-        from rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in
-        the framework of ``x`` and on its device, where for JAX the call waits until it is full. With
+        """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by (rank,
+        expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come from
+        rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in the
+        framework of ``x`` and on its device, where for JAX the call waits until all data has arrived. With
         ``async_op=True`` the Work's ``result`` is the output."""
         return self.global_exchange(False, x, local_count, global_count, out, async_op, stream, timeout)
 
     @collective
     def global_gather(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
                       timeout=None):
-        """The way back of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
+        """The inverse of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
         return self.global_exchange(True, x, local_count, global_count, out, async_op, stream, timeout)
 
     cdef object global_exchange(self, bint gather, object tensor, object local_count, object global_count, object out,
@@ -236,7 +236,7 @@ cdef class Communicator(_Planning):
 
     @collective
     def barrier(self, *, timeout=None):
-        """Block until every rank has come here."""
+        """Block until every rank has called it."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.barrier, None, timeout)
@@ -260,7 +260,8 @@ cdef class Communicator(_Planning):
 
     @collective
     def group(self, ranks, *, timeout=None):
-        """Collective, same list everywhere; rank i of the result is ``ranks[i]``. None for ranks not in the list."""
+        """Collective, with the same list on all ranks; rank i of the result is ``ranks[i]``. None for ranks not in the
+        list."""
         cdef Call call
         cdef vector[int] members
         try:
@@ -271,14 +272,15 @@ cdef class Communicator(_Planning):
         return wrap(self.run_control(Op.group, task_group(self.live(), members, call.deadline)).communicator)
 
     def shrink(self, timeout=None):
-        """A working communicator of the ranks still alive, on a broken communicator too. Collective among them."""
+        """Return a working communicator of the ranks that are alive. Collective among them; works on a broken
+        communicator too."""
         cdef Call call
         parse_call(&call, Op.shrink, None, timeout)
         return wrap(self.run_control(Op.shrink, task_shrink(self.live(), call.deadline)).communicator)
 
     @collective
     def allgather_bytes(self, mine, *, timeout=None):
-        """Every rank's byte string in rank order: small control traffic."""
+        """Return every rank's byte string in rank order. For small control traffic."""
         cdef Call call
         try:
             parse_call(&call, Op.allgather_bytes, None, timeout)
@@ -289,18 +291,18 @@ cdef class Communicator(_Planning):
         return self.run_control(Op.allgather_bytes, task_allgather_bytes(self.live(), mine, call.deadline)).strings
 
     def empty(self, shape, dtype="float32", like="numpy"):
-        """An uninitialised tensor in shared memory. From such an input to any output bytes go with one copy. ``dtype``
-        is a name ("bfloat16", "float8_e4m3fn", ...) or a dtype of a framework; ``like`` a framework's name or a tensor
-        of it. The memory lives until the tensor is gone, also beyond close(). Raises AbortedError on a closed
-        communicator."""
+        """Allocate an uninitialised tensor in shared memory. From such an input to any output bytes go with one copy.
+        ``dtype`` is a name ("bfloat16", "float8_e4m3fn", ...) or a dtype of a framework; ``like`` is a framework's name
+        or a tensor of it. The memory lives until the tensor is gone, also after close(). Raises AbortedError on a
+        closed communicator."""
         if dereference(self.live()).closed():
             raise AbortedError("empty: the communicator is closed, or was inherited by a forked child")
         return empty_like(like, parse_dtype(dtype), shape)
 
     @collective
     def connect(self, device, *, timeout=None):
-        """Collective. Meet the peers for operations on tensors of ``device``, such as "cuda:0", which otherwise the
-        first of them does. Ranks may have different devices, but each has one for all its operations. Raises
+        """Collective. Connect to the peers for operations on tensors of ``device``, such as "cuda:0"; without it the
+        first such operation does. Ranks may have different devices, but each has one for all its operations. Raises
         UnsupportedError when a vendor library is missing."""
         cdef Call call
         cdef Memory memory
@@ -313,8 +315,8 @@ cdef class Communicator(_Planning):
 
     def adopt(self, communicator, memory="cuda"):
         """Run operations on "cuda" or "npu" memory over ``communicator``, the address of an ncclComm_t or HcclComm of
-        the same ranks. It stays the caller's, and must outlive this one. Every rank calls this, before the first such
-        operation."""
+        the same ranks. The caller keeps its ownership, and it must outlive this one. Every rank calls this, before the
+        first such operation."""
         if not isinstance(communicator, int) or isinstance(communicator, bool) or not 0 < communicator < 2**64:
             raise InvalidArgumentError(f"communicator is {shown(communicator)}; pass the address of a communicator")
         dereference(self.live()).adopt(parse_memory(memory), <void*> <uintptr_t> communicator)
@@ -332,7 +334,7 @@ cdef class Communicator(_Planning):
 
     @collective
     def close(self, *, timeout=None):
-        """Collective: wait for every rank, then let go. A broken communicator is let go without waiting."""
+        """Collective: wait for every rank, then release all resources. A broken communicator does not wait."""
         cdef Call call
         if self.comm.get() == NULL:
             return
@@ -347,7 +349,7 @@ cdef class Communicator(_Planning):
         return self
 
     def __exit__(self, kind, value, traceback):
-        """Close; after an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
+        """Close. After an exception leave without waiting, so that peers raise PeerLostError naming this rank."""
         if kind is None:
             self.close()
         else:
@@ -355,13 +357,13 @@ cdef class Communicator(_Planning):
 
 
 def refuse(Communicator comm not None, error):
-    """For packages that check arguments before a call of ``comm``: take the number of the operation that will not be,
-    and tell the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception
-    to raise; those of this package then name the rank."""
+    """For packages that check arguments before a call of ``comm``: take the number of the refused operation, and tell
+    the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception to
+    raise; those of this package then name the rank."""
     cdef Call call
     return comm.refused(call, error)
 
 
 cdef shared_ptr[CppCommunicator] communicator_of(object comm) except *:
-    """That of C++. Raises AbortedError for one that this rank has left."""
+    """Return the C++ object. Raises AbortedError for a communicator that this rank has left."""
     return (<Communicator?> comm).live()

@@ -1,4 +1,4 @@
-# Torch takes a complex number for two real ones.
+# Torch treats a complex number as two real ones.
 
 
 cdef bint is_half_of(DLDataType part, DLDataType whole) noexcept:
@@ -8,7 +8,7 @@ cdef bint is_half_of(DLDataType part, DLDataType whole) noexcept:
 
 
 cdef void settle_complex(View* a, View* b) noexcept:
-    """A complex number is two real ones: where one side is real, both are."""
+    """Make both sides real where one is: a complex number is two real ones."""
     if is_half_of(a.dtype, b.dtype):
         b.dtype = a.dtype
     elif is_half_of(b.dtype, a.dtype):

@@ -1,5 +1,5 @@
-# Types whose objects the core alone makes. Its own calls of __new__ are calls of C functions, which Cython finds when
-# it compiles; everybody else's go through the type and are refused, so that no method meets an object without content.
+# Types whose objects only the core makes. Its own calls of __new__ are calls of C functions, which Cython binds when it
+# compiles. All other calls go through the type and are refused, so that no method gets an object without content.
 
 cdef extern from *:
     """
@@ -19,14 +19,14 @@ cdef extern from *:
       return PyErr_Format(PyExc_TypeError, "cannot create '%s' objects", type->tp_name);
     }
 
-    // For the types in `advice`, which only a module that is being imported calls.
+    // Refuses construction of the types in `advice`. Only a module that is being imported calls it.
     static void refuse_construction(PyObject* advice) {
       advice_by_type = Py_NewRef(advice);
       PyObject *type, *text;
       for (Py_ssize_t at = 0; PyDict_Next(advice, &at, &type, &text);) {
         auto* refused = reinterpret_cast<PyTypeObject*>(type);
         refused->tp_new = refuse_new;
-        refused->tp_vectorcall = nullptr;  // which would make an object without asking tp_new
+        refused->tp_vectorcall = nullptr;  // it would make an object without a call of tp_new
         PyType_Modified(refused);
       }
     }

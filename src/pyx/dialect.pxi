@@ -1,6 +1,6 @@
-# The calls of other libraries in one step: their names of the arguments, their classes of errors, their meaning of
-# counts. What differs from a communicator's own calls is said here once, so that an adapter adds next to nothing to
-# their time, and every refusal reaches the peers.
+# The calls of other libraries: their argument names, their classes of errors, their meaning of counts. A dialect holds
+# what differs from a communicator's own calls and handles it in one step, so that an adapter adds hardly any time, and
+# every refusal reaches the peers.
 
 
 @cython.final
@@ -8,15 +8,15 @@ cdef class Dialect(_Vocabulary):
     """One function of another library, as its users know it.
 
     Args:
-        tensor: the class of the library's tensors; nothing else is taken.
-        send, recv, send_counts, recv_counts: what the library calls the arguments.
+        tensor: the class of the library's tensors; other classes are refused.
+        send, recv, send_counts, recv_counts: the library's names of the arguments.
         type_error, counts_error, tensor_error: classes to raise for an argument of a wrong type, for counts that do not
             fit, and for a tensor that cannot take part. InvalidArgumentError or children of it.
         sequence: the class, or classes, of its lists of tensors.
-        order: the order of its arguments, told where counts and tensors do not fit each other; "" tells none.
-        complex_as_real: whether a complex tensor may meet a real one, as twice as many numbers.
+        order: the order of its arguments, for errors of counts and tensors that do not fit each other; "": not shown.
+        complex_as_real: whether a complex tensor may be exchanged with a real one, as twice as many numbers.
         differentiable: whether outputs may require a gradient, because the library's call makes them results of the
-            inputs. It sees to that itself, and to outputs that cannot become results.
+            inputs. The library does that itself, and handles outputs that cannot become results.
         fills: whether an empty list of outputs is filled with new tensors.
         equal: whether the ranks of allgather_list all send the same number of bytes.
     """
@@ -37,8 +37,8 @@ cdef class Dialect(_Vocabulary):
 
     @collective
     def alltoall_list(self, Communicator comm not None, recvs, sends, bint async_op=False, timeout=None):
-        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Empty ``recvs`` that are to be filled cost a
-        round more, in which the ranks tell each other the shapes; so they are empty on all ranks or on none."""
+        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Empty ``recvs`` that are to be filled take one
+        more round, in which the ranks tell each other the shapes; so they have to be empty on all ranks or on none."""
         cdef Exchange x
         if self.is_to_fill(recvs):
             return self.fill_list(comm, recvs, sends, async_op, timeout)
@@ -74,7 +74,7 @@ cdef class Dialect(_Vocabulary):
 
     @collective
     def allgather(self, Communicator comm not None, recv, send, bint async_op=False, timeout=None):
-        """Every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
+        """Gather every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
         cdef Exchange x
         cdef View sent, received
         try:
@@ -93,18 +93,18 @@ cdef class Dialect(_Vocabulary):
 
     @collective
     def global_scatter(self, Communicator comm not None, x, local_count, global_count):
-        """As Communicator.global_scatter, into a new tensor, of an ``x`` whose rows are all counted. The names of the
-        arguments are Paddle's."""
+        """As Communicator.global_scatter, into a new tensor. Requires that the counts cover all rows of ``x``. The
+        names of the arguments are Paddle's."""
         return self.global_exchange(comm, False, x, local_count, global_count)
 
     @collective
     def global_gather(self, Communicator comm not None, x, local_count, global_count):
-        """The way back of global_scatter with the same counts."""
+        """The inverse of global_scatter with the same counts."""
         return self.global_exchange(comm, True, x, local_count, global_count)
 
     @collective
     def barrier(self, Communicator comm not None, bint async_op=False, timeout=None):
-        """Every rank has come here. Returns a Work with ``async_op``."""
+        """Block until every rank has called it. Returns a Work with ``async_op``."""
         cdef Exchange x
         try:
             parse_call(&x.call, Op.barrier, None, timeout)
@@ -127,11 +127,11 @@ cdef class Dialect(_Vocabulary):
         self.divide(&received, self.recv, self.recv_counts, size, counts.from_())
         self.divide(&sent, self.send, self.send_counts, size, counts.to())
         unit = sent.row_bytes
-        if received.row_bytes != unit:  # Then rows mean two things, and elements are what both sides count in.
+        if received.row_bytes != unit:  # then rows have two sizes, and both sides count in elements
             unit = sent.dtype.bits * sent.dtype.lanes // 8
             scale(counts.to(), sent.row_bytes // unit)
             scale(counts.from_(), received.row_bytes // unit)
-        elif unit == 0:  # however many rows of nothing there are, they are the same
+        elif unit == 0:  # rows without bytes are the same, however many there are
             scale(counts.to(), 0)
             scale(counts.from_(), 0)
         if counts.to()[rank] != counts.from_()[rank]:
@@ -158,7 +158,7 @@ cdef class Dialect(_Vocabulary):
         cdef int i
         tensors = self.view_lists(recvs, recv_names, [send], [self.send], keep, received, sent)
         if sent[0].nbytes == received[rank].nbytes and is_part(&sent[0], &received[rank], 0):
-            own = rank  # It is where it belongs already.
+            own = rank  # it is in place already
         for i in range(size if self.equal else 0):
             if received[i].nbytes != sent[0].nbytes:
                 raise self.misfit(f"{recv_names[i]} {shape_text(&received[i])} has {received[i].nbytes} bytes, but "
@@ -171,7 +171,7 @@ cdef class Dialect(_Vocabulary):
 
     cdef list view_lists(self, list recvs, list recv_names, list sends, list send_names, bint keep,
                          vector[View]& received, vector[View]& sent):
-        """As view_two, of lists."""
+        """As view_two, for lists."""
         cdef size_t i
         cdef bint held = False
         received.resize(len(recvs))
@@ -217,7 +217,7 @@ cdef class Dialect(_Vocabulary):
         return 0
 
     cdef list make_like(self, object send, int size):
-        """As many tensors of its own shape, dtype and framework."""
+        """Return ``size`` tensors of the shape, dtype and framework of ``send``."""
         cdef View like
         self.input_view(send, self.send, False, &like)
         made = []
@@ -226,7 +226,7 @@ cdef class Dialect(_Vocabulary):
         return made
 
     cdef int view_alike(self, list sends, vector[View]& sent) except -1:
-        """Views of tensors of one dtype, in one memory."""
+        """Fill in the views of tensors that have one dtype and one memory."""
         cdef Call checked
         cdef list names = self.entry_names(self.send, len(sends))
         cdef size_t i
@@ -293,7 +293,7 @@ cdef class Dialect(_Vocabulary):
 
 
 cdef void scale(CountList& counts, int64_t factor) noexcept:
-    """Rows to elements. All of them together fit in 64 bits, because the tensor does."""
+    """Convert rows to elements. Their sum fits in 64 bits, because the tensor does."""
     cdef size_t i
     for i in range(counts.size()):
         counts[i] *= factor

@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from a2a cimport SharedMemory
 
 
-# How an allocator reports what went wrong: (error_ctx, kind, message).
+# The callback by which an allocator reports an error: (error_ctx, kind, message).
 ctypedef void (*SetError)(void*, const char*, const char*) noexcept nogil
 
 
@@ -86,7 +86,7 @@ cdef extern from *:
       if (!PyCapsule_IsValid(capsule, name)) return;
       auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
       if (!managed->deleter) return;
-      PyObject *type, *value, *traceback;  // A destructor must not disturb an exception on its way.
+      PyObject *type, *value, *traceback;  // A destructor must not change an exception that is being raised.
       PyErr_Fetch(&type, &value, &traceback);
       managed->deleter(managed);
       PyErr_Restore(type, value, traceback);
@@ -107,7 +107,8 @@ cdef extern from *:
       return capsule;
     }
 
-    // A managed tensor of our own. Its deleter may run on any thread, without the GIL and after the interpreter.
+    // A managed tensor of this package. Its deleter may run on any thread, without the GIL and after the interpreter
+    // has ended.
     template <class Managed>
     struct Export {
       Managed managed{};
@@ -145,7 +146,7 @@ cdef extern from *:
       if (managed->deleter) managed->deleter(managed);
     }
 
-    // The memory of somebody else's managed tensor.
+    // Returns the memory of a managed tensor of another package, and owns it.
     inline std::shared_ptr<void> adopt(DLManagedTensorVersioned* managed) {
       return std::shared_ptr<void>(managed, [](void* self) { release(static_cast<DLManagedTensorVersioned*>(self)); });
     }

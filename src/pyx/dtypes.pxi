@@ -8,14 +8,14 @@ cdef str dtype_name(DLDataType dtype):
 
 
 cdef DLDataType make_dtype(tuple triple) except *:
-    """A dtype from (code, bits, lanes)."""
+    """Make a dtype of (code, bits, lanes)."""
     cdef DLDataType dtype
     dtype.code, dtype.bits, dtype.lanes = triple
     return dtype
 
 
 cdef dict name_dtypes():
-    """Every whole-byte dtype that has a name, by that name."""
+    """Return every whole-byte dtype that has a name, by that name."""
     triples = [(kDLBool, 8, 1), (kDLBfloat, 16, 1), (17, 4, 2)]
     triples += [(kDLInt, bits, 1) for bits in (8, 16, 32, 64)]
     triples += [(kDLUInt, bits, 1) for bits in (8, 16, 32, 64)]
@@ -37,14 +37,14 @@ cdef inline bint is_dtype(DLDataType a, const DType& b) noexcept:
 
 
 cdef DLDataType parse_dtype(object dtype) except *:
-    """A dtype from its name or from a framework's dtype object."""
+    """Convert a name or a framework's dtype object to a dtype."""
     name = dtype
     if not isinstance(dtype, str):
         try:
             name = str(dtype).rpartition(".")[2]  # torch.bfloat16, paddle.bfloat16, dtype('float32') prints float32
             if name not in dtype_names:
                 name = np.dtype(dtype).name
-        except Exception:  # whatever str() or NumPy thinks of it
+        except Exception:  # of str() or NumPy, which may raise anything
             name = None
     triple = dtype_names.get(name)
     if triple is None:
@@ -53,7 +53,7 @@ cdef DLDataType parse_dtype(object dtype) except *:
 
 
 cdef object numpy_dtype(DLDataType dtype):
-    """The NumPy dtype; bfloat16 and the float8 kinds come from ml_dtypes."""
+    """Return the NumPy dtype; bfloat16 and the float8 kinds come from ml_dtypes."""
     name = dtype_name(dtype)
     if dtype.code <= kDLFloat or dtype.code == kDLBool or (dtype.code == kDLComplex and dtype.bits >= 64):
         return np.dtype(name)
@@ -68,7 +68,7 @@ cdef object numpy_dtype(DLDataType dtype):
 
 
 cdef const char* buffer_format(DLDataType dtype) noexcept:
-    """The struct format of a dtype, NULL when it has none."""
+    """Return the struct format of a dtype, NULL when it has none."""
     if dtype.lanes != 1:
         return NULL
     if dtype.code == kDLBool:

@@ -1,7 +1,7 @@
-# What lies below the calls of a communicator.
+# The base class of a communicator: starts operations, waits for them, and keeps their memory.
 
 cdef str words_of(object error):
-    """str(error). Whatever the object's own methods do, there is something to tell."""
+    """Return str(error), or another text where the object's own methods fail."""
     try:
         text = PyUnicode_FromObject(str(error))
         return text or type_name(error)
@@ -10,20 +10,20 @@ cdef str words_of(object error):
 
 
 cdef bytes reason_of(object error):
-    """What to tell the peers: of that they keep a few hundred bytes, up to the first zero."""
+    """Return the text for the peers. They keep a few hundred bytes of it, up to the first zero."""
     return words_of(error)[:2000].replace("\0", "\\0").encode("utf-8", "backslashreplace")
 
 
-# What every call of a communicator needs: its core object, the wait, and the memory of what is still in flight.
+# The parts that every call of a communicator needs: its core object, the wait, and the memory of operations in flight.
 @cython.no_gc_clear
 cdef class _Endpoint:
-    cdef CommPtr comm       # empty once left
-    cdef Task control       # a control call that Ctrl-C interrupted; it goes on, and the next call waits for it
+    cdef CommPtr comm       # NULL after leaving
+    cdef Task control       # a control call that Ctrl-C interrupted; it goes on, and the next call waits for it first
     cdef int _rank, _size
-    cdef list flights       # unfinished operations whose memory nobody else is sure to hold
+    cdef list flights       # unfinished operations whose memory may have no other owner
     cdef list messages      # the same of messages; None before the first
-    cdef unsigned long caller   # the thread that is inside a call which takes numbers of operations, 0 for none
-    cdef int depth              # of its calls
+    cdef unsigned long caller   # the thread inside a call that takes operation numbers, 0 for none
+    cdef int depth              # the number of its nested calls
     cdef object __weakref__
 
     def __dealloc__(self):
@@ -42,7 +42,7 @@ cdef class _Endpoint:
         return self.comm
 
     cdef int settle(self) except -1:
-        """Wait for the control call in flight. A signal handler may call in here, and wait for it, too."""
+        """Wait for the control call in flight. A signal handler may call this too, and wait for it."""
         cdef Task control = self.pending()
         while control.get() != NULL:
             wait_task(control)
@@ -62,8 +62,8 @@ cdef class _Endpoint:
                 self.control.reset()
 
     cdef int enter(self, Op op) except -1:
-        """A call that takes numbers of operations begins. Where two threads call at once, nothing says which comes
-        first, and another rank may decide otherwise: then each would get what was meant for the other."""
+        """Begin a call that takes operation numbers. Raises where two threads call at once: nothing orders them, and on
+        another rank the order may differ, so that each would get the data of the other."""
         cdef unsigned long here = PyThread_get_thread_ident(), inside
         with cython.critical_section(self):
             inside = self.caller
@@ -89,8 +89,8 @@ cdef class _Endpoint:
 
     cdef object launch(self, Exchange& x, bint async_op, object tensors, object output, object convert,
                        object sent=None):
-        """Start the operation, then wait for it or return its Work. ``tensors`` hold the memory until it is over; None:
-        ``sent`` and ``output`` do, of which few operations need a pair."""
+        """Start the operation, then wait for it or return its Work. ``tensors`` hold the memory until it is done; None:
+        ``sent`` and ``output`` do."""
         self.enter(x.call.op)
         try:
             return self.run(x, async_op, tensors, output, convert, sent)
@@ -112,8 +112,7 @@ cdef class _Endpoint:
             self.prune()
         try:
             if not async_op:
-                # Where it goes, it is over in less time, as a rule, than it takes to let others have the GIL and to get
-                # it back.
+                # If try_start() starts it, it usually takes less time than releasing the GIL and acquiring it again.
                 work = try_start(dereference(comm), x)
                 done = work.get() != NULL and wait_briefly(dereference(work))
             if not done:
@@ -125,7 +124,7 @@ cdef class _Endpoint:
             if not done and not async_op:
                 PyErr_CheckSignals()
                 finish(work, never)
-        except BaseException:  # of an operation that goes on, or failed while a network has its memory
+        except BaseException:  # the operation goes on, or a network still uses its memory
             if work.get() != NULL:
                 self.keep(work, (sent, output) if tensors is None else tensors)
             raise
@@ -136,14 +135,14 @@ cdef class _Endpoint:
 
     cdef object enqueue(self, const CommPtr& comm, Exchange& x, bint async_op, object tensors, object output,
                         object convert):
-        """Start the operation on a device. Its stream orders what comes after it, so nobody has to wait; without a
-        stream somebody has to."""
+        """Start the operation on a device. Its stream orders later work, so this does not wait; without a stream it has
+        to."""
         cdef shared_ptr[CppWork] work
         cdef When never
         cdef _Flight before = self.oldest()
         cdef cbool done = False
         with nogil:
-            work = start(dereference(comm), x)  # which looks at what was before
+            work = start(dereference(comm), x)  # this advances the operations before it
             if before is not None:
                 done = let_go(dereference(before.work))
         if done:
@@ -167,8 +166,8 @@ cdef class _Endpoint:
             return self.flights[0] if self.flights else None
 
     cdef int prune(self) except -1:
-        """Let go of the tensors of what has finished. Operations finish in the order of their start, so the first that
-        has not ends the search."""
+        """Release the tensors of finished operations. Operations finish in the order of their start, so the first
+        unfinished one ends the search."""
         cdef _Flight first
         cdef cbool done
         if self.messages:
@@ -184,7 +183,8 @@ cdef class _Endpoint:
             self.drop(first)
 
     cdef int prune_messages(self) except -1:
-        """Messages end in any order. Other threads, and what the garbage collector calls, may do the same meanwhile."""
+        """Release the tensors of finished messages, which finish in any order. Other threads, and code that the garbage
+        collector calls, may do the same meanwhile."""
         cdef _Flight flight
         for each in list(self.messages):
             flight = each
@@ -202,8 +202,8 @@ cdef class _Endpoint:
         return 0
 
     cdef object refused(self, const Call& call, object error):
-        """Take the next number and tell the peers that this rank's arguments are bad, so that they do not wait. Waits
-        for no control call: what is told comes after it. Returns the error to raise."""
+        """Take the next number and tell the peers that this rank's arguments were refused, so that they do not wait.
+        Does not wait for a control call: the peers are told after it. Returns the error to raise."""
         cdef CommPtr comm = self.comm
         cdef Task control = self.pending()
         cdef string reason
@@ -222,7 +222,7 @@ cdef class _Endpoint:
                 with nogil:
                     dereference(comm).refuse(call, reason)
         except Error:
-            pass  # The communicator is broken or closed, and the peers know that already.
+            pass  # The communicator is broken or closed, so the peers raise anyway.
         return error
 
     cdef Outcome run_control(self, Op op, Task task) except *:

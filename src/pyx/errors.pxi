@@ -1,4 +1,4 @@
-# The error classes, and the ways a message gets its words.
+# The error classes, and functions that make the texts of messages.
 import builtins
 
 
@@ -29,12 +29,12 @@ class TimeoutError(Error, builtins.TimeoutError):
 
 
 class AbortedError(Error, RuntimeError):
-    """Somebody called abort(), or the communicator is already broken, closed, or inherited by fork()."""
+    """A rank called abort(), or the communicator is already broken, closed, or inherited by fork()."""
     __module__ = "a2a"
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """Cannot be done by this build, on this machine, or at all."""
+    """This build or this machine cannot do it, or nothing can."""
     __module__ = "a2a"
 
 
@@ -49,14 +49,14 @@ set_error_classes(error_classes)
 
 
 cdef str type_name(object obj):
-    """The name of an object's type as its framework's users know it, such as torch.Tensor."""
+    """Return the name of an object's type as its framework's users know it, such as torch.Tensor."""
     kind = type(obj)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 cdef str shown(object value):
-    """A refused value for a message: its repr, kept short, whatever it is. Integers of more than 4300 digits have none,
-    and neither have objects whose repr raises."""
+    """Return a refused value for a message: its repr, shortened. Integers of more than 4300 digits have no repr, and
+    neither have objects whose repr raises."""
     try:
         text = repr(value)
     except Exception:
@@ -65,6 +65,6 @@ cdef str shown(object value):
 
 
 cdef str first_line(object error):
-    """What went wrong, without the trace of C++ functions that some frameworks add."""
+    """Return the message of an error without the trace of C++ functions that some frameworks add."""
     lines = str(error).splitlines()
     return lines[0].partition(" Exception raised from")[0].rstrip() if lines else type_name(error)

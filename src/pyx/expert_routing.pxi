@@ -1,7 +1,7 @@
-# Rows of tokens on their way to experts and back, once a routing knows them. See a2a/experts.h.
+# Moves rows of tokens to their experts and back, by the plans of a routing. See a2a/experts.h.
 
 
-# What a routing was made from: the tensors, in whose frameworks it answers.
+# The tensors from which a routing was made. Results come in their frameworks.
 @cython.final
 cdef class _Choices:
     cdef object topk_idx, topk_weights
@@ -9,7 +9,7 @@ cdef class _Choices:
 
 
 cdef object make_like(object tensor, const View* like, tuple shape, View* made):
-    """A new tensor of that shape in the framework of ``tensor``, with its dtype, to be written; and its view."""
+    """Return a new writable tensor of that shape in the framework of ``tensor``, with its dtype. Fill in its view."""
     cdef View wanted = like[0]
     cdef int64_t rows = shape[0], entries = 1
     cdef int i
@@ -31,7 +31,7 @@ cdef object converted(object tensor, object made):
 
 
 cdef object integers_like(object topk_idx, const View* like, tuple shape, const vector[int64_t]& values):
-    """The values as a tensor like topk_idx."""
+    """Return the values as a tensor like topk_idx."""
     cdef View view
     cdef int64_t i
     cdef int32_t narrow
@@ -47,18 +47,18 @@ cdef object integers_like(object topk_idx, const View* like, tuple shape, const 
 
 @cython.final
 cdef class ExpertRouting:
-    """What a2a.moe.Routing is made of."""
+    """The core's part of an a2a.moe.Routing."""
 
     cdef readonly Communicator comm
     cdef RoutingPtr routing
     cdef vector[float] weights      # of this rank's tokens
-    cdef dict plans                 # what they move -> _Kept
+    cdef dict plans                 # operation and row sizes -> _Kept
     cdef readonly bint by_expert
     cdef readonly int64_t tokens, rows
     cdef readonly int top_k
     cdef readonly object counts, offsets
     cdef _Choices choices
-    cdef object topk_idx_, topk_weights_, source_   # once somebody has asked
+    cdef object topk_idx_, topk_weights_, source_   # made at the first access
     cdef object __weakref__
 
     @property
@@ -97,11 +97,11 @@ cdef class ExpertRouting:
         return self.topk_weights_
 
     cdef tuple shape(self):
-        """Of what there is for each row and choice."""
+        """Return the shape of results that have an entry for each row, or for each row and choice."""
         return (self.rows,) if self.by_expert else <tuple> (<object> self.rows, self.top_k)
 
     def source_ranks(self):
-        """The rank that each row comes from, -1 for padding (NumPy, int64)."""
+        """Return the rank from which each row comes, -1 for padding (NumPy, int64)."""
         cdef vector[int64_t] values
         values.resize(2 * self.rows)
         dereference(self.routing).sources(values.data())
@@ -131,8 +131,8 @@ cdef class ExpertRouting:
 
     @collective
     def dispatch(self, x, scales=None, *, bint async_op=False, stream=None, timeout=None):
-        """Rows of this rank's tokens to where they belong. Returns (the rows of x, and of scales where given; the Work,
-        or None where it is over)."""
+        """Send the rows of this rank's tokens to their experts. Returns (the received rows of x, and of scales if
+        given; the Work, or None if it is done)."""
         cdef Exchange ex
         try:
             parse_call(&ex.call, Op.dispatch, stream, timeout)
@@ -181,8 +181,8 @@ cdef class ExpertRouting:
     @collective
     def combine(self, rows, *, bint weighted=True, weights=None, bias=None, bint async_op=False, stream=None,
                 timeout=None):
-        """The weighted sums of each token's rows, and the Work, or None where it is over. ``weights``, one for each
-        row, replace those that the routing was made with."""
+        """Return the weighted sums of each token's rows, and the Work, or None if it is done. ``weights``, one for each
+        row, replace those of the routing."""
         cdef Exchange ex
         if weights is not None:
             weights = self.weights_of_terms(weights, timeout)
@@ -197,7 +197,7 @@ cdef class ExpertRouting:
         return output if async_op else converted(rows, output), work
 
     cdef object weights_of_terms(self, object weights, object timeout):
-        """Of weights of this rank's rows: those of the terms of its tokens."""
+        """Exchange the weights of this rank's rows for those of the terms of its tokens."""
         cdef Exchange ex
         cdef View view
         try:
@@ -241,7 +241,7 @@ cdef class ExpertRouting:
 
     @collective
     def give_back(self, values, *, timeout=None):
-        """One value or row of values for each routed row, back to the token and place in top-k that it came for: of
+        """Send one value or row of values for each routed row back to its token and place in top-k. The result has the
         shape [tokens, top_k, ...], 0 where there is no expert. Only in the layout "expert"."""
         cdef Exchange ex
         cdef View sent, received
@@ -277,14 +277,14 @@ FLOAT32.code, FLOAT32.bits, FLOAT32.lanes = kDLFloat, 32, 1
 
 
 def set_result(Work work, result, like=None):
-    """The work, with what its ``result`` is: a tensor in the framework of ``like``, or anything."""
+    """Set the ``result`` of a work: a tensor in the framework of ``like``, or any object. Returns the work."""
     work.output, work.convert = result, None if like is None else convert_like(like)
     return work
 
 
 def convert_result(like, made, work):
-    """What was received into, in the framework of ``like``, once the operation is over; at once where the framework's
-    tensors may be filled in later."""
+    """Convert the buffer that was received into to the framework of ``like``. It waits for the operation unless the
+    framework's tensors may be filled in later."""
     convert = convert_like(like)
     if convert is None:
         return made

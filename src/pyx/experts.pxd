@@ -1,4 +1,4 @@
-# Declarations of a2a/experts.h, and what stands between it and experts.pxi.
+# Declarations of a2a/experts.h, and functions that adapt it to experts.pxi.
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
@@ -33,7 +33,7 @@ cdef extern from *:
                                             by_expert ? a2a::RowOrder::expert : a2a::RowOrder::rank, align);
     }
 
-    // What all ranks are told, one rank's after the other's, and how many bytes each.
+    // Writes the messages to all ranks, one after the other, and their sizes in bytes.
     inline void tell_all(const a2a::Routing& routing, int size, const std::vector<float>& weights,
                          std::vector<int64_t>& bytes, std::vector<char>& messages) {
       size_t total = 0;

@@ -1,10 +1,10 @@
-# Which tokens go to which experts: what the ranks tell each other before rows move. See a2a/experts.h.
+# Routes of tokens to experts: the messages that the ranks exchange before rows move. See a2a/experts.h.
 
 
 @cython.final
 cdef class ExpertPlacement:
-    """Which ranks have which experts: the same number on each, in blocks, or ``expert_to_rank[e]``, a rank or a list of
-    ranks."""
+    """The ranks on which each expert is: the same number on each rank, in blocks, or ``expert_to_rank[e]``, a rank or a
+    list of ranks."""
 
     cdef PlacementPtr placement
     cdef int size
@@ -26,19 +26,20 @@ cdef class ExpertPlacement:
 
     @property
     def experts(self):
-        """How many there are."""
+        """The number of experts."""
         return dereference(self.placement).experts()
 
     def experts_on(self, int rank):
-        """How many of them that rank has."""
+        """Return the number of experts on that rank."""
         if not 0 <= rank < self.size:
             raise InvalidArgumentError(f"rank {rank} is not in a group of {self.size} ranks")
         return dereference(self.placement).experts_on(rank)
 
 
-# What ranks tell each other of a routing and of what follows it, by the words of messages. All must be equal.
+# The values that ranks tell each other about a routing and the operation after it. All must be equal. `told_names` has
+# their names for messages.
 cdef enum:
-    TOLD_COUNT      # of tokens that come: the only one that may differ
+    TOLD_COUNT      # the number of tokens to that rank: the only value that may differ
     TOLD_TOP_K
     TOLD_WEIGHTED
     TOLD_ORDER
@@ -72,7 +73,7 @@ cdef int64_t packed_dtype(DLDataType dtype) noexcept:
 
 
 cdef object matrix_of(object tensor, str name, View* view, int64_t rows, int64_t columns):
-    """A view of a tensor on the host with two dimensions; -1: of any length."""
+    """Fill in the view of a host tensor that has two dimensions of these lengths; -1: any length."""
     holder = view_of(tensor, name, False, False, view)
     if memory_of(view, name) != Memory.host:
         raise UnsupportedError(f"{name} is on a device, where a2a.moe does not look; pass host tensors, or use "
@@ -118,7 +119,7 @@ cdef int read_weights(object tensor, str name, int64_t rows, int64_t columns, Vi
     return 0
 
 
-# What the two halves of a routing need on both sides.
+# The buffers of the two halves of a routing.
 cdef class _Telling:
     cdef vector[int64_t] experts, sent, counts, row
     cdef vector[float] weights
@@ -127,7 +128,7 @@ cdef class _Telling:
 
 cdef int fill_told(Communicator comm, ExpertPlacement placement, ExpertRouting made, _Telling told, object x,
                    object scales) except -1:
-    """What this rank tells every other, but for the number of tokens."""
+    """Fill in the values that this rank tells every other, except the number of tokens."""
     cdef View view
     told.row.assign(<int> TOLD_FIELDS, 0)
     told.row[<int> TOLD_TOP_K] = made.top_k
@@ -148,8 +149,8 @@ cdef int fill_told(Communicator comm, ExpertPlacement placement, ExpertRouting m
 @collective
 def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=None, *, bint by_expert=True, align=1,
           x=None, scales=None, timeout=None):
-    """Collective. Every rank tells every other which of its tokens come, and compares what it has to agree on: for
-    dispatch() also x and scales."""
+    """Collective. Every rank tells every other which of its tokens come, and the ranks compare the values that must be
+    equal: for dispatch() also those of x and scales."""
     cdef Exchange ex
     cdef ExpertRouting made = ExpertRouting.__new__(ExpertRouting)
     cdef _Telling told = _Telling.__new__(_Telling)
@@ -174,7 +175,7 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
         tensors = prepare_told(ex, comm, made, told)
     except BaseException as error:
         raise comm.refused(ex.call, error)
-    comm.enter(Op.route)  # once for all that follows, so that no other thread's call comes between
+    comm.enter(Op.route)  # one entry for all steps, so that no other thread's call comes between them
     try:
         comm.run_first_half(ex, tensors)
         compare_told(comm, told, tensors[1])
@@ -199,7 +200,8 @@ cdef object prepare_told(Exchange& ex, Communicator comm, ExpertRouting made, _T
 
 
 cdef int compare_told(Communicator comm, _Telling told, object heard) except -1:
-    """Raises where a rank differs from this one. Each compares itself with all others, so all raise, or none does."""
+    """Raise if a rank differs from this one. Each rank compares itself with all others, so either all raise or none
+    does."""
     cdef int64_t[:, ::1] rows = heard
     cdef int peer, field
     for peer in range(comm._size):
@@ -213,7 +215,7 @@ cdef int compare_told(Communicator comm, _Telling told, object heard) except -1:
 
 
 cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling told, bint dispatches) except -1:
-    """Which tokens come, to and from all ranks."""
+    """Exchange the messages that tell which tokens come."""
     cdef Exchange ex
     cdef CallCounts counts
     cdef vector[int64_t] bytes_to
@@ -243,7 +245,8 @@ cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling 
 
 
 cdef int hear(Communicator comm, const Call& call, ExpertRouting made, _Telling told, bint dispatches) except -1:
-    """What has come of all ranks is what the rows are. Where tokens follow, peers wait for this rank's."""
+    """Make the rows from the messages of all ranks. If tokens follow, an error is told to the peers, which wait for
+    this rank's."""
     cdef Call next = call
     cdef cbool weighted = made.weighted
     try:

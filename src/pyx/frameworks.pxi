@@ -1,5 +1,5 @@
-# What a2a.frameworks says of a tensor's framework. It is asked once for each type of tensors; exchanges find the
-# answers here.
+# The facts of a2a.frameworks about a tensor's framework. They are asked once for each type of tensors, and then found
+# here.
 
 
 @cython.final
@@ -7,7 +7,7 @@ cdef class _Recorder:
     """a2a.frameworks.Recorder, for one type."""
 
     cdef object requires_grad, grad_enabled, wrote
-    cdef object is_neg, is_conj, is_dense, guard    # None where there is nothing to ask, or to enter
+    cdef object is_neg, is_conj, is_dense, guard    # None where the framework has no such function
     cdef bint opposite, several, dispatches
     cdef str calls
 
@@ -18,11 +18,11 @@ cdef class _Recorder:
             return question(tensor)
 
     cdef bint wants_gradient(self, object tensor) except -1:
-        """Whether what is done to the tensor now is recorded."""
+        """Whether the framework records operations on the tensor now."""
         return bool(self.ask(self.requires_grad, tensor)) != self.opposite and self.grad_enabled()
 
     cdef int tell(self, object tensor) except -1:
-        """That the tensor is written."""
+        """Tell the framework that the tensor is written."""
         self.wrote((tensor,) if self.several else tensor)
         return 0
 
@@ -40,8 +40,8 @@ cdef _Recorder make_recorder(object told):
 # One type of tensors.
 @cython.final
 cdef class _Kind:
-    cdef object framework       # None for one that a2a does not know
-    cdef _Recorder recorder     # None for tensors that nothing is recorded of
+    cdef object framework       # None: a framework unknown to a2a
+    cdef _Recorder recorder     # None: nothing is recorded of its tensors
 
 
 cdef _Kind unknown = _Kind.__new__(_Kind)
@@ -64,7 +64,7 @@ cdef _Kind find_kind(object type_):
     cdef _Kind kind
     framework = frameworks().of(type_)
     if framework is None and type_.__module__ != "builtins":
-        return unknown  # Not kept: it may be told yet, and ctypes makes a type for every shape.
+        return unknown  # not cached: it may be registered later, and ctypes makes a type for every shape
     kind = _Kind.__new__(_Kind)
     kind.framework = framework
     if framework is not None:
@@ -79,7 +79,7 @@ cdef inline _Kind kind_of(object type_):
 
 
 cdef str framework_of(object obj):
-    """The name of an object's framework, or the top-level package that its type comes from."""
+    """Return the name of an object's framework, or the top-level package of its type."""
     framework = kind_of(type(obj)).framework
     if framework is not None:
         return framework.name

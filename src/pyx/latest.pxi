@@ -1,12 +1,12 @@
-# Programs call with arrays of the same kind again and again. Those that are like the latest ones, which have passed all
-# checks, pass them, too.
+# A cache of checks. Programs often call with arrays of the same dtype and shape. Arrays like the latest ones, which
+# have passed all checks, pass them too.
 
 
 @cython.final
 cdef class _LatestArray:
     """The dtype and shape of a NumPy array that has passed all checks of its own."""
 
-    cdef object dtype       # None before there was one
+    cdef object dtype       # None before the first array
     cdef vector[int64_t] shape
     cdef int64_t nbytes, rows, row_bytes
 
@@ -39,7 +39,7 @@ cdef class _LatestArray:
 
 @cython.final
 cdef class _LatestPair:
-    """What was sent last, and what was received into."""
+    """The latest pair of arrays for sending and receiving."""
 
     cdef _LatestArray sent, received
     cdef DType dtype
@@ -49,7 +49,8 @@ cdef class _LatestPair:
 
     cdef void remember(self, const Call& call, object send, const View* sent, object recv,
                        const View* received) noexcept:
-        """What has passed all checks, and what they have entered into the call. No more than NumPy's is kept."""
+        """Store a pair that has passed all checks, and the values that these entered into the call. Only for NumPy
+        arrays."""
         if type(send) is not ndarray or type(recv) is not ndarray:
             return
         with cython.critical_section(self):
@@ -58,8 +59,8 @@ cdef class _LatestPair:
             self.dtype = call.dtype
 
     cdef bint view(self, Exchange& x, object send, object recv, View* sent, View* received) noexcept:
-        """As view_pair, for arrays that differ from those in nothing but where they lie; of the views only what
-        _LatestArray says. False for all others."""
+        """As view_pair, for arrays that differ from the latest pair in their addresses only. Fill in the fields of the
+        views that _LatestArray.view does. Returns False for all other arrays."""
         cdef bint alike
         with cython.critical_section(self):
             alike = self.sent.view(send, False, sent) and self.received.view(recv, True, received)

@@ -1,4 +1,4 @@
-# How the tensors of a call lie in memory, as the core wants to know it.
+# The memory layouts of the tensors of a call, in the core's types.
 from libc.stdint cimport int64_t
 from libcpp cimport bool as cbool
 
@@ -12,7 +12,7 @@ cdef extern from *:
 
     namespace a2a_py {
 
-    // A tensor's shape and strides, with memory of its own.
+    // The shape and strides of a tensor, with memory of their own.
     class KeptLayout {
      public:
       KeptLayout() = default;
@@ -33,7 +33,7 @@ cdef extern from *:
       int axis_ = 0;
       bool compares_ = false;
     };
-    using KeptLayouts = std::vector<KeptLayout>;  // of all buffers of one side, or none: all are packed
+    using KeptLayouts = std::vector<KeptLayout>;  // of all buffers of one side; empty: all are packed
 
     inline std::vector<a2a::TensorLayout> spans_of(const KeptLayouts& kept) {
       std::vector<a2a::TensorLayout> layouts;

@@ -2,7 +2,7 @@
 
 
 cdef void set_extent(View* view) noexcept:
-    """Where the memory of a view begins and ends, gaps included."""
+    """Set the begin and the end of a view's memory, gaps included."""
     cdef int64_t reach
     cdef int i
     view.begin, view.end = view.data, view.data + view.nbytes
@@ -22,19 +22,19 @@ cdef bint meets(const View* a, const View* b) noexcept:
     return a.nbytes > 0 and b.nbytes > 0 and a.begin < b.end and b.begin < a.end
 
 
-# Where it is in NumPy 2, and where it was before 1.25.
+# The place in NumPy 2, and the one before 1.25.
 cdef object too_hard = getattr(np, "exceptions", np).TooHardError
 
 
 class _Bytes:
-    """What NumPy needs to know of a view."""
+    """An object with the array interface of a view, for NumPy."""
 
     def __init__(self, interface):
         self.__array_interface__ = interface
 
 
 cdef object bytes_of(const View* view):
-    """A NumPy array of elements without a meaning where those of the view are."""
+    """Return a NumPy array over the memory of the view, with elements of the same size but no meaning."""
     cdef int64_t[MAX_NDIM] strides
     set_strides(view, strides)
     return np.asarray(_Bytes({
@@ -47,7 +47,7 @@ cdef object bytes_of(const View* view):
 
 
 cdef bint overlap(const View* a, const View* b) except -1:
-    """Whether two tensors share memory. Yes also where it would take long to find out."""
+    """Whether two tensors share memory. True also where the answer would take long."""
     if not meets(a, b):
         return False
     if a.contiguous and b.contiguous:
@@ -59,7 +59,7 @@ cdef bint overlap(const View* a, const View* b) except -1:
 
 
 cdef void set_strides(const View* view, int64_t* strides) noexcept:
-    """The strides of any view."""
+    """Write the strides of any view."""
     cdef int64_t total = view.elem_bytes
     cdef int i
     for i in range(view.ndim - 1, -1, -1):
@@ -79,7 +79,7 @@ cdef bint is_divided(const Exchange& x) noexcept:
 
 
 cdef int lay_out(Exchange& x, const View* sent, const View* received) except -1:
-    """Enter how two tensors lie in memory. NULL: there is none on that side."""
+    """Enter the memory layouts of two tensors into the call. NULL: there is none on that side."""
     cdef bint divided = is_divided(x)
     x.send_layouts.clear()
     x.recv_layouts.clear()
@@ -91,7 +91,7 @@ cdef int lay_out(Exchange& x, const View* sent, const View* received) except -1:
 
 
 cdef int lay_out_list(KeptLayouts& layouts, const vector[View]& views) except -1:
-    """Enter how the tensors of a list lie in memory, if any of them has gaps."""
+    """Enter the memory layouts of the tensors of a list, if any of them has gaps."""
     cdef bint gaps = False
     cdef size_t i
     layouts.clear()
@@ -103,14 +103,14 @@ cdef int lay_out_list(KeptLayouts& layouts, const vector[View]& views) except -1
 
 
 cdef int require_sendable(const View* view, str name) except -1:
-    """Whether a transport can read there."""
+    """Raise unless a transport can read the memory."""
     if view.contiguous or is_host(view.device.device_type):
         return 0
     return require_contiguous(view, name)
 
 
 cdef int require_writable_layout(const View* view, str name) except -1:
-    """Whether each element has memory of its own, where a transport can write."""
+    """Raise unless a transport can write the memory and no two elements share it."""
     if view.contiguous:
         return 0
     if not is_host(view.device.device_type):
@@ -123,7 +123,7 @@ cdef int require_writable_layout(const View* view, str name) except -1:
 
 
 cdef bint same_layout(const View* a, const View* b) noexcept:
-    """Whether two views are of the same elements in the same places."""
+    """Whether two views have the same elements at the same addresses."""
     cdef int64_t[MAX_NDIM] first, second
     cdef int i
     if a.data != b.data or a.ndim != b.ndim or a.elem_bytes != b.elem_bytes:
@@ -137,8 +137,7 @@ cdef bint same_layout(const View* a, const View* b) noexcept:
 
 
 cdef bint is_part(const View* part, const View* whole, int64_t offset) noexcept:
-    """Whether ``part`` lies where it belongs: at that byte of the elements of ``whole`` in C order, with those behind
-    it."""
+    """Whether ``part`` is in place: its elements are those of ``whole``, in C order, from byte ``offset`` on."""
     cdef int64_t[MAX_NDIM] of_part, of_whole
     cdef int64_t below = whole.elem_bytes, place = 0, entries, first = 0
     cdef int i, shared = min(part.ndim, whole.ndim)
@@ -157,25 +156,25 @@ cdef bint is_part(const View* part, const View* whole, int64_t offset) noexcept:
     for i in range(1, shared + 1):
         if part.shape[part.ndim - i] > 1 and of_part[part.ndim - i] != of_whole[whole.ndim - i]:
             return False
-    for i in range(1, shared):  # a stretch of all the rest
+    for i in range(1, shared):  # the rest of the inner dimensions
         if part.shape[part.ndim - i] != whole.shape[whole.ndim - i]:
             return False
     for i in range(shared + 1, part.ndim + 1):
         if part.shape[part.ndim - i] != 1:
             return False
     if shared > 0 and part.shape[part.ndim - shared] > whole.shape[whole.ndim - shared] - first:
-        return False  # it goes on in the next entry of an outer dimension, which lies elsewhere
+        return False  # it continues in the next entry of an outer dimension, which is not adjacent
     return part.data == whole.data + place
 
 
 cdef int axis_of(int number, str name, const View* view, str tensor) except -1:
-    """The number of a dimension of the view, which may be counted from the last one."""
+    """Return the number of a dimension of the view. A negative one counts from the last."""
     if not -view.ndim <= number < view.ndim:
         raise InvalidArgumentError(f"{name} is {number}, but {tensor} {shape_text(view)} has {view.ndim} dimensions")
     return number + view.ndim if number < 0 else number
 
 
-# How a tensor is divided along an axis. A row is one entry of the axis with all of the others.
+# The division of a tensor along an axis. A row is one entry of the axis with all entries of the others.
 cdef struct Side:
     const View* view
     int axis
@@ -194,13 +193,13 @@ cdef Side side_of(const View* view, int axis) noexcept:
 
 
 cdef int64_t block_entries(const Side* side, int64_t rows, int i) noexcept:
-    """Of dimension i of a block of so many rows."""
+    """Return the entries of dimension i of a block of ``rows`` rows."""
     return rows if i == side.axis else side.view.shape[i]
 
 
 cdef int require_alike_blocks(const Side* sent, int64_t send_rows, const Side* received, int64_t recv_rows,
                               int rank) except -1:
-    """Blocks of both sides have one shape: that of this rank's own."""
+    """Raise unless the blocks of both sides have one shape, that of this rank's own block."""
     cdef int i
     if sent.view.ndim != received.view.ndim:
         raise InvalidArgumentError(f"send {shape_text(sent.view)} and recv {shape_text(received.view)} have different "
@@ -220,7 +219,7 @@ cdef str block_text(const Side* side, int64_t rows):
 
 cdef int rows_to_bytes(const Side* side, CountList& counts, str counts_name, CountList& displs,
                        str displs_name) except -1:
-    """Counts and displacements of rows, checked, become those of bytes."""
+    """Check counts and displacements of rows, and convert them to bytes."""
     cdef int64_t packed = 0, displ
     cdef size_t i
     for i in range(counts.size()):
@@ -239,7 +238,7 @@ cdef int rows_to_bytes(const Side* side, CountList& counts, str counts_name, Cou
 
 cdef int plan_divided(Exchange& x, int rank, int size, const View* sent, const View* received,
                       CallCounts& counts) except -1:
-    """The plan of an exchange along the axes in ``x`` with counts of rows."""
+    """Make the plan of an exchange along the axes in ``x`` with counts of rows."""
     cdef Side to = side_of(sent, x.split_axis), from_ = side_of(received, x.concat_axis)
     if counts.to()[rank] != 0 or counts.from_()[rank] != 0:
         require_alike_blocks(&to, counts.to()[rank], &from_, counts.from_()[rank], rank)

@@ -1,6 +1,6 @@
 # Views of memory that Python itself describes: NumPy arrays and buffers.
 
-# What to do with NumPy dtypes that have no meaning outside NumPy, by typekind.
+# Advice for NumPy dtypes that have no meaning outside NumPy, by typekind.
 cdef dict numpy_advice = {
     "m": 'pass array.view("int64")',
     "M": 'pass array.view("int64")',
@@ -12,7 +12,7 @@ cdef dict numpy_advice = {
 
 
 cdef bint parse_typekind(int typekind, int itemsize, DLDataType* dtype) noexcept:
-    """A dtype from NumPy's kind letter; false when DLPack has none."""
+    """Convert NumPy's kind letter to a dtype; false when DLPack has none."""
     dtype.lanes = 1
     dtype.bits = <uint8_t> (8 * itemsize)
     if itemsize not in (1, 2, 4, 8, 16):
@@ -40,7 +40,8 @@ cdef int refuse_numpy(object array, str name) except -1:
     raise InvalidArgumentError(f"{name} has the NumPy dtype {dtype}, which other frameworks do not have; {advice}")
 
 
-# Subclasses whose arrays are their bytes. Others carry more, such as a mask or a unit, which an exchange would lose.
+# Subclasses whose arrays consist of their bytes only. Others have more, such as a mask or a unit, which an exchange
+# would lose.
 cdef frozenset array_types = frozenset((np.ndarray, np.memmap, np.matrix))
 
 
@@ -53,7 +54,8 @@ cdef int refuse_more_than_bytes(object array, str name) except -1:
 
 
 cdef object view_numpy(cnp.ndarray array, str name, View* view):
-    """Asks the array itself, which is much cheaper than the buffer protocol and serves the dtypes of ml_dtypes, too."""
+    """Fill in the view from the array structure, which is much cheaper than the buffer protocol and also has the dtypes
+    of ml_dtypes."""
     cdef int itemsize = <int> cnp.PyArray_ITEMSIZE(array)
     if not cnp.PyArray_ISNOTSWAPPED(array) and itemsize > 1:
         refuse_numpy(array, name)
@@ -73,7 +75,7 @@ cdef object view_numpy(cnp.ndarray array, str name, View* view):
 
 
 cdef int set_numpy_layout(cnp.ndarray array, str name, int64_t itemsize, View* view) except -1:
-    """As set_layout, of what NumPy has checked already."""
+    """As set_layout, for a layout that NumPy has checked."""
     cdef const cnp.npy_intp* shape = cnp.PyArray_DIMS(array)
     cdef int i
     view.stream = NULL
@@ -94,7 +96,7 @@ cdef int set_numpy_layout(cnp.ndarray array, str name, int64_t itemsize, View* v
 
 
 cdef bint parse_format(const char* format, int itemsize, DLDataType* dtype) noexcept:
-    """A dtype from a struct format of one element; false for anything else, and for foreign byte order."""
+    """Convert a struct format of one element to a dtype; false for other formats, and for another byte order."""
     cdef int typekind
     if format == NULL:  # plain bytes
         format = b"B"

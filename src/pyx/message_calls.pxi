@@ -3,17 +3,17 @@
 
 cdef class _Messages(_Endpoint):
     def send(self, tensor, peer, tag=0, *, bint async_op=False, stream=None, timeout=None):
-        """``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
+        """Send ``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
         ranks take part. Messages of one tag arrive in the order in which they were sent; a receive of another tag may
-        overtake them. Of a small tensor a copy is kept, so that the call need not wait for the receiver; there is room
-        for eight that the receiver has not looked at. Where the two ranks do not agree, the receiver raises
-        MismatchError, and so does the sender, or its next message with that rank, which is not started then. Of
-        device memory both raise an error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
+        overtake them. A small tensor is copied, so that the call need not wait for the receiver; there is room for
+        eight that the receiver has not read. If the two ranks disagree, the receiver raises MismatchError, and so does
+        the sender, or its next message with that rank, which is then not started. For device memory both raise an
+        error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
         return self.message(True, tensor, peer, tag, async_op, stream, timeout)
 
     def recv(self, tensor, peer=None, tag=0, *, bint async_op=False, stream=None, timeout=None):
-        """What rank ``peer`` sends with that tag, into ``tensor``; None: what any rank sends, whichever comes first.
-        Returns the rank that has sent it, or with ``async_op=True`` a Work, whose ``source`` it is once it is over. See
+        """Receive into ``tensor`` the message of rank ``peer`` with that tag; None: the first one of any rank. Returns
+        the rank that has sent it, or with ``async_op=True`` a Work, whose ``source`` is that rank once it is done. See
         send()."""
         return self.message(False, tensor, peer, tag, async_op, stream, timeout)
 
@@ -61,7 +61,7 @@ cdef class _Messages(_Endpoint):
             if not done and not async_op:
                 PyErr_CheckSignals()
                 finish(work, never)
-        except BaseException:  # of a message that goes on
+        except BaseException:  # the message goes on
             if work.get() != NULL:
                 self.keep_message(work, holder)
             raise
@@ -81,7 +81,7 @@ cdef class _Messages(_Endpoint):
         return 0
 
     cdef object message_refused(self, bint sends, int peer, int64_t tag, bint known, object error):
-        """The other rank, where it is known, learns that this one does not take part. Returns the error to raise."""
+        """Tell the other rank, if it is known, that this one does not take part. Returns the error to raise."""
         text = words_of(error)
         if isinstance(error, Error) and not text.startswith("rank "):
             error.args = (f"rank {self._rank}: {text}",)
@@ -92,7 +92,7 @@ cdef class _Messages(_Endpoint):
                 with nogil:
                     dereference(comm).refuse_message(sends, peer, tag, reason)
             except Error:
-                pass  # The communicator is broken or closed, and the peer knows that already.
+                pass  # The communicator is broken or closed, so the peer raises anyway.
         return error
 
     cdef int parse_rank(self, object rank, str name) except -1:

@@ -1,10 +1,10 @@
-# From the arguments of each operation to what Communicator.start takes. Each function fills an Exchange and returns the
-# objects that hold the memory.
+# Converts the arguments of each operation to those of Communicator.start. Each function fills an Exchange and returns
+# the objects that hold the memory.
 
 
 cdef object view_pair(Exchange& x, object send, str send_name, object recv, str recv_name, bint keep,
                       View* sent, View* received):
-    """Two buffers of one operation. ``keep``: see view_of."""
+    """View the two buffers of one operation. ``keep``: see view_of."""
     tensors = view_two(x, send, send_name, recv, recv_name, keep, sent, received)
     pair_up(x, sent, send_name, received, recv_name)
     return tensors
@@ -22,8 +22,8 @@ cdef int pair_up(Exchange& x, const View* sent, str send_name, const View* recei
 
 cdef object view_two(Exchange& x, object send, str send_name, object recv, str recv_name, bint keep,
                      View* sent, View* received):
-    """A tensor that can be sent and one that can be received into. Counts and everything else whose conversion runs
-    code of the program comes before this; the last such code is that of the tensors themselves."""
+    """View a tensor to send and one to receive into. Call this after the conversion of counts and of all other
+    arguments, which may run code of the program. The last such code is that of the tensors themselves."""
     cdef object sender, receiver
     sender = view_of(send, send_name, False, keep, sent, x.call.stream.handle)
     receiver = view_of(recv, recv_name, True, keep, received, stream_of(&x.call, sent))
@@ -64,7 +64,7 @@ cdef inline bint is_zero(object axis):
 
 cdef object prepare_divided(Exchange& x, int rank, int size, object send, object recv, object split_axis,
                             object concat_axis, CallCounts& counts, bint keep):
-    """An exchange along given axes, with counts of their entries; none: equal parts."""
+    """Prepare an exchange along given axes, with counts of their entries; none: equal parts."""
     cdef View sent, received
     cdef int split = parse_int(split_axis, "split_axis"), concat = parse_int(concat_axis, "concat_axis")
     tensors = view_two(x, send, "send", recv, "recv", keep, &sent, &received)
@@ -104,7 +104,7 @@ cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, objec
 
 cdef int finish_allgather(Exchange& x, int rank, int size, const View* sent, str send_name, const View* received,
                           str recv_name) except -1:
-    """``sent`` may be this rank's part of ``received``: then it is where it belongs already."""
+    """``sent`` may be this rank's part of ``received``: then it is in place and is not copied."""
     cdef int64_t total = 0
     if not multiply(sent.nbytes, size, total) or received.nbytes != total:
         raise InvalidArgumentError(f"{recv_name} {shape_text(received)} has {received.nbytes} bytes, but {size} ranks "
@@ -127,7 +127,7 @@ cdef object prepare_allgather(Exchange& x, int rank, int size, object send, obje
 
 
 cdef int view_again(object tensor, str name, bint output, bint keep, View* view, list holders, int at) except -1:
-    """After code of another tensor ran, which may have moved this one's memory."""
+    """View a tensor again after code of another tensor ran, which may have moved its memory."""
     if not view.held:
         holders[at] = view_of(tensor, name, output, keep, view, view.stream)
     return 0
@@ -135,7 +135,7 @@ cdef int view_again(object tensor, str name, bint output, bint keep, View* view,
 
 cdef int require_disjoint(vector[View]& sends, list send_names, vector[View]& recvs, list recv_names,
                           size_t own=SIZE_MAX) except -1:
-    """No receive buffer shares memory with any other buffer, but that of rank ``own`` with what is sent."""
+    """Raise if a receive buffer shares memory with another buffer. That of rank ``own`` may overlap its send buffer."""
     cdef size_t i, j
     for i in range(recvs.size()):
         for j in range(sends.size() if i != own else 0):
@@ -159,7 +159,8 @@ cdef list as_list(object items, str name, int size):
     return result
 
 
-# size -> what messages call the entries of the two lists. Made once: formatting 64 names costs more than the exchange.
+# size -> the names of the entries of the two lists in messages. Cached, because formatting many names costs more than
+# the exchange.
 cdef dict entry_names = {}
 
 
@@ -205,14 +206,14 @@ cdef object prepare_list(Exchange& x, int rank, int size, list sends, list recvs
 
 
 cdef PlanPtr plan_nothing(int rank, int size) except *:
-    """The plan of a barrier."""
+    """Return the plan of a barrier."""
     cdef vector[size_t] nothing
     nothing.assign(size, 0)
     return cpp_plan_alltoall_list(rank, size, nothing, nothing)
 
 
 cdef int64_t total_of(const CountList& counts, str name) except -1:
-    """Rows of a result. Called after the plan has refused negative counts."""
+    """Return the rows of a result. Requires that the plan has refused negative counts."""
     cdef int64_t total = 0
     cdef size_t i
     for i in range(counts.size()):
@@ -261,7 +262,8 @@ cdef int set_global_plan(Exchange& x, int rank, int size, bint gather, const Vie
 
 
 cdef object prepare_counts(Exchange& x, int rank, int size, object send, object send_counts):
-    """The first half of exchange(): every rank tells every other how many rows it will send. Returns both arrays."""
+    """Prepare the first half of exchange(): every rank tells every other how many rows it will send. Returns both
+    arrays."""
     cdef View view
     cdef CallCounts counts
     parse_rank_counts(send_counts, "send_counts", size, counts.to())
@@ -271,8 +273,8 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
     if view.ndim == 0:
         raise InvalidArgumentError("send is 0-d and has no rows; pass a tensor with at least one dimension")
     require_kept_like(send, view.dtype)
-    memory_of(&view, "send")  # a kind that some transport serves
-    # The plan that is not run: it checks what this rank sends before any peer is told.
+    memory_of(&view, "send")  # raises if no transport serves it
+    # This plan is not run: it checks this rank's sends before any peer is told.
     counts.from_().assign(counts.to().begin(), counts.to().end())
     counts.plan(rank, size, view.row_bytes, view.rows, view.rows)
     given, wanted = np.empty(size, np.int64), np.empty(size, np.int64)
@@ -284,14 +286,14 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
 
 
 cdef object prepare_exchange(Exchange& x, int rank, int size, object send, object given, object wanted):
-    """The second half of exchange(). Returns (output, tensors)."""
+    """Prepare the second half of exchange(). Returns (output, tensors)."""
     cdef View sent, received
     cdef CallCounts counts
     append_tensor(given, "send_counts", counts.to())
     append_tensor(wanted, "recv_counts", counts.from_())
     total = total_of(counts.from_(), "recv_counts")
     view_of(send, "send", False, False, &sent, x.call.stream.handle)
-    counts.plan(rank, size, sent.row_bytes, sent.rows, total)  # checks what peers sent before memory is taken
+    counts.plan(rank, size, sent.row_bytes, sent.rows, total)  # checks the peers' counts before memory is allocated
     recv = allocate_like(send, &sent, total)
     tensors = view_pair(x, send, "send", recv, "recv", False, &sent, &received)
     require_made(&received, &sent, total)

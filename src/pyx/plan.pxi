@@ -1,12 +1,12 @@
 # Plans that run many times.
 
 
-# Which tensors this rank has in a run.
+# The tensors that this rank has in a run.
 cdef enum class Sides:
     both
     one_or_both     # recv is None: the result goes into send
-    only_send       # which is read
-    only_recv       # which is written; a broadcast gets it as the first argument
+    only_send       # it is read
+    only_recv       # it is written; a broadcast gets it as the first argument
 
 
 @cython.final
@@ -17,15 +17,20 @@ cdef class Plan:
 
     cdef Communicator comm
     cdef Exchange template      # the plan and the call, without buffers
-    cdef int64_t row_bytes      # that every tensor's row must have; 0 where rows are not the unit
+    cdef int64_t row_bytes      # the bytes of a row of every tensor; 0 where rows are not the unit
     cdef Sides sides
-    cdef _LatestPair latest     # of a run
+    cdef _LatestPair latest     # of the runs
     cdef readonly uint64_t number
     cdef object __weakref__
 
+    def __repr__(self):
+        return (f"<Plan {self.number}: {op_string(self.template.call.op).decode()} of "
+                f"{dtype_string(self.template.call.dtype).decode()}, sends {send_extent(self.template.plan)} bytes, "
+                f"receives {recv_extent(self.template.plan)}, rank {self.comm._rank} of {self.comm._size}>")
+
     @collective
     def run(self, send, recv=None, *, stream=None, timeout=None):
-        """Exchange and wait. Like ``start`` otherwise."""
+        """Exchange and wait. Otherwise as ``start``."""
         self.exchange(send, recv, False, stream, timeout)
 
     @collective
@@ -68,8 +73,8 @@ cdef class Plan:
         return self.comm.launch(x, async_op, tensors, recv, None, send)
 
     cdef object prepare_one(self, Exchange& x, object send, object recv, bint keep, object stream, object timeout):
-        """Of a plan in which this rank may have one tensor only. Returns what is read, what is written, and what holds
-        the memory."""
+        """Prepare a run in which this rank may have one tensor only. Returns the tensor to read, the one to write, and
+        the objects that hold the memory."""
         cdef View view
         cdef bint writes = self.sides != Sides.only_send
         if self.sides == Sides.one_or_both and recv is not None and recv is not send:
@@ -87,7 +92,7 @@ cdef class Plan:
         return tensor, tensor if writes else None, holder
 
     cdef object prepare(self, Exchange& x, object send, object recv, bint keep, object stream, object timeout):
-        """What holds the memory; None: the tensors themselves."""
+        """Prepare a run. Returns the objects that hold the memory; None: the tensors themselves."""
         cdef View sent, received
         x.plan = self.template.plan
         x.call = self.template.call

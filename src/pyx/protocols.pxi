@@ -1,4 +1,4 @@
-# The names for annotations that _core.pyi spells out.
+# The protocols for annotations, which _core.pyi spells out.
 from typing import Any, Protocol, Sequence, Union
 
 

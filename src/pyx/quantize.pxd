@@ -1,4 +1,4 @@
-# a2a/quantize.h as the bindings see it. All lengths are checked by the callers.
+# The declarations of a2a/quantize.h. The callers check all lengths.
 from libc.stdint cimport int8_t, uint16_t
 
 

@@ -2,7 +2,7 @@
 
 
 cdef object flat_view(object tensor, str name, tuple dtypes):
-    """(flat array over the tensor's memory, its dtype's name). bfloat16 comes as uint16."""
+    """Return (flat array over the tensor's memory, its dtype's name). bfloat16 becomes uint16."""
     cdef View view
     cdef int64_t[1] shape
     holder = view_of(tensor, name, False, True, &view)
@@ -21,14 +21,14 @@ cdef object flat_view(object tensor, str name, tuple dtypes):
 
 
 def flat_array(tensor, str name, *dtypes):
-    """The elements of a contiguous host tensor as (flat array that shares its memory, name of its dtype), which must be
-    one of ``dtypes``. bfloat16 comes as uint16."""
+    """Return a contiguous host tensor as (flat array that shares its memory, name of its dtype). The dtype must be one
+    of ``dtypes``. bfloat16 becomes uint16."""
     return flat_view(tensor, name, dtypes)
 
 
 def new_like(tensor, str dtype):
-    """(flat array, finish): memory for an uninitialised tensor of the shape and framework of ``tensor`` and of another
-    dtype, and what makes the tensor once the array is filled. bfloat16 is written as uint16."""
+    """Return (flat array, finish): memory for an uninitialised tensor of the shape and framework of ``tensor`` and of
+    another dtype, and a function that makes the tensor once the array is filled. bfloat16 is written as uint16."""
     cdef View view, received
     cdef DLDataType kind = parse_dtype(dtype)
     view_of(tensor, "tensor", False, False, &view)
@@ -49,7 +49,7 @@ def new_like(tensor, str dtype):
 
 
 cdef void* data_of(object array, object dtype, int64_t elems) except? NULL:
-    """The memory of an array of this package's own making."""
+    """Return the memory of an array that this package made."""
     cdef View view
     if type(array) is not ndarray or array.dtype != dtype or array.size != elems:
         raise InvalidArgumentError(f"expected {elems} elements of {dtype}, got {shown(array)}")
@@ -59,7 +59,8 @@ cdef void* data_of(object array, object dtype, int64_t elems) except? NULL:
 
 
 def to_float32(array, str dtype):
-    """A float32 copy of a flat array of float16 or bfloat16 (as uint16); a float32 array itself."""
+    """Return a float32 copy of a flat array of float16 or bfloat16 (as uint16); a float32 array is returned as it
+    is."""
     if dtype == "float32":
         return array
     out = np.empty(array.size, np.float32)
@@ -76,7 +77,7 @@ def to_float32(array, str dtype):
 
 
 def from_float32(array, str dtype, out):
-    """Rounds a flat float32 array to float16 or bfloat16 (as uint16), or copies it."""
+    """Round a flat float32 array to float16 or bfloat16 (as uint16), or copy it."""
     cdef size_t elems = array.size
     cdef bint half = dtype == "float16"
     if dtype == "float32":
@@ -107,7 +108,7 @@ def dequantize_sum(parts, size_t ranks, scale, offset, size_t first):
 
 
 def quantize_blocks(array, size_t block):
-    """(int8 array, float32 scale of each block) of a flat float32 array."""
+    """Return (int8 array, float32 scale of each block) of a flat float32 array."""
     cdef size_t elems = array.size
     q, scales = np.empty(elems, np.int8), np.empty((elems + block - 1) // block, np.float32)
     cdef void* source = data_of(array, np.float32, elems)

@@ -8,16 +8,16 @@ cdef class _Collectives(_Messages):
         """Every rank gets x0 op x1 op x2 ..., element by element in rank order, and so the same bits. Without ``recv``
         the result is written into ``send``.
 
-        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band",
-        "bor" or "bxor" (integers and bool). float16, bfloat16 and float8 are folded in float32 and rounded once;
-        integers wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one,
-        and are not defined for complex numbers. Both tensors have the same dtype and as many elements.
+        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band", "bor"
+        or "bxor" (integers and bool). float16, bfloat16 and float8 are folded in float32 and rounded once; integers
+        wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one, and are not
+        defined for complex numbers. Both tensors have the same dtype and as many elements.
 
         Between several hosts, the ranks of each host are folded first, and rounded, then the hosts in the order of
-        their lowest ranks: docs/transports.md, "Several hosts".
+        their lowest ranks: docs/guide/reductions.md.
 
         On devices NCCL or HCCL folds, in an order of its own. Raises UnsupportedError for a dtype or an ``op`` that it
-        does not have (docs/transports.md, "Reductions")."""
+        does not have (docs/guide/reductions.md)."""
         cdef Exchange x
         try:
             parse_reduction(&x.call, Op.allreduce, op, stream, timeout)

@@ -1,4 +1,4 @@
-# From the arguments of reductions and rooted operations to what Communicator.start takes. Each function fills an
+# Converts the arguments of reductions and rooted operations to those of Communicator.start. Each function fills an
 # Exchange and returns the objects that hold the memory.
 
 cdef dict folds = {"sum": Fold.sum, "prod": Fold.prod, "min": Fold.min, "max": Fold.max, "avg": Fold.avg,
@@ -19,14 +19,14 @@ cdef int64_t elem_bytes_of(const View* view) noexcept:
 
 
 cdef int require_foldable(Call* call, const View* view) except -1:
-    """Whether the operation is defined for these elements, in which counts are given from here on."""
+    """Raise unless the operation is defined for these elements. From here on counts are in elements."""
     require_defined(call.fold, call.dtype)
     call.unit_bytes = elem_bytes_of(view)
     return 0
 
 
 cdef int require_place(const View* part, str part_name, const View* whole, str whole_name, int64_t offset) except -1:
-    """``part`` is memory of its own, or lies where it belongs: at that byte of ``whole``."""
+    """Raise unless ``part`` is memory of its own, or in place: at that byte of ``whole``."""
     if not is_part(part, whole, offset) and overlap(part, whole):
         raise InvalidArgumentError(f"{part_name} and {whole_name} share memory, but {part_name} is not this rank's "
                                    f"part of {whole_name}; pass that part, or a tensor of its own")
@@ -42,7 +42,7 @@ cdef int require_times(const View* whole, str whole_name, const View* part, str 
 
 
 cdef object view_in_place(Exchange& x, object tensor, str name, bint writes, bint keep, View* view):
-    """One tensor that is both sides of an operation."""
+    """View one tensor that is both sides of an operation."""
     holder = view_of(tensor, name, writes, keep, view, x.call.stream.handle)
     if writes:
         require_output(view, name, tensor)
@@ -185,7 +185,7 @@ cdef object prepare_allgatherv(Exchange& x, int rank, int size, object send, obj
                                    f"{counts.from_()[rank]}")
     counts.to().assign(size, sent.rows)
     counts.to_displs().assign(size, 0)
-    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)  # and checks the counts
+    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)  # this checks the counts
     if counts.from_displs().empty():
         for peer in range(rank):
             offset += counts.from_()[peer]

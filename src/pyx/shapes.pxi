@@ -1,9 +1,10 @@
-# The round in which ranks tell each other the shapes of what they will send, for those that allocate what they receive.
+# The round in which ranks tell each other the shapes of the tensors that they will send, for calls that allocate the
+# received tensors.
 
 
 cdef tuple prepare_shapes(Exchange& x, int rank, int size, const vector[View]& sent):
-    """``sent[p]`` is what rank p will get. Returns what is sent and received: a row for each rank, the number of
-    dimensions first."""
+    """Prepare the round. ``sent[p]`` is the tensor for rank p. Returns the arrays to send and to receive: a row for
+    each rank, the number of dimensions first."""
     cdef size_t peer
     cdef int axis
     given, wanted = np.zeros((size, 1 + MAX_NDIM), np.int64), np.empty((size, 1 + MAX_NDIM), np.int64)
@@ -18,8 +19,8 @@ cdef tuple prepare_shapes(Exchange& x, int rank, int size, const vector[View]& s
 
 
 cdef list allocate_shapes(object like, View* view, object shapes):
-    """A tensor for each of those rows in the framework of ``like``, with the dtype and on the device of the view, whose
-    shape is changed."""
+    """Allocate a tensor for each of those rows in the framework of ``like``, with the dtype and on the device of the
+    view. Changes the shape of the view."""
     made = []
     for ndim, *shape in shapes.tolist():
         view.ndim = ndim

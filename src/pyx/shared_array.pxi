@@ -1,4 +1,4 @@
-# Our own tensor type: a typed view of memory that somebody else's framework can take over without a copy.
+# The tensor type of this package: a typed view of memory that every framework can use without a copy.
 
 
 @cython.final
@@ -20,7 +20,7 @@ cdef class SharedArray:
 
     @property
     def shape(self):
-        """Entries of each dimension."""
+        """The number of entries of each dimension."""
         return tuple([self.dims[i] for i in range(self.tensor.ndim)])
 
     @property
@@ -32,11 +32,11 @@ cdef class SharedArray:
         return f"SharedArray(shape={self.shape}, dtype={self.dtype})"
 
     def __dlpack_device__(self):
-        """(device type, device id) in DLPack's numbers."""
+        """Return (device type, device id) in DLPack's numbers."""
         return int(self.tensor.device.device_type), self.tensor.device.device_id
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        """A capsule that shares the memory: versioned when ``max_version`` allows it, otherwise legacy. Raises
+        """Return a capsule that shares the memory: versioned when ``max_version`` allows it, otherwise legacy. Raises
         BufferError for a copy, another device, or a read-only view in a legacy capsule."""
         if copy:
             raise BufferError("copy=True is not supported; copy after the import")
@@ -72,7 +72,7 @@ cdef class SharedArray:
 
 
 cdef SharedArray make_shared_array(DLDataType dtype, DLDevice device, object shape):
-    """An array of this shape that has no memory yet."""
+    """Make an array of this shape that has no memory yet."""
     cdef SharedArray array = SharedArray.__new__(SharedArray)
     cdef int64_t total = dtype.bits * dtype.lanes // 8, stride = 1
     dims = list(shape) if hasattr(shape, "__iter__") else [shape]
@@ -95,15 +95,15 @@ cdef SharedArray make_shared_array(DLDataType dtype, DLDevice device, object sha
 
 
 cdef SharedArray writable_twin(SharedArray array):
-    """The same memory without a word of being read-only, for frameworks that never write: JAX takes legacy capsules
-    only."""
+    """Make an array over the same memory that is not marked read-only, for frameworks that never write: JAX takes
+    legacy capsules only."""
     twin = make_shared_array(array.tensor.dtype, array.tensor.device, array.shape)
     twin.memory, twin.tensor.data = array.memory, array.tensor.data
     return twin
 
 
 cdef SharedArray allocate_array(DLDataType dtype, object shape):
-    """An array in memory that the peers can read."""
+    """Allocate an array in memory that the peers can read."""
     cdef DLDevice host
     host.device_type, host.device_id = kDLCPU, 0
     array = make_shared_array(dtype, host, shape)
@@ -114,8 +114,8 @@ cdef SharedArray allocate_array(DLDataType dtype, object shape):
 
 
 def from_pointer(ptr, shape, dtype, device=(1, 0), owner=None, readonly=False):
-    """A tensor over memory that no framework exports. ``owner`` is kept alive with it; the caller vouches for the
-    pointer, which must stay valid for prod(shape) elements.
+    """Return a tensor over memory that no framework exports. It keeps ``owner`` alive. The pointer must stay valid for
+    prod(shape) elements.
 
     Args:
         ptr: address of the first element.
@@ -139,7 +139,7 @@ def from_pointer(ptr, shape, dtype, device=(1, 0), owner=None, readonly=False):
     return array
 
 
-# The functions of the C exchange API. The caller holds the GIL, except for the allocator.
+# The functions of the C exchange API. Require the GIL, except for the allocator.
 
 cdef int api_borrow(void* obj, DLTensor* out) except -1:
     out[0] = (<SharedArray?> <object> obj).tensor
@@ -153,7 +153,7 @@ cdef int api_export(void* obj, DLManagedTensorVersioned** out) except -1:
 
 
 cdef int api_import(DLManagedTensorVersioned* managed, void** out) except -1:
-    """Steals the managed tensor. It is packed, because it comes from the allocator below."""
+    """Take ownership of the managed tensor. It is packed, because it comes from the allocator below."""
     cdef SharedMemory memory = adopt(managed)
     cdef DLTensor* tensor = &managed.dl_tensor
     array = make_shared_array(tensor.dtype, tensor.device, [tensor.shape[i] for i in range(tensor.ndim)])

@@ -1,12 +1,12 @@
-# Any object -> View. Tried in this order: the DLPack C exchange API of its type, NumPy's array structure,
+# Makes a View of any object. It tries in this order: the DLPack C exchange API of its type, NumPy's array structure,
 # __dlpack__, a DLPack capsule, the buffer protocol. Nothing here copies a byte.
 
-# Memory that the CPU works on, for whose producers there are no streams.
+# Whether it is memory of the CPU, whose producers have no streams.
 cdef inline bint is_host(int device_type) noexcept:
     return device_type == kDLCPU or device_type == kDLCUDAHost or device_type == kDLROCMHost
 
 
-# The C exchange API of one type, and what its framework must be asked and told.
+# The C exchange API of one type, and the recorder of its framework.
 @cython.final
 cdef class _ExchangeType:
     cdef const DLPackExchangeAPI* api
@@ -18,7 +18,7 @@ cdef dict exchange_types = {}
 
 
 cdef _ExchangeType find_exchange_type(object kind):
-    """The exchange API of a type that is not cached yet, or None."""
+    """Return the exchange API of a type that is not cached yet, or None."""
     cdef DLPackExchangeAPIHeader* header
     cdef _ExchangeType found
     capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
@@ -42,7 +42,7 @@ cdef inline _ExchangeType exchange_type_of(object obj):
 
 
 cdef int refuse_lazy_sign(object obj, str name, DLDataType dtype, _Recorder recorder) except -1:
-    """The bytes of such a tensor are not its values, and no export says so."""
+    """Raise for a lazily negated or conjugated tensor: its bytes are not its values, and no export says so."""
     if recorder is None or recorder.is_neg is None or dtype.code == kDLUInt or dtype.code >= kDLBool:
         return 0
     if dtype.code == kDLComplex and recorder.ask(recorder.is_conj, obj):
@@ -71,7 +71,7 @@ cdef int set_layout(View* view, str name, const int64_t* shape, const int64_t* s
     for i in range(view.ndim - 1, -1, -1):
         view.shape[i], view.rows, view.row_bytes = shape[i], shape[i], total
         view.stride = total if strides == NULL else strides[i] * unit
-        # The stride of a dimension of one entry means nothing, and producers write anything there.
+        # The stride of a dimension of one entry has no meaning, and producers put any value there.
         if strides != NULL and shape[i] != 1 and strides[i] != total // unit:
             view.contiguous = False
         if shape[i] < 0 or not multiply(total, shape[i], total):
@@ -107,14 +107,15 @@ cdef int set_managed(View* view, str name, const DLManagedTensorVersioned* manag
     if managed.version.major != 1:
         raise InvalidArgumentError(f"{name} comes as DLPack {managed.version.major}.{managed.version.minor}; "
                                    f"this build reads version 1")
-    # Writing into a copy that the producer made for us would be lost.
+    # A write into a copy that the producer made would be lost.
     view.access = READ_ONLY if managed.flags & (
         DLPACK_FLAG_BITMASK_READ_ONLY | DLPACK_FLAG_BITMASK_IS_COPIED) else WRITABLE
     return set_dltensor(view, name, &managed.dl_tensor)
 
 
 cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output, bint keep, View* view):
-    """Borrow where that is enough. Only a managed tensor knows whether it may be written, and outlives this call."""
+    """View by the C exchange API. Borrows the tensor if that is enough. Only a managed tensor says whether it may be
+    written, and outlives this call."""
     cdef DLTensor tensor
     cdef DLManagedTensorVersioned* managed = NULL
     cdef object holder = obj
@@ -135,7 +136,7 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
     if managed == NULL:
         view.access = UNKNOWN
         set_dltensor(view, name, &tensor)
-    elif keep:  # The object may be given other memory meanwhile, as with Tensor.set_().
+    elif keep:  # the object may get other memory meanwhile, as by Tensor.set_()
         holder = to_capsule(managed)
         set_managed(view, name, managed)
     else:
@@ -150,8 +151,8 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
 
 
 cdef int set_stream(object obj, _ExchangeType kind, View* view) except -1:
-    """The current stream of the tensor's framework on its device."""
-    if view.device.device_type == kDLExtDev:  # which the exchange API knows no stream of
+    """Enter the current stream of the tensor's framework on its device."""
+    if view.device.device_type == kDLExtDev:  # the exchange API has no streams for it
         current = current_stream_of(kind_of(type(obj)).framework, "npu", view.device.device_id)
         view.stream = <void*> <uintptr_t> (current or 0)
     elif kind.api.current_work_stream != NULL:
@@ -160,7 +161,7 @@ cdef int set_stream(object obj, _ExchangeType kind, View* view) except -1:
 
 
 cdef object view_capsule(object capsule, str name, bint own, bint known_producer, View* view):
-    """A DLPack capsule. It stays unconsumed, and its destructor frees the tensor, unless ``own`` says to take it."""
+    """View a DLPack capsule. It stays unconsumed, and its destructor frees the tensor; with ``own`` it is consumed."""
     cdef DLManagedTensorVersioned* managed
     cdef DLManagedTensor* legacy
     view.held = True
@@ -183,38 +184,39 @@ cdef object view_capsule(object capsule, str name, bint own, bint known_producer
 
 
 cdef object call_dlpack(object obj, object stream):
-    """obj.__dlpack__(), asking for no copy and a versioned capsule as far as it understands."""
+    """Call obj.__dlpack__(). Ask for no copy and a versioned capsule if the method has these options."""
     options = {"max_version": (1, 3), "copy": False}
     first = None
-    if stream is not None:  # host producers refuse any
+    if stream is not None:  # host producers refuse streams
         options["stream"] = stream
     for dropped in ("copy", "max_version", None):
         try:
             return obj.__dlpack__(**options)
         except TypeError as error:
-            # Of an argument that it does not know, or of something else, which asking otherwise would hide.
+            # An error about an unknown argument; another error would be hidden by a second call.
             if dropped is None or "argument" not in str(error):
                 raise
             del options[dropped]
             first = error
-        except Warning:  # that an option is missing, where warnings are errors
+        except Warning:  # a missing option, where warnings are errors
             if first is None:
                 raise
             raise first
 
 
 cdef object current_stream_of(object framework, str memory, int device):
-    """The handle of the stream that a framework works on; None where nobody says."""
+    """Return the handle of the stream on which a framework works; None if the framework does not say."""
     return None if framework is None else framework.current_stream(memory, device)
 
 
 cdef tuple settle_stream(object framework, object device, void* stream):
-    """What the producer of a tensor on ``device`` is told, and the stream that the tensor may be used on then.
+    """Return the stream argument for the producer of a tensor on ``device``, and the stream on which the tensor may
+    then be used.
 
-    Who has a current stream is told -1, not to order anything, since the operation runs there. All others see to it
-    that ``stream`` waits for what they have enqueued; not even where nothing is moved are they told -1, which JAX takes
-    for the address of a stream. Only CUDA's numbers of streams are known, so producers for other devices are told -1,
-    too."""
+    A producer that has a current stream gets -1, which means no ordering, because the operation runs on that stream.
+    All others make ``stream`` wait for the work they have enqueued. They do not get -1 even where nothing is moved,
+    because JAX takes it for the address of a stream. Only CUDA's stream numbers are known, so producers for other
+    devices get -1, too."""
     cdef int kind = int(device[0])
     if is_host(kind):
         return None, 0
@@ -223,12 +225,12 @@ cdef tuple settle_stream(object framework, object device, void* stream):
     current = current_stream_of(framework, "cuda", device[1])
     if current is not None:
         return -1, current
-    told = <uintptr_t> stream or 1  # 0 is not a stream in DLPack, but 1 the default one
+    told = <uintptr_t> stream or 1  # DLPack has no stream 0; 1 is the default stream
     return told, told
 
 
 cdef object view_protocol(object obj, str name, View* view, void* stream):
-    """A tensor with __dlpack__ but no C exchange API."""
+    """View a tensor that has __dlpack__ but no C exchange API."""
     cdef _Kind kind = kind_of(type(obj))
     framework = kind.framework
     try:
@@ -248,7 +250,7 @@ cdef object view_protocol(object obj, str name, View* view, void* stream):
 
 
 cdef bint is_tensor(object obj):
-    """Whether view_of has a way for this type."""
+    """Whether view_of supports this type."""
     return (cnp.PyArray_Check(obj) or exchange_type_of(obj) is not None or hasattr(obj, "__dlpack__")
             or PyCapsule_CheckExact(obj) or PyObject_CheckBuffer(obj))
 
@@ -258,10 +260,10 @@ cdef object view_of(object obj, str name, bint output, bint keep, View* view, vo
 
     Args:
         obj: any tensor.
-        name: what messages call it.
+        name: its name in messages.
         output: whether it will be written; only then ``view.access`` is sure to be known.
         keep: whether the memory must outlive the call. Otherwise the caller's reference to ``obj`` may be the result.
-        stream: what a tensor on a device will be used on, as far as that is settled; NULL is the default stream. For
+        stream: the stream on which a device tensor will be used, if it is known; NULL is the default stream. For
             producers that have no current stream of their own.
     """
     cdef _ExchangeType kind
@@ -280,4 +282,16 @@ cdef object view_of(object obj, str name, bint output, bint keep, View* view, vo
     if PyObject_CheckBuffer(obj):
         return view_buffer(obj, name, view)
     raise InvalidArgumentError(
-        f"{name} is not a tensor: {type_name(obj)} has no DLPack, no buffer and is no NumPy array")
+        f"{name} is not a tensor: {type_name(obj)} has no DLPack, no buffer and is no NumPy array; "
+        f"{advice_for(obj, output)}")
+
+
+cdef str advice_for(object obj, bint output):
+    """What to pass in place of an object that is not a tensor. What asarray() makes of it is a copy, which nobody would
+    have after it was written."""
+    if output:
+        return "pass an array to write into, such as numpy.empty(shape, dtype)"
+    convertible = isinstance(obj, (list, tuple, range, int, float, complex)) or hasattr(obj, "__array__")
+    if convertible or hasattr(obj, "__array_interface__"):
+        return "pass numpy.asarray(x)"
+    return "pass an array or a tensor"

@@ -4,16 +4,16 @@
 @cython.final
 @cython.no_gc_clear
 cdef class Views:
-    """What ``Communicator.allgather_views`` returns: one read-only tensor for each rank, in rank order. A sequence, and
-    a context manager that releases at its end.
+    """One read-only tensor for each rank, in rank order; ``Communicator.allgather_views`` makes it. A sequence, and a
+    context manager that releases at its end.
 
-    The memory of every rank's tensor is kept as long as anybody looks at it: until every rank has called release() or
-    has dropped this object and all tensors made from it, or has died. Closing or breaking the communicator, and the end
-    of an owner's process, change nothing about that."""
+    The memory of every rank's tensor is kept until every rank has called release() or has dropped this object and all
+    tensors made from it, or has died. Closing or breaking the communicator, or the end of an owner's process, does not
+    change that."""
 
     cdef ViewsPtr views
     cdef DLDataType dtype
-    cdef object framework   # as parse_like says it
+    cdef object framework   # the result of parse_like
     cdef int _rank
     cdef double seconds     # default timeout
     cdef list tensors
@@ -59,8 +59,8 @@ cdef class Views:
         return dereference(self.views).released()
 
     def release(self):
-        """Say that this rank looks at the tensors no more. Waits for nobody; a second call does nothing. Tensors made
-        from the views must not be used afterwards: that never crashes, but they show whatever comes to be there."""
+        """End this rank's views. Does not wait; a second call does nothing. Tensors made from the views must not be
+        used afterwards: that never crashes, but their contents are arbitrary."""
         cdef ViewsPtr views = self.views
         self.tensors = [None] * len(self)
         with nogil:
@@ -68,8 +68,8 @@ cdef class Views:
 
     def wait_released(self, timeout=None):
         """Release, then block until every other rank has released too, so that this rank may write into its own tensor
-        again. Raises TimeoutError after ``timeout`` seconds, by default those of the communicator; nothing is broken by
-        that, and it may be called again."""
+        again. Raises TimeoutError after ``timeout`` seconds, by default those of the communicator; that does not break
+        the communicator, and it may be called again."""
         cdef double seconds = self.seconds if timeout is None else parse_timeout(timeout)
         cdef When until = deadline_after(seconds)
         cdef ViewsPtr views = self.views

@@ -1,7 +1,7 @@
-# What another library calls its arguments, and what it demands of them: the half of a Dialect that checks.
+# The argument names of another library, and its checks: the half of a Dialect that validates arguments.
 
 
-# See Dialect for what the arguments mean.
+# See Dialect for the meaning of the arguments.
 cdef class _Vocabulary:
     cdef object tensor, type_error, counts_error, tensor_error, sequence
     cdef str send, recv, send_counts, recv_counts, order
@@ -20,7 +20,7 @@ cdef class _Vocabulary:
         self.names = {}
 
     cdef object view_two(self, object recv, object send, bint keep, View* received, View* sent):
-        """As view_two of operations.pxi."""
+        """As view_two in operations.pxi."""
         receiver = self.output_view(recv, self.recv, keep, received)
         sender = self.input_view(send, self.send, keep, sent)
         if sent.held and not received.held:
@@ -28,7 +28,7 @@ cdef class _Vocabulary:
         return sender, receiver
 
     cdef object input_view(self, object obj, str name, bint keep, View* view):
-        """The view of a tensor to send, and the object that holds it."""
+        """Fill in the view of a tensor to send. Returns the object that holds its memory."""
         self.require_tensor(obj, name)
         try:
             holder = view_of(obj, name, False, keep, view)
@@ -52,7 +52,7 @@ cdef class _Vocabulary:
         return mark_written(tensor) if self.differentiable else claim(tensor, name)
 
     cdef object misfit(self, str text):
-        """The error of counts and tensors that do not fit each other."""
+        """Return the error for counts and tensors that do not fit each other."""
         return self.counts_error(f"{text} (the order of this call is {self.order})" if self.order else text)
 
     cdef int parse_given(self, object given, str name, CountList& counts) except -1:
@@ -64,7 +64,7 @@ cdef class _Vocabulary:
             raise self.type_error(str(error)) from None
 
     cdef int divide(self, const View* view, str name, str counts_name, int size, CountList& counts) except -1:
-        """The rows of dim 0 for each rank."""
+        """Divide the rows of dim 0 among the ranks, by the counts or equally."""
         cdef int64_t total = 0, count
         if view.ndim == 0:
             raise self.misfit(f"{name} is 0-d and cannot be divided; pass {name}.reshape(1)")
@@ -102,7 +102,8 @@ cdef class _Vocabulary:
         return 0
 
     cdef list entry_names(self, str name, int size):
-        """Made once: formatting 64 names costs more than the exchange."""
+        """Return the names of the entries of a list. They are cached, because formatting many names costs more than the
+        exchange."""
         if len(self.names.get(name, ())) != size:
             self.names[name] = [f"{name}[{i}]" for i in range(size)]
         return self.names[name]

@@ -1,8 +1,8 @@
-# Waiting, and operations in flight.
+# Operations in flight, and waits for them.
 
 
 cdef int finish(shared_ptr[CppWork]& work, const When& until) except -1:
-    """Wait without the GIL, looking for signals in between, until finished or ``until`` passes (TimeoutError)."""
+    """Wait without the GIL until finished or ``until`` passes (TimeoutError). Check for signals in between."""
     cdef cbool done
     while True:
         with nogil:
@@ -27,19 +27,19 @@ cdef _Flight make_flight(const shared_ptr[CppWork]& work, object tensors):
     return flight
 
 
-# Exchanges whose memory nobody else holds, whatever becomes of what started them: those that no communicator keeps, and
-# those that failed while a network had their memory.
+# Exchanges whose memory has no other owner: those that no communicator keeps, and those that failed while a network
+# used their memory.
 cdef list unfinished = []
 
 
 cdef int hold_until_done(const shared_ptr[CppWork]& work, object tensors) except -1:
-    """Of an exchange that no communicator keeps."""
+    """Hold the tensors of an exchange that no communicator keeps."""
     unfinished.append(make_flight(work, tensors))
     return 0
 
 
 cdef int prune_unfinished() except -1:
-    """Let go of what has finished."""
+    """Release the tensors of finished exchanges."""
     cdef _Flight flight
     if not unfinished:
         return 0
@@ -52,15 +52,18 @@ cdef int prune_unfinished() except -1:
 @cython.final
 @cython.no_gc_clear
 cdef class Work:
-    """One operation in flight. Keeps both tensors alive until done; may be dropped, the communicator then keeps
+    """One operation in flight. It keeps both tensors alive until done. It may be dropped; the communicator then keeps
     them."""
 
     cdef shared_ptr[CppWork] work
     cdef _Endpoint comm
     cdef Memory memory
-    cdef object output      # the received tensor, or what `convert` makes it from
+    cdef object output      # the received tensor, or the buffer from which `convert` makes it
     cdef object convert
     cdef object __weakref__
+
+    def __repr__(self):
+        return f"<Work of rank {self.comm._rank} of {self.comm._size}, {'done' if self.done() else 'in flight'}>"
 
     def wait(self, timeout=None):
         """Block until done. Raises the operation's error, or TimeoutError after ``timeout`` seconds (the operation then
@@ -74,7 +77,7 @@ cdef class Work:
             self.comm.prune()
 
     def done(self):
-        """Whether the operation is finished, well or not. Never blocks."""
+        """Whether the operation is finished, with or without an error. Never blocks."""
         cdef cbool result
         with nogil:
             result = dereference(self.work).done()
@@ -93,7 +96,7 @@ cdef class Work:
 
     def order_before(self, stream):
         """Make work enqueued on ``stream`` later see the result, without blocking this thread. ``stream`` is a handle
-        or an object as in the calls. Host tensors, or None: the same as wait()."""
+        or an object as in the calls. For host tensors, or None, the same as wait()."""
         cdef CppStream cpp
         if stream is not None:
             cpp.handle = parse_stream(stream)
@@ -114,7 +117,7 @@ cdef class Work:
 
     @property
     def source(self):
-        """Of a recv() that is over: the rank that has sent the tensor. None otherwise."""
+        """For a finished recv(): the rank that sent the tensor. Otherwise None."""
         cdef int rank = dereference(self.work).source()
         return None if rank < 0 else rank
 
@@ -123,11 +126,20 @@ cdef class Work:
 
 
 async def _poll(work):
-    """Wait for a Work in asyncio. Polling, because done() also moves the operation along, which a sleeping thread would
-    have to do for every Work."""
+    """Wait for a Work in asyncio. It polls: done() also advances the operation, and a blocking wait would need a thread
+    for every Work."""
     import asyncio
     pause = 0.0
     while not work.done():
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.002) if pause else 1e-5
     work.wait()
+
+
+@cython.final
+cdef class _End:
+    def __dealloc__(self):
+        end_python()
+
+
+_end = _End()  # the interpreter drops it when it ends

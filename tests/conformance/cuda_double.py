@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1] / "python"))
+sys.path.append(str(Path(__file__).parents[1] / "python" / "support"))
 import nvidia
 from device_tensors import ALLOCATORS, DoubleFramework, Tensor, bytes_of
 

@@ -139,7 +139,7 @@ def test_every_case_is_complete() -> None:
 
 def test_the_documentation_has_the_matrix_of_this_version() -> None:
     """Made by the command, of the calls and dtypes that there are."""
-    text = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "design" / "conformance.md").read_text(encoding="utf-8")
     matrix = text[text.index("## The matrix") :]
     assert f"a2a: {a2a.__version__}\n" in matrix and "frameworks: numpy " in matrix
     rows = set(re.findall(r"^((?:core|torch|paddle|atb)\..*?)  ", matrix, re.MULTILINE))

@@ -271,16 +271,26 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     return Packages(tmp_path_factory.mktemp("mutants"))
 
 
+def compilation(build: Path, library: str, file: str) -> tuple[str, str]:
+    """The command of the build that compiles this file of a library, and what it compiles: lines that include the file
+    and those of its group."""
+    included = f'#include "{ROOT / file}"'
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        if f"{library}_objects" in entry["command"]:
+            text = included if entry["file"] == str(ROOT / file) else Path(entry["file"]).read_text()
+            if included in text:
+                return entry["command"], text
+    raise AssertionError(f"nothing compiles {file}")
+
+
 def library(build: Path, folder: Path, file: str, text: str) -> tuple[str, bytes]:
     """The library that is made of this file, with another text in it: its name, and the objects of the build with one
     that is compiled anew, in the same way, so that the precompiled headers fit."""
     name = "a2a_atb" if file.startswith("adapters/atb/") else "a2a"
-    entries = json.loads((build / "compile_commands.json").read_text())
-    command = next(
-        one["command"] for one in entries if one["file"] == str(ROOT / file) and f"{name}_objects" in one["command"]
-    )
-    source, output = folder / Path(file).name, str(folder / "mutant.o")
-    source.write_text(text)
+    command, compiled = compilation(build, name, file)
+    mutated, source, output = folder / Path(file).name, folder / f"compiled-{Path(file).name}", str(folder / "mutant.o")
+    mutated.write_text(text)
+    source.write_text(compiled.replace(f'#include "{ROOT / file}"', f'#include "{mutated}"'))
     *options, _, built, _, _ = shlex.split(command)  # ... -o built -c file
     cmake_tools.run(*options, "-iquote", str((ROOT / file).parent), "-o", output, "-c", str(source))
     commands = cmake_tools.run("ninja", "-C", str(build), "-t", "commands", name).splitlines()
@@ -299,7 +309,7 @@ def test_there_are_enough() -> None:
     assert len(CORE) + sum(map(len, PYTHON.values())) >= 35
 
 
-def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path) -> None:
+def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     def run(name: str, mutant: Mutant, text: str) -> subprocess.CompletedProcess[str]:
         work = tmp_path / name
         work.mkdir()
@@ -317,11 +327,11 @@ def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path
         return "" if done.returncode == 0 else f"without a mutation: {done.stdout}{done.stderr}"
 
     on_all_cpus(control, [Mutant(COPY, "", ""), Mutant(ATB, "", "", "atb."), Mutant(NCCL, "", "", transport="nccl")])
-    on_all_cpus(check, CORE)
+    on_all_cpus(check, CORE if pytestconfig.getoption("--full") else CORE[::3])
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_mutants_in_python(name: str, packages: Packages) -> None:
+def test_mutants_in_python(name: str, packages: Packages, pytestconfig: pytest.Config) -> None:
     framework = name if name in ("torch", "paddle") else "numpy"
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")
@@ -331,4 +341,4 @@ def test_mutants_in_python(name: str, packages: Packages) -> None:
         folder = packages.make(f"{name}{PYTHON[name].index(mutant)}", mutant.file, text.encode())
         return unnoticed(mutant, kit(folder, framework, mutant, dict(os.environ)))
 
-    on_all_cpus(check, PYTHON[name])
+    on_all_cpus(check, PYTHON[name] if pytestconfig.getoption("--full") else PYTHON[name][::3])

@@ -42,7 +42,7 @@ class Acl {
     find("aclrtCreateStream", &create_stream), find("aclrtSynchronizeStream", &synchronize_stream);
     find("aclrtDestroyStreamForce", &destroy_stream_force);
     stream_abort = reinterpret_cast<int (*)(void*)>(dlsym(library_, "aclrtStreamAbort"));  // not in old versions
-    init(nullptr);                                                                         // or somebody has before
+    init(nullptr);  // or it has been called before
   }
 
   template <class Function>
@@ -54,7 +54,7 @@ class Acl {
   void* library_;
 };
 
-// The calling thread works on this device from now on, with one stream.
+// Makes the calling thread use this device from now on, with one stream.
 inline thread_local void* stream = nullptr;
 inline thread_local int device = -1;
 inline void use_device(int index) {
@@ -63,7 +63,7 @@ inline void use_device(int index) {
   if (stream == nullptr) CHECK_EQ(Acl::get().create_stream(&stream), 0);
 }
 
-// Bytes on the thread's device.
+// Memory on the thread's device.
 class Memory {
  public:
   explicit Memory(size_t bytes) : bytes_(bytes) {
@@ -78,7 +78,7 @@ class Memory {
   void upload(const std::vector<std::byte>& from) {
     if (!from.empty()) CHECK_EQ(Acl::get().memcpy(data_, bytes_, from.data(), from.size(), kToDevice), 0);
   }
-  // After everything on the thread's stream.
+  // Returns the bytes after all work on the thread's stream.
   std::vector<std::byte> download() const {
     std::vector<std::byte> to(bytes_);
     CHECK_EQ(Acl::get().synchronize_stream(stream), 0);

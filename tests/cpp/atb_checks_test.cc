@@ -151,7 +151,7 @@ TEST("rank, rankSize, rankRoot") {
     CHECK(failed(create(with([&](auto& p) { p.rank = rank; })), wanted, "rank " + value));
     CHECK(failed(create(with([&](auto& p) { p.rankRoot = rank; })), wanted, "rankRoot " + value));
   }
-  // A communicator of the caller's does not switch them off here.
+  // A communicator of the caller does not switch them off here.
   int foreign = 0;
   const auto given = [&](auto& p) { p.backend = "hccl", p.hcclComm = &foreign; };
   CHECK(failed(create(with(given)), atb::NO_ERROR, ""));
@@ -341,7 +341,7 @@ TEST("backends that this build cannot serve say so in Setup, and at once") {
     CHECK(failed(setup(param), atb::ERROR_COMM_EMPTY, words));
     CHECK(atb::LastFailure().code == a2a::Code::unsupported);
   };
-  // Whatever this machine has.
+  // Independent of the libraries of this machine.
   const std::vector<const char*> variables = {"A2A_HCCL_LIBRARY", "A2A_NCCL_LIBRARY", "A2A_MPI_LIBRARY"};
   for (const char* variable : variables) setenv(variable, "/nowhere/lib.so", 1);
   refused(with([](auto& p) { p.backend = "hccl"; }), "backend hccl: cannot find HCCL");
@@ -359,7 +359,8 @@ TEST("tensors at Setup") {
   atb::VariantPack pack;
   pack.inTensors = {ranks::tensor(desc({4}), in.get())};
   pack.outTensors = {ranks::tensor(desc({1, 5}), out.get())};
-  const auto operation = new_operation(with([](auto& p) { p.backend = "hccl"; }));  // what passes all checks ends there
+  const auto operation =
+      new_operation(with([](auto& p) { p.backend = "hccl"; }));  // an operation that passes all checks fails there
   uint64_t workspace = 0;
   const auto setup = [&](auto&& change) {
     auto changed = pack;

@@ -1,5 +1,5 @@
-// The life of an operation: the order of the checks of InferShape, Setup and Execute, parameters that change, and the
-// calls that ATB does not have.
+// The life cycle of an operation: the order of the checks of InferShape, Setup and Execute, parameters that change, and
+// the calls that ATB does not have.
 #include <array>
 
 #include "a2a/bootstrap.h"
@@ -17,7 +17,7 @@ using ranks::new_operation;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-// One element from each rank to each.
+// The parameters of an exchange of one element from each rank to each.
 AllToAllVParam ones(int rank, int size, const std::string& domain, Mode mode = atb::infer::COMM_MULTI_PROCESS) {
   AllToAllVParam param;
   param.rank = rank, param.rankSize = size, param.commMode = mode;
@@ -39,7 +39,7 @@ struct Tensors {
   atb::VariantPack pack;
 };
 
-// A mistake, and what is said of it.
+// A mistake, and its error.
 template <class Changed>
 struct Mistake {
   atb::ErrorType status;
@@ -47,8 +47,8 @@ struct Mistake {
   std::function<void(Changed&)> make;
 };
 
-// Makes the mistakes from each on, the last first, so that the earlier of two changes of a field stays: the first of
-// them has to be the one that is named.
+// Makes the mistakes from each on, the last first, so that the earlier of two changes of a field stays. The error has
+// to name the first of them.
 template <class Changed, class Call>
 void require_order(const std::vector<Mistake<Changed>>& mistakes, const Changed& good, Call call) {
   for (size_t first = 0; first < mistakes.size(); ++first) {
@@ -226,10 +226,10 @@ TEST("a refusal reaches the communicator that replaced a broken one") {
     CHECK(failed(setup(operation, tensors.pack, patient), atb::NO_ERROR, ""));
     if (rank == 0) {
       CHECK(failed(setup(operation, tensors.pack, hasty), atb::NO_ERROR, ""));
-      CHECK(failed(execute(operation, hasty), atb::ERROR_HCCL_FAIL, "timed out"));
+      CHECK(failed(execute(operation, hasty), atb::ERROR_HCCL_FAIL, "timeout on rank"));
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      CHECK(failed(execute(operation, patient), atb::ERROR_HCCL_FAIL, "timed out"));
+      CHECK(failed(execute(operation, patient), atb::ERROR_HCCL_FAIL, "timeout on rank"));
     }
     CHECK(failed(setup(other, tensors.pack, patient), atb::NO_ERROR, ""));  // another communicator
     if (rank == 1) {

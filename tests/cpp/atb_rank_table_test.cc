@@ -1,4 +1,4 @@
-// Rank tables: what they say, and what is said of those that are wrong.
+// Rank tables: their contents, and the errors of wrong ones.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -41,13 +41,13 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-// One mistake and what is said of it.
+// One mistake and its error.
 struct Mistake {
   std::string from, to, said;
   int n = 0;
 };
 
-// Must fail, name the file, and tell a path and a reason.
+// Whether the text is refused with an error that names the file, a path and a reason.
 bool refused(const std::string& text, const std::string& said) {
   try {
     parse_rank_table(text, "table.json");
@@ -185,7 +185,7 @@ TEST("each mistake has its message") {
   CHECK(refused(kV10 + "x", "expected the end of the text, found \"x\""));
   CHECK(refused("// a comment\n" + kV10, "expected a value, found \"/\""));
   CHECK(refused(std::string(100'000, '['), "more than 64 levels of nesting"));
-  // Whatever a name is, the path is one line.
+  // The path is one line for any name.
   CHECK(refused("{\"a\\n\": {\"b c\": {\"\": [1, x]}}}", R"($["a\x0a"]["b c"][""][1]: line 1, column 26: expected)"));
 }
 
@@ -203,7 +203,7 @@ TEST("more than 200 mutations that break the syntax are refused") {
   CHECK(mutations > 200);
 }
 
-// A reader that looked through all names for each would take minutes.
+// A reader that searched all names for each one would take minutes.
 TEST("an object of many names") {
   std::string text = kV10.substr(0, kV10.size() - 2);
   for (int i = 0; i < 300'000; ++i) text += ",\"k" + std::to_string(i) + "\": 0";
@@ -241,7 +241,7 @@ TEST("files") {
   CHECK_THROWS(Code::invalid_argument, "/: is not a regular file", a2a::atb::read_rank_table("/"));
   CHECK_THROWS(Code::invalid_argument, "/dev/zero: is not a regular file", a2a::atb::read_rank_table("/dev/zero"));
   const std::string path = "atb_rank_table_test-" + std::to_string(getpid());
-  CHECK_EQ(mkfifo(path.c_str(), 0600), 0);  // nobody writes to it
+  CHECK_EQ(mkfifo(path.c_str(), 0600), 0);  // it has no writer
   CHECK_THROWS(Code::invalid_argument, path + ": is not a regular file", a2a::atb::read_rank_table(path));
   std::remove(path.c_str());
   std::ofstream(path) << kV10;

@@ -1,6 +1,6 @@
-// What the tests of a2a/atb.h are written with: ranks that know each other only by their parameters, and tensors in the
-// memory of the backend under test. `atb_test --backend=NAME` chooses the backend; another kind of memory than the
-// host's needs another `Memory`, and nothing else.
+// Helpers for the tests of a2a/atb.h: ranks that know each other only by their parameters, and tensors in the memory of
+// the backend under test. `atb_test --backend=NAME` chooses the backend. For another kind of memory than the host's
+// only `Memory` differs.
 #pragma once
 
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ using Body = std::function<void(int rank, Mode mode)>;
 
 inline std::string backend() { return check::option("backend", "shm"); }
 
-// A child process that runs the body and exits with whether its checks passed.
+// Starts a child process that runs the body and exits with whether its checks passed.
 inline pid_t fork_child(const std::string& name, const std::function<void()>& body) {
   std::cout.flush();
   const pid_t child = fork();
@@ -55,12 +55,12 @@ inline void as_threads(int n, const Body& body) {
   });
 }
 
-// Ranks as threads, then as processes.
+// Runs the ranks as threads, then as processes.
 inline void everywhere(int n, const Body& body) {
-#if defined(__SANITIZE_THREAD__)  // blind across processes, and its runtime does not like fork()
+#if defined(__SANITIZE_THREAD__)  // it does not see other processes, and does not support fork() well
   as_threads(n, body);
 #else
-  if (backend() == "hccl") {  // whose drivers do not survive a fork()
+  if (backend() == "hccl") {  // its drivers do not survive a fork()
     require_good_end(fork_child("threads", [&] { as_threads(n, body); }));
   } else {
     as_threads(n, body);
@@ -106,7 +106,7 @@ inline atb::TensorDesc desc(const std::vector<int64_t>& shape, aclDataType dtype
   return result;
 }
 
-// A tensor of a desc over memory of as many bytes.
+// Returns a tensor with this description over memory of as many bytes.
 inline atb::Tensor tensor(const atb::TensorDesc& desc, void* data) {
   atb::Tensor result;
   result.desc = desc;
@@ -137,7 +137,7 @@ Operation new_operation(const Param& param) {
   return Operation(made);
 }
 
-// Whether a call failed so, with these words.
+// Whether a call failed with this status and these words.
 inline bool failed(atb::Status status, atb::ErrorType wanted, const std::string& words,
                    check::Where where = check::Where::current()) {
   const auto& last = atb::LastFailure();

@@ -1,5 +1,5 @@
 // AllToAllV between ranks: threads and processes that know each other by their parameters alone. `atb_test
-// --backend=NAME` runs all of it on another backend.
+// --backend=NAME` runs all tests on another backend.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ constexpr int kRounds = 3;
 constexpr int kRounds = 12;
 #endif
 
-// A domain of its own for every test, so that one that breaks its group does not disturb the others.
+// Every test has a domain of its own, so that a test that breaks its group does not disturb the others.
 AllToAllVParam param_of(int rank, int size, Mode mode, const std::string& domain) {
   AllToAllVParam param;
   param.rank = rank, param.rankSize = size, param.commMode = mode;
@@ -77,7 +77,7 @@ std::vector<std::byte> expected(const Case& c, int rank) {
   return out;
 }
 
-// The life of one operation on one rank. Returns the output.
+// Makes, runs and destroys one operation on one rank. Returns the output.
 std::vector<std::byte> run(const Case& c, int rank, Mode mode, const std::string& domain) {
   const auto r = static_cast<size_t>(rank);
   AllToAllVParam param = c.params[r];
@@ -112,7 +112,7 @@ Case draw(check::Random& random, int size, aclDataType dtype) {
   for (auto& row : counts) {
     for (auto& count : row) count = random.chance(0.25) ? 0 : random.in(int64_t{1}, int64_t{300});
   }
-  // Whoever receives nothing cannot use the operation.
+  // A rank that receives nothing cannot use the operation.
   for (size_t r = 0; r < n; ++r) counts[r][r] = std::max<int64_t>(counts[r][r], 1);
   Case c;
   c.dtype = dtype;
@@ -315,13 +315,13 @@ TEST("a group that cannot be made is reported by Setup, and can be made later") 
     }
     CHECK(failed(operation->Setup(pack, workspace, patient.get()), atb::NO_ERROR, ""));
     CHECK(failed(operation->Execute(pack, nullptr, 0, patient.get()), atb::NO_ERROR, ""));
-    // An Execute that nobody joins breaks the group; the next Setup makes another.
+    // An Execute that no peer joins breaks the group; the next Setup makes another.
     if (rank == 0) {
       CHECK(failed(operation->Setup(pack, workspace, hasty.get()), atb::NO_ERROR, ""));
-      CHECK(failed(operation->Execute(pack, nullptr, 0, hasty.get()), atb::ERROR_HCCL_FAIL, "timed out"));
+      CHECK(failed(operation->Execute(pack, nullptr, 0, hasty.get()), atb::ERROR_HCCL_FAIL, "timeout on rank"));
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
-      CHECK(failed(operation->Execute(pack, nullptr, 0, patient.get()), atb::ERROR_HCCL_FAIL, "timed out"));
+      CHECK(failed(operation->Execute(pack, nullptr, 0, patient.get()), atb::ERROR_HCCL_FAIL, "timeout on rank"));
     }
     CHECK(failed(operation->Setup(pack, workspace, patient.get()), atb::NO_ERROR, ""));
     CHECK(failed(operation->Execute(pack, nullptr, 0, patient.get()), atb::NO_ERROR, ""));
@@ -329,7 +329,8 @@ TEST("a group that cannot be made is reported by Setup, and can be made later") 
 }
 
 TEST("a rank that dies is a lost peer to the others") {
-  // How many ranks are through the first exchange: one that is still in it may lose it with the rank that dies.
+  // The number of ranks that have finished the first exchange: a rank that is still in it may fail when the other one
+  // dies.
   void* const shared = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (!CHECK(shared != MAP_FAILED)) return;
   auto& through = *new (shared) std::atomic<int>(0);

@@ -1,5 +1,5 @@
-// A peer whose shared words have flipped bits never harms this rank: it raises or it succeeds, it does not crash, hang
-// or write where it should not. `bit_flip_test --flips=1000000` for the long version.
+// A peer whose shared words have flipped bits never harms this rank: it raises or it succeeds; it does not crash, hang
+// or write outside of its buffers. `bit_flip_test --flips=1000000` is the long version.
 #include <array>
 
 #include "../fuzz/hostile_peer.h"
@@ -67,7 +67,7 @@ TEST("flipped bits in lines, counters, lists of runs and texts") {
     hostile.start_again();
     for (uint64_t n = 1; n <= 4; ++n) {
       const Played operation = draw_operation(random, n);
-      // The line and the counters are a small part of the block, and what matters most.
+      // The line and the counters are a small part of the block, and the most important one.
       std::byte* const line = reinterpret_cast<std::byte*>(&hostile.block().line(first_step(n), HostilePeer::kMe));
       const bool fine = play(hostile, operation, [&] {
         for (int i = random.in(0, 2); i > 0; --i, ++flips) {
@@ -85,7 +85,8 @@ TEST("flipped bits in lines, counters, lists of runs and texts") {
   CHECK(good > 0 && bad > 0);
 }
 
-// Rank 1 is a real process that flips bits in all it shares, its counters and its tensors, while both exchange.
+// Rank 1 is a real process that flips bits in all memory that it shares, its counters and its tensors, while both
+// exchange.
 void flip_own_segment(std::stop_token stop, uint64_t seed) {
   check::Random random(seed);
   Host& host = Host::get();
@@ -117,7 +118,7 @@ void exchange_until_broken(Communicator& comm) {
 
 TEST("flipped bits in the segment of a process") {
 #if defined(__SANITIZE_THREAD__)
-  return;  // it does not like fork()
+  return;  // it does not support fork() well
 #endif
   for (uint64_t round = 0; round < std::stoull(check::option("rounds", "5")); ++round) {
     const check::Note note("round", round);
@@ -129,7 +130,7 @@ TEST("flipped bits in the segment of a process") {
         comm.shrink(Deadline::after_seconds(0.1));
       } catch (const Error&) {
       }
-      if (comm.rank() == 1) _exit(0);  // its own words are worth nothing any more
+      if (comm.rank() == 1) _exit(0);  // its own words are no longer valid
     });
     CHECK_EQ(processes.wait()[0], 0);
   }

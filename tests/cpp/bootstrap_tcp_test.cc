@@ -1,4 +1,4 @@
-// Ranks meet over TCP, as threads of this program. What strangers and broken peers can do is in test_tcp_bootstrap.py.
+// Ranks meet over TCP, as threads of this program. test_tcp_bootstrap.py tests unauthenticated and broken peers.
 #include <latch>
 
 #include "a2a/bootstrap.h"
@@ -17,7 +17,7 @@ std::shared_ptr<a2a::Bootstrap> join(int rank, int size, const std::string& addr
   return a2a::tcp_bootstrap(rank, size, job, address, secret, Deadline::after_seconds(timeout));
 }
 
-// What rank `rank` says in round `round`; everybody can tell it from all others.
+// Returns the string of rank `rank` in round `round`; all such strings differ.
 std::string said(int rank, int round, size_t bytes) {
   std::string text = std::to_string(rank) + "/" + std::to_string(round) + ":";
   while (text.size() < bytes) text += static_cast<char>(text[text.size() / 2] + rank + round);
@@ -88,7 +88,7 @@ TEST("all hear of what does not fit") {
     const std::string address = free_address();
     check::threads(3, [&, &f = facts, t = text](int i) {
       const auto [rank, size] = f[static_cast<size_t>(i)];
-      // It ends the meeting for those who are there; whoever comes later finds nobody.
+      // It ends the meeting for the ranks that have connected; a later rank finds no listener.
       if (i == 2) std::this_thread::sleep_for(std::chrono::seconds(1));
       const auto meet = [&] { return join(rank, size, address)->allgather("", Deadline::after_seconds(20)); };
       CHECK_THROWS(Code::invalid_argument, t, meet());
@@ -179,7 +179,7 @@ TEST("arguments") {
            {"0.0.0.0:29501", "every interface"},
            {"[::]:29501", "every interface"},
            {"[::ffff:0.0.0.0]:29501", "every interface"},
-           {"192.0.2.1:29501", "has no such address"},  // set aside for documentation
+           {"192.0.2.1:29501", "has no such address"},  // an address reserved for documentation
        }) {
     CHECK_THROWS(Code::invalid_argument, text, join(0, 2, address));
   }

@@ -111,7 +111,7 @@ inline Op op_of(const std::string& name) {
   return name == "global_scatter" ? Op::global_scatter : Op::global_gather;
 }
 
-// What a rank's send buffers hold, one after the other: byte k of rank r is a formula of the two.
+// Returns the bytes of a rank's send buffers, one after the other: byte k of rank r is a formula of the two.
 inline Bytes pattern(Rank rank, size_t bytes) {
   Bytes result(bytes);
   for (size_t k = 0; k < bytes; ++k) {
@@ -135,7 +135,7 @@ inline std::vector<Bytes> inputs(const Plan& plan, Rank rank) {
   return cut(pattern(rank, std::accumulate(sizes.begin(), sizes.end(), size_t{0})), sizes);
 }
 
-// What a rank has to receive: for each pair the k-th send segment goes to the k-th receive segment.
+// Returns the bytes that a rank has to receive: for each pair the k-th send segment goes to the k-th receive segment.
 inline std::vector<Bytes> expected(const CaseView& v, const Plan& mine) {
   std::vector<Bytes> result;
   for (const size_t bytes : mine.recv_extents()) result.emplace_back(bytes, kPoison);

@@ -1,8 +1,8 @@
-// What the tests are written with. Each test file is one program, and this header brings its main().
+// The test framework. Each test file is one program, and this header has its main().
 //
 //   TEST("counts add up") {
-//     const check::Note note("case", i);  // said with every failure while `note` lives
-//     CHECK_EQ(sum(counts), 7);           // says both values
+//     const check::Note note("case", i);  // printed with every failure while `note` lives
+//     CHECK_EQ(sum(counts), 7);           // prints both values
 //     CHECK_THROWS(a2a::Code::invalid_argument, "counts[1] = -1", make_plan(counts));
 //   }
 //
@@ -41,7 +41,7 @@ namespace check {
 using Where = std::source_location;
 inline std::vector<std::pair<const char*, void (*)()>> tests;
 inline std::atomic<int> failures{0};     // checks that failed so far; a forked child can exit with it
-inline std::atomic<int> shown_until{0};  // one mistake can fail thousands of random cases: not all are printed
+inline std::atomic<int> shown_until{0};  // one mistake can fail thousands of random cases, so not all are printed
 
 inline uint64_t seed() {
   static const char* const given = std::getenv("A2A_TEST_SEED");
@@ -63,7 +63,7 @@ struct Random : std::mt19937_64 {
   bool chance(double p) { return std::bernoulli_distribution(p)(*this); }
 };
 
-// A value said with every failure of this thread, and of the threads it starts with check::threads.
+// A value printed with every failure of this thread, and of the threads it starts with check::threads.
 struct [[nodiscard]] Note {
   Note(const char* what, uint64_t is) : name(what), value(is), outer(innermost) { innermost = this; }
   ~Note() { innermost = outer; }
@@ -156,5 +156,5 @@ int main(int argc, char** argv) {
     if (check::failures > before) std::cerr << "FAILED: " << name << " (" << check::failures - before << " checks)\n";
   }
   std::cout << passed << " passed, " << failed << " failed" << std::endl;
-  return failed == 0 && passed > 0 ? 0 : 1;  // a filter that fits no test is a mistake
+  return failed == 0 && passed > 0 ? 0 : 1;  // a filter that selects no test is a mistake
 }

@@ -1,4 +1,4 @@
-// Which way bytes go through shared memory: tables of sizes and machines, without ranks.
+// The choice of the way of bytes through shared memory: tables of sizes and machines, without ranks.
 #include "transport/shm/policy/choose.h"
 
 #include <cstdlib>
@@ -13,10 +13,10 @@ namespace {
 using namespace a2a;
 using namespace a2a::shm;
 
-constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB, kNever = SIZE_MAX;
+constexpr size_t kNever = SIZE_MAX;
 constexpr size_t kInline = 592, kChunks = 128 * kKiB;
 
-// Answers from a table, and counts the questions.
+// A probe that answers from a table, and counts the questions.
 struct Answers final : Probe {
   bool segment = false, huge = false, resident = true;
   size_t pays_from = kNever;
@@ -73,12 +73,12 @@ TEST("every size on every machine goes the way of the table, for the reason of t
       {"full chunks", crowded(4), kLittle, kChunks, false, false, 512 * kKiB, Kind::cma, "measured to be faster"},
       {"chunks not full", crowded(4), kLittle, kChunks - 1, false, false, 0, Kind::staged, "are faster"},
       {"full, from 1 MiB on", crowded(4), kLittle, kChunks, false, false, kMiB, Kind::staged, "are faster"},
-      // Where memory sets the pace, from huge pages.
+      // Where memory bandwidth limits the copy, from huge pages.
       {"past the caches", alone(), kMuch, 32 * kKiB, false, true, kNever, Kind::cma, "too much for the caches"},
       {"that, less", alone(), kMuch, 32 * kKiB - 1, false, true, kNever, Kind::staged, "chunks stay"},
       {"that, small pages", alone(), kMuch, 8 * kMiB, false, false, kNever, Kind::staged, "are faster"},
       {"within the caches", alone(), kLittle, 64 * kMiB, false, true, kNever, Kind::staged, "are faster"},
-      // Where chunks would cost turns of the scheduler.
+      // Where chunks would need switches between ranks.
       {"turns", crowded(), kLittle, 8 * kMiB, false, true, kNever, Kind::cma, "turn of the scheduler"},
       {"turns, less", crowded(), kLittle, 8 * kMiB - 1, false, true, kNever, Kind::staged, "are faster"},
   };
@@ -146,7 +146,7 @@ TEST("what the user has set holds") {
 TEST("memory sets the pace once all buffers are twice what the caches hold") {
   CHECK(exceeds_caches({4 * kMiB, 4 * kMiB}, crowded()) && !exceeds_caches({4 * kMiB - 2, 4 * kMiB}, crowded()));
   CHECK(exceeds_caches({kMiB, 7 * kMiB}, crowded()) && !exceeds_caches({7 * kMiB - 2, kMiB}, crowded()));
-  // What all get alike is one buffer.
+  // Bytes that all peers get alike are one buffer.
   CHECK(!exceeds_caches({64 * kMiB, 64 * kMiB, 4 * kMiB}, alone()));
   CHECK(exceeds_caches({64 * kMiB, 64 * kMiB, 8 * kMiB}, alone()));
   CHECK(choose_stores({8 * kMiB, 1}, crowded()) == Stores::streaming);
@@ -208,7 +208,7 @@ TEST("the machine takes what the environment says, which must be numbers of byte
     CHECK(machine.cache > 0);
   }
   {
-    CHECK(!Machine::here(around).spread);  // nobody's thread is moved unasked
+    CHECK(!Machine::here(around).spread);  // no thread is moved unless that is asked for
     const Variable spread("A2A_SHM_SPREAD", "1");
     CHECK(Machine::here(around).spread);
   }

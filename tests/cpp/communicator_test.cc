@@ -14,7 +14,7 @@ using a2a::Code;
 using a2a::Communicator;
 using a2a::Rank;
 
-// ThreadSanitizer needs about a millisecond for what takes a microsecond without: fewer and smaller cases there.
+// ThreadSanitizer makes each step much slower: fewer and smaller cases there.
 #if defined(__SANITIZE_THREAD__)
 constexpr int kSlow = 8;
 #else
@@ -26,8 +26,8 @@ void everywhere(int n, const ranks::Body& body) {
   if (n > 1) hosts_test::on_hosts(n, body);
 }
 
-// What `from` sends to `to` in round `round`. Under a sanitizer a call for each byte is what a test takes its time for:
-// so these are single loops, or the C library's.
+// Writes the bytes that `from` sends to `to` in round `round`. A call for each byte would dominate the time of a test
+// under a sanitizer, so these are single loops, or the C library's.
 void fill(std::byte* bytes, size_t count, Rank from, Rank to, uint64_t round) {
   const size_t first = static_cast<size_t>(from) * 131 + static_cast<size_t>(to) * 31 + round * 17;
   for (size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>((first + i * 7 + (i >> 8)) & 0xff);
@@ -206,7 +206,7 @@ TEST("what all ranks get alike: parts of any size, several operations in flight"
       std::shared_ptr<a2a::Work> work;
     };
     std::vector<Operation> operations;
-    // Up and down, so that what serves one operation must not serve the next, and has to grow.
+    // The sizes go up and down, so that the resources of one operation do not suffice for the next, and have to grow.
     for (const size_t bytes : {100, 40'000, 50'000, 90'000, 0, 89'999, 7, 60'000, 20'000}) {
       auto& [send, recv, work] = operations.emplace_back();
       send.resize(bytes);
@@ -326,11 +326,11 @@ TEST("try_start() starts at once, or nothing") {
     CHECK_EQ(recv[0], 7);
     CHECK_EQ(comm.last_number(), 1);
     const auto other = a2a::Plan::allgather(0, 2, 8);
-    CHECK(comm.try_start(other, {&from, 1}, {&to, 1}, {}) == nullptr);  // start() says what is wrong with it
+    CHECK(comm.try_start(other, {&from, 1}, {&to, 1}, {}) == nullptr);  // start() throws the reason
     comm.close();
     CHECK_THROWS(Code::aborted, "closed", comm.try_start(plan, {&from, 1}, {&to, 1}, {}));
   });
-  ranks::as_threads(2, [&](Communicator& comm) {  // threads yield to each other from the start
+  ranks::as_threads(2, [&](Communicator& comm) {  // ranks that are threads yield from the start
     const auto number = comm.last_number();
     const auto plan = a2a::Plan::allgather(comm.rank(), 2, 8);
     CHECK(comm.try_start(plan, {&from, 1}, {&to, 1}, {}) == nullptr);
@@ -406,7 +406,8 @@ TEST("allgather_bytes carries strings of any length") {
 
 namespace {
 
-// alltoallv of int32 in which this rank sends send_count and expects recv_count elements from everybody.
+// Starts an alltoallv of int32 in which this rank sends send_count elements to every rank and expects recv_count from
+// every rank.
 void attempt(Communicator& comm, std::vector<int64_t> sends, std::vector<int64_t> recvs, a2a::DType dtype = {0, 32, 1},
              a2a::Op op = a2a::Op::alltoallv, std::byte* out = nullptr) {
   const auto total = [](const auto& counts) {
@@ -518,7 +519,7 @@ TEST("a rank that does not come: the deadline fails everywhere and names its las
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(400));
       CHECK_THROWS(Code::timeout, "which still waits for rank 1", comm.barrier());
-      CHECK_THROWS(Code::timeout, " has come", comm.barrier());  // it stays broken, in the same words
+      CHECK_THROWS(Code::timeout, " has come", comm.barrier());  // it stays broken, with the same error
     }
   });
 }

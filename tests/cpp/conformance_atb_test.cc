@@ -46,7 +46,7 @@ void run_atb(const Json& facts, Rank rank, int n, const std::string& domain) {
   Bytes given = pattern(rank, static_cast<size_t>(sent) * sizeof(float));
   Bytes wanted = expected(v, plan)[0];
   const size_t bytes = wanted.size();
-  wanted.resize(bytes + 64, kPoison);  // a guard
+  wanted.resize(bytes + 64, kPoison);  // guard bytes
   Bytes out(wanted.size(), kPoison);
 
   a2a::atb::Context* context = nullptr;

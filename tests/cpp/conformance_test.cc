@@ -7,7 +7,7 @@ namespace {
 
 using namespace conformance;
 
-// The elements that a document gives.
+// Returns the elements that a document gives.
 template <class T>
 Bytes elements(const Json& values) {
   Bytes result;
@@ -82,7 +82,7 @@ bool run_documented(Communicator& comm, const Json& facts) {
   return true;
 }
 
-// Every element size for the small cases; what is made to be large is so in bytes.
+// Returns every element size for small cases. Large cases have their size in bytes.
 std::vector<size_t> units_of(const Json& facts) {
   if (member(facts, "dtypes").items.size() == 1) return {1};
   return {1, 2, 4, 8, 16};
@@ -128,8 +128,8 @@ std::vector<float> floats(const Json& array) {
   return result;
 }
 
-// The context of ATB's page: all-to-all of int8, sum, float16, all-gather. Every rank adds up the same number of
-// elements; the last ones have some that are not there.
+// Runs the example of ATB's page: all-to-all of int8, sum, float16, all-gather. Every rank adds up the same number of
+// elements, so the last ranks add up padding, too.
 void run_quantized(Communicator& comm, const Json& facts) {
   const CaseView v{facts, comm.rank(), comm.size(), 1};
   const auto n = static_cast<size_t>(comm.size());

@@ -13,7 +13,7 @@ using namespace a2a;
 
 namespace {
 
-// What the kernel shows of control groups: a list of those of a process, and files in folders.
+// A copy of the kernel's files about control groups: the list of a process's groups, and files in folders.
 class Groups {
  public:
   struct File {
@@ -48,7 +48,7 @@ TEST("a quota of CPUs is found in control groups of version 2, the smallest one 
   CHECK_EQ(Groups("0::/a/b\n", {{"a/b/cpu.max", "max 100000\n"}, {"a/cpu.max", "200000 100000\n"}}).quota(), 2.0);
   CHECK_EQ(Groups("0::/a/b\n", {{"a/b/cpu.max", "300000 100000\n"}, {"a/cpu.max", "200000 100000\n"}}).quota(), 2.0);
   CHECK_EQ(Groups("0::/\n", {{"cpu.max", "50000 100000\n"}}).quota(), 0.5);
-  // In a container the folder that the kernel names may not be there, but what is mounted is that group.
+  // In a container the folder that the kernel names may not exist; then the mounted folder is that group.
   CHECK_EQ(Groups("0::/docker/0123\n", {{"cpu.max", "400000 100000\n"}}).quota(), 4.0);
 }
 

@@ -1,5 +1,5 @@
-// The courses of operations between hosts are pure, so those of all ranks are made in one process, and bytes are copied
-// as they say.
+// The courses of operations between hosts are pure, so the test makes those of all ranks in one process, and copies
+// bytes by them.
 #include "transport/hosts/course.h"
 
 #include <cstring>
@@ -51,7 +51,7 @@ struct Member {
 struct Group {
   explicit Group(Random& random) : places(random_places(random)), members(at(places.size())) {}
 
-  // `plan(rank)` over tensors of so many elements.
+  // Makes the members of plan(rank) over tensors of so many elements.
   template <class Make>
   void begin(const Make& plan, Op op, Fold fold, size_t sent, size_t received, Half half = Half::whole) {
     for (Rank rank = 0; rank < places.size(); ++rank) {

@@ -31,7 +31,7 @@ using a2a::Plan;
 using WorkPtr = std::shared_ptr<a2a::Work>;
 using Bytes = std::vector<std::byte>;
 
-// Variables set for a while, before the ranks start.
+// Sets environment variables while it lives, before the ranks start.
 class Environment {
  public:
   using List = std::vector<std::pair<std::string, std::string>>;
@@ -61,8 +61,8 @@ inline ranks::Body on_device(const ranks::Body& body) {
   };
 }
 
-// In a child process, because drivers do not survive a fork(). ThreadSanitizer's runtime does not like it either, so
-// there the body runs in this process.
+// Runs the body in a child process, because drivers do not survive a fork(). ThreadSanitizer does not support fork()
+// well either, so there the body runs in this process.
 inline void apart(const std::function<void()>& body) {
 #if defined(__SANITIZE_THREAD__)
   body();
@@ -98,7 +98,7 @@ inline void everywhere(int n, const ranks::Body& body, const Environment::List& 
   as_processes(n, body, variables);
 }
 
-// Processes of which one ends itself by SIGKILL in the body. The others have to pass.
+// Runs processes of which one ends itself by SIGKILL in the body. The others have to pass.
 inline void with_a_victim([[maybe_unused]] int n, [[maybe_unused]] int victim, [[maybe_unused]] const ranks::Body& body,
                           [[maybe_unused]] const Environment::List& variables = {}) {
 #if !defined(__SANITIZE_THREAD__)
@@ -157,7 +157,7 @@ struct Uneven {
   }
 };
 
-// An uneven exchange, right to the byte.
+// Makes an uneven exchange and checks every byte.
 inline void exchange(Communicator& comm, size_t unit, int round, uint64_t plan = 0) {
   const Uneven x(comm, unit, round);
   vendor::Memory send(x.sent.size()), recv(x.wanted.size());
@@ -170,12 +170,13 @@ inline void exchange(Communicator& comm, size_t unit, int round, uint64_t plan =
   CHECK(send.download() == x.sent);
 }
 
-// Past the operations that are compared.
+// Makes as many operations as are compared, so that the next one is not.
 inline void reach_unchecked(Communicator& comm) {
   for (int i = 0; i < 20; ++i) exchange(comm, 4, i);
 }
 
-// Two buffers, and the exchange of one element between each two ranks over them. Rank 0 sends `wrong` more to rank 1.
+// Two buffers, and the exchange of one element between each pair of ranks over them. Rank 0 sends `wrong` more to rank
+// 1.
 struct Swap {
   explicit Swap(Communicator& comm_) : comm(comm_) {}
 
@@ -194,7 +195,7 @@ struct Swap {
 
 // ---- failures ------------------------------------------------------------------------------------------------------
 
-// Says what a rank says before it joins the others in the vendor's library, and does not join.
+// Sends what a rank sends before it joins the others in the vendor's library, and does not join.
 inline void pretend_to_connect(Communicator& comm, const std::string& text) {
   std::string word(1, '\0');
   for (const std::string& part : {text, std::string(), std::string(), std::string()}) {
@@ -205,7 +206,7 @@ inline void pretend_to_connect(Communicator& comm, const std::string& text) {
   comm.allgather_bytes(word, Op::connect);
 }
 
-// What the body throws.
+// Returns the error that the body throws.
 template <class Body>
 a2a::Error failure_of(Body&& body, check::Where where = check::Where::current()) {
   try {

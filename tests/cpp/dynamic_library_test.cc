@@ -1,4 +1,4 @@
-// Vendor libraries found while the program runs, or not found with a reason.
+// Vendor libraries: found while the program runs, or not found with a reason.
 #include "runtime/dynamic_library.h"
 
 #include <dlfcn.h>
@@ -22,10 +22,10 @@ DynamicLibrary::Search search_of(std::vector<std::string> names, std::vector<std
   return {"the library", "A2A_SOME_LIBRARY", std::move(names), std::move(directories)};
 }
 
-// In a child process: what is loaded stays loaded, and variables stay set.
+// Runs the body in a child process: libraries stay loaded, and variables stay set.
 void apart(const std::function<void()>& body) {
 #if defined(__SANITIZE_THREAD__)
-  return;  // whose runtime does not like fork()
+  return;  // its runtime does not support fork() well
 #endif
   std::cout.flush();
   const pid_t child = fork();

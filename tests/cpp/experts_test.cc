@@ -1,4 +1,4 @@
-// Tokens to experts: the plans of all ranks against loops over single tokens, and what peers tell against nonsense.
+// Expert parallelism: the plans of all ranks against loops over single tokens, and invalid messages of peers.
 #include "a2a/experts.h"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ float token_value(Rank rank, int64_t token, size_t i) {
   return static_cast<float>(rank * 1000 + token * 10) + static_cast<float>(i);
 }
 
-// Every rank in a thread: rows arrive where sources() says, and come back as weighted sums.
+// Runs every rank in a thread: rows arrive where sources() says, and come back as weighted sums.
 TEST("tokens reach their experts and come back summed") {
   Random random(check::seed());
   for (int i = 0; i < 20; ++i) {

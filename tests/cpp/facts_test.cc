@@ -1,4 +1,4 @@
-// What two ranks compare before a byte moves, and what that costs.
+// The facts that two ranks compare before a byte moves, and the time of the comparison.
 #include "core/facts.h"
 
 #include <chrono>
@@ -55,14 +55,23 @@ TEST("a disagreement tells what differs, on both sides alike") {
            "alltoallv #7: rank 0 uses dtype float32, rank 1 uses dtype float64");
   CHECK_EQ(said({Op::allgather, Memory::npu, {2, 32, 1}, 7, 0}),
            "operation #7: rank 0 calls alltoallv, rank 1 calls allgather");
-  // alltoall and alltoallv are one thing on the host and two on a device, which is not what differs here.
+  // alltoall and alltoallv are equal on the host and different on a device. The facts here differ in something else.
   const Facts mine = facts({Op::alltoall, Memory::host, {2, 32, 1}, 7, 0}, run, run);
   const Facts theirs = facts({Op::alltoall, Memory::npu, {2, 32, 1}, 7, 0}, run, run);
+  // Rows of different widths, which numbers of rows would hide: both sides say the same.
+  {
+    Facts wide = mine, narrow = mine;
+    wide.sent = wide.expected = 128, narrow.sent = narrow.expected = 64;
+    const std::string text = disagreement(kSignature, 64, 0, wide, 1, narrow, 32);
+    CHECK(text.find(": rank 0 has rows of 16 columns, rank 1 has rows of 8 columns (float32)") != std::string::npos);
+    CHECK_EQ(disagreement(kSignature, 32, 1, narrow, 0, wide, 64), text);
+    CHECK(disagreement(kSignature, 64, 0, wide, 1, narrow).find("columns") == std::string::npos);
+  }
   CHECK_EQ(disagreement({Op::alltoall, Memory::host, {2, 32, 1}, 7, 0}, 4, 0, mine, 1, theirs),
            "alltoall #7: rank 0 uses memory of kind host, rank 1 uses memory of kind npu");
 }
 
-// Of one operation, for each peer: the facts of both sides are made once, and compared once.
+// For each peer of one operation the facts of both sides are made once, and compared once.
 TEST("nanoseconds for each pair") {
   using Clock = std::chrono::steady_clock;
   const auto run = runs({4096});
@@ -74,7 +83,7 @@ TEST("nanoseconds for each pair") {
     const auto begin = Clock::now();
     for (int i = 0; i < kTimes; ++i) {
       Facts mine = facts(kSignature, run, run);
-      asm volatile("" : : "r"(&mine) : "memory");  // it is really made
+      asm volatile("" : : "r"(&mine) : "memory");  // keeps the compiler from removing it
       agreed += agree(mine, theirs) ? 1 : 0;
     }
     best = std::min(best, std::chrono::nanoseconds(Clock::now() - begin));

@@ -34,7 +34,7 @@ T at(const Bytes& bytes, size_t i) {
   return value;
 }
 
-// One element of the result, or nothing where the fold is not defined. `x` are the elements of the ranks.
+// Returns one element of the result, or nothing where the fold is not defined. `x` are the elements of the ranks.
 template <class T>
 std::optional<T> folded_int(Fold fold, const std::vector<T>& x) {
   using U = std::make_unsigned_t<T>;
@@ -75,8 +75,8 @@ bool same(T a, T b) {
   return a == b;
 }
 
-// Runs every fold over random bits: whole, into one of the parts, and in steps. `expect(fold, elements)` is the result
-// of one element, `value` what two results are compared by.
+// Runs every fold over random bits: whole, into one of the parts, and in steps. `expect(fold, elements)` returns one
+// element of the result; results are compared by `value`.
 template <class Stored, class Expect, class Value>
 void check_dtype(DType dtype, Expect expect, Value value, uint8_t mask = 0xff) {
   check::Random random(check::seed());
@@ -144,7 +144,7 @@ TEST("floats, in rank order") {
   check_dtype<double>({2, 64, 1}, folded_float<double>, [](double x) { return x; });
 }
 
-// In float32, rounded once.
+// Folds in float32, and rounds once.
 template <class Stored, class Load, class Store>
 void check_small(DType dtype, Load load, Store store) {
   const auto expect = [&](Fold fold, const std::vector<Stored>& x) -> std::optional<Stored> {

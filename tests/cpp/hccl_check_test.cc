@@ -1,4 +1,4 @@
-// What ranks compare before an operation on Ascend memory, and what a rank refuses by itself.
+// The comparison of ranks before an operation on Ascend memory, and the refusals of a single rank.
 #include "device_ranks.h"
 
 namespace {
@@ -6,7 +6,7 @@ namespace {
 using namespace device_ranks;
 using a2a::Memory;
 
-// Ranks as threads, each with options of its own.
+// Runs ranks as threads, each with options of its own.
 void with_checks(std::vector<a2a::Check> checks, const ranks::Body& body, const Environment::List& variables = {}) {
   const Environment environment(variables);
   apart([&] {
@@ -235,7 +235,7 @@ TEST("ranks in different operations, none of them compared, are told") {
       CHECK(says(error, Code::mismatch, {"rank 1 calls barrier in host memory, rank 0 runs it in npu memory"}));
     } else {
       const auto error = failure_of([&] { comm.barrier(), comm.barrier(); });
-      CHECK(says(error, error.code(), {"#25: rank", "memory"}));  // whoever of the two is the first to see it
+      CHECK(says(error, error.code(), {"#25: rank", "memory"}));  // either rank may see it first
     }
     failure_of([&] { comm.barrier(); });
     CHECK(comm.broken());

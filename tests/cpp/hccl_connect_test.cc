@@ -1,4 +1,4 @@
-// How ranks come to an HCCL communicator, and what happens when one of them cannot.
+// Ranks make an HCCL communicator, or one of them fails to.
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -27,7 +27,7 @@ Environment::List variant(const std::string& directory) {
           {"A2A_ASCENDCL_LIBRARY", in_directory("A2A_ASCENDCL_LIBRARY", directory)}};
 }
 
-// A file that lives as long as this.
+// A file that exists as long as this object.
 class File {
  public:
   explicit File(const std::string& text) {
@@ -57,7 +57,7 @@ std::string rank_table(int ranks) {
   return table.str();
 }
 
-// The calls that make an HcclComm by hand.
+// The HCCL calls that make an HcclComm without this library.
 struct Hccl {
   Hccl() : library(dlopen(std::getenv("A2A_HCCL_LIBRARY"), RTLD_NOW)) {
     find("HcclGetRootInfo", &get_root_info), find("HcclCommInitRootInfo", &comm_init_root_info);
@@ -68,7 +68,7 @@ struct Hccl {
     *function = reinterpret_cast<Function*>(dlsym(library, name));
     CHECK(*function);
   }
-  // Over the communicator, for all its ranks.
+  // Makes an HcclComm for all ranks of the communicator.
   void* new_communicator(Communicator& comm) const {
     std::string root(4108, '\0');
     if (comm.rank() == 0) CHECK_EQ(get_root_info(root.data()), 0);
@@ -160,7 +160,7 @@ TEST("a communicator of the caller's is used, and stays the caller's") {
     void* const made = hccl.new_communicator(comm);
     const auto inner = comm.split(0, 0);
     inner->adopt(Memory::npu, made);
-    inner->adopt(Memory::npu, made);  // again is fine
+    inner->adopt(Memory::npu, made);  // a second call is allowed
     for (int i = 0; i < 3; ++i) exchange(*inner, 4, i);
     CHECK_THROWS(Code::invalid_argument, "adopt: wants a communicator for device memory, before the first operation",
                  inner->adopt(Memory::npu, &comm));
@@ -187,7 +187,7 @@ TEST("a communicator of another rank or size is refused on all ranks") {
     const auto alone = comm.split(comm.rank(), 0);
     alone->adopt(Memory::npu, made);
     CHECK_THROWS(Code::invalid_argument, "of 2, this is rank 0 of 1", alone->connect(Memory::npu, comm.rank()));
-    // One rank alone does it, so the others hear of it while they wait inside HCCL or before.
+    // Only one rank does it, so the others learn of it while they wait inside HCCL or before.
     const auto mixed = comm.split(0, 0);
     if (comm.rank() == 0) mixed->adopt(Memory::npu, made);
     CHECK_THROWS(Code::mismatch, "rank 0 has HCCL, check=first, an adopted communicator, rank 1 has HCCL, check=first",
@@ -245,13 +245,13 @@ TEST("a rank that is killed before or while the ranks connect is a lost peer at 
     with_a_victim(3, 1, [joining](Communicator& comm) {
       if (comm.rank() == 1) {
         if (joining) pretend_to_connect(comm, "HCCL, check=first");
-        std::this_thread::sleep_for(milliseconds(200));  // the others wait for it by now
+        std::this_thread::sleep_for(milliseconds(200));  // now the others wait for it
         raise(SIGKILL);
       }
       const auto begin = std::chrono::steady_clock::now();
       const auto error = failure_of([&] { connect(comm); });
       CHECK(says(error, Code::peer_lost, {"lost rank 1"}));
-      CHECK(seconds_since(begin) < 1.2);  // 0.2 s of them asleep
+      CHECK(seconds_since(begin) < 1.2);  // including the sleep
       CHECK(comm.broken());
       const auto smaller = comm.shrink();
       Call call = call_of(*smaller, a2a::Op::allgather);

@@ -1,4 +1,4 @@
-// Operations on Ascend memory that fail, hang, lose a rank or are given up: every rank hears of it, and nobody hangs.
+// Operations on Ascend memory that fail, hang, lose a rank or are aborted: every rank gets an error, and no rank hangs.
 #include <thread>
 
 #include "device_ranks.h"
@@ -10,12 +10,12 @@ using a2a::Memory;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Good exchanges until HCCL has been called `calls` times; the double counts from 1.
+// Makes valid exchanges until HCCL has been called `calls` times; the double counts from 1.
 void reach_call(Communicator& comm, int calls) {
   for (int i = 0; i < calls; ++i) exchange(comm, 4, i);
 }
 
-// After a failure: the survivors can go on with a new communicator, on a new stream.
+// Checks that the survivors of a failure can go on with a new communicator, on a new stream.
 void go_on(Communicator& comm) {
   const auto smaller = comm.shrink();
   CHECK_EQ(ascend::Acl::get().destroy_stream_force(ascend::stream), 0);
@@ -33,7 +33,8 @@ bool forked_child = false;
 
 }  // namespace
 
-// A forked child cannot reach what the stacks of its parent's threads held: LeakSanitizer would call that a leak.
+// A forked child has no pointers to the objects on the stacks of its parent's threads: LeakSanitizer would report them
+// as leaks.
 extern "C" __attribute__((visibility("default"))) int __lsan_is_turned_off() { return forked_child ? 1 : 0; }
 
 TEST("an error that HCCL reports later is one on every rank") {
@@ -65,7 +66,7 @@ TEST("an operation that never ends is a timeout on every rank, that names it and
                const auto begin = steady_clock::now();
                const auto error = failure_of([&] { swap.start(0, kSeconds)->wait(); });
                const double took = seconds_since(begin);
-               CHECK(says(error, Code::timeout, {"alltoallv #", ": timed out on rank ", "; peers: rank "}));
+               CHECK(says(error, Code::timeout, {"alltoallv #", ": timeout on rank ", "; peers: rank "}));
                if (!CHECK(took > 0.9 * kSeconds && took < 1.1 * kSeconds + 0.2)) check::fail(std::to_string(took));
                CHECK(comm.broken());
                go_on(comm);
@@ -106,7 +107,7 @@ TEST("a disagreement that nobody compares and HCCL does not see ends by the dead
              [](Communicator& comm) {
                const Swap swap(comm);
                const auto error = failure_of([&] { swap.start(1, 1)->wait(); });
-               CHECK(says(error, Code::timeout, {"timed out on rank"}));
+               CHECK(says(error, Code::timeout, {"timeout on rank"}));
                go_on(comm);
              },
              {{"A2A_CHECK", "off"}, {"A2A_FAKE_MISMATCH", "hang"}});
@@ -118,10 +119,10 @@ TEST("a call that never comes is a timeout that says what the peer did last") {
     const Swap swap(comm);
     if (comm.rank() == 0) {
       const auto work = swap.start(0, 0.5);
-      CHECK_THROWS(Code::timeout, "timed out on rank 0 (npu:0); peers: rank 1", work->wait());
+      CHECK_THROWS(Code::timeout, "timeout on rank 0 (npu:0); peers: rank 1", work->wait());
     } else {
       std::this_thread::sleep_for(std::chrono::seconds(1));
-      CHECK_THROWS(Code::timeout, "timed out on rank 0 (npu:0)", comm.barrier());
+      CHECK_THROWS(Code::timeout, "timeout on rank 0 (npu:0)", comm.barrier());
     }
     CHECK(comm.broken());
   });
@@ -132,7 +133,7 @@ TEST("a rank that is killed between operations is a lost peer to the next one, c
     const check::Note note("compared", compared);
     with_a_victim(3, 1, [compared](Communicator& comm) {
       compared ? reach_call(comm, 2) : reach_unchecked(comm);
-      comm.barrier();  // nobody is still in one of those
+      comm.barrier();  // no rank is still in one of those
       if (comm.rank() == 1) raise(SIGKILL);
       const auto begin = steady_clock::now();
       const Swap swap(comm);
@@ -156,7 +157,7 @@ TEST("a rank that is killed during an operation is a lost peer to all others") {
                   }
                   const auto begin = steady_clock::now();
                   CHECK(says(failure_of([&] { work->wait(); }), Code::peer_lost, {"lost rank 1 (pid "}));
-                  CHECK(seconds_since(begin) < 1.1);  // 0.1 s of them before the end of rank 1
+                  CHECK(seconds_since(begin) < 1.1);  // including the time before rank 1 ends
                   go_on(comm);
                 },
                 {{"A2A_FAKE_STALL", "2@1"}});
@@ -215,7 +216,7 @@ TEST("a rank that lets go of its communicator is a lost peer to those that need 
                  CHECK(work->done());
                } else {
                  const auto begin = steady_clock::now();
-                 CHECK_THROWS(Code::peer_lost, "misses, because it has left, rank 1", work->wait());
+                 CHECK_THROWS(Code::peer_lost, "waits for a rank that has left: rank 1", work->wait());
                  CHECK(seconds_since(begin) < 1);
                }
                comm.barrier();
@@ -228,8 +229,8 @@ TEST("a rank that lets go of its communicator is a lost peer to those that need 
     comm.barrier();
     if (comm.rank() == 0) {
       std::this_thread::sleep_for(milliseconds(50));
-      CHECK_EQ(inner->broken(), false);  // nothing was in flight that needed rank 1
-      CHECK_THROWS(Code::peer_lost, "it has left this communicator, rank 1", exchange(*inner, 4, 0));
+      CHECK_EQ(inner->broken(), false);  // no operation in flight needed rank 1
+      CHECK_THROWS(Code::peer_lost, "that has left this communicator: rank 1", exchange(*inner, 4, 0));
     }
     comm.barrier();
   });

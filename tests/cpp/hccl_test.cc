@@ -1,4 +1,4 @@
-// Exchanges of Ascend memory: HCCL's calls, and what ranks compare before them.
+// Exchanges of Ascend memory: HCCL's calls, and the comparison before them.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -12,7 +12,7 @@ namespace {
 using namespace device_ranks;
 using a2a::Memory;
 
-// How often each of the double's calls was logged.
+// Returns how often each of the double's calls was logged.
 std::map<std::string, int> calls_in(const std::string& log) {
   std::map<std::string, int> calls;
   std::ifstream file(log);
@@ -188,7 +188,7 @@ TEST("operations on streams: the caller's, the communicator's, and order between
     call.asynchronous = true;
     const auto work = start(comm, x.plan(), send, recv, call);
     work->order_before({ascend::stream});
-    CHECK(recv.download() == x.wanted);  // which waits for the caller's stream alone
+    CHECK(recv.download() == x.wanted);  // download() waits for the caller's stream only
     CHECK(work->wait_until(Deadline::after_seconds(10)));
     call.asynchronous = false, call.stream = {};
     start(comm, x.plan(), send, recv, call)->wait();
@@ -212,7 +212,7 @@ TEST("a thread that never chose a device may start operations and wait for them"
 }
 
 TEST("two communicators at once, with operations in another order on each rank") {
-  // Comparing would need one order: each comparison waits for all ranks.
+  // A comparison would need one order on all ranks, because each waits for all ranks.
   everywhere(3,
              [](Communicator& comm) {
                const auto first = comm.split(0, comm.rank()), second = comm.split(0, -comm.rank());

@@ -1,6 +1,6 @@
-// Runs a test with ranks on several hosts: threads of this program, between which a network of the tests' own carries
-// what would go from host to host. Its messages overtake each other whenever they can. With --network=tcp it goes over
-// TCP, through this machine's kernel.
+// Runs a test with ranks on several hosts. They are threads of this program, and a network of the tests carries the
+// bytes between hosts. Its messages overtake each other whenever they can. With --network=tcp they go over TCP, through
+// the kernel.
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,12 @@ using a2a::hosts::Endpoint;
 using a2a::hosts::Message;
 using a2a::hosts::Transfer;
 
-// The endpoint that hears nothing for the moment, as if its messages took long.
+// The endpoint that receives nothing for the moment, as if its messages took long.
 inline std::atomic<Endpoint> deaf{-1};
-// The network keeps what is abandoned, as MPI does with what it sends.
+// Whether the network keeps abandoned memory, as MPI does with sends.
 inline std::atomic<bool> clings{false};
 
-// What all endpoints share.
+// The state that all endpoints share.
 class Hub {
  public:
   struct Memory {
@@ -48,7 +48,7 @@ class Hub {
   std::list<std::shared_ptr<Memory>> transfers;
   std::mt19937 random{7};
 
-  // Pairs a transfer with the oldest that fits.
+  // Pairs a transfer with the oldest matching one.
   void offer(const std::shared_ptr<Memory>& mine) {
     const std::lock_guard lock(mutex);
     for (auto it = transfers.begin(); it != transfers.end(); ++it) {
@@ -85,7 +85,7 @@ class LoopbackTransfer final : public Transfer {
       run->known = true;
     }
   }
-  // Nothing may have been sent for it.
+  // Requires that nothing was sent for it.
   void withdraw() noexcept override {
     {
       const std::lock_guard lock(hub_->mutex);
@@ -137,7 +137,7 @@ class LoopbackNetwork final : public a2a::hosts::Network {
     const std::lock_guard lock(hub_->mutex);
     return ++tags_[static_cast<size_t>(to)];
   }
-  // So that some are told again.
+  // Some transfers count as new, so that they are announced again.
   bool fresh(Endpoint to, uint32_t tag) const override {
     const std::lock_guard lock(hub_->mutex);
     return tags_[static_cast<size_t>(to)] - tag < kFresh;
@@ -191,7 +191,7 @@ class LoopbackNetwork final : public a2a::hosts::Network {
   uint64_t sent_ = 0;
 };
 
-// The bootstrap of one rank. Its channel is the same for all of a test, whoever makes how many.
+// The bootstrap of one rank. All bootstraps of a test share one channel.
 class LoopbackBootstrap final : public a2a::Bootstrap {
  public:
   LoopbackBootstrap(std::shared_ptr<a2a::Bootstrap> meeting, std::shared_ptr<a2a::hosts::Network> network)
@@ -207,7 +207,7 @@ class LoopbackBootstrap final : public a2a::Bootstrap {
   std::shared_ptr<a2a::hosts::Network> network_;
 };
 
-// What the ranks of a test meet through.
+// The meeting of the ranks of a test.
 class MeetingPlace {
  public:
   explicit MeetingPlace(int size)
@@ -243,7 +243,7 @@ class Setting {
   const char* name_;
 };
 
-// `hosts` as in A2A_HOSTS.
+// Runs ranks on these hosts; `hosts` is as in A2A_HOSTS.
 inline void on_hosts(const std::string& hosts, int n, const ranks::Body& body, double timeout = 60) {
   const Setting assigned("A2A_HOSTS", hosts);
   const MeetingPlace place(n);
@@ -254,14 +254,14 @@ inline void on_hosts(const std::string& hosts, int n, const ranks::Body& body, d
   });
 }
 
-// n ranks on so many hosts, in turn.
+// Returns the A2A_HOSTS of n ranks on so many hosts, in turn.
 inline std::string in_turn(int n, int hosts) {
   std::string names;
   for (int r = 0; r < n; ++r) names.append(r > 0 ? "," : "").append(std::to_string(r % hosts));
   return names;
 }
 
-// n ranks on two hosts in turn, and each on a host of its own.
+// Runs n ranks on two hosts in turn, and each on a host of its own.
 inline void on_hosts(int n, const ranks::Body& body, double timeout = 60) {
   on_hosts(in_turn(n, 2), n, body, timeout);
   if (n <= 8) on_hosts(in_turn(n, n), n, body, timeout);

@@ -1,5 +1,5 @@
-// A peer whose letters have flipped bits never harms this rank: it raises or it succeeds, it does not crash, hang or
-// write where it should not. `letter_flip_test --flips=1000000` for the long version.
+// A peer whose letters have flipped bits never harms this rank: it raises or it succeeds; it does not crash, hang or
+// write outside of its buffers. `letter_flip_test --flips=1000000` is the long version.
 #include <array>
 
 #include "../fuzz/hostile_peer.h"
@@ -13,11 +13,11 @@ using namespace fuzz;
 
 constexpr DType kBytes{1, 8, 1};
 constexpr size_t kSizes[] = {0, 1, kLetterPayload, kLetterPayload + 1, 5000, 65537, 300000};
-constexpr size_t kPiece = 100000;  // in which the peer sends what is not in a letter
+constexpr size_t kPiece = 100000;  // the size of the pieces in which the peer sends bytes that are not in a letter
 
 uint64_t wanted_flips() { return std::stoull(check::option("flips", "10000")); }
 
-// Messages of the rank, and the peer's letters, which are as they should be until somebody flips bits of them.
+// Messages of the rank, and the peer's letters, which are valid until the test flips bits of them.
 class Correspondence {
  public:
   explicit Correspondence(HostilePeer& peer) : peer_(peer), messages_(peer.membership(), matching_) {
@@ -32,11 +32,11 @@ class Correspondence {
     return work;
   }
   bool advance() { return messages_.advance(); }
-  // What the peer wrote last, which is often not read yet.
+  // Returns the letter that the peer wrote last. The rank has often not read it yet.
   std::byte* last() { return place(peer_.mailbox(), written_); }
   void fail(const Error& error) { messages_.fail_all(error); }
 
-  // The peer sends a message: its first letter, and later pieces as they are asked for.
+  // Sends a message of the peer: its first letter, and later pieces as the rank asks for them.
   void send(LetterKind kind, size_t bytes) {
     bytes_ = bytes;
     offset_ = 0;
@@ -48,7 +48,7 @@ class Correspondence {
     write(head);
   }
 
-  // The peer reads one letter and answers it.
+  // Reads one letter of the rank, and answers it.
   void answer(bool reads_memory) {
     Membership& m = peer_.membership();
     const uint64_t where = mailbox_of(m.block().pipe(HostilePeer::kPeer));
@@ -107,7 +107,7 @@ class Correspondence {
 struct Post {
   size_t bytes = 0;
   bool sends = false;                     // this rank
-  LetterKind kind = LetterKind::inlined;  // of what the peer sends
+  LetterKind kind = LetterKind::inlined;  // of the peer's message
   bool early = false;                     // before the receive
   bool reads_memory = true;               // the peer
 };
@@ -119,7 +119,8 @@ std::vector<LetterKind> kinds_for(size_t bytes) {
   return kinds;
 }
 
-// One message; change() is called before each step. Returns whether it ended well; otherwise all begins again.
+// Runs one message; change() is called before each step. Returns whether it succeeded; otherwise the next one starts
+// anew.
 template <class Change>
 bool play(HostilePeer& hostile, std::unique_ptr<Correspondence>& letters, const Post& post, Change change) {
   constexpr std::byte kUntouched{0xA5};
@@ -133,13 +134,13 @@ bool play(HostilePeer& hostile, std::unique_ptr<Correspondence>& letters, const 
     work = letters->start(post.sends, memory.data() + kMargin, post.bytes);
     if (!post.sends && !post.early) letters->send(post.kind, post.bytes);
     constexpr int kSteps = 40;
-    for (int step = 0; step < kSteps; ++step) {  // on after its end: the peer has letters to read
+    for (int step = 0; step < kSteps; ++step) {  // goes on after its end, because the peer has letters to read
       change();
       letters->answer(post.reads_memory);
       if (!letters->advance() && work->finished()) break;
     }
     if (!work->finished()) throw Error(Code::timeout, "it does not come");
-    work->wait_until(Deadline::never());  // throws what it failed with
+    work->wait_until(Deadline::never());  // throws its error
   } catch (const Error& error) {
     good = false;
     letters->fail(error);
@@ -187,7 +188,7 @@ TEST("flipped bits in letters") {
     if (post.kind == LetterKind::declined) post.bytes = std::min(post.bytes, kLetterPayload);
     const bool fine = play(hostile, letters, post, [&] {
       if (!random.chance(0.1)) return;
-      // Mostly in a letter's head, which says where bytes are and how many.
+      // Mostly in a letter's head, which has the address and the number of the bytes.
       std::byte* const at = random.chance(0.8) ? letters->last() + random.in(size_t{0}, kCacheLine - 1)
                                                : hostile.mailbox() + random.in(size_t{0}, kMailboxBytes - 1);
       *at ^= std::byte{1} << random.in(0, 7);

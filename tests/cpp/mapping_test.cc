@@ -1,4 +1,4 @@
-// What is taken for a peer's memory, and how memory is mapped.
+// The check of memory that a peer offers, and mappings of memory.
 #include "transport/shm/memory/mapping.h"
 
 #include <fcntl.h>
@@ -90,7 +90,7 @@ TEST("a mapping is accessible as far as somebody asked for, and so is its twin")
   CHECK(mapped.reach(kBytes) && mapped.base()[kBytes - 1] == std::byte{7});
 }
 
-// Runs it in a child of fork(); its exit status.
+// Runs it in a child of fork(); returns its exit status.
 int in_child(const std::function<bool()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(body() ? 0 : 1);
@@ -101,7 +101,7 @@ int in_child(const std::function<bool()>& body) {
 
 TEST("what a child writes to memory that has become private reaches nobody") {
 #if defined(__SANITIZE_THREAD__)
-  return;  // it does not like fork()
+  return;  // it does not support fork() well
 #endif
   const Descriptor fd = sealed_memfd("test", kBytes);
   Mapping mapped(fd.fd(), kBytes, true);

@@ -1,4 +1,4 @@
-// Requests that are asked after together: who is told what of which.
+// Requests that are tested together: each watcher gets the results of its own.
 #include <cstdlib>
 #include <deque>
 #include <optional>
@@ -74,7 +74,7 @@ struct Numbered final : a2a::mpi::Watcher {
   std::vector<size_t>& order;
 };
 
-// Messages of one tag are sent when the receiver's word is there. They overtake each other otherwise.
+// Messages of one tag are sent when the receiver's permission has arrived. Otherwise they would overtake each other.
 TEST("what is complete at once is told of in the order in which it was begun") {
   Script script;
   check::Random random(check::seed());

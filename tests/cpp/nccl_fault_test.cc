@@ -1,5 +1,5 @@
-// What ends while nobody waits: calls on NVIDIA memory that are not compared return once they are enqueued. Runs on the
-// double of tests/fakes.
+// Operations that end while no thread waits: calls on NVIDIA memory that are not compared return once they are
+// enqueued. Runs on the double of tests/fakes.
 #include <chrono>
 #include <thread>
 
@@ -12,7 +12,8 @@ using namespace device_ranks;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Two ranks past what they compare, planned or not. What rank 0 does then, rank 1 hears of afterwards.
+// Runs two ranks after the operations that they compare, with a plan or without. Rank 1 learns afterwards what rank 0
+// did.
 template <class Body>
 void past_comparison(const Body& body) {
   for (const bool planned : {true, false}) {
@@ -26,7 +27,7 @@ void past_comparison(const Body& body) {
   }
 }
 
-// Does not wait for it.
+// Starts one exchange and does not wait for it.
 WorkPtr start_one(Communicator& comm, const Swap& swap, uint64_t plan, double timeout = 30) {
   const auto n = static_cast<size_t>(comm.size());
   const std::vector<int64_t> one(n, 1);
@@ -63,7 +64,7 @@ TEST("a peer that has left: the next call raises, and what was done before stays
       if (comm.rank() == 1) {
         comm.barrier();
         CHECK_EQ(inner->broken(), false);
-        CHECK_THROWS(Code::peer_lost, "misses, because it has left, rank 0", start_one(*inner, swap, plan));
+        CHECK_THROWS(Code::peer_lost, "waits for a rank that has left: rank 0", start_one(*inner, swap, plan));
         CHECK(inner->broken());
         return;
       }
@@ -100,13 +101,13 @@ TEST("a deadline that nobody waits for: the stream is free, the communicator bro
       const auto begin = steady_clock::now();
       start_one(*inner, swap, plan, 0.5);
       CHECK(seconds_since(begin) < 0.4);
-      swap.recv.download();  // after all that is on the stream
+      swap.recv.download();  // after all work on the stream
       CHECK(inner->broken());
       CHECK(seconds_since(begin) < 2);
     }
     comm.barrier();
     const auto error = failure_of([&] { start_one(*inner, swap, plan); });
-    CHECK(says(error, Code::timeout, {"the communicator is broken", "timed out on rank 1 (cuda:1)"}));
+    CHECK(says(error, Code::timeout, {"the communicator is broken", "timeout on rank 1 (cuda:1)"}));
   });
 }
 

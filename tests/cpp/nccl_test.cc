@@ -1,5 +1,5 @@
-// Operations on NVIDIA memory: NCCL's calls, graphs, and every way in which they can fail. Runs on the double of
-// tests/fakes, whose variables make it fail.
+// Operations on NVIDIA memory: NCCL's calls, graphs, and their failures. Runs on the double of tests/fakes, whose
+// variables make it fail.
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 using namespace device_ranks;
 using nvidia::Memory;
 
-// One element of 4 bytes from each rank to each; rank 0 sends `wrong` more to rank 1.
+// Exchanges one element of 4 bytes from each rank to each; rank 0 sends `wrong` more to rank 1.
 WorkPtr swap(Communicator& comm, const Memory& send, const Memory& recv, int64_t wrong = 0, double timeout = 30) {
   const auto n = static_cast<size_t>(comm.size());
   std::vector<int64_t> to(n, 1);
@@ -51,7 +51,7 @@ TEST("equal parts, allgather, lists and several segments per peer, with and with
     start(comm, Plan::allgather(me, n, 8), send, recv, call_of(comm, Op::allgather));
     CHECK(recv.download() == gathered);
 
-    // In place: this rank's part is where it belongs already.
+    // In place: this rank's part is already at its place in the output.
     const void* own = recv.bytes() + 8 * me;
     void* all = recv.get();
     comm.start(Plan::allgather(me, n, 8), {&own, 1}, {&all, 1}, call_of(comm, Op::allgather));
@@ -126,7 +126,7 @@ TEST("operations on streams: the caller's, the communicator's, the default one")
     call.asynchronous = true;
     const auto work = start(comm, x.plan(), send, recv, call);
     work->order_before({nvidia::stream});
-    CHECK(recv.download() == x.wanted);  // which waits for the caller's stream alone
+    CHECK(recv.download() == x.wanted);  // download() waits for the caller's stream only
     CHECK(work->done());
     call.asynchronous = false, call.stream = {};
     start(comm, x.plan(), send, recv, call)->wait();
@@ -143,7 +143,7 @@ TEST("a planned exchange is captured into a graph and replayed") {
     Call call = call_of(comm, Op::alltoallv);
     call.plan = comm.next_plan();
     start(comm, x.plan(), send, recv, call)->wait();
-    comm.barrier();  // while one thread captures, the others of its process may not do what a capture forbids
+    comm.barrier();  // while one thread captures, the other threads may not make calls that a capture forbids
     const nvidia::Graph graph([&] { CHECK(start(comm, x.plan(), send, recv, call)->done()); });
     comm.barrier();
     for (int i = 0; i < 5; ++i) {
@@ -219,7 +219,7 @@ TEST("a communicator of the program's own: used, told from another rank's, and l
     const nvidia::Nccl& nccl = nvidia::Nccl::get();
     void* const own = nccl.join(comm);
     {
-      const auto wrong = comm.split(0, -comm.rank());  // ranks the other way round
+      const auto wrong = comm.split(0, -comm.rank());  // the ranks in reverse order
       wrong->adopt(kMemory, own);
       const Swap swap(*wrong);
       CHECK_THROWS(Code::invalid_argument, "the ncclComm_t is that of rank", swap.start());
@@ -249,7 +249,7 @@ TEST("a deadline ends a call of NCCL that waits for a peer, also over a communic
                    const auto before = std::chrono::steady_clock::now();
                    // Rank 1 does not come, and NCCL connects two ranks with their first message.
                    if (comm.rank() == 0) {
-                     CHECK_THROWS(Code::timeout, "timed out", swap.start(0, 0.5)->wait());
+                     CHECK_THROWS(Code::timeout, "timeout on rank", swap.start(0, 0.5)->wait());
                      CHECK(seconds_since(before) < 1.9);
                    } else {
                      std::this_thread::sleep_for(std::chrono::seconds(2));
@@ -413,7 +413,7 @@ TEST("a rank that dies is a lost peer to the others") {
   auto processes = ranks::start_processes(3, [](Communicator& comm) {
     nvidia::use_device(comm.rank());
     reach_unchecked(comm);
-    comm.barrier();  // nobody is still in one of those
+    comm.barrier();  // no rank is still in one of those
     if (comm.rank() == 2) raise(SIGKILL);
     Memory send(64), recv(64);
     const auto before = std::chrono::steady_clock::now();

@@ -1,5 +1,5 @@
-// The n-th system call that asks for something, or the n-th allocation of memory, fails on one of two ranks, which
-// meet, exchange, split and close. Whichever it is, both ranks end in time, with right data or an error.
+// The n-th system call that allocates a resource, or the n-th allocation of memory, fails on one of two ranks, which
+// meet, exchange, split and close. For every n both ranks end in time, with valid data or an error.
 //
 // A few of the n by default; `--every=1` tries each.
 #include <dlfcn.h>
@@ -21,7 +21,7 @@ namespace {
 
 enum class What { nothing, call, memory };
 What failing = What::nothing;
-long left = 0;   // of what is counted, until one fails
+long left = 0;   // counted calls until one fails
 long count = 0;  // so far
 int reason = 0;  // errno
 
@@ -109,7 +109,7 @@ bool exchanges_right(Communicator& comm, size_t n) {
 
 using Meet = std::function<std::shared_ptr<Bootstrap>(int rank)>;
 
-// One rank's life. False where an exchange that ended well brought wrong bytes.
+// Runs one rank. Returns false if an exchange that succeeded delivered wrong bytes.
 bool live(int rank, const Meet& meet) {
   const auto bootstrap = meet(rank);
   const auto comm = Communicator::create(rank, 2, *bootstrap, {kTimeout});
@@ -168,7 +168,7 @@ Outcome run(const Meet& meet, What what, long n) {
 
 void try_all(const char* place, const std::function<Meet()>& new_place, What what) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return;  // they have an allocator of their own
+  return;  // sanitizers have an allocator of their own
 #endif
   const Outcome whole = run(new_place(), what, 0);
   CHECK_EQ(whole.status[0], kWell);

@@ -72,7 +72,7 @@ class Cuda {
   void* library_;
 };
 
-// The calling thread works on this device from now on, with one stream.
+// Makes the calling thread use this device from now on, with one stream.
 inline thread_local void* stream = nullptr;
 inline void use_device(int index) {
   const Cuda& cuda = Cuda::get();
@@ -141,7 +141,7 @@ class Nccl {
   }
 };
 
-// Bytes on the thread's device.
+// Memory on the thread's device.
 class Memory {
  public:
   explicit Memory(size_t bytes) : bytes_(bytes) { CHECK_EQ(Cuda::get().mem_alloc(&data_, bytes == 0 ? 1 : bytes), 0); }
@@ -154,7 +154,7 @@ class Memory {
   void upload(const std::vector<std::byte>& from) {
     if (!from.empty()) CHECK_EQ(Cuda::get().memcpy_to_device(data_, from.data(), from.size()), 0);
   }
-  // After everything on the thread's stream.
+  // Returns the bytes after all work on the thread's stream.
   std::vector<std::byte> download() const {
     std::vector<std::byte> to(bytes_);
     CHECK_EQ(Cuda::get().stream_synchronize(stream), 0);
@@ -167,7 +167,7 @@ class Memory {
   size_t bytes_;
 };
 
-// What the body enqueues on the thread's stream, to be launched again and again.
+// The work that the body enqueues on the thread's stream, as a graph that can be launched many times.
 class Graph {
  public:
   explicit Graph(const std::function<void()>& body) {

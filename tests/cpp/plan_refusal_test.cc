@@ -1,4 +1,4 @@
-// Arguments that no plan is made of: each is refused with its values in the message, and nothing wraps around.
+// Invalid arguments of plans: each is refused with its values in the message, and nothing wraps around.
 #include <limits>
 #include <numeric>
 
@@ -76,7 +76,7 @@ TEST("a segment that leaves its buffer is refused") {
   REFUSED("rank 1: send_counts[1] = 9223372036854775807 at displacement 5 leaves a buffer of 128, each of 8 bytes",
           alltoallv(1, 2, {{5, kMax}, {}}, {{5, 5}, {}}));
   CHECK_EQ(alltoallv(2, 3, good, {{0, 40, 0}, {0, 88, 0}}).recv_extents()[0], 128 * 8);
-  CHECK_EQ(alltoallv(2, 3, good, {{0, 40, 0}, {kMax, 88, kMax}}).recvs().size(), 1);  // no elements lie nowhere
+  CHECK_EQ(alltoallv(2, 3, good, {{0, 40, 0}, {kMax, 88, kMax}}).recvs().size(), 1);  // an empty range needs no place
 }
 
 TEST("receive segments that overlap are refused, send segments may") {

@@ -1,5 +1,5 @@
-// Plans are pure, so all ranks of a group are simulated in one process: their plans are made, compared with each other
-// and run with memcpy, and the bytes are compared with what the definition of the operation says.
+// Plans are pure, so the test simulates all ranks of a group in one process: it makes their plans, compares them with
+// each other, runs them with memcpy, and compares the bytes with the definition of the operation.
 #include "a2a/plan.h"
 
 #include <cstring>
@@ -34,7 +34,7 @@ Bytes random_bytes(Random& random, size_t n) {
 
 int random_size(Random& random) { return random.chance(0.002) ? 64 : random.in(1, 16); }
 
-// ---- what holds for every plan ----
+// ---- properties of every plan ----
 
 std::span<const Segment> with(std::span<const Segment> segments, Rank peer) {
   const auto found = std::ranges::equal_range(segments, peer, {}, &Segment::peer);
@@ -99,7 +99,7 @@ std::vector<Plan> transposed(const std::vector<Plan>& plans) {
 
 // ---- alltoallv ----
 
-// Where one rank's parts lie in one of its buffers.
+// The places of one rank's parts in one of its buffers.
 struct Place {
   Counts counts, displs, given_displs;  // given_displs are empty when the parts are packed
   size_t elems = 0;
@@ -242,8 +242,8 @@ Routing random_routing(Random& random) {
   return routing(experts, at(random.in(1, 16)), std::move(local));
 }
 
-// What every rank gets, told as concatenation: for each of its experts, from each rank, that rank's rows for the
-// expert.
+// Returns the result of every rank as a concatenation: for each of its experts, from each rank, that rank's rows for
+// the expert.
 std::vector<Buffers> scattered(const Routing& x, const std::vector<Buffers>& sends) {
   std::vector<Buffers> result(x.size, Buffers(1));
   for (size_t r = 0; r < x.size; ++r) {
@@ -288,7 +288,7 @@ TEST("global_scatter sorts rows by expert, and global_gather is the way back") {
 TEST("global_scatter and global_gather do what Paddle documents") {
   const Routing x = routing(2, 2, {{2, 1, 1, 1}, {1, 1, 2, 1}});
   CHECK_EQ(x.global, x.local);
-  const auto rows = [](std::initializer_list<int> list) {  // of two consecutive numbers each, told by the first
+  const auto rows = [](std::initializer_list<int> list) {  // each row has two consecutive numbers; `list` has the first
     Bytes bytes;
     for (const int first : list) {
       bytes.push_back(std::byte(first));

@@ -25,7 +25,7 @@ inline void as_threads(int n, const Body& body, double timeout = 60) {
   });
 }
 
-// A job name nobody else uses.
+// Returns a job name that no other job uses.
 inline std::string new_job() {
   static int count = 0;
   return "test-" + std::to_string(getpid()) + "-" + std::to_string(++count);
@@ -34,7 +34,7 @@ inline std::string new_job() {
 struct Processes {
   std::vector<pid_t> pids;
 
-  // Waits for all of them; returns their wait statuses. A child that takes longer than its alarm is killed by it.
+  // Waits for all of them; returns their wait statuses. The alarm of a child kills it if it takes too long.
   std::vector<int> wait() {
     std::vector<int> statuses;
     for (const pid_t pid : pids) {
@@ -80,7 +80,8 @@ inline void as_processes(int n, const Body& body, double timeout = 60) {
   for (const int status : processes.wait()) CHECK_EQ(status, 0);
 }
 
-// Both ways. ThreadSanitizer is blind across processes, and its runtime does not like fork(): threads only.
+// Runs the ranks as threads, then as processes. ThreadSanitizer does not see other processes and does not support
+// fork() well: threads only.
 inline void everywhere(int n, const Body& body) {
   as_threads(n, body);
   as_processes(n, body);

@@ -1,4 +1,4 @@
-// What a C++ program can do with reductions and messages that the bindings refuse, and peers that give up.
+// Reductions and messages as a C++ program can make them although the bindings refuse that, and peers that give up.
 #include <chrono>
 #include <numeric>
 #include <thread>

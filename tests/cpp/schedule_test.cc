@@ -1,4 +1,4 @@
-// Schedules are pure, so all ranks of a group are simulated in one process, in lockstep, batch by batch.
+// Schedules are pure, so the test simulates all ranks of a group in one process, in lockstep, portion by portion.
 #include "core/schedule.h"
 
 #include <cstring>

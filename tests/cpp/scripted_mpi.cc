@@ -1,5 +1,5 @@
-// An MPI of one process that does what mpi_library_test.cc says: requests are complete, or fail, when the test wants
-// it. In the standard's ABI. Nothing is sent anywhere.
+// An MPI of one process that mpi_library_test.cc controls: requests complete or fail when the test wants it. It has the
+// standard's ABI. Nothing is sent.
 #include "scripted_mpi.h"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ int MPI_Test(Handle*, int* done, void*) {
   return 0;
 }
 
-// Not called with any consequence.
+// Calls without an effect.
 int MPI_Init_thread(int*, char***, int, int*) { return 0; }
 int MPI_Finalize() { return 0; }
 int MPI_Abort(Handle, int) { return 0; }

@@ -1,4 +1,4 @@
-// The parts of the shared-memory transport that can be looked at one by one.
+// The parts of the shared-memory transport that can be tested one by one.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
@@ -67,7 +67,7 @@ TEST("copies at every distance within a page, each way, nothing written beside t
 // Bytes cut into runs of any length, with a gap before each.
 struct Cut {
   std::vector<Run> runs;
-  size_t span = 0;  // bytes of memory they want
+  size_t span = 0;  // bytes of memory that they need
 
   Cut(check::Random& random, size_t bytes, size_t longest) {
     for (size_t left = bytes; left > 0;) {
@@ -94,7 +94,7 @@ TEST("process_vm_readv at every small distance, in pieces, over several runs") {
     const auto read = i % 2 == 0 ? cma_copy : cma_copy_by_way_of_buffer;
     const check::Note note("distance", distance);
     std::ranges::fill(target, std::byte{0xAA});
-    // The target stands `distance` bytes behind the source, modulo the page.
+    // The target is `distance` bytes behind the source, modulo the page.
     const auto shift =
         (reinterpret_cast<uintptr_t>(source.data()) + distance - reinterpret_cast<uintptr_t>(target.data())) % kPage;
     std::byte* const to = target.data() + shift;
@@ -136,7 +136,7 @@ struct Ends {
     chunks[end].bring(shares[end].data());
     chunks[1 - end].find(shares[end].data());
   }
-  // Whether there was a chunk.
+  // Hands over a chunk. Returns whether there was one.
   bool hand(int from) {
     if (chunks[from].none_free()) CHECK(chunks[from].collect(pipes[1 - from].returned));
     if (chunks[from].none_free()) return false;
@@ -159,7 +159,7 @@ TEST("whoever has nothing in its way can always fill a chunk, whatever went to a
   for (int round = 0; round < 300; ++round) {
     Ends ends(round % 2 == 0 ? 2 : 4);
     for (int step = 0; step < 200; ++step) {
-      // An operation that both give up, after one has handed over what it could.
+      // An operation that both abandon, after one end has handed over all that it could.
       if (const int end = random.in(0, 3); end < 2 && ends.chunks[end].share() != nullptr) {
         const uint64_t first = ends.chunks[end].handed();
         uint64_t count = 0;
@@ -167,7 +167,7 @@ TEST("whoever has nothing in its way can always fill a chunk, whatever went to a
         ends.chunks[end].take_back(ends.pipes[end].handed, first, count);
         CHECK(ends.chunks[1 - end].skip_to(first + count));
       }
-      // An operation: each end sends some chunks, and both interleave as they like.
+      // An operation: each end sends some chunks, interleaved at random.
       std::array<int, 2> left{random.in(0, 9), random.in(0, 9)}, to_come{left[1], left[0]};
       for (int end : {0, 1}) {
         if (left[end] > 0 && ends.chunks[end].share() == nullptr) ends.bring(end);
@@ -196,7 +196,7 @@ TEST("a rank knows how much of a chunk it has read since the chunk is its own") 
   const uint8_t chunk = newest(0);
   CHECK(ends.hand(0) && ends.take(1));
   CHECK(newest(1) == chunk && ends.chunks[1].read(chunk) == 100 && ends.chunks[0].read(chunk) == 0);
-  ends.share_out(1);  // it has one more than it has brought: the peer gets it back, and has read nothing of it
+  ends.share_out(1);  // it has one more chunk than it allocated: the peer gets it back unread
   CHECK(ends.chunks[0].collect(ends.pipes[1].returned));
   CHECK(newest(0) == chunk && ends.chunks[0].read(chunk) == 0 && ends.chunks[1].read(chunk) == 0);
 }
@@ -206,7 +206,7 @@ TEST("chunks that cannot be the peer's are nonsense") {
   ends.bring(0);
   Chunks& lower = ends.chunks[0];
   CHECK(!lower.is_theirs(0));  // its own, and free
-  CHECK(!lower.is_theirs(4));  // the peer has not brought any
+  CHECK(!lower.is_theirs(4));  // the peer has not allocated any
   CHECK(!lower.is_theirs(8) && !lower.is_theirs(255));
   Pipe<StdAtomics> pipe{};
   publish_count(pipe.returned, 9);  // more than there are
@@ -216,7 +216,7 @@ TEST("chunks that cannot be the peer's are nonsense") {
   CHECK(lower.skip_to(3) && !lower.skip_to(2));
 }
 
-// Takes an environment variable away, or sets it, as long as this exists.
+// Removes an environment variable, or sets it, as long as this exists.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -233,7 +233,7 @@ class Variable {
   std::optional<std::string> before_;
 };
 
-// Nanoseconds that this thread has had a CPU.
+// Returns the CPU time of this thread in nanoseconds.
 int64_t cpu_time() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -250,7 +250,7 @@ TEST("where the kernel's copy pays is measured once") {
   CHECK(cpu_time() - begin < measuring / 3);
 }
 
-// So many bytes that begin where a huge page may.
+// Memory that begins at the alignment of a huge page.
 class Pages {
  public:
   Pages(size_t bytes, int advice) : bytes_(bytes + kHuge) {
@@ -262,7 +262,7 @@ class Pages {
   Pages(const Pages&) = delete;
   Pages& operator=(const Pages&) = delete;
 
-  // Other pages in the same place.
+  // Replaces the pages by new ones at the same address.
   void renew(int advice) {
     const size_t bytes = bytes_ - kHuge;
     ::madvise(begin_, bytes, MADV_DONTNEED);
@@ -279,7 +279,7 @@ class Pages {
   std::byte* begin_;
 };
 
-// Of all memory of this process, as the kernel counts it.
+// Returns the bytes of this process in huge pages, as the kernel counts them.
 size_t bytes_in_huge_pages() {
   std::ifstream file("/proc/self/smaps_rollup");
   size_t kilobytes = 0;
@@ -287,7 +287,7 @@ size_t bytes_in_huge_pages() {
   return kilobytes << 10;
 }
 
-// From Linux 6.7 on.
+// Whether the kernel has the call, which it has from Linux 6.7 on.
 bool kernel_tells_of_pages() {
   utsname system{};
   ::uname(&system);
@@ -299,7 +299,7 @@ TEST("memory in huge pages is told from other memory") {
   constexpr size_t kMiB = size_t{1} << 20;
   const size_t before = bytes_in_huge_pages();
   const Pages huge(16 * kMiB, MADV_HUGEPAGE);
-  const bool are_huge = bytes_in_huge_pages() >= before + 16 * kMiB;  // which the machine may not have
+  const bool are_huge = bytes_in_huge_pages() >= before + 16 * kMiB;  // the machine may have none
   const Pages small(16 * kMiB, MADV_NOHUGEPAGE);
   const auto any = [](std::vector<Run> runs) { return has_huge_pages(runs); };
   if (are_huge) {
@@ -312,7 +312,7 @@ TEST("memory in huge pages is told from other memory") {
   CHECK(!any({small.run(16, 15 * kMiB), huge.run(0, 1 * kMiB)}));
 }
 
-// A file that is mapped and that nobody has read through this mapping.
+// A mapped file that was not read through this mapping.
 class FilePages {
  public:
   FilePages(size_t bytes, int protection) : bytes_(bytes) {
@@ -348,7 +348,7 @@ TEST("memory that is not there is told from memory that is") {
   ::madvise(pages.run(4 * kMiB, 0).data, kPage, MADV_DONTNEED);
   CHECK(!all({pages.run(0, 8 * kMiB)}) && !all({pages.run(4 * kMiB + kPage - 1, 1)}));
   CHECK(all({pages.run(0, 4 * kMiB)}) && all({pages.run(4 * kMiB + kPage, kMiB)}));
-  // Far from each other only the runs count, close to each other what is between them as well.
+  // If runs are far apart only their own pages count; if they are close, the pages between them as well.
   CHECK(all({pages.run(0, kPage), pages.run(7 * kMiB, kPage)}));
   CHECK(!all({pages.run(4 * kMiB - kPage, kPage), pages.run(4 * kMiB + kPage, kPage)}));
   for (const int protection : {PROT_READ, PROT_READ | PROT_WRITE}) {
@@ -378,7 +378,7 @@ TEST("an answer about huge pages stands for a while, for the same memory") {
   CHECK(!asked.in(some) && !asked.in({}));
   const size_t before = bytes_in_huge_pages();
   pages.renew(MADV_HUGEPAGE);
-  if (bytes_in_huge_pages() < before + 16 * kMiB) return;  // the machine may not have them
+  if (bytes_in_huge_pages() < before + 16 * kMiB) return;  // the machine may have none
   CHECK(!asked.in(some));
   CHECK(asked.in(more) && asked.in(some));
   pages.renew(MADV_NOHUGEPAGE);
@@ -400,7 +400,7 @@ TEST("staging goes past the caches after several slow chunks, and comes back") {
   int due = 0;
   for (int i = 0; i < 100; ++i) due += stores.is_due();
   CHECK_EQ(due, 25);
-  for (int i = 0; i < 10; ++i) {  // single interruptions tell nothing
+  for (int i = 0; i < 10; ++i) {  // a single interruption may spoil one measurement
     stores.took(kBytes, kSlow);
     CHECK(stores.is_due() && stores.is_due());  // it may be the first of several
     stores.took(kBytes, kFast);
@@ -419,7 +419,7 @@ TEST("staging goes past the caches after several slow chunks, and comes back") {
   CHECK(stores.choose() == Stores::cached);
 }
 
-// Stands for a communicator whose operation never ends.
+// A stand-in for a communicator whose operation never ends.
 class Stuck final : public Active {
  public:
   bool beside = false;
@@ -468,7 +468,7 @@ TEST("a rank that shares CPUs yields for a moment, and none where ranks are thre
 
 TEST("two ranks share a CPU when both have said so") {
   SeatWords here{}, there{};
-  CHECK(!on_same_cpu(here, there));  // nobody has said anything
+  CHECK(!on_same_cpu(here, there));  // no rank has announced a CPU
   announce_cpu(here);
   CHECK(!on_same_cpu(here, there));
   there.cpu = here.cpu.load();
@@ -490,9 +490,9 @@ TEST("ranks that crowd one CPU spread, and keep the set of CPUs allowed to them"
   CHECK(!spread(all, 0));  // alone
   crowd(3);
   CHECK(!spread(all, 0));  // the last one moves, not this one
-  CHECK(!spread(all, 3));  // not known where it is
+  CHECK(!spread(all, 3));  // its CPU is unknown
   seats[1].cpu = 0xFFFFFFFF;
-  CHECK(!spread(all, 0));  // nonsense of a peer is nobody's CPU
+  CHECK(!spread(all, 0));  // an invalid number of a peer is no rank's CPU
   const bool can_move = CPU_COUNT(&before) > 1;
   crowd(3);
   CHECK_EQ(spread(all, 2), can_move);

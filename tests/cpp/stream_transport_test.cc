@@ -1,4 +1,4 @@
-// The device transport alone, over a device, a library and a host transport that do what each test wants.
+// The device transport alone, over a fake device, library and host transport that the test controls.
 #include "transport/device/stream_transport.h"
 
 #include <atomic>
@@ -17,7 +17,7 @@ using namespace a2a;
 using namespace a2a::device;
 using std::chrono::milliseconds;
 
-// What the three tell the test, and what the test tells them.
+// The calls that the three fakes record for the test, and the results that the test sets for them.
 struct World {
   std::mutex mutex;
   std::condition_variable changed;
@@ -27,12 +27,12 @@ struct World {
   std::vector<std::vector<void*>> aborts;       // the streams of each call
   std::function<std::shared_ptr<void>()> enqueue = [] { return nullptr; };
   std::optional<std::string> failure;
-  std::optional<Error> told;     // to the peers
-  std::optional<Error> lost;     // a peer
+  std::optional<Error> told;     // the error for the peers
+  std::optional<Error> lost;     // the error of a lost peer
   std::optional<Error> against;  // a contradiction
   uintptr_t next = 0x1000;
   int entered = 0, closed = 0;
-  int parts = 0;  // of a transport, that are not destroyed yet
+  int parts = 0;  // the parts of a transport that are not destroyed yet
 
   void set(const std::function<void()>& change) {
     const std::lock_guard lock(mutex);
@@ -49,7 +49,7 @@ struct World {
   }
 };
 
-// Each part of a transport has one: the last thing that it does to the world.
+// Each part of a transport has one. Its destruction is the last thing that the part does to the world.
 class Presence {
  public:
   explicit Presence(World& world) : w_(world) {
@@ -116,7 +116,7 @@ class TestCollectives final : public Collectives {
   }
   void abort(std::span<const Stream> busy) noexcept override {
     w_.set([&] {
-      CHECK(w_.entered > 0);  // libraries use the current device, and would leave theirs behind
+      CHECK(w_.entered > 0);  // libraries use the current device, and would leave it changed
       w_.aborts.emplace_back();
       for (const Stream stream : busy) w_.aborts.back().push_back(stream.handle);
     });
@@ -173,7 +173,7 @@ struct Scene : World {
                                         std::make_unique<TestCollectives>(*this), std::make_shared<TestHost>(*this));
 
   ~Scene() { end(); }
-  // Without the transport, which the watch may be the last to hold.
+  // Destroys the transport, which the watch may be the last to hold.
   void end() {
     transport.reset();
     CHECK(until([this] { return parts == 0; }));
@@ -238,7 +238,7 @@ TEST("an operation is done when its event is reached, and lets go of what the li
 
 TEST("what the device is past is let go of when the next operation starts, or a later one is seen to be done") {
   Scene world;
-  for (uint64_t number = 1; number < 100; number += 3) {  // the watch alone would be in time for a few of them
+  for (uint64_t number = 1; number < 100; number += 3) {  // the watch alone would notice only a few of them in time
     const auto first = start(world, batch_of(number), kStream);
     CHECK(!first->let_go());
     world.reach_all();
@@ -294,7 +294,7 @@ TEST("a deadline that passes while the library blocks is told to the peers at on
   Scene world;
   Gate gate(world);
   std::jthread caller([&] {
-    throws_with(Code::timeout, "alltoallv #1: timed out on rank 1 (npu:3); peers: rank 1 somewhere",
+    throws_with(Code::timeout, "alltoallv #1: timeout on rank 1 (npu:3); peers: rank 1 somewhere",
                 [&] { start(world, batch_of(1, 0.05), kStream); });
   });
   CHECK(world.until([&] { return world.told.has_value(); }));
@@ -359,7 +359,7 @@ TEST("a peer that leaves when its part is done has not failed this rank") {
       world.lost.emplace(Code::peer_lost, "rank 0 is gone");
       world.failure = "a peer is gone";
     });
-    std::this_thread::sleep_for(milliseconds(7));  // the watch sees that
+    std::this_thread::sleep_for(milliseconds(7));  // the watch notices that
     world.reach_all();
     work->wait();
     const auto next = start(world, batch_of(2), kStream);

@@ -22,12 +22,12 @@ constexpr std::byte kGap{0xA5};
 
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-// A tensor in memory with gaps, which lies anywhere in a buffer.
+// A tensor with gaps, anywhere in a buffer.
 struct Tensor {
   std::vector<int64_t> shape, strides;
   size_t elem_bytes;
   Bytes memory;
-  size_t first = 0;  // of the buffer: where element (0, 0, ...) lies
+  size_t first = 0;  // the offset of element (0, 0, ...) in the buffer
 
   TensorLayout layout(int axis = 0, bool compares = false) const {
     return {shape, strides, elem_bytes, axis, compares};
@@ -38,7 +38,7 @@ struct Tensor {
   }
   size_t bytes() const { return elems() * elem_bytes; }
 
-  // Where each element lies in the buffer, in C order.
+  // Returns the offset of each element in the buffer, in C order.
   std::vector<size_t> places() const {
     std::vector<size_t> places;
     std::vector<int64_t> index(shape.size());
@@ -70,7 +70,7 @@ struct Tensor {
   }
 };
 
-// Dimensions in that order in memory, outermost first, with steps of which negative ones run backwards.
+// Makes a tensor whose dimensions have that order in memory, outermost first. Negative steps run backwards.
 Tensor make_tensor(std::vector<int64_t> shape, const std::vector<size_t>& order, const std::vector<int64_t>& steps,
                    size_t elem_bytes, size_t before = 0) {
   Tensor tensor{std::move(shape), std::vector<int64_t>(order.size()), elem_bytes, {}};
@@ -98,8 +98,7 @@ Tensor random_tensor(Random& random, size_t dims, int64_t most, size_t elem_byte
   return tensor;
 }
 
-// ---- Strides
-// ---------------------------------------------------------------------------------------------------------
+// ---- Strides --------------------------------------------------------------------------------------------------------
 
 Strides strides_of(std::vector<int64_t> shape, std::vector<int64_t> strides, size_t elem_bytes = 4) {
   return Strides(TensorLayout{shape, strides, elem_bytes});
@@ -184,10 +183,9 @@ TEST("where a byte of the block lies") {
   }
 }
 
-// ---- gather and scatter
-// ----------------------------------------------------------------------------------------------
+// ---- gather and scatter ---------------------------------------------------------------------------------------------
 
-// `count` bytes from `begin` on, both ways.
+// Copies `count` bytes from `begin` on, both ways. Returns whether the results are right.
 bool copies(Tensor& tensor, const Strides& strides, const Bytes& packed, const std::vector<size_t>& places,
             size_t begin, size_t count) {
   Bytes out(count + 2, kGap);
@@ -231,7 +229,7 @@ TEST("transposed tiles, cut anywhere") {
                                             std::array{1, 64, 64}, std::array{2, 7, 5}, std::array{1, 1000, 2}}) {
       for (const int64_t step : {1, -1, 3}) {
         const Note note("elem", elem), how("rows", static_cast<uint64_t>(rows));
-        // Of a stack of matrices, whose rows lie next to each other in memory.
+        // A stack of matrices whose rows are adjacent in memory, element by element.
         Tensor tensor = make_tensor({outer, rows, cols}, {0, 2, 1}, {1, 1, step}, elem, 1);
         tensor.fill(random);
         const Strides strides(tensor.layout());
@@ -260,8 +258,7 @@ TEST("blocks of many dimensions, cut anywhere") {
   }
 }
 
-// ---- are_apart
-// -------------------------------------------------------------------------------------------------------
+// ---- are_apart ------------------------------------------------------------------------------------------------------
 
 bool share(const Tensor& tensor) {
   std::vector<bool> used(tensor.memory.size());
@@ -305,8 +302,7 @@ TEST("elements that share memory are not apart") {
   CHECK(are_apart({line, one, 4}));
 }
 
-// ---- runs
-// ------------------------------------------------------------------------------------------------------------
+// ---- runs -----------------------------------------------------------------------------------------------------------
 
 Bytes bytes_of(const Run& run) {
   Bytes bytes(run.bytes);
@@ -356,7 +352,7 @@ TEST("a segment of a tensor with gaps is a stretch of its elements in C order") 
   }
 }
 
-// The elements of a slice of `axis`, in C order.
+// Returns the elements of a slice of `axis`, in C order.
 Bytes block_of(const Tensor& tensor, int axis, int64_t begin, int64_t count) {
   Tensor block = tensor;
   block.shape[at(axis)] = count;
@@ -396,7 +392,7 @@ TEST("a segment along an axis is a block") {
   }
 }
 
-// Of the first `rows` entries of an axis.
+// Returns the shape hash of the first `rows` entries of an axis.
 uint32_t shape_of_block(const std::vector<int64_t>& shape, int axis, size_t rows, bool compares = true) {
   std::vector<int64_t> strides(shape.size());
   size_t below = 4;
@@ -466,13 +462,12 @@ TEST("a rank's own part is read before it is written") {
   }
 }
 
-// ---- a program
-// -------------------------------------------------------------------------------------------------------
+// ---- a program ------------------------------------------------------------------------------------------------------
 
 constexpr DType kFloat32{2, 32, 1};
 
-// Each rank has rows of a matrix and gets columns of it, all rows of them: a transposition of who has what. Both
-// tensors lie in Fortran order, in the middle of something else.
+// Each rank has some rows of a matrix and gets some columns of it. Both tensors are in Fortran order, inside of larger
+// ones.
 void redistribute(Communicator& comm, int64_t part) {
   const int n = comm.size(), rank = comm.rank();
   const int64_t all = n * part;

@@ -1,4 +1,4 @@
-// An address at which rank 0 can listen.
+// Finds an address at which rank 0 can listen.
 #pragma once
 
 #include <arpa/inet.h>

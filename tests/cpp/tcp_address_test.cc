@@ -1,4 +1,4 @@
-// Addresses of rank 0 while the resolver does not answer, gives errors, or cannot be asked.
+// Addresses of rank 0 while the resolver hangs, gives errors, or cannot be called.
 #include <dlfcn.h>
 #include <netdb.h>
 
@@ -27,7 +27,7 @@ double seconds_since(Deadline::Clock::time_point begin) {
 
 }  // namespace
 
-// In place of the C library's, for all of this program. Numbers need no name server.
+// Replaces the C library's function in this program. Numeric addresses need no name server.
 extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints, addrinfo** found) {
   using Call = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
   static const auto call = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "getaddrinfo"));
@@ -67,7 +67,7 @@ TEST("a name server that is silent does not outlast the deadline") {
         a2a::tcp_bootstrap(rank, 2, "job", "some.host.example:4444", "0123456789abcdef", Deadline::after_seconds(0.3)));
     CHECK(seconds_since(begin) < 1);
   }
-  silent = false;  // what was asked is answered after all, to nobody
+  silent = false;  // the call returns after all, but no thread waits for it
   while (answered < before + 2) std::this_thread::sleep_for(1ms);
 }
 

@@ -1,5 +1,5 @@
-// Connections between processes, as two ends of a socket in this one: the order of what moves, memory that is given up,
-// and ends that talk nonsense.
+// Connections between processes, as two ends of a socket in this one: the order of messages, memory that is withdrawn,
+// and ends that send invalid bytes.
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -44,7 +44,7 @@ std::vector<std::byte> pattern(size_t bytes, unsigned seed) {
   return memory;
 }
 
-// Says so many bytes of nonsense to a connection; whether that still lives.
+// Sends invalid bytes to a connection. Returns whether it still lives.
 bool survives(const std::string& bytes) {
   int fds[2];
   CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
@@ -93,7 +93,7 @@ TEST("memory waits for the other end, and holds up nothing") {
   for (int i = 0; i < 10; ++i) pair.advance();
   CHECK(pair.at_b == std::vector<std::string>{"a word"});
   CHECK(!f->done() && !s->done() && pair.a->flushed());
-  // The later tag is taken first.
+  // The later tag is received first.
   std::vector<std::byte> to_second(second.size()), to_third(third.size()), to_first(first.size());
   const auto gs = flight(to_second), gt = flight(to_third), gf = flight(to_first);
   pair.b->receive(8, gs);
@@ -175,7 +175,7 @@ TEST("a receive that is withdrawn leaves nothing behind, and its tag can be used
     CHECK(std::equal(target.begin(), target.end(), memory.begin()));
     CHECK(std::ranges::all_of(never, [](std::byte byte) { return byte == std::byte{7}; }));
   }
-  // What is being sent cannot be withdrawn.
+  // Memory that is being sent cannot be withdrawn.
   auto memory = pattern(40'000'000, 1);
   std::vector<std::byte> target(memory.size());
   const auto out = flight(memory), in = flight(target);

@@ -1,4 +1,4 @@
-// What is sent over TCP, as bytes: what one side makes the other understands, and nothing else.
+// The bytes that are sent over TCP: the receiver accepts the frames of the sender, and no others.
 #include "bootstrap/tcp/frames.h"
 #include "check.h"
 
@@ -126,7 +126,8 @@ TEST("a frame that is changed, repeated, left out or another connection's is not
   CHECK(accepts(one + one) == std::pair(std::string("one"), true));
   CHECK(accepts(one + two, 8).second);
   for (size_t bit = 32; bit < 8 * one.size(); ++bit) CHECK(accepts(flip(one, bit)) == std::pair(std::string(), true));
-  for (size_t bit = 0; bit < 32; ++bit) CHECK_EQ(accepts(flip(one, bit) + two).first, "");  // the length: it may wait
+  for (size_t bit = 0; bit < 32; ++bit)
+    CHECK_EQ(accepts(flip(one, bit) + two).first, "");  // the length: it may wait for more bytes
 }
 
 TEST("a giant length is refused before its bytes come") {

@@ -1,4 +1,4 @@
-// Views of the peers' tensors: what they show, and when memory is used again.
+// Views of the peers' tensors: their contents, and the time from which memory is used again.
 #include "a2a/views.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using shm::Host;
 
 constexpr DType kInt32{0, 32, 1};
 
-// A tensor of shape (rows, 3) whose numbers tell its rank and the round.
+// Makes a tensor of shape (rows, 3) whose numbers encode its rank and the round.
 std::shared_ptr<std::byte> tensor_of(int rank, int64_t rows, int round) {
   auto memory = Communicator::allocate_shared(static_cast<size_t>(rows) * 3 * sizeof(int32_t));
   auto* const numbers = reinterpret_cast<int32_t*>(memory.get());
@@ -62,14 +62,14 @@ TEST("an owner's memory is used again when everybody has released it, and not be
   ranks::as_processes(3, [](Communicator& comm) {
     shm::Arena& arena = Host::get().arena();
     const std::array<int64_t, 2> shape{2000, 3};
-    comm.allgather_views(nullptr, kInt32, std::array<int64_t, 1>{0})->release();  // the slots are there now
+    comm.allgather_views(nullptr, kInt32, std::array<int64_t, 1>{0})->release();  // now the slots exist
     comm.barrier();
     Communicator::allocate_shared(1);
     const size_t before = arena.allocated();
     auto tensor = tensor_of(comm.rank(), shape[0], 1);
     const auto views = comm.allgather_views(tensor.get(), kInt32, shape);
     tensor.reset();
-    auto other = tensor_of(9, shape[0], 9);  // would be where the tensor was
+    auto other = tensor_of(9, shape[0], 9);  // it would take the place of the tensor
     comm.barrier();
     for (Rank r = 0; r < comm.size(); ++r) CHECK(shows(views->view(r), r, shape[0], 1));
     other.reset();
@@ -171,7 +171,7 @@ TEST("who gives up keeps its tensor for a peer that has seen it already") {
     if (comm.rank() == 0) {
       const auto views = comm.start_views(tensor.get(), kInt32, shape);
       shown.count_down();
-      seen.wait();  // without a look at the peer's line
+      seen.wait();  // does not read the peer's line
       comm.abort("enough");
       CHECK_THROWS(Code::aborted, "enough", views->work()->wait());
       tensor.reset();
@@ -246,7 +246,7 @@ TEST("a pinned block stays, and goes when it was let go of and unpinned") {
   const size_t all = arena.allocated();
   arena.release(block);
   CHECK_EQ(arena.allocated(), all);
-  CHECK(arena.pin(block, 1) == nullptr);  // nobody's any more
+  CHECK(arena.pin(block, 1) == nullptr);  // it has no owner any more
   arena.unpin(block);
   CHECK_EQ(arena.allocated(), all);
   arena.unpin(block);

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.append(str(TESTS / "python"))  # whose modules import each other by name
+sys.path.append(str(TESTS / "python" / "support"))  # whose modules import each other by name
 
 import mpi  # noqa: E402
 
 from .harness import NotRun  # noqa: E402
 
-RANKS = str(TESTS / "python" / "mpi_ranks.py")
+RANKS = str(TESTS / "python" / "support" / "mpi_ranks.py")
 files_in_shared_memory = mpi.files_in_shared_memory
 
 

@@ -1,4 +1,4 @@
-"""The scorecard as a table, as JSON and as docs/reliability.md."""
+"""The scorecard as a table, as JSON and as docs/design/reliability.md."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _COMPARISON = """
 
 The same programs on other libraries, with 2 or 3 ranks and a time limit of 3 s per operation where the library has
 one. A cell says how it ended and after how long. Here, *unclear* is an error that can be caught and does not name the
-rank at fault; *late* is Ctrl-C after more than 100 ms; *killed* means that the launcher ended the whole job, so that no
+rank at fault. *Late* is Ctrl-C after more than 100 ms. *Killed* means that the launcher ended the whole job, so that no
 survivor could do anything about it. Each ran a few times only: a cell is an observation and not a rate. A library
 without a limit on operations hangs where others time out, and without displacements in its interface it cannot be given
 wrong ones (*not expressible*).
@@ -117,7 +117,7 @@ wrong ones (*not expressible*).
 
 
 def markdown(card: Card, note: str) -> str:
-    """docs/reliability.md. ``note`` is about the machine."""
+    """docs/design/reliability.md. ``note`` is about the machine."""
     facts = ", ".join(f"{name} {value}" for name, value in card.machine.items())
     made = "\n".join(["```sh", *card.commands, "```"])
     lines = [_INTRODUCTION, "Made by", "", made, "", f"on a machine with {facts}.", *([note] if note else []), ""]

@@ -32,7 +32,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="a few of each fault; the default")
     extent.add_argument(
-        "--full", action="store_true", help="as many as the targets ask for; writes docs/reliability.md"
+        "--full", action="store_true", help="as many as the targets ask for; writes docs/design/reliability.md"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help="rows or families whose name contains this")
     parser.add_argument("--peer", nargs="+", default=[], choices=["gloo", "openmpi", "mpich"], help="run them as well")
@@ -189,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         card = run(options)
         card.save(options.json)
-    target = options.render or (ROOT / "docs" / "reliability.md" if options.full and not options.only else None)
+    page = ROOT / "docs" / "design" / "reliability.md"
+    target = options.render or (page if options.full and not options.only else None)
     if target:
         target.write_text(report.markdown(card, options.note))
     missed = [result.row for result in card.results if not result.passed and not result.not_run]

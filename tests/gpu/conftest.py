@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / folder) for folder in ("python", "conformance")]
+sys.path[:0] = [str(HERE.parent / folder) for folder in ("python/support", "conformance")]
 
 import gpu_ranks  # noqa: E402
 from rank_pool import Pool  # noqa: E402

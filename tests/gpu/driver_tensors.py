@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("conformance", "python")]
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("conformance", "python/support")]
 import nvidia  # noqa: E402
 from cuda_double import DriverTensors  # noqa: E402
 

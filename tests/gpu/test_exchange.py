@@ -26,7 +26,7 @@ def test_the_other_calls(ranks: Pool, framework: str) -> None:
     if framework == DRIVER:
         pytest.skip(
             "the tests' own framework has nobody who would read results that a2a allocates: "
-            "tests/python/test_nccl.py does"
+            "tests/python/devices/test_nccl.py does"
         )
     ranks.run(gpu_ranks.other_calls, framework)
 

@@ -422,22 +422,22 @@ struct Compare {
   static constexpr const char* kName = "a reason is there before the word that tells of it";
   static constexpr int kThreads = 2, kVariants = 2;
   Words words;
-  Atomics::plain<int> refusal, quarrel;
+  Atomics::plain<int> refusal, disagreement;
 
   void run(int thread) {
     if (thread == 0) {
       refusal = 1;
       publish_notice(words, 1, notice(1, 0, 0));
       if (variant() == 1) publish_done(words, 1);
-      quarrel = 1;
-      publish_quarrel(words, 1);
+      disagreement = 1;
+      publish_disagreement(words, 1);
       if (variant() != 1) publish_done(words, 1);
     } else {
       uint64_t known = variant() == 2 ? 1 : 0;  // a peer that was not seen to be done
       if (notice_of(words, 1) != 0) require(refusal == 1, "the reason of a refusal is missing");
       if (!is_done(words, 1, &known)) return;
-      require(has_quarrel(words, 1), "a disagreement was not seen");
-      require(quarrel == 1, "the reason of a disagreement is missing");
+      require(has_disagreement(words, 1), "a disagreement was not seen");
+      require(disagreement == 1, "the reason of a disagreement is missing");
     }
   }
 };

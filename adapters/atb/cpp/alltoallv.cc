@@ -1,4 +1,4 @@
-// AllToAllV and AllToAllVV2: where their counts come from, and the public calls.
+// AllToAllV and AllToAllVV2: the sources of their counts, and the public calls.
 #include <utility>
 
 #include "exchange.h"
@@ -51,7 +51,7 @@ class AllToAllVV2 final : public Exchange {
  protected:
   void check_input_kind(const TensorDesc& desc, size_t i) const override {
     if (i == 0) return check_kind(desc, "inTensor[0]");
-    if (i < 5) check_kind(desc, name_of("inTensor", i), ACL_INT64);  // the last one only has a shape
+    if (i < 5) check_kind(desc, name_of("inTensor", i), ACL_INT64);  // only the shape of the last one is used
   }
 
   TensorDesc infer(const SVector<TensorDesc>& in) const override { return output_of(in[0], in[5].shape.dims[0]); }

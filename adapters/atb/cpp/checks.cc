@@ -12,7 +12,7 @@ namespace {
 
 using List = std::pair<const char*, std::span<const int64_t>>;  // an argument and its name
 
-// The sum of a list of counts, none of which is negative.
+// Returns the sum of a list of counts, none of which is negative.
 int64_t sum_of(const List& counts) {
   int64_t sum = 0;
   for (size_t i = 0; i < counts.second.size(); ++i) {
@@ -58,7 +58,7 @@ void check_counts(const Counts& counts, int size) {
 
 int64_t check_bounds(const Counts& counts, int64_t elems) {
   const List sends{"sendCounts", counts.sendCounts}, recvs{"recvCounts", counts.recvCounts};
-  // ATB does not look at this sum. Whatever overflows here leaves the input, too, so that the status is the same.
+  // ATB does not check this sum. Counts that overflow here also leave the input, so the status is the same.
   sum_of(sends);
   check_ranges(sends, {"sdispls", counts.sdispls}, elems, "the input");
   const int64_t sum = sum_of(recvs);

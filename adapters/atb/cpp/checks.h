@@ -13,17 +13,18 @@ struct Counts {
   std::span<const int64_t> sendCounts, sdispls, recvCounts, rdispls;  // elements
 };
 
-// When the operation is made: as many entries as ranks, none negative.
+// Called when the operation is made. Requires as many entries as ranks, none negative.
 void check_counts(const Counts& counts, int size);
 
-// When the input is known: every range inside its tensor. Returns sum(recvCounts), the elements of the output.
+// Called when the input is known. Requires every range inside its tensor. Returns sum(recvCounts), the elements of the
+// output.
 int64_t check_bounds(const Counts& counts, int64_t elems);
 
-// What this library asks beyond ATB: ranges of the output do not overlap, and what the rank sends to itself is what it
-// expects from itself.
+// Checks the constraints that this library adds to ATB's: ranges of the output do not overlap, and the rank's sends to
+// itself equal its receives from itself.
 void check_counts_further(const Counts& counts, int rank);
 
-// Dtype and format of one tensor of the table; `dtype` says that it must be this one.
+// Checks dtype and format of one tensor of the table; `dtype` says that it must be this one.
 void check_kind(const TensorDesc& desc, const std::string& name);
 void check_kind(const TensorDesc& desc, const std::string& name, aclDataType dtype);
 

@@ -116,7 +116,7 @@ void Exchange::tell_peers(const std::string& reason) {
   try {
     communicator->refuse(call, reason);
   } catch (const Error&) {
-    // It is broken or closed, and the peers know that already.
+    // The communicator is broken or closed, so the peers fail anyway.
   }
 }
 

@@ -1,4 +1,5 @@
-// What AllToAllV and AllToAllVV2 do alike: the life of an operation. They differ in where counts come from.
+// The common part of AllToAllV and AllToAllVV2: the life cycle of an operation. They differ in the source of their
+// counts.
 #pragma once
 
 #include <memory>
@@ -22,7 +23,7 @@ class Exchange : public Operation {
   // Execute without the wait.
   Status start(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context,
                std::shared_ptr<Work>& work);
-  // Takes the number of the exchange that will not be, so that the peers' calls fail and do not wait.
+  // Takes the number of the refused exchange, so that the peers' calls fail and do not wait.
   void tell_peers(const std::string& reason);
 
   const Group& group() const { return group_; }
@@ -31,18 +32,18 @@ class Exchange : public Operation {
 
  protected:
   explicit Exchange(Group group) : group_(std::move(group)) {}
-  // As if the operation were made anew.
+  // Resets the operation to its state after construction.
   void reset(Group group);
 
-  // Dtype and format of input i.
+  // Checks dtype and format of input i.
   virtual void check_input_kind(const TensorDesc& desc, size_t i) const = 0;
-  // The output for inputs that passed the general checks.
+  // Returns the output for inputs that passed the general checks.
   virtual TensorDesc infer(const SVector<TensorDesc>& in) const = 0;
-  // The counts of these tensors, checked as far as that is possible without the size of the input.
+  // Returns the counts of these tensors, checked as far as that is possible without the size of the input.
   virtual Counts counts_of(const VariantPack& pack) const = 0;
 
  private:
-  // What a successful Setup leaves for Execute.
+  // The results of a successful Setup, for Execute.
   struct Ready {
     std::optional<Plan> plan;
     Call call;
@@ -51,7 +52,7 @@ class Exchange : public Operation {
     Context* context = nullptr;
   };
 
-  // Everything that Setup checks of the tensors.
+  // Makes all checks of Setup on the tensors.
   Ready check(const VariantPack& pack) const;
   Ready prepare(const Counts& counts, const SVector<TensorDesc>& in, const TensorDesc& out, int64_t elems,
                 int64_t sum) const;
@@ -68,7 +69,7 @@ class Exchange : public Operation {
 // "inTensor[1]"
 std::string name_of(const char* list, size_t i);
 
-// The output for an input and so many elements.
+// Returns the output for an input and `elems` elements.
 TensorDesc output_of(const TensorDesc& input, int64_t elems);
 
 }  // namespace a2a::atb

@@ -1,4 +1,4 @@
-// From exceptions to ATB's status codes, at the edge of every public call.
+// Converts exceptions to ATB's status codes, at the edge of every public call.
 #pragma once
 
 #include <exception>
@@ -11,13 +11,13 @@
 
 namespace a2a::atb {
 
-// An error that knows its status.
+// An error with a status.
 struct StatusError : Error {
   StatusError(ErrorType status_, Code code, const std::string& text) : Error(code, text), status(status_) {}
   ErrorType status;
 };
 
-// Ends a check: refuse(ERROR_INVALID_PARAM, "rankSize [", 0, "] is ...").
+// Throws because a check failed: refuse(ERROR_INVALID_PARAM, "rankSize [", 0, "] is ...").
 template <class... Parts>
 [[noreturn]] void refuse(ErrorType status, const Parts&... parts) {
   std::ostringstream text;
@@ -25,11 +25,11 @@ template <class... Parts>
   throw StatusError(status, Code::invalid_argument, text.str());
 }
 
-// What LastFailure() returns until the next failure of this thread. Returns the status.
+// Stores the result of LastFailure() until the next failure of this thread. Returns the status.
 Status keep_failure(ErrorType status, Code code, const char* text) noexcept;
 
-// Runs a public call. An error without a status of its own comes from the core and becomes `otherwise`, unless it says
-// that this rank's arguments are wrong.
+// Runs a public call. An error without a status comes from the core. It becomes ERROR_INVALID_PARAM if this rank's
+// arguments are wrong, and `otherwise` if not.
 template <class Body>
 Status guarded(ErrorType otherwise, Body&& body) noexcept {
   try {

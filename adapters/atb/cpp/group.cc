@@ -44,7 +44,7 @@ Domain split_domain(const std::string& text) {
   return {name, size};
 }
 
-// RANK_ID, the variable by which Ascend's launchers tell a process its place in the rank table.
+// Returns RANK_ID, the variable in which Ascend's launchers give a process its place in the rank table.
 std::optional<int> rank_from_environment() {
   const char* const text = std::getenv("RANK_ID");
   if (text == nullptr) return std::nullopt;
@@ -79,7 +79,7 @@ void check_mode_and_domain(const Group& group) {
   }
 }
 
-// Reads the table and takes rank and size from it where the program leaves them to it.
+// Reads the table and takes rank and size from it if the program has not set them.
 void read_table(Group& group) {
   group.table = read_rank_table(group.table_file);
   group.table_file = std::filesystem::canonical(group.table_file).string();
@@ -92,8 +92,8 @@ void read_table(Group& group) {
   }
 }
 
-// What names the job in the environments that launchers leave behind. All ranks of a job have the same, so all of them
-// together do, too.
+// Returns the job's name from the environment variables of launchers. Each is the same on all ranks of a job, and so is
+// their combination.
 std::string job_from_environment() {
   if (const char* const job = std::getenv("A2A_JOB")) return job;
   std::string names;
@@ -105,7 +105,7 @@ std::string job_from_environment() {
   return names;
 }
 
-// The kind of memory an address lies in, as far as the vendors' libraries of this process know it.
+// Returns the kind of memory of an address, as far as the vendors' libraries of this process know it.
 Memory memory_of(const void* data) {
   for (const Memory memory : {Memory::npu, Memory::cuda}) {
     try {
@@ -119,7 +119,7 @@ Memory memory_of(const void* data) {
 
 [[noreturn]] void unsupported(const std::string& text) { throw StatusError(ERROR_COMM_EMPTY, Code::unsupported, text); }
 
-// The memory, if this process has what it takes.
+// Returns the memory if this process can serve it. Otherwise throws.
 Memory served(Memory memory, const std::string& backend) {
   try {
     library_for(memory);
@@ -138,8 +138,8 @@ void require_mpi(const Group& group) {
   }
 }
 
-// The communicators of this process. Never destroyed, like ATB's: a rank may still use one when another rank has
-// destroyed its operations already.
+// The communicators of this process. Like ATB's they are never destroyed: a rank may still use one when another rank
+// has destroyed its operations.
 struct Entry {
   std::mutex meeting;  // held while this rank waits for the others, so that it joins them once
   std::shared_ptr<Communicator> communicator;
@@ -156,7 +156,8 @@ std::shared_ptr<Entry> entry_of(const Group& group) {
   return entry;
 }
 
-// One that only a peer has broken so far still has to tell that here, before the ranks meet again.
+// Whether a communicator may be used. One that only a peer has broken counts as usable: it has to raise that error here
+// before the ranks meet again.
 bool usable(const std::shared_ptr<Communicator>& communicator) {
   return communicator != nullptr && !communicator->closed() && !communicator->failed();
 }
@@ -214,8 +215,8 @@ void Group::check_further() const {
   }
 }
 
-// Neither size nor rank is part of it: ranks that disagree about them have to meet to find that out. The domain, which
-// may be any text, stands last, so that it cannot be taken for the rest.
+// Size and rank are not part of it: ranks that disagree about them have to meet to notice that. The domain, which may
+// be any text, is last, so that it cannot be confused with the rest.
 std::string Group::meeting() const {
   const std::string table_name = table.size() > 0 ? "table-" + table.identity() : "";
   const std::string threads = mode == infer::COMM_MULTI_THREAD ? "threads-" + std::to_string(::getpid()) : "";

@@ -14,8 +14,8 @@ constexpr size_t kDeepest = 64;  // levels of nesting: the reader recurses
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Length of the UTF-8 sequence at the beginning of `text`, 0 when it is none. Overlong forms, surrogates and code
-// points above 10FFFF are none.
+// Returns the length of the UTF-8 sequence at the beginning of `text`, 0 when it is invalid. Overlong forms, surrogates
+// and code points above 10FFFF are invalid.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0u; };
   const unsigned first = byte(0);
@@ -130,7 +130,7 @@ class Parser {
     return json;
   }
 
-  // What stands between two brackets, separated by commas.
+  // Reads the entries between two brackets, separated by commas.
   template <class Entry>
   void list(char close, Entry entry) {
     ++at_;
@@ -143,7 +143,7 @@ class Parser {
     if (!take(close)) fail(std::string("expected ',' or '") + close + "', found " + found());
   }
 
-  // A value whose path is this one with `step` behind it.
+  // Reads a value whose path is this one followed by `step`.
   Json value_at(const std::string& step) {
     const size_t outer = path_.size();
     path_ += step;
@@ -190,7 +190,7 @@ class Parser {
     append_utf8(out, code);
   }
 
-  // Four hexadecimal digits after a 'u'.
+  // Reads four hexadecimal digits after a 'u'.
   uint32_t unit() {
     take('u');
     uint32_t code = 0;

@@ -12,11 +12,11 @@ struct Json {
   struct Member;
 
   Kind kind = Kind::null;
-  std::string text;             // of a string, decoded; of a number or boolean as it stands in the file
+  std::string text;             // of a string, decoded; of a number or boolean as in the file
   std::vector<Json> items;      // of an array
   std::vector<Member> members;  // of an object, in the order of the file; no name twice
 
-  // The member of that name, or nothing.
+  // Returns the member of that name, or nullptr.
   const Json* find(std::string_view name) const;
 };
 
@@ -31,12 +31,12 @@ const char* to_string(Json::Kind kind);
 // Throws Error(invalid_argument): "NAME: $.a[1].b: line 3, column 7: expected ...".
 Json parse_json(std::string_view text, const std::string& name);
 
-// The steps of a path: ".name", or ["a name"] for what is no word, and [3].
+// Return the steps of a path: ".name", or ["a name"] for names that are no words, and [3].
 std::string member_path(std::string_view name);
 std::string item_path(size_t index);
 
-// A value for a message: without control characters, and cut when it is long. (Under the name of std::quoted, that one
-// would be called.)
+// Returns a value for a message: without control characters, and cut when it is long. It is not called quoted(),
+// because argument-dependent lookup would then find std::quoted.
 std::string in_quotes(std::string_view value);
 
 }  // namespace a2a::atb

@@ -21,7 +21,7 @@ constexpr size_t kLargestFile = size_t{16} << 20;
 constexpr size_t kMostRanks = 65536;
 constexpr size_t kLongestId = 64;
 
-// A value of the document with its path, and the questions that a reader of a table asks.
+// A value of the document with its path, and the checks that a reader of a table needs.
 class Node {
  public:
   Node(const Json& json, std::string path, const std::string& file)
@@ -47,7 +47,7 @@ class Node {
     return *found;
   }
 
-  // The entries of an array of objects that is not empty.
+  // Returns the entries of an array of objects that is not empty.
   std::vector<Node> objects() const {
     want(Json::Kind::array);
     if (json_.items.empty()) fail("is empty");
@@ -188,7 +188,7 @@ class Reader {
     if (const auto id = device.optional("super_device_id")) place.super_device_id = id->id();
   }
 
-  // Ranks are 0 to N-1, and those of a server follow one another.
+  // Checks that ranks are 0 to N-1, and that those of a server follow one another.
   void check_ranks() {
     unsigned expected = 0;
     std::set<size_t> seen;
@@ -208,7 +208,7 @@ class Reader {
     }
   }
 
-  // Super pods: each server belongs to one, and a device has a name of its own in its pod.
+  // Reads the super pods: each server belongs to one, and the name of a device is unique in its pod.
   void read_pods() {
     const auto list = root_.optional("super_pod_list");
     if (!list) return;
@@ -237,7 +237,8 @@ class Reader {
     }
   }
 
-  // Devices of several servers (of several super pods, where there are such) meet over their own network.
+  // Checks that devices of several servers (or super pods, if there are any) have addresses: they meet over their own
+  // network.
   void check_device_addresses() {
     const bool by_pod = std::ranges::all_of(entries_, [](const auto& entry) {
       return !entry.second.place.super_pod_id.empty() && !entry.second.place.super_device_id.empty();
@@ -266,7 +267,7 @@ RankTable parse_rank_table(std::string_view text, const std::string& name) {
 
 RankTable read_rank_table(const std::string& file) {
   const auto refuse = [&file](const char* what) { throw Error(Code::invalid_argument, file + ": " + what); };
-  // It would be cut there.
+  // The system call would cut it there.
   if (file.find('\0') != std::string::npos) {
     throw Error(Code::invalid_argument, "rankTableFile path: " + in_quotes(file) + " holds a NUL");
   }
@@ -274,7 +275,7 @@ RankTable read_rank_table(const std::string& file) {
   if (::stat(file.c_str(), &facts) != 0) {
     throw Error(Code::invalid_argument, "rankTableFile path: " + file + " does not exist.");
   }
-  // A pipe that nobody writes to would never be open.
+  // To open a pipe without a writer would block.
   if (!S_ISREG(facts.st_mode)) refuse("is not a regular file");
   std::ifstream stream(file, std::ios::binary);
   if (!stream) refuse("cannot be opened");

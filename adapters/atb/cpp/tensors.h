@@ -1,4 +1,4 @@
-// What can be said of a tensor without knowing the operation.
+// Facts about a tensor that do not depend on the operation.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace a2a::atb {
 
-// Bytes of one element; 0 for what has none.
+// Returns the bytes of one element; 0 for a dtype without whole bytes.
 size_t elem_bytes(aclDataType dtype);
 
 // "float16 (1)"
 std::string to_string(aclDataType dtype);
 
-// Whether AllToAllV moves it, and how the core calls it.
+// Returns whether AllToAllV moves the dtype; then *core is the core's.
 bool takes(aclDataType dtype, DType* core);
 
 // "[3, 4, 5]"
 std::string shape_text(const TensorDesc& desc);
 
-// ATB's limits on any tensor: 1 to 8 dimensions, 1 byte to 256 GiB. `name` is "inTensor[0]" or alike.
+// Checks ATB's limits on any tensor: 1 to 8 dimensions, 1 byte to 256 GiB. `name` is "inTensor[0]" or alike.
 void check_extent(const TensorDesc& desc, const std::string& name);
 
 }  // namespace a2a::atb

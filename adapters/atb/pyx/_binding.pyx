@@ -46,7 +46,7 @@ from a2a._core import Error, InvalidArgumentError, connect, mpi_bootstrap
 
 set_error_classes(error_classes)
 
-# (DLPack code, bits) -> aclDataType. Those that ATB refuses are here, too, so that it can name them.
+# (DLPack code, bits) -> aclDataType. It includes those that ATB refuses, so that ATB's error names them.
 cdef dict acl_dtypes = {
     (kDLFloat, 32): 0, (kDLFloat, 16): 1, (kDLFloat, 64): 11, (kDLBfloat, 16): 27,
     (kDLInt, 8): 2, (kDLInt, 16): 6, (kDLInt, 32): 3, (kDLInt, 64): 9,
@@ -61,7 +61,7 @@ cdef enum:
 
 
 cdef object with_status(object error, int status):
-    """The error with ATB's status in its text and as its attribute ``status``."""
+    """Return the error with ATB's status in its text and as its attribute ``status``."""
     if isinstance(error, Error) and not hasattr(error, "status"):
         error.args = (f"{error} ({status_name(status).decode()})",)
         error.status = status
@@ -69,16 +69,16 @@ cdef object with_status(object error, int status):
 
 
 cdef int require(int status) except -1:
-    """Raise what a call of the C++ operation failed with."""
+    """Raise the error with which a call of the C++ operation failed."""
     if status == 0:
         return 0
-    raise_pending()  # by a signal's handler, which is why the call ended
+    raise_pending()  # the exception of a signal handler, which ended the call
     kind = error_classes[failure_code() - 1]
     raise with_status(kind(failure_text().decode("utf-8", "backslashreplace")), status)
 
 
 cdef bytes text_of(object value, str name):
-    """A string as UTF-8, whatever the locale: all ranks have to mean the same by it."""
+    """Return a string as UTF-8 in every locale, so that it is the same on all ranks."""
     if isinstance(value, bytes):
         return value
     try:
@@ -113,17 +113,18 @@ cdef int append_dtype(const View* view, int* acl) except -1:
 
 
 cdef object describe_input(object tensor, View* view, AtbDesc* desc):
-    """Fill in both; the object that holds the memory."""
+    """Fill in the view and the description. Returns the object that holds the memory."""
     cdef int acl = -1
     holder = view_of(tensor, "inTensor[0]", False, True, view)
     require_contiguous(view, "inTensor[0]")
-    memory_of(view, "inTensor[0]")  # a kind that some transport serves
+    memory_of(view, "inTensor[0]")  # raises if no transport serves it
     append_dtype(view, &acl)
     desc[0] = atb_desc(acl, view.ndim, view.shape)
     return holder
 
 
-# Held by the thread that makes the communicator of this (rank, size, meeting place), so that each rank joins once.
+# The locks of (rank, size, meeting place). A thread that makes a communicator holds its lock, so that each rank joins
+# once.
 cdef dict joining = {}
 
 
@@ -170,12 +171,12 @@ cdef class AtbOperation:
 
     @property
     def input_num(self):
-        """How many tensors ``forward`` takes."""
+        """The number of tensors that ``forward`` takes."""
         return self.atb.inputs()
 
     @property
     def output_num(self):
-        """How many tensors ``forward`` returns."""
+        """The number of tensors that ``forward`` returns."""
         return self.atb.outputs()
 
     def forward(self, tensors):
@@ -211,7 +212,7 @@ cdef class AtbOperation:
         return [output if convert is None else convert(output)]
 
     cdef tuple set_up(self, object tensors):
-        """Everything before the exchange. Returns (output, what keeps the memory of both, convert_like of
+        """Do everything before the exchange. Returns (output, the objects that keep the memory of both, convert_like of
         the input)."""
         cdef View view, shape
         cdef View received
@@ -222,7 +223,7 @@ cdef class AtbOperation:
         cdef int status
         if not isinstance(tensors, (list, tuple)):
             raise InvalidArgumentError(f"tensors is {type_name(tensors)}; pass a list with one tensor")
-        items = list(tensors)[:2]  # one too many is enough to be refused
+        items = list(tensors)[:2]  # two are enough to be refused
         for tensor in items:
             refuse_lost_gradient(tensor, "inTensor[0]")
             describe_input(tensor, &view, &desc)
@@ -235,7 +236,7 @@ cdef class AtbOperation:
         receiver = view_of(output, "outTensor[0]", True, True, &received)
         require_output(&received, "outTensor[0]", output)
         require_made(&received, &shape, 1)
-        holder = describe_input(items[0], &view, &desc)  # again: what it is may have changed meanwhile, or where
+        holder = describe_input(items[0], &view, &desc)  # again: code of the program may have changed it or its memory
         stream = view.stream if memory_of(&view, "inTensor[0]") != Memory.host else NULL
         with nogil:
             status = self.atb.setup(desc, view.data, elems, received.data, stream)
@@ -243,7 +244,7 @@ cdef class AtbOperation:
         return output, (holder, receiver), convert_like(items[0])
 
     cdef int meet(self) except -1:
-        """See to it that there is a communicator. Setup could do this, but not be interrupted."""
+        """Make the communicator unless there is one. Setup could do that, but cannot be interrupted."""
         cdef AtbMeeting meeting = self.meeting()
         if meeting.needed:
             key = meeting.rank, meeting.size, meeting.job
@@ -283,7 +284,7 @@ cdef class AtbOperation:
 
 
 def read_rank_table(file):
-    """Returns (version, identity, places): a dict of strings for each rank. Tables that say the same have the same
+    """Return (version, identity, places): a dict of strings for each rank. Tables with the same contents have the same
     identity, whatever their spelling. See a2a.atb.read_rank_table."""
     cdef RankTable table
     cdef string path = path_of(file, "file")

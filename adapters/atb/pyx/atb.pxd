@@ -1,4 +1,4 @@
-# a2a/atb.h as the binding sees it.
+# The declarations of a2a/atb.h for the binding.
 from libc.stdint cimport int64_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
@@ -30,7 +30,7 @@ cdef extern from *:
       return desc;
     }
 
-    // An operation with its context. Methods return a status; atb_failure() has its words.
+    // An operation with its context. Methods return a status; atb_failure() returns its text.
     class Atb {
      public:
       ~Atb() {

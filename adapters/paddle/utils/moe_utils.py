@@ -1,5 +1,5 @@
-"""``paddle.distributed.utils.moe_utils``: rows to the experts they were routed to, and back. Names that are not here
-are Paddle's."""
+"""``paddle.distributed.utils.moe_utils``: sends rows to their experts, and back. Names that are not here are
+Paddle's."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _EXPERTS = dialect("x", "out", "local_count", "global_count")
 
 
 def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = None, use_calc_stream: bool = True) -> Any:
-    """Sends rows to experts: E on each of W ranks. Mirrors paddle.distributed.utils.global_scatter.
+    """Send rows to experts: E on each of W ranks. Mirrors paddle.distributed.utils.global_scatter.
 
     Args:
         x: [N, features], any dtype; its rows packed by (rank, expert).
         local_count: int64, 1-D, W * E: ``local_count[r * E + e]`` rows go to expert e of rank r. Sums to N.
         global_count: the same shape: ``global_count[r * E + e]`` rows come from rank r for this rank's expert e.
         group: a Paddle group, an a2a communicator, or None for all ranks.
-        use_calc_stream: which stream Paddle's own groups use for device tensors; otherwise without effect.
+        use_calc_stream: the stream that Paddle's own groups use for device tensors; otherwise without effect.
 
-    Returns a new tensor [sum(global_count), features], packed by (expert, source rank), once it is filled; None on a
-    rank that is not in the group. Its gradient is global_gather's. Raises a2a.InvalidArgumentError before anything
+    Returns a new tensor [sum(global_count), features], packed by (expert, source rank), when all data has arrived; None
+    on a rank that is not in the group. Its gradient is global_gather's. Raises a2a.InvalidArgumentError before anything
     moves, and peers then raise a2a.MismatchError, as do two ranks whose counts disagree."""
     if is_paddles((x, group)):
         return original(_paddle, "global_scatter")(x, local_count, global_count, group, use_calc_stream)
@@ -42,8 +42,8 @@ def global_scatter(x: Any, local_count: Any, global_count: Any, group: Any = Non
 
 
 def global_gather(x: Any, local_count: Any, global_count: Any, group: Any = None, use_calc_stream: bool = True) -> Any:
-    """The way back of global_scatter with the same counts: ``x`` [sum(global_count), features] packed by (expert,
-    source rank) becomes [sum(local_count), features] packed by (rank, expert). Otherwise like global_scatter."""
+    """The inverse of global_scatter with the same counts: ``x`` [sum(global_count), features] packed by (expert, source
+    rank) becomes [sum(local_count), features] packed by (rank, expert). Otherwise like global_scatter."""
     if is_paddles((x, group)):
         return original(_paddle, "global_gather")(x, local_count, global_count, group, use_calc_stream)
     comm = get_communicator(group)
@@ -71,7 +71,8 @@ def _exchange(comm: a2a.Communicator, gather: bool, x: Any, local_count: Any, gl
 
 
 def _counts(counts: Any, name: str) -> Any:
-    """Of a tensor on any device a list, which the program cannot change before the backward pass."""
+    """Return the counts as a list, of a tensor on any device, so that the program cannot change them before the
+    backward pass."""
     if not hasattr(counts, "dtype"):
         return list(counts) if isinstance(counts, (list, tuple)) else counts
     dtype, shape = str(counts.dtype).rpartition(".")[2], list(counts.shape)

@@ -1,4 +1,4 @@
-"""DeepEP's calls on tensors of the host, for programs that were written for it, and for their tests where no GPU is::
+"""DeepEP's calls, for programs that were written for it, and for their tests where no GPU is::
 
     a2a.torch.deep_ep.install()  # where DeepEP itself is absent, ``import deep_ep`` then finds this package
     from deep_ep import Buffer
@@ -7,6 +7,10 @@ Names, arguments and results are those of DeepEP 2.1. Ranks are those of a torch
 a2a communicator. What arrives is in one order, by source rank and then by token, and sums are taken in one order, so
 that results have the same bits in every run. What tunes kernels (SMs, QPs, buffer sizes, Config) is taken and has no
 effect; sizes that are asked for are 0. Nothing here is differentiable, as there: see ``a2a.torch.moe``.
+
+Tensors on a device are permuted by torch on the current stream and exchanged over NCCL or HCCL; the host gets a copy of
+``topk_idx``, which waits for it. All tensors of a call are on one device, and results are there. ``async_finish`` and
+hooks then have nothing to wait for: the stream has the order.
 """
 
 from __future__ import annotations

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 import a2a
+from a2a.adapting import collective
 from a2a.moe import Routing
 
+from .._experts import HostWay
 from .._groups import place_in
 from . import _low_latency
 from ._low_latency import LowLatencyHandle
-from ._ranks import Ranks, Rows, combined, dispatched, grown, plain, rounded_up
+from ._ranks import Ranks, Rows, combined, comm_stream, dispatched, grown, rounded_up
 from .utils import EventHandle, EventOverlap, finish, wait_before
 
 __all__ = ["Buffer", "Config"]
@@ -44,8 +46,13 @@ class Config:
 class Handle:
     """Of dispatch(), for combine() and for another dispatch() the same way."""
 
-    routing: Routing
+    way: HostWay
     num_worst_tokens: int
+
+    @property
+    def routing(self) -> Routing:
+        """See a2a.moe."""
+        return self.way.routing
 
 
 class Buffer:
@@ -79,6 +86,11 @@ class Buffer:
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
+
+    @property
+    def comm(self) -> a2a.Communicator:
+        """The ranks."""
+        return self._ranks.comm
 
     def destroy(self) -> None:
         """Has no effect; the group stays."""
@@ -118,8 +130,8 @@ class Buffer:
         return 0
 
     def get_comm_stream(self) -> Any:
-        """The host's stream, of which torch has one."""
-        return torch.cpu.current_stream()
+        """The current one, on which calls run here."""
+        return comm_stream()
 
     def get_dispatch_layout(
         self,
@@ -139,13 +151,14 @@ class Buffer:
         if topk_idx.numel() and int(topk_idx.max()) >= num_experts:
             raise a2a.InvalidArgumentError(f"topk_idx has {int(topk_idx.max())}, but there are {num_experts} experts")
         wait_before(previous_event)
-        is_for_expert = torch.zeros(len(topk_idx), num_experts + 1, dtype=torch.bool)
+        is_for_expert = torch.zeros(len(topk_idx), num_experts + 1, dtype=torch.bool, device=topk_idx.device)
         is_for_expert.scatter_(1, topk_idx.long().clamp(min=-1) % (num_experts + 1), True)  # -1 is the last
         is_for_expert = is_for_expert[:, :-1]
         is_token_in_rank = is_for_expert.unflatten(1, (self.group_size, -1)).any(2)
         per_rank, per_expert = is_token_in_rank.sum(0, dtype=torch.int32), is_for_expert.sum(0, dtype=torch.int32)
         return per_rank, None, per_expert, is_token_in_rank, finish(async_finish, ())
 
+    @collective
     def dispatch(
         self,
         x: Rows,
@@ -179,6 +192,8 @@ class Buffer:
         InvalidArgumentError for arguments that do not fit together; the peers then get MismatchError."""
         wait_before(previous_event)
         tokens, scales = self._ranks.tokens(x)
+        self._ranks.require_count("expert_alignment", expert_alignment, 1)
+        self._ranks.require_count("num_worst_tokens", num_worst_tokens, 0)
         cached = handle is not None
         counts: list[int] = []
         if handle is not None:
@@ -190,12 +205,13 @@ class Buffer:
         else:
             self._require_layout(len(tokens), num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
             handle, counts = self._plan(
-                is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights, expert_alignment, num_worst_tokens
-            )
-        routing = handle.routing
-        worst = handle.num_worst_tokens
-        rows, works = dispatched(routing, tokens, scales, async_finish and not worst)
-        about = [None, None] if cached or topk_idx is None else [routing.topk_idx, routing.topk_weights]
+                tokens, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights, expert_alignment,
+                num_worst_tokens,
+            )  # fmt: skip
+        way, worst = handle.way, handle.num_worst_tokens
+        self._ranks.require_place("x", tokens, way)
+        rows, works = dispatched(way, tokens, scales, async_finish and not worst)
+        about = [None, None] if cached or topk_idx is None else [way.topk_idx, way.topk_weights]
         if worst:
             rows = grown(rows, worst) if isinstance(rows, Tensor) else (grown(rows[0], worst), grown(rows[1], worst))
             about = [None if one is None else grown(one, worst, fill) for one, fill in zip(about, (-1, 0), strict=True)]
@@ -211,11 +227,13 @@ class Buffer:
         ):
             self._ranks.require(isinstance(given, Tensor), f"{name} is {given!r}; pass that of get_dispatch_layout()")
         self._ranks.require_matrix("is_token_in_rank", in_rank, tokens, self.group_size)
+        self._ranks.require(in_rank.dtype == torch.bool, f"is_token_in_rank is {in_rank.dtype}; pass torch.bool")
         fits = per_rank.shape == (self.group_size,)
         self._ranks.require(fits, f"num_tokens_per_rank has shape {tuple(per_rank.shape)} for {self.group_size} ranks")
 
     def _plan(
         self,
+        x: Tensor,
         is_token_in_rank: Any,
         num_tokens_per_expert: Any,
         topk_idx: Tensor | None,
@@ -226,19 +244,20 @@ class Buffer:
         """The handle, and how many rows each local expert gets."""
         experts = self._ranks.experts(num_tokens_per_expert.numel())
         if topk_idx is None:  # ranks take the place of experts
-            here = torch.arange(self.group_size)
-            routing = self._ranks.experts(self.group_size).plan(torch.where(is_token_in_rank, here, -1), layout="rank")
-            counts = torch.empty(self.group_size, experts.num_local_experts, dtype=torch.int64)
-            self._ranks.comm.alltoall(num_tokens_per_expert.long().view(counts.shape), counts)
+            here = torch.arange(self.group_size, device=is_token_in_rank.device)
+            ranks = torch.where(is_token_in_rank, here, -1)
+            way = self._ranks.way(self.group_size, x, ranks, None, "rank")
+            counts = torch.empty(self.group_size, experts.host.num_local_experts, dtype=torch.int64)
+            self._ranks.comm.alltoall(num_tokens_per_expert.cpu().long().view(counts.shape), counts)
             each = counts.sum(0).tolist()
         else:
-            weights = None if topk_weights is None else plain(topk_weights)
-            routing = experts.plan(topk_idx, weights, layout="rank")
-            each = routing.counts.tolist()
-        worst = f"num_worst_tokens is {num_worst_tokens}, but {routing.rows} tokens come"
-        self._ranks.require(num_worst_tokens == 0 or num_worst_tokens >= routing.rows, worst)
-        return Handle(routing, num_worst_tokens), rounded_up(each, expert_alignment)
+            way = self._ranks.way(num_tokens_per_expert.numel(), x, topk_idx, topk_weights, "rank")
+            each = way.routing.counts.tolist()
+        worst = f"num_worst_tokens is {num_worst_tokens}, but {way.routing.rows} tokens come"
+        self._ranks.require(num_worst_tokens == 0 or num_worst_tokens >= way.routing.rows, worst)
+        return Handle(way, num_worst_tokens), rounded_up(each, expert_alignment)
 
+    @collective
     def combine(
         self,
         x: Tensor,
@@ -266,16 +285,18 @@ class Buffer:
         self._ranks.require_matrix("x", x, rows)
         if topk_weights is not None:
             self._ranks.require_matrix("topk_weights", topk_weights, rows)
-        y, works = combined(routing, x[: routing.rows], async_finish, bias=bias)
+        self._ranks.require_place("x", x, handle.way)
+        y, works = combined(handle.way, x[: routing.rows], async_finish, bias=bias)
         sums = None
         if topk_weights is not None:
-            sums, more = combined(routing, topk_weights[: routing.rows], async_finish)
+            sums, more = combined(handle.way, topk_weights[: routing.rows], async_finish)
             works += more
         return y, sums, finish(async_finish, works)
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Has no effect: there is nothing to clean."""
 
+    @collective
     def low_latency_dispatch(
         self,
         x: Tensor,
@@ -307,6 +328,8 @@ class Buffer:
         scales [..., hidden / 128], 0 behind the last; counts, int32 [local experts]; the handle; the event; the
         hook)."""
         later = async_finish or return_recv_hook
+        experts = self._ranks.experts(num_experts).host.num_local_experts
+        self._ranks.require_stats("cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats, experts)
         rows, counts, handle, works, pack = _low_latency.dispatch(
             self._ranks, x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, fp8=use_fp8,
             round_scale=round_scale, ue8m0=use_ue8m0, later=later,
@@ -316,6 +339,7 @@ class Buffer:
         event, hook = _posted(works, pack, async_finish, return_recv_hook)
         return rows, counts, handle, event, hook
 
+    @collective
     def low_latency_combine(
         self,
         x: Tensor,

@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import a2a
+from a2a.adapting import collective
 from a2a.moe import Routing
 
+from .._experts import HostWay
 from .._groups import place_in
-from ._ranks import Ranks, Rows, by_columns, combined, dispatched, grown, plain, rounded_up
+from ._ranks import Ranks, Rows, by_columns, combined, comm_stream, dispatched, grown, plain, rounded_up
 from .utils import EventHandle, EventOverlap, finish, wait_before
 
 __all__ = ["EPHandle", "ElasticBuffer"]
@@ -33,7 +36,7 @@ class EPHandle:
 
     def __init__(
         self,
-        routing: Routing,
+        way: HostWay,
         topk_idx: Tensor,
         *,
         do_expand: bool,
@@ -42,18 +45,26 @@ class EPHandle:
         num_max_tokens_per_rank: int,
         num_sms: int,
     ) -> None:
-        self.routing, self.topk_idx = routing, topk_idx
+        self.way, self.topk_idx = way, topk_idx
+        routing = way.routing
         self.do_expand, self.num_experts, self.expert_alignment = do_expand, num_experts, expert_alignment
         self.num_max_tokens_per_rank, self.num_sms = num_max_tokens_per_rank, num_sms
         aligned = rounded_up(routing.counts, expert_alignment)
+        device = way.topk_idx.device
         counts = torch.from_numpy(routing.counts).int()
         self.num_recv_tokens_per_expert_list = aligned
-        self.num_unaligned_recv_tokens_per_expert = counts
+        self.num_unaligned_recv_tokens_per_expert = counts.to(device)
         ends = torch.tensor(aligned, dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        self.psum_num_recv_tokens_per_expert = ends - torch.tensor(aligned).int() + counts if do_expand else ends
+        ends = ends - torch.tensor(aligned).int() + counts if do_expand else ends
+        self.psum_num_recv_tokens_per_expert = ends.to(device)
         self.num_expanded_tokens = sum(aligned)
         self._describe_tokens()
         self.rows = routing.rows  # of results, which may have more
+
+    @property
+    def routing(self) -> Routing:
+        """See a2a.moe."""
+        return self.way.routing
 
     def _describe_tokens(self) -> None:
         """Who the tokens are. Collective with do_expand: every row is told its place in its token's top-k."""
@@ -62,7 +73,7 @@ class EPHandle:
         names, own = ranks * most + tokens, ranks >= 0
         which, place = torch.arange(routing.rows), None
         if self.do_expand:
-            chosen = routing.dispatch(self.topk_idx).x
+            chosen = routing.dispatch(self.topk_idx.cpu()).x
             first = routing.comm.rank * len(routing.counts)
             place = (chosen == (routing.topk_idx + first).unsqueeze(1)).int().argmax(1)
             names, which = names[own].unique(return_inverse=True)
@@ -71,9 +82,10 @@ class EPHandle:
         metadata[:, 0], metadata[:, 2:] = names, -1
         if place is not None:
             metadata[which, 2 + place[own]] = own.nonzero().squeeze(1).int()
-        self.recv_src_metadata, self.place = metadata, place
+        device = self.way.topk_idx.device
+        self.recv_src_metadata, self.place = metadata.to(device), None if place is None else place.to(device)
         from_ranks = torch.bincount(names // most, minlength=routing.comm.size)
-        self.psum_num_recv_tokens_per_scaleup_rank = from_ranks.cumsum(0).int()
+        self.psum_num_recv_tokens_per_scaleup_rank = from_ranks.cumsum(0).int().to(device)
 
     def worst_rows(self) -> int:
         """How many rows results have at most, whatever tokens choose."""
@@ -125,6 +137,11 @@ class ElasticBuffer:
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
 
+    @property
+    def comm(self) -> a2a.Communicator:
+        """The ranks."""
+        return self._ranks.comm
+
     def destroy(self) -> None:
         """Has no effect; the group stays."""
 
@@ -151,8 +168,8 @@ class ElasticBuffer:
         return EventHandle()
 
     def get_comm_stream(self) -> Any:
-        """The host's stream, of which torch has one."""
-        return torch.cpu.current_stream()
+        """The current one, on which calls run here."""
+        return comm_stream()
 
     def get_physical_domain_size(self) -> tuple[int, int]:
         """(1, ranks): all in one domain."""
@@ -179,6 +196,7 @@ class ElasticBuffer:
         """0: there are none."""
         return 0
 
+    @collective
     def dispatch(
         self,
         x: Rows,
@@ -224,31 +242,34 @@ class ElasticBuffer:
         wait_before(previous_event_before_epilogue)
         tokens, scales = self._ranks.tokens(x)
         if handle is None:
+            self._require_stats(cumulative_local_expert_recv_stats, num_experts)
             handle = self._plan(
-                len(tokens), topk_idx, topk_weights, num_experts, num_max_tokens_per_rank, expert_alignment, do_expand,
+                tokens, topk_idx, topk_weights, num_experts, num_max_tokens_per_rank, expert_alignment, do_expand,
                 do_handle_copy, num_sms,
             )  # fmt: skip
-            weights = handle.routing.topk_weights
+            weights = handle.way.topk_weights
             if do_cpu_sync is False:
                 handle.rows = handle.worst_rows()
         else:
             self._require_handle(handle, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment, do_expand)
+            self._require_stats(cumulative_local_expert_recv_stats, handle.num_experts)
             self._ranks.require(not do_cpu_sync, "do_cpu_sync is given with a handle, which has the counts")
+            self._ranks.require_place("x", tokens, handle.way)
             weights = None if topk_weights is None else self._weights_again(handle, topk_weights)
         routing = handle.routing
         if cumulative_local_expert_recv_stats is not None:
             cumulative_local_expert_recv_stats += handle.num_unaligned_recv_tokens_per_expert
         as_they_come = handle.rows == routing.rows and (scales is None or not use_tma_aligned_col_major_sf)
-        rows, works = dispatched(routing, tokens, scales, async_with_compute_stream and as_they_come)
+        rows, works = dispatched(handle.way, tokens, scales, async_with_compute_stream and as_they_come)
         if not as_they_come:
             rows = self._shaped(rows, handle.rows, use_tma_aligned_col_major_sf)
-        experts = None if handle.do_expand else grown(routing.topk_idx, handle.rows, -1)
+        experts = None if handle.do_expand else grown(handle.way.topk_idx, handle.rows, -1)
         weights = None if weights is None else grown(weights, handle.rows)
         return rows, experts, weights, handle, finish(async_with_compute_stream, works)
 
     def _plan(
         self,
-        tokens: int,
+        x: Tensor,
         topk_idx: Tensor | None,
         topk_weights: Tensor | None,
         num_experts: int | None,
@@ -262,16 +283,21 @@ class ElasticBuffer:
         align = 1 if expert_alignment is None else expert_alignment
         self._ranks.require(topk_idx is not None, "neither topk_idx nor handle is given")
         assert topk_idx is not None
+        tokens = len(x)
         self._ranks.require_matrix("topk_idx", topk_idx, tokens)
+        self._ranks.require_count("num_max_tokens_per_rank", most, 0)
+        self._ranks.require_count("expert_alignment", align, 1)
         self._ranks.require(tokens <= most, f"x has {tokens} tokens, but num_max_tokens_per_rank is {most}")
-        self._ranks.require(align > 0, f"expert_alignment is {align}; pass at least 1")
-        given = None if topk_weights is None else plain(topk_weights)
         layout: Any = "expert" if do_expand else "rank"
-        routing = self._ranks.experts(num_experts).plan(topk_idx, given, layout=layout, align=align if do_expand else 1)
+        way = self._ranks.way(num_experts, x, topk_idx, topk_weights, layout, align if do_expand else 1)
         return EPHandle(
-            routing, topk_idx.clone() if do_handle_copy else topk_idx, do_expand=do_expand,
+            way, topk_idx.clone() if do_handle_copy else topk_idx, do_expand=do_expand,
             num_experts=num_experts or 0, expert_alignment=align, num_max_tokens_per_rank=most, num_sms=num_sms,
         )  # fmt: skip
+
+    def _require_stats(self, stats: Any, num_experts: Any) -> None:
+        experts = self._ranks.experts(num_experts).host.num_local_experts
+        self._ranks.require_stats("cumulative_local_expert_recv_stats", stats, experts)
 
     def _require_handle(
         self, handle: Any, topk_idx: Any, num_experts: Any, most: Any, align: Any, do_expand: bool
@@ -288,12 +314,12 @@ class ElasticBuffer:
 
     def _weights_again(self, handle: EPHandle, topk_weights: Tensor) -> Tensor:
         """Other weights, the way of the handle."""
-        routing = handle.routing
         self._ranks.require_matrix("topk_weights", topk_weights, *handle.topk_idx.shape)
-        weights: Tensor = routing.dispatch(plain(topk_weights)).x
+        self._ranks.require_place("topk_weights", topk_weights, handle.way)
+        weights = handle.way.spread(topk_weights)
         if handle.place is not None:
             weights = weights.gather(1, handle.place.unsqueeze(1)).squeeze(1)
-        return weights.masked_fill(routing.topk_idx < 0, 0)
+        return weights.masked_fill(handle.way.topk_idx < 0, 0)
 
     @staticmethod
     def _shaped(rows: Rows, count: int, by_column: bool) -> Rows:
@@ -302,6 +328,7 @@ class ElasticBuffer:
         values, scales = (grown(one, count) for one in rows)
         return values, by_columns(scales, 16 // scales.element_size()) if by_column else scales
 
+    @collective
     def combine(
         self,
         x: Tensor,
@@ -330,7 +357,8 @@ class ElasticBuffer:
         self._ranks.require(isinstance(handle, EPHandle), f"handle is {type(handle).__name__}; pass that of dispatch()")
         routing = handle.routing
         self._ranks.require_matrix("x", x, handle.rows)
-        y, works = combined(routing, x[: routing.rows], async_with_compute_stream, bias=bias)
+        self._ranks.require_place("x", x, handle.way)
+        y, works = combined(handle.way, x[: routing.rows], async_with_compute_stream, bias=bias)
         sums = None if topk_weights is None else self._combine_weights(handle, topk_weights)
         return y, sums, finish(async_with_compute_stream, works)
 
@@ -340,5 +368,5 @@ class ElasticBuffer:
         self._ranks.require(shape == wanted, f"topk_weights has shape {shape}; pass {wanted}, as it was dispatched")
         own = plain(topk_weights)[: routing.rows]
         if handle.do_expand:
-            return torch.from_numpy(routing.core.give_back(own))
-        return combined(routing, own, False)[0]
+            return handle.way.return_each(own)
+        return combined(handle.way, own, False)[0]

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import a2a
-from a2a.moe import Routing
 
+from .._experts import HostWay
 from ._ranks import Ranks, Rows, by_columns, combined, dispatched, plain
 
 __all__ = ["LowLatencyHandle", "combine", "dispatch"]
@@ -22,15 +22,16 @@ class LowLatencyHandle(tuple[Any, ...]):
     """(the token of each row at its source, int32 [local experts, rows]; where the rows of each rank begin << 32 | how
     many they are, int64 [local experts, ranks]; num_max_dispatch_tokens_per_rank; hidden; num_experts)"""
 
-    routing: Routing
+    way: HostWay
     _room: Tensor | None = None
 
     def room(self) -> Tensor:
         """Where a program may put the rows that are to be combined."""
         if self._room is None:
             _, _, most, hidden, _ = self
-            routing = self.routing
-            self._room = torch.zeros(len(routing.counts), most * routing.comm.size, hidden, dtype=torch.bfloat16)
+            routing, device = self.way.routing, self[0].device
+            room = len(routing.counts), most * routing.comm.size, hidden
+            self._room = torch.zeros(room, dtype=torch.bfloat16, device=device)
         return self._room
 
 
@@ -49,15 +50,18 @@ def dispatch(
     """(what the rows will be, their counts, the handle, the works, and what fills the rows after them)."""
     ranks.require_matrix("x", x)
     tokens, hidden = x.shape
+    ranks.require_count("num_max_dispatch_tokens_per_rank", most, 0)
     ranks.require(tokens <= most, f"x has {tokens} tokens, but num_max_dispatch_tokens_per_rank is {most}")
     ranks.require(round_scale or not ue8m0, "use_ue8m0 needs round_scale: exponents alone are powers of 2")
     block = _CHANNELS * (4 if ue8m0 else 1)
     ranks.require(not fp8 or hidden % block == 0, f"x has {hidden} channels; pass a multiple of {block} for fp8")
-    routing = ranks.experts(num_experts).plan(topk_idx, layout="expert")
+    ranks.require_matrix("topk_idx", topk_idx, tokens)
+    way = ranks.way(num_experts, x, topk_idx, None, "expert")
+    routing = way.routing
     values, scales = _cast_to_fp8(plain(x), round_scale) if fp8 else (plain(x), None)
-    rows, works = dispatched(routing, values, scales, later)
+    rows, works = dispatched(way, values, scales, later)
     room = len(routing.counts), most * ranks.comm.size
-    made = [torch.zeros(*room, *one.shape[1:], dtype=one.dtype) for one in _several(rows)]
+    made = [torch.zeros(*room, *one.shape[1:], dtype=one.dtype, device=x.device) for one in _several(rows)]
     if fp8:
         made[1] = by_columns(_exponents(made[1]) if ue8m0 else made[1])
 
@@ -66,10 +70,10 @@ def dispatch(
         if ue8m0:
             arrived[1] = _exponents(arrived[1])
         for whole, one in zip(made, arrived, strict=True):
-            _pack(routing, one, whole)
+            _pack(way, one, whole)
 
-    counts = torch.from_numpy(routing.counts).int()
-    handle = _handle(routing, most, hidden, num_experts, room)
+    counts = torch.from_numpy(routing.counts).int().to(x.device)
+    handle = _handle(way, most, hidden, num_experts, room)
     return (made[0], made[1]) if fp8 else made[0], counts, handle, works, pack
 
 
@@ -90,18 +94,21 @@ def combine(
     _, _, most, hidden, num_experts = handle
     if zero_copy:
         x = handle.room()
-    shape = len(handle.routing.counts), most * ranks.comm.size, hidden
+    before = handle.way.routing
+    shape = len(before.counts), most * ranks.comm.size, hidden
     fits = isinstance(x, Tensor) and tuple(x.shape) == shape
     ranks.require(fits, f"x has shape {tuple(getattr(x, 'shape', ()))}; pass {shape}, as it was dispatched")
-    ranks.require_matrix("topk_idx", topk_idx, handle.routing.core.tokens)
+    ranks.require_matrix("topk_idx", topk_idx, before.core.tokens)
+    ranks.require_place("x", x, handle.way)
     if out is not None:
         ranks.require_matrix("out", out, len(topk_idx), hidden)
     # The weights are known only now, and travel with the choices.
-    routing = ranks.experts(num_experts).plan(topk_idx, plain(topk_weights), layout="expert")
-    same = routing.counts.tolist() == handle.routing.counts.tolist()
+    way = ranks.way(num_experts, x, topk_idx, topk_weights, "expert")
+    counts = way.routing.counts.tolist()
+    same = counts == before.counts.tolist()
     ranks.require(same, "topk_idx is not the one that was dispatched on every rank")
-    rows = torch.cat([own[:count] for own, count in zip(plain(x), routing.counts.tolist(), strict=True)])
-    result, works = combined(routing, rows, later, weights="routed")
+    rows = torch.cat([own[:count] for own, count in zip(plain(x), counts, strict=True)])
+    result, works = combined(way, rows, later, weights="routed")
     return (result, works, None) if out is None else (out, works, lambda: _copy(out, result))
 
 
@@ -109,15 +116,17 @@ def _copy(out: Tensor, result: Tensor) -> None:
     out.copy_(result)
 
 
-def _handle(routing: Routing, most: int, hidden: int, num_experts: int, room: tuple[int, int]) -> LowLatencyHandle:
+def _handle(way: HostWay, most: int, hidden: int, num_experts: int, room: tuple[int, int]) -> LowLatencyHandle:
+    routing, device = way.routing, way.topk_idx.device
     tokens = torch.zeros(*room, 1, dtype=torch.int32)
-    _pack(routing, routing.source[:, 1:].int(), tokens)
+    _pack(way, routing.source[:, 1:].int(), tokens)
     size = routing.comm.size
     each = torch.zeros(room[0], size, dtype=torch.int64)
     index = routing.topk_idx.long() * size + routing.source[:, 0].long()
     each.view(-1).index_add_(0, index, torch.ones_like(index))
-    handle = LowLatencyHandle((tokens.squeeze(2), (each.cumsum(1) - each) << 32 | each, most, hidden, num_experts))
-    handle.routing = routing
+    begins = (each.cumsum(1) - each) << 32 | each
+    handle = LowLatencyHandle((tokens.squeeze(2).to(device), begins.to(device), most, hidden, num_experts))
+    handle.way = way
     return handle
 
 
@@ -125,9 +134,9 @@ def _several(rows: Rows) -> Sequence[Tensor]:
     return (rows,) if isinstance(rows, Tensor) else rows
 
 
-def _pack(routing: Routing, rows: Tensor, whole: Tensor) -> None:
+def _pack(way: HostWay, rows: Tensor, whole: Tensor) -> None:
     """Each expert's rows to the front of its room."""
-    for own, part in zip(whole, rows.split(routing.counts.tolist()), strict=True):
+    for own, part in zip(whole, rows.split(way.routing.counts.tolist()), strict=True):
         own[: len(part)].copy_(part)
 
 

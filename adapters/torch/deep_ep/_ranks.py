@@ -10,12 +10,14 @@ from torch import Tensor
 
 import a2a
 from a2a.adapting import refuse
-from a2a.moe import ExpertParallel, Routing
 
+from .._device_experts import DeviceWay
+from .._expert_homes import Home, home_for, require
+from .._experts import HostWay
 from .._groups import communicator
 from .._staging import inner
 
-__all__ = ["Ranks", "Rows", "by_columns", "combined", "dispatched", "grown", "plain", "rounded_up"]
+__all__ = ["Ranks", "Rows", "by_columns", "combined", "comm_stream", "dispatched", "grown", "plain", "rounded_up"]
 
 Rows: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
@@ -28,22 +30,35 @@ class Ranks:
         if comm is None:
             raise a2a.UnsupportedError(f"group {group!r}: this process is no member, or a2a does not connect its ranks")
         self.comm = comm
-        self._experts: dict[int, ExpertParallel] = {}
+        self._homes: dict[int, Home] = {}
 
     def require(self, holds: bool, text: str) -> None:
         """Raises InvalidArgumentError where it does not hold; the peers are told."""
         if not holds:
             raise refuse(self.comm, a2a.InvalidArgumentError(text))
 
-    def experts(self, num_experts: Any) -> ExpertParallel:
+    def experts(self, num_experts: Any) -> Home:
         """That many experts, in blocks."""
         size = self.comm.size
-        found = self._experts.get(num_experts) if isinstance(num_experts, int) else None
+        found = self._homes.get(num_experts) if isinstance(num_experts, int) else None
         if found is None:
             fits = isinstance(num_experts, int) and num_experts > 0 and num_experts % size == 0
             self.require(fits, f"num_experts is {num_experts!r}; pass a multiple of the {size} ranks")
-            found = self._experts[num_experts] = ExpertParallel(self.comm, num_experts)
+            found = self._homes[num_experts] = home_for(self.comm, num_experts, None)
         return found
+
+    def way(
+        self, num_experts: Any, x: Tensor, topk_idx: Any, topk_weights: Any, layout: Any, align: int = 1
+    ) -> HostWay:
+        """Collective. The way of tokens on the device of ``x``."""
+        if topk_weights is not None:
+            require(self.comm, "topk_weights", topk_weights, (torch.float32,))
+        return self.experts(num_experts).way_for(x, topk_idx, topk_weights, layout, align, None)
+
+    def require_place(self, name: str, tensor: Tensor, way: HostWay) -> None:
+        """Where the tokens were that went this way."""
+        device = torch.device("cpu") if not isinstance(way, DeviceWay) else way.device
+        self.require(tensor.device == device, f"{name} is on {tensor.device}, but the handle is of {device}")
 
     def tokens(self, x: Any) -> tuple[Tensor, Tensor | None]:
         """Those of ``x``, and their scales, if it is a pair."""
@@ -52,6 +67,18 @@ class Ranks:
             if tensor is not None or name == "x":
                 self.require_matrix(name, tensor)
         return given, scales
+
+    def require_count(self, name: str, value: Any, least: int) -> None:
+        """An integer that is not less."""
+        fits = isinstance(value, int) and value >= least
+        self.require(fits, f"{name} is {value!r}; pass an integer, at least {least}")
+
+    def require_stats(self, name: str, stats: Any, experts: int) -> None:
+        """None, or a place for a count of each local expert."""
+        if stats is not None:
+            fits = isinstance(stats, Tensor) and stats.shape == (experts,) and not stats.is_floating_point()
+            shown = tuple(stats.shape) if isinstance(stats, Tensor) else stats
+            self.require(fits, f"{name} is {shown}; pass a tensor of {experts} integers")
 
     def require_matrix(self, name: str, tensor: Any, rows: int | None = None, columns: int | None = None) -> None:
         """A matrix, with so many rows and columns if these are given."""
@@ -63,21 +90,32 @@ class Ranks:
                            f"{'any' if columns is None else columns}]")  # fmt: skip
 
 
-def dispatched(routing: Routing, x: Tensor, scales: Tensor | None, later: bool) -> tuple[Rows, list[a2a.Work]]:
-    """Rows of x, or of both, and with ``later`` the work by which they come."""
-    made = routing.dispatch(plain(x), None if scales is None else plain(scales), async_op=later)
+def dispatched(way: HostWay, x: Tensor, scales: Tensor | None, later: bool) -> tuple[Rows, list[a2a.Work]]:
+    """Rows of x, or of both, and with ``later`` the work by which they come. On a device the current stream brings
+    them."""
+    if isinstance(way, DeviceWay):
+        rows = way.spread(x)
+        return rows if scales is None else (rows, way.spread(scales)), []
+    made = way.routing.dispatch(plain(x), None if scales is None else plain(scales), async_op=later)
     routed = made.result if later else made
     return (routed.x if scales is None else (routed.x, routed.scales)), [made] if later else []
 
 
 def combined(
-    routing: Routing, rows: Tensor, later: bool, weights: Any = None, bias: Any = None
+    way: HostWay, rows: Tensor, later: bool, weights: Any = None, bias: Any = None
 ) -> tuple[Tensor, list[a2a.Work]]:
     """The sums of each token's rows, and with ``later`` the work by which they come."""
     several = list(bias) if isinstance(bias, (tuple, list)) else [] if bias is None else [bias]
-    biases = [plain(one) for one in several] or None
-    made = routing.combine(plain(rows), weights=weights, bias=biases, async_op=later)
+    biases = [plain(one).contiguous() for one in several] or None  # the core takes no other
+    if isinstance(way, DeviceWay):
+        return way.gather(rows, weights, biases or ()), []
+    made = way.routing.combine(plain(rows), weights=weights, bias=biases, async_op=later)
     return (made.result, [made]) if later else (made, [])
+
+
+def comm_stream() -> Any:
+    """The current stream, of a device where torch has one."""
+    return (torch.cuda if torch.cuda.is_available() else torch.cpu).current_stream()
 
 
 def plain(tensor: Tensor) -> Tensor:

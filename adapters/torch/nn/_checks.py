@@ -1,5 +1,5 @@
-"""What the differentiable calls check before an operator sees the arguments: the operators' own schemas would refuse
-them with errors of torch's alone, and the peers would wait."""
+"""Checks of the differentiable calls before an operator gets the arguments: the operators' own schemas would raise
+errors of torch only, and the peers would wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 import a2a
 from a2a.adapting import refuse
 
-from .._errors import ArgumentTypeError, TensorError
+from .._errors import ArgumentTypeError, TensorError, not_a_tensor
 from .._groups import communicator
 
 __all__ = ["named_entries", "require_axes", "require_counts", "require_exchange", "require_splits"]
@@ -22,14 +22,15 @@ Named = Mapping[str, Any]
 
 
 def named_entries(name: str, tensors: Any) -> Named:
-    """The entries of a list argument by name; the argument itself when it is no list."""
+    """Return the entries of a list argument by name; the argument itself when it is no list."""
     if not isinstance(tensors, (list, tuple)):
         return {name: tensors}
     return {f"{name}[{at}]": tensor for at, tensor in enumerate(tensors)}
 
 
 def require_exchange(group: Any, outputs: Named, inputs: Named) -> None:
-    """Tensors of one dtype that can take part. Otherwise the peers are told, and their call raises MismatchError."""
+    """Require tensors of one dtype that can take part. Otherwise the peers are told, and their call raises
+    MismatchError."""
     if group is not None and group == c10d.GroupMember.NON_GROUP_MEMBER:
         raise a2a.InvalidArgumentError("this process is not a member of the group, which has no exchange for it")
 
@@ -47,7 +48,7 @@ def require_exchange(group: Any, outputs: Named, inputs: Named) -> None:
 
 
 def require_splits(group: Any, splits: Named) -> None:
-    """Integers, or None."""
+    """Require integers, or None."""
 
     def check() -> None:
         for name, sizes in splits.items():
@@ -58,7 +59,7 @@ def require_splits(group: Any, splits: Named) -> None:
 
 
 def require_axes(group: Any, axes: Named) -> None:
-    """Integers."""
+    """Require integers."""
 
     def check() -> None:
         for name, axis in axes.items():
@@ -69,7 +70,7 @@ def require_axes(group: Any, axes: Named) -> None:
 
 
 def require_counts(group: Any, counts: Named) -> None:
-    """Integers, in a list or in a 1-D tensor on the host."""
+    """Require integers, in a list or in a 1-D tensor on the host."""
 
     def check() -> None:
         for name, given in counts.items():
@@ -94,7 +95,7 @@ def _telling(group: Any, check: Callable[[], None]) -> None:
 
 def _require_tensor(name: str, tensor: Any) -> None:
     if not isinstance(tensor, Tensor):
-        raise ArgumentTypeError(f"{name} is {type(tensor).__module__}.{type(tensor).__qualname__}, not torch.Tensor")
+        raise not_a_tensor(name, tensor)
     kind = "nested" if tensor.is_nested else "meta" if tensor.is_meta else "quantized" if tensor.is_quantized else ""
     if not kind and tensor.layout != torch.strided:
         kind = str(tensor.layout).removeprefix("torch.")

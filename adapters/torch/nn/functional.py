@@ -1,9 +1,8 @@
-"""Differentiable collectives, with the names and signatures of torch.distributed.nn.functional, and all_to_all_axis;
-what is not here is taken from there.
+"""Differentiable collectives, with the names and signatures of torch.distributed.nn.functional, and all_to_all_axis.
+Other names come from there.
 
-Gradients travel back by the same exchange the other way, to any order of derivative. All calls can be traced by
-torch.compile, with ``group`` None or a process group of torch. Inputs need not be contiguous. Errors are those of
-``a2a.torch``.
+Gradients are sent back by the inverse exchange, to any order of derivative. All calls can be traced by torch.compile,
+with ``group`` None or a process group of torch. Inputs need not be contiguous. Errors are those of ``a2a.torch``.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
 ) -> Tensor:
-    """Rows of dim 0 of ``input`` to and from all ranks, by split sizes in rows or in equal parts. Returns a new tensor
-    of the shape of ``output``, through which gradients flow; ``output`` gets the same values."""
+    """Exchange rows of dim 0 of ``input`` with all ranks, by split sizes in rows or in equal parts. Returns a new
+    tensor of the shape of ``output``, through which gradients flow; ``output`` gets the same values."""
     if not is_dynamo_compiling():
         require_exchange(group, {"output": output}, {"input": input})
         require_splits(group, {"output_split_sizes": output_split_sizes, "input_split_sizes": input_split_sizes})
@@ -42,8 +41,8 @@ def all_to_all_single(
 def all_to_all(
     output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Any = None
 ) -> tuple[Tensor, ...]:
-    """``input_tensor_list[p]`` to rank p, ``output_tensor_list[p]`` from it. Returns new tensors of the shapes of
-    ``output_tensor_list``, through which gradients flow; ``output_tensor_list`` gets the same values."""
+    """Send ``input_tensor_list[p]`` to rank p, and receive ``output_tensor_list[p]`` from it. Returns new tensors of
+    the shapes of ``output_tensor_list``, through which gradients flow; ``output_tensor_list`` gets the same values."""
     if not is_dynamo_compiling():
         require_exchange(
             group,
@@ -68,7 +67,7 @@ def all_to_all_axis(
 
     Without ``split_sizes`` the parts are equal. Without ``concat_sizes`` as many entries come from every rank as from
     this one itself. So sequences become heads with (x, 2, 1), and heads sequences with (x, 1, 2), of (batch, sequence,
-    heads, ...). ``input`` is sent from where it lies, whatever its strides.
+    heads, ...). ``input`` may have any strides; it is sent without a copy.
 
     Axes may be negative. Raises AxisError, an IndexError, for one that ``input`` does not have, and SplitError for
     sizes that do not fit it."""
@@ -82,15 +81,15 @@ def all_to_all_axis(
 
 
 def shard_dim_alltoall(input: Tensor, gather_dim: int, shard_dim: int, group: Any = None) -> Tensor:
-    """all_to_all_axis() in the words of torch's operator _dtensor::shard_dim_alltoall: from shards of ``gather_dim`` to
-    shards of ``shard_dim``, of which each rank gets an equal part."""
+    """all_to_all_axis() with the arguments of torch's operator _dtensor::shard_dim_alltoall: from shards of
+    ``gather_dim`` to shards of ``shard_dim``, of which each rank gets an equal part."""
     return all_to_all_axis(input, shard_dim, gather_dim, group)
 
 
 def all_gather_single(output_tensor: Tensor, input_tensor: Tensor, group: Any = None) -> Tensor:
-    """Every rank's ``input_tensor`` in rank order, concatenated or stacked, as ``output_tensor`` is shaped. Returns a
-    new tensor, through which gradients flow: the sum of what all ranks have for this rank's part, in rank order.
-    ``output_tensor`` gets the same values."""
+    """Gather every rank's ``input_tensor`` in rank order, concatenated or stacked, as ``output_tensor`` is shaped.
+    Returns a new tensor, through which gradients flow: the sum of all ranks' gradients of this rank's part, in rank
+    order. ``output_tensor`` gets the same values."""
     if not is_dynamo_compiling():
         require_exchange(group, {"output_tensor": output_tensor}, {"input_tensor": input_tensor})
     ranks = output_tensor.numel() // max(input_tensor.numel(), 1)
@@ -101,14 +100,14 @@ all_gather_into_tensor = all_gather_single
 
 
 def global_scatter(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
-    """Mixture-of-experts dispatch: rows of ``x``, packed by (rank, expert) with ``local_count`` rows each, to the ranks
-    of their experts. Returns sum(global_count) rows packed by (expert, source rank); see a2a.Communicator. The counts
-    are int64 tensors on the host, or lists."""
+    """Mixture-of-experts dispatch: send the rows of ``x``, packed by (rank, expert) with ``local_count`` rows each, to
+    the ranks of their experts. Returns sum(global_count) rows packed by (expert, source rank); see a2a.Communicator.
+    The counts are int64 tensors on the host, or lists."""
     return _global(_ops.global_scatter, x, local_count, global_count, group)
 
 
 def global_gather(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
-    """The way back of global_scatter with the same counts. Returns sum(local_count) rows."""
+    """The inverse of global_scatter with the same counts. Returns sum(local_count) rows."""
     return _global(_ops.global_gather, x, local_count, global_count, group)
 
 
@@ -137,6 +136,6 @@ def _fill(output: Tensor, result: Tensor) -> Tensor:
 
 
 def __getattr__(name: str) -> Any:
-    import torch.distributed.nn.functional as theirs  # imports RPC, which few programs want
+    import torch.distributed.nn.functional as theirs  # imports RPC, which few programs need
 
     return getattr(theirs, name)

@@ -13,11 +13,11 @@ from ..workloads import IntArray, Workload, route
 
 Array = npt.NDArray[Any]
 
-_EXPERTS, _TOP_K, _ROW_BYTES = 8, 4, 4096  # of a rank, of a token, and the largest row: without a workload
+_EXPERTS, _TOP_K, _ROW_BYTES = 8, 4, 4096  # of a rank, of a token, and the largest row, if there is no workload
 
 
 def layer_of(size: int, dtype: np.dtype[Any], name: str, ranks: int) -> Workload:
-    """A layer of which one rank sends so many bytes, for a size instead of a workload."""
+    """Return a layer of which one rank sends ``size`` bytes, for a size in place of a workload."""
     hidden = max(1, min(_ROW_BYTES, size // _TOP_K) // dtype.itemsize)
     tokens = max(1, size // (_TOP_K * hidden * dtype.itemsize))
     return Workload("experts", hidden, _EXPERTS * ranks, _TOP_K, tokens, name)
@@ -42,16 +42,16 @@ class Step:
         return values
 
     def rewrite(self, key: int) -> None:
-        """The tokens, and the experts' rows."""
+        """Write the tokens, and the experts' rows."""
         self.x[...] = self._values(np.stack([np.full(len(self.x), self.rank), np.arange(len(self.x))], 1), key)
         self.rows[...] = self._values(self.routed.source, key)
 
     def dispatched(self, key: int) -> Array:
-        """What the rows are then."""
+        """Return the expected rows."""
         return self._values(self.routed.source, key)
 
     def combined(self, key: int) -> Array:
-        """What comes back: weight times token, summed in the order of top-k."""
+        """Return the expected sums: weight times token, summed in the order of top-k."""
         wide = np.float64 if self.dtype == np.float64 else np.float32
         tokens = self._values(np.stack([np.full(len(self.x), self.rank), np.arange(len(self.x))], 1), key).astype(wide)
         total = self.weights[:, 0, None].astype(wide) * tokens

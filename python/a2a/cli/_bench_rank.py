@@ -1,4 +1,4 @@
-"""What one rank of ``a2a bench`` does. An operation is a case: arrays, a call, and what the oracle expects of it."""
+"""Runs one rank of ``a2a bench``. An operation is a case: arrays, a call, and the oracle's result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What to measure; the same for all ranks."""
+    """The measurements to make; the same for all ranks."""
 
     operation: str
     sizes: list[int]
@@ -53,7 +53,7 @@ class Row:
     busbw: float
     wrong: int
     messages: int
-    """That all ranks together send between hosts for one call."""
+    """The bytes that all ranks together send between hosts for one call."""
 
 
 @dataclass
@@ -67,10 +67,10 @@ class Case:
     send: Array
     recv: Array
     expected: npt.NDArray[np.uint8]
-    """Bytes of ``recv`` for the seeded bytes of ``send``."""
+    """The expected bytes of ``recv`` for the seeded bytes of ``send``."""
     call: Callable[[], object]
     step: Step | None = None
-    """Of tokens: what rewrites them, and says what to expect. ``recv`` is what the call has made."""
+    """For tokens: the object that rewrites them and knows the expected result. ``recv`` is the result of the call."""
 
 
 def header() -> list[str]:
@@ -78,7 +78,7 @@ def header() -> list[str]:
 
 
 def run_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
-    """Measures everything; rank 0 prints each line when it is known. All ranks return the same rows."""
+    """Make all measurements; rank 0 prints each line when it is known. All ranks return the same rows."""
     several = host_facts(comm)["hosts"] > 1
     if comm.rank == 0:
         what = f" {sweep.layer.id}, {sweep.routing} routing," if sweep.layer else ""
@@ -136,7 +136,7 @@ def _rewrite(case: Case, base: npt.NDArray[np.uint8] | None, key: int) -> None:
 
 
 def _check(comm: Communicator, case: Case, base: npt.NDArray[np.uint8] | None, key: int) -> int:
-    """How many elements of a poisoned output are wrong after one more iteration."""
+    """Return how many elements of a poisoned output are wrong after one more iteration."""
     _rewrite(case, base, key)
     testing.poison(case.recv)
     comm.barrier()
@@ -204,7 +204,7 @@ def _global_scatter(comm: Communicator, sweep: Sweep, size: int, name: str) -> C
         counts = np.full((ranks, cells), size // (cells * width * dtype.itemsize))
     pairs = _per_rank(counts, ranks)
     send, blocks = _inputs(comm, sweep, pairs, width, dtype)
-    # Each rank sends rows by expert; they stand by expert and then by rank where they arrive.
+    # Each rank sends rows by expert; the receiver has them by expert and then by rank.
     mine = counts.reshape(ranks, ranks, -1)[:, comm.rank]
     cells_of = [np.split(block, np.cumsum(mine[source])[:-1]) for source, block in enumerate(blocks)]
     expected = np.concatenate([cells_of[source][expert] for expert in range(mine.shape[1]) for source in range(ranks)])
@@ -237,7 +237,8 @@ def _experts(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
 def _inputs(
     comm: Communicator, sweep: Sweep, counts: IntArray, width: int, dtype: np.dtype[Any]
 ) -> tuple[Array, list[Array]]:
-    """This rank's rows for all ranks, and every rank's rows for this one. Holds one other rank's rows at a time."""
+    """Return this rank's rows for all ranks, and every rank's rows for this one. Holds one other rank's rows at a
+    time."""
     blocks = []
     send = np.empty((0, width), dtype)
     for source in range(comm.size):

@@ -1,4 +1,4 @@
-"""The step of ``a2a demo`` as programs write it for torch.distributed, on its Gloo and beside it by a2a.moe."""
+"""The step of ``a2a demo`` as programs write it for torch.distributed, on Gloo, and the same by a2a.moe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _ROUNDS = 3
 
 
 def run_rank(comm: Communicator, job: Job, store: str) -> tuple[float, float]:
-    """Seconds of a dispatch and combine: by a2a.moe, and on Gloo. Ranks meet for Gloo in the file ``store``."""
+    """Return the seconds of a dispatch and combine: by a2a.moe, and on Gloo. Ranks meet for Gloo in the file
+    ``store``."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
@@ -53,7 +54,7 @@ def _seconds(comm: Communicator, step: Callable[[], Any]) -> float:
 
 
 def _on_gloo(torch: Any, x: Any, choice: Any, weights: Any, experts: int, ranks: int) -> Any:
-    """Counts, exchange of counts, permutation, exchange, and all of it backwards. The experts do nothing."""
+    """Run counts, exchange of counts, permutation, exchange, and the inverse of all. The experts do nothing."""
     top_k, all_to_all = choice.shape[1], torch.distributed.all_to_all_single
     order = torch.argsort(choice.flatten(), stable=True)
     counts = torch.bincount(choice.flatten(), minlength=experts)

@@ -1,4 +1,4 @@
-"""What one rank of ``a2a demo`` does: dispatch, scale per expert, combine, and compare with the same in one process."""
+"""Runs one rank of ``a2a demo``: dispatch, scale per expert, combine, and compare with the same in one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
 
     layer: Workload
     frameworks: list[str]
-    """Of each rank."""
+    """The framework of each rank."""
     steps: int
     seed: int
     alpha: float
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass
 class Report:
-    """What one rank has to tell."""
+    """The report of one rank."""
 
     rank: int
     dispatch_seconds: list[float] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Report:
     resident_bytes: int = 0
 
     def compare(self, what: str, actual: Any, expected: npt.NDArray[Any]) -> None:
-        """Notes the first difference between a tensor and the oracle's bits."""
+        """Note the first difference between a tensor and the oracle's bits."""
         difference = testing.first_difference(actual, expected)
         self.compared_bytes += expected.nbytes
         if difference is not None:
@@ -101,7 +101,7 @@ def _tensor(own: Framework, dtype: str, bits: Bits) -> Any:
 
 
 class Expected:
-    """One step of all ranks in one process: routing, tokens, and what every call has to give, as bits."""
+    """One step of all ranks in one process: routing, tokens, and the expected results of every call, as bits."""
 
     def __init__(self, job: Job, step: int) -> None:
         self._job, self._step = job, step
@@ -114,40 +114,40 @@ class Expected:
 
     @property
     def _each(self) -> int:
-        """Experts of a rank."""
+        """The number of experts of a rank."""
         return self._job.layer.experts // self._job.ranks
 
     def _rows(self, rank: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Expert, source and token of each row that arrives there."""
+        """Return expert, source and token of each row that arrives at the rank."""
         source, token, k = np.nonzero(self.choice // self._each == rank)
         expert = self.choice[source, token, k].astype(np.int64)
         order = np.argsort(expert, kind="stable")
         return expert[order], np.asarray(source[order], np.int64), np.asarray(token[order], np.int64)
 
     def counts(self, rank: int) -> IntArray:
-        """Rows for each of the rank's experts."""
+        """Return the number of rows for each of the rank's experts."""
         return np.bincount(self._rows(rank)[0] - rank * self._each, minlength=self._each).astype(np.int64)
 
     def sent(self, rank: int) -> IntArray:
-        """Tokens that go to each rank, each once."""
+        """Return the number of tokens that go to each rank, each counted once."""
         ranks = self.choice[rank] // self._each
         return np.array([(ranks == peer).any(axis=1).sum() for peer in range(self._job.ranks)])
 
     def dispatched(self, rank: int) -> Bits:
-        """By expert, source and token."""
+        """Return the rows of the rank, by expert, source and token."""
         _, source, token = self._rows(rank)
         tokens: Bits = np.stack([self.tokens(peer) for peer in range(self._job.ranks)])
         return tokens[source, token]
 
     def factors(self, rank: int) -> Bits:
-        """[rows, 1]: what each row that arrives at the rank is multiplied with. Powers of two are the upper half of a
+        """Return [rows, 1]: the factor of each row that arrives at the rank. Powers of two are the upper half of a
         float32 in bfloat16."""
         expert, _, _ = self._rows(rank)
         return self._bits_of(np.exp2(_exponents(expert)).astype(np.float32))[:, None]
 
     def combined(self, rank: int) -> Bits:
-        """The weighted sums, in float32 and in the order of top-k, rounded once. No row is rounded, because factors are
-        powers of two."""
+        """Return the weighted sums, in float32 and in the order of top-k, rounded once. No row is rounded, because
+        factors are powers of two."""
         tokens, factors = self._floats_of(self.tokens(rank)), np.exp2(_exponents(self.choice[rank])).astype(np.float32)
         terms = [self.weights[rank][:, k, None] * (tokens * factors[:, k, None]) for k in range(self._job.layer.top_k)]
         total = terms[0]
@@ -156,7 +156,8 @@ class Expected:
         return self._bits_of(total)
 
     def tokens(self, rank: int) -> Bits:
-        """[tokens, hidden] with random sign and mantissa, and an exponent far from overflow and from subnormals."""
+        """Return [tokens, hidden] with random sign and mantissa, and an exponent far from overflow and from
+        subnormals."""
         job = self._job
         rng = np.random.default_rng([job.seed, self._step, rank])
         dtype = job.bits_dtype
@@ -172,7 +173,7 @@ class Expected:
         return wide.view(np.float32)
 
     def _bits_of(self, floats: npt.NDArray[np.float32]) -> Bits:
-        """Rounded to nearest, ties to even."""
+        """Round to nearest, ties to even."""
         bits = floats.view(np.uint32)
         if self._job.bits_dtype == np.uint32:
             return bits
@@ -180,7 +181,7 @@ class Expected:
 
 
 def _exponents(experts: IntArray) -> IntArray:
-    """Expert e multiplies by two to the power of (e mod 7) - 3, which every framework does exactly."""
+    """Return (e mod 7) - 3 for expert e, which multiplies by two to this power. Every framework does that exactly."""
     return experts % 7 - 3
 
 

@@ -1,4 +1,4 @@
-"""Who keeps a communicator from going on, from the records of its ranks."""
+"""Finds the ranks that keep a communicator from going on, from the records of its ranks."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..dump import Entry, Record
 
 @dataclass
 class Diagnosis:
-    """What the records of one communicator say."""
+    """The result for one communicator."""
 
     label: str
     size: int
     opened: float
     """when the communicator was made, in seconds since 1970"""
     operation: int = 0
-    """the first that is not finished on all ranks, 0 for none"""
+    """the first operation that is not finished on all ranks, 0 for none"""
     culprits: list[int] = field(default_factory=list)
-    """ranks that differ from what the others agree on; all that differ where no side is the larger one"""
+    """ranks that differ from the majority; all that differ where there is no majority"""
     findings: list[str] = field(default_factory=list)
     ranks: list[RankState] = field(default_factory=list)
 
 
 @dataclass
 class RankState:
-    """Where one rank stands."""
+    """The state of one rank."""
 
     rank: int
     operation: str
@@ -49,7 +49,7 @@ def diagnose(group: Sequence[Record], everything: Sequence[Record]) -> Diagnosis
     result.ranks = [_state_of(records[rank]) for rank in sorted(records)]
     absent = [rank for rank in range(first.size) if rank not in records]
     if absent:
-        result.findings.append(f"there is no record of {_ranks(absent)}")
+        result.findings.append(f"there is no record of {name_ranks(absent)}")
     result.operation = _first_unfinished(records)
     if result.operation == 0:
         return result
@@ -65,13 +65,14 @@ def diagnose(group: Sequence[Record], everything: Sequence[Record]) -> Diagnosis
 
 
 def _first_unfinished(records: dict[int, Record]) -> int:
-    """The first operation that one rank has started and that is not finished on all."""
+    """Return the first operation that one rank has started and that is not finished on all."""
     begun = {number for record in records.values() for number in record.entries}
     return min((n for n in begun if not all(_finished(record, n) for record in records.values())), default=0)
 
 
 def _finished(record: Record, number: int) -> bool:
-    """Operations end in the order of their start, whether or not anybody has waited for each of them."""
+    """Whether the rank has finished an operation. Operations end in the order of their start, also those for which no
+    call has waited."""
     entry = record.entries.get(number)
     if entry is None:
         return any(later > number for later in record.entries)  # long ago
@@ -86,7 +87,7 @@ def _refused(entries: dict[int, Entry]) -> tuple[list[int], list[str]]:
 
 
 def _different(entries: dict[int, Entry]) -> tuple[list[int], list[str]]:
-    """Ranks that call another operation, or the same on other elements or in other memory."""
+    """Return the ranks that call another operation, or the same on other elements or in other memory."""
     for what, of in (
         ("calls", _family),
         ("uses", lambda e: f"plan {e.plan}" if e.plan else "no plan"),
@@ -98,25 +99,25 @@ def _different(entries: dict[int, Entry]) -> tuple[list[int], list[str]]:
             sides.setdefault(of(entry), []).append(rank)
         if len(sides) == 1:
             continue
-        text = [f"{_ranks(ranks)} {what} {value}{_sites(entries, ranks)}" for value, ranks in sides.items()]
+        text = [f"{name_ranks(ranks)} {what} {value}{_sites(entries, ranks)}" for value, ranks in sides.items()]
         return _minority(sides), text
     return [], []
 
 
 def _family(entry: Entry) -> str:
-    """Whoever calls alltoall on the host may meet whoever calls alltoallv."""
+    """Return the operation as ranks compare it: on the host alltoall matches alltoallv."""
     return "alltoall(v)" if entry.memory == "host" and entry.op in ("alltoall", "alltoallv") else entry.op
 
 
 def _minority(sides: dict[str, list[int]]) -> list[int]:
-    """Whoever is not with the most; everybody when no side has the most."""
+    """Return the ranks outside of the largest side; all ranks when no side is the largest."""
     most = max(len(ranks) for ranks in sides.values())
     larger = [value for value, ranks in sides.items() if len(ranks) == most]
     return sorted(r for value, ranks in sides.items() if len(larger) > 1 or value != larger[0] for r in ranks)
 
 
 def _unequal(entries: dict[int, Entry]) -> tuple[list[int], list[str]]:
-    """Pairs in which one sends another number of bytes than the other expects."""
+    """Return the pairs in which one rank sends another number of bytes than the other expects."""
     pairs = [
         (sender, receiver)
         for sender, entry in sorted(entries.items())
@@ -136,7 +137,7 @@ def _unequal(entries: dict[int, Entry]) -> tuple[list[int], list[str]]:
 
 
 def _lost(records: dict[int, Record], entries: dict[int, Entry]) -> list[int]:
-    """Where others have lost a rank: those that have lost nobody themselves."""
+    """Return, where ranks have lost a rank, those that have not lost one themselves."""
     if all(entry.error != "PeerLostError" for entry in entries.values()):
         return []
     return sorted(rank for rank in records if rank not in entries or not entries[rank].error)
@@ -147,7 +148,7 @@ def _open(record: Record) -> bool:
 
 
 def _whereabouts(record: Record, number: int, everything: Sequence[Record]) -> str:
-    """What a rank does instead of the operation that the others wait in."""
+    """Describe what a rank does instead of the operation in which the others wait."""
     state = _state_of(record)
     entry = record.entries.get(number)
     if entry is not None:
@@ -167,8 +168,8 @@ def _whereabouts(record: Record, number: int, everything: Sequence[Record]) -> s
 
 
 def _elsewhere(record: Record, everything: Sequence[Record]) -> list[Record]:
-    """The rank's records of other communicators on which it has started something. Ranks that are threads of one
-    process cannot be told apart there."""
+    """Return the rank's records of other communicators on which it has started an operation. Ranks that are threads of
+    one process cannot be told apart there."""
     process = [other for other in everything if (other.host, other.pid) == (record.host, record.pid)]
     if any(other.group == record.group and other.rank != record.rank for other in process):
         return []
@@ -193,7 +194,7 @@ def _state_of(record: Record) -> RankState:
 
 
 def _process(record: Record) -> str:
-    """What has become of the process, where that can be seen from here."""
+    """Describe the state of the process, if this host shows it."""
     if record.host != socket.gethostname():
         return f"pid {record.pid} on {record.host}"
     try:
@@ -220,11 +221,11 @@ def _sites(entries: dict[int, Entry], ranks: Iterable[int]) -> str:
 
 def _amount(count: int, entry: Entry) -> str:
     if entry.unit_bytes > 1 and count % entry.unit_bytes == 0:
-        return f"{count} bytes ({count // entry.unit_bytes} of {entry.unit_bytes})"
+        return f"{count} bytes ({count // entry.unit_bytes} times {entry.unit_bytes})"
     return f"{count} bytes"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
     """ "rank 3", "ranks 1, 2, 5"; long lists by their beginning."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

@@ -1,4 +1,4 @@
-"""What this process may use of the machine."""
+"""The resources of the machine that this process may use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ def affinity_cpus() -> int:
 
 
 def cgroup_cpus() -> float | None:
-    """The CPU quota of this process's control group or any above it; None without one."""
+    """Return the CPU quota of this process's control group or any above it; None without one."""
     return _core.cpu_quota()
 
 
 def allowed_cpus() -> int:
-    """CPUs that threads of this process can run on at once, at least 1."""
+    """Return the number of CPUs on which threads of this process can run at once, at least 1."""
     return max(1, int(min(affinity_cpus(), cgroup_cpus() or affinity_cpus())))
 
 
 def available_memory() -> int:
-    """Bytes that can be used without swapping, within the control group's limit."""
+    """Return the bytes that can be used without swapping, within the control group's limit."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     free = [int(found[1]) * 1024] if found else []
     for folder in _cgroup_folders("memory"):
@@ -39,7 +39,7 @@ def available_memory() -> int:
 
 
 def _cgroup_folders(controller: str) -> list[Path]:
-    """The folders of this process's control group and of those above it, version 2 and 1."""
+    """Return the folders of this process's control group and of those above it, versions 2 and 1."""
     folders: list[Path] = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         number, controllers, path = line.split(":", 2)

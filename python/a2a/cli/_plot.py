@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import trace
 from .._core import InvalidArgumentError, UnsupportedError
 
 
 def check(file: str) -> None:
-    """Raises before the work begins what would otherwise come up after it."""
+    """Raise now the errors that would otherwise come after the work."""
     if importlib.util.find_spec("matplotlib") is None:
         raise UnsupportedError("--plot needs matplotlib: pip install 'a2a-comm[plot]'")
     if not Path(file).resolve().parent.is_dir():
@@ -27,7 +28,7 @@ def check(file: str) -> None:
 
 
 def heat_map(matrix: npt.NDArray[np.float64], file: str, title: str, frameworks: Sequence[str]) -> None:
-    """A square of numbers: rows send, columns receive."""
+    """Draw a matrix of numbers: rows send, columns receive."""
     from matplotlib.figure import Figure
 
     ranks = len(matrix)
@@ -48,7 +49,7 @@ def heat_map(matrix: npt.NDArray[np.float64], file: str, title: str, frameworks:
 
 
 def curves(sizes: Sequence[int], lines: dict[str, Sequence[float]], file: str, title: str, unit: str) -> None:
-    """Lines over message sizes, both axes logarithmic."""
+    """Draw lines over message sizes, with logarithmic axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -60,4 +61,34 @@ def curves(sizes: Sequence[int], lines: dict[str, Sequence[float]], file: str, t
     axes.set(title=title, xlabel="bytes", ylabel=unit)
     axes.grid(visible=True, which="both", alpha=0.3)
     axes.legend()
+    figure.savefig(file, dpi=150)
+
+
+def timeline(group: trace.Group, file: str) -> None:
+    """A row for each rank with its operations, grey while it waited for the last peer; beside it who sent to whom."""
+    from matplotlib.figure import Figure
+
+    colours = [f"C{i}" for i in range(10) if i != 7]  # C7 is grey
+    names = sorted({one.op for ranks in group.ranks for one in ranks.operations.values()})
+    colour = {name: colours[i % len(colours)] for i, name in enumerate(names)}
+    waits = {(wait.rank, wait.number): wait.seconds for wait in group.waits}
+    begin = min((one.started for ranks in group.ranks for one in group.operations(ranks.rank)), default=0.0)
+    figure = Figure(figsize=(13, 2.5 + 0.35 * group.size), layout="constrained")
+    rows, square = figure.subplots(1, 2, width_ratios=[3, 1])
+    for ranks in group.ranks:
+        operations = group.operations(ranks.rank)
+        bars = [((one.started - begin) * 1e3, (one.ended - one.started) * 1e3) for one in operations]
+        waited = [((one.started - begin) * 1e3, waits[ranks.rank, one.number] * 1e3) for one in operations]
+        rows.broken_barh(bars, (ranks.rank - 0.4, 0.8), color=[colour[one.op] for one in operations])
+        rows.broken_barh(waited, (ranks.rank - 0.4, 0.8), color="C7")
+    for name in names:
+        rows.barh(0, 0, color=colour[name], label=name)
+    rows.barh(0, 0, color="C7", label="waits for the last peer")
+    rows.set(title=f"{group.label}: operations of each rank", xlabel="ms", ylabel="rank")
+    rows.set_yticks(range(group.size))
+    rows.invert_yaxis()
+    rows.legend(loc="upper right", fontsize="small")
+    image = square.imshow(group.traffic() / 2**20, cmap="viridis", vmin=0)
+    figure.colorbar(image, ax=square, shrink=0.8, label="MiB")
+    square.set(title="bytes sent", xlabel="receiving rank", ylabel="sending rank")
     figure.savefig(file, dpi=150)

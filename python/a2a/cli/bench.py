@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ..workloads import ROUTINGS, WORKLOADS, workload
 from . import _plot
 from ._bench_rank import OPERATIONS, Row, Sweep, header, run_rank
 from ._machine import allowed_cpus
+from ._parser import Parser, add_command, offer, ranks, size
 
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
@@ -29,59 +29,92 @@ that of the slowest rank. size: bytes that one rank sends to all (alltoall), the
 (dispatch, combine); count: elements per rank pair, 0 where they differ. algbw = size / time in GB/s, busbw = algbw *
 (ranks - 1) / ranks. #wrong: elements that differ from the oracle in the -c extra iterations with poisoned outputs.
 alltoallv sends more to more distant ranks, from 0 to twice the average, in steps of 16 bytes. Under a launcher its
-ranks are used, otherwise -r processes are started. Exits with 1 when an element is wrong."""
+ranks are used, otherwise processes are started. Other flags are those of nccl-tests. Exits with 1 when an element is
+wrong."""
+
+_EXAMPLES = (
+    ("a2a bench -n 4", "1 MiB from each of four ranks to all"),
+    ("a2a bench -n 4 -b 4K -e 16M -f 4", "sizes from 4 KiB to 16 MiB, each four times the last"),
+    ("a2a bench -n 4 --op alltoallv -J out.json", "another operation; the figures as JSON, too"),
+    ("a2a bench -n 4 --workload dsv3-decode", "the layer of a published model"),
+    ("mpiexec -n 4 a2a bench --iters 100", "the ranks of a launcher"),
+)
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("bench", help="time and bandwidth of an operation", description=_DESCRIPTION)
-    parser.add_argument("-r", "--ranks", type=int, help="ranks to start (default: CPUs, at least 2)")
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = add_command(commands, "bench", "time and bandwidth of an operation", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument(
+        "-n",
+        dest="number",
+        type=int,
+        metavar="N",
+        help="ranks to start (default: CPUs, at least 2). Where -r, --ranks or a launcher says how many there are, it "
+        "is --iters, as in nccl-tests",
+    )
+    parser.add_argument("-r", "-np", "--ranks", dest="ranks", type=ranks, metavar="N", help="ranks to start")
     parser.add_argument("--op", choices=OPERATIONS, help="default alltoall, with --workload global_scatter")
-    parser.add_argument("-b", "--minbytes", type=_bytes, default="1M", metavar="SIZE", help="first size (default 1M)")
-    parser.add_argument("-e", "--maxbytes", type=_bytes, metavar="SIZE", help="last size (default: the first)")
-    parser.add_argument("-i", "--stepbytes", type=_bytes, metavar="SIZE", help="add this from size to size")
+    parser.add_argument("-b", "--minbytes", type=size, default="1M", metavar="SIZE", help="first size (default 1M)")
+    parser.add_argument("-e", "--maxbytes", type=size, metavar="SIZE", help="last size (default: the first)")
+    parser.add_argument("-i", "--stepbytes", type=size, metavar="SIZE", help="add this from size to size")
     parser.add_argument(
         "-f", "--stepfactor", type=float, metavar="F", help="multiply by this from size to size (default 2)"
     )
-    parser.add_argument("-n", "--iters", type=int, default=20, help="timed iterations (default 20)")
-    parser.add_argument("-w", "--warmup_iters", type=int, default=5, help="iterations before them (default 5)")
-    parser.add_argument("-c", "--check", type=int, default=1, help="checked iterations after them (default 1)")
-    parser.add_argument("-d", "--datatype", default="float32", metavar="TYPE", help=", ".join((*_DTYPES, "all")))
+    parser.add_argument("--iters", type=int, metavar="N", help="timed iterations (default 20)")
     parser.add_argument(
+        "-w", "--warmup_iters", type=int, default=5, metavar="N", help="iterations before them (default 5)"
+    )
+    parser.add_argument(
+        "-c", "--check", type=int, default=1, metavar="N", help="checked iterations after them (default 1)"
+    )
+    parser.add_argument("-d", "--datatype", default="float32", metavar="TYPE", help=", ".join((*_DTYPES, "all")))
+    action = parser.add_argument(
         "--workload", metavar="ID", help=f"a model's layer instead of sizes: {', '.join(WORKLOADS)}; ID/16"
     )
-    parser.add_argument("--routing", choices=[name for name in ROUTINGS if name != "loads"], default="zipf")
-    parser.add_argument("--seed", type=int, default=0)
+    offer(action, WORKLOADS)
+    parser.add_argument(
+        "--routing",
+        choices=[name for name in ROUTINGS if name != "loads"],
+        default="zipf",
+        help="how a workload's tokens choose experts (default zipf)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
     parser.add_argument("-J", "--json", metavar="FILE", help="write the results to a file too")
     parser.add_argument("--plot", metavar="FILE", help="write bandwidth over size as a picture (needs matplotlib)")
     parser.set_defaults(function=lambda options: _bench(parser, options))
 
 
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", text, re.IGNORECASE)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 64K, 32M or 1G")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
-
-
 def _bench(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    launch = Launch.from_environ()
+    _settle_number(parser, options, launch.size)
     sweep = _sweep(parser, options)
     if options.plot:
         _plot.check(options.plot)
-    launch = Launch.from_environ()
     if launch.size > 1:
         if options.ranks not in (None, launch.size):
             parser.error(f"-r {options.ranks}: {launch.launcher} has started {launch.size} ranks")
         with init() as comm:
             rows = run_rank(comm, sweep)
-        ranks = launch.size
+        count = launch.size
     else:
-        ranks = options.ranks or max(2, allowed_cpus())
-        if ranks < 1:
-            parser.error(f"-r {ranks}: at least one rank")
-        rows = _spawn.spawn(_spawned_rank, ranks, sweep)[0]
+        count = options.ranks or max(2, allowed_cpus())
+        rows = _spawn.spawn(_spawned_rank, count, sweep)[0]
     if launch.rank == 0:
-        _write(options, sweep, ranks, rows)
+        _write(options, sweep, count, rows)
     return 1 if any(row.wrong for row in rows) else 0
+
+
+def _settle_number(parser: argparse.ArgumentParser, options: argparse.Namespace, launched: int) -> None:
+    """Decide the meaning of -n: ranks, as in all commands and in mpiexec, or iterations, as in nccl-tests."""
+    if options.number is not None and options.number < 1:
+        parser.error(f"-n {options.number}: at least 1")
+    if options.ranks is None and launched == 1:
+        options.ranks = options.number
+    elif options.iters is None:
+        options.iters = options.number
+    elif options.number is not None:
+        parser.error(f"-n {options.number} is what, when --iters and the number of ranks are given already?")
+    if options.iters is None:
+        options.iters = 20
 
 
 def _spawned_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
@@ -93,7 +126,11 @@ def _sweep(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Swee
     for name in names:
         if name not in _DTYPES:
             parser.error(f"-d {name}: there are {', '.join(_DTYPES)} and all")
-    for flag, value, least in (("-n", options.iters, 1), ("-w", options.warmup_iters, 0), ("-c", options.check, 0)):
+    for flag, value, least in (
+        ("--iters", options.iters, 1),
+        ("-w", options.warmup_iters, 0),
+        ("-c", options.check, 0),
+    ):
         if value < least:
             parser.error(f"{flag} {value}: at least {least}")
     try:

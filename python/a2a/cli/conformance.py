@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import random
 import re
 import signal
@@ -12,17 +11,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import __version__, frameworks
 from .._core import dtype_names
+from ._parser import Parser, add_command, offer
+from ._terminal import Progress
 
 if TYPE_CHECKING:
     from ..conformance import Case, Result, Task
     from ..conformance.groups import Way
 
 QUICK_TASKS = 800
-"""Of each framework and number of ranks."""
+"""The number of tasks of each framework and number of ranks."""
 _MOST_RANKS = 8
 _TRANSPORTS = ("shm", "threads", "tcp", "mpi", "nccl", "hccl")
 _PEERS = ("gloo", "paddle-gloo", "mpi4py")
@@ -32,14 +33,27 @@ Run every case of the conformance kit through every call that it applies to, and
 Exits with 1 when something differs, and with 2 when it cannot be tried."""
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("conformance", help="run the conformance kit", description=_DESCRIPTION)
+_EXAMPLES = (
+    ("a2a conformance --quick", "a minute: a sample with 2 and 4 ranks"),
+    ("a2a conformance -n 2,3 --mixed", "also with ranks in different frameworks"),
+    ("a2a conformance --frameworks torch --only alltoallv", "one framework, one call"),
+    ("a2a conformance --peer gloo --html matrix.html", "what another library does with the same cases"),
+)
+
+
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
+    parser = add_command(commands, "conformance", "compare every call with what is right", _DESCRIPTION, _EXAMPLES)
     parser.add_argument(
-        "--ranks", type=_numbers, help="numbers of ranks, such as 2,4 or 1-8 (default)", metavar="NUMBERS"
+        *("-n", "-np", "--ranks"),
+        dest="ranks",
+        type=_numbers,
+        help="numbers of ranks, such as 2,4 or 1-8 (default)",
+        metavar="NUMBERS",
     )
-    parser.add_argument(
+    action = parser.add_argument(
         "--frameworks", type=_names, metavar="NAMES", help="comma-separated names, or files; default: all installed"
     )
+    offer(action, frameworks.known())
     parser.add_argument("--mixed", action="store_true", help="also with ranks in different frameworks")
     parser.add_argument("--transport", choices=_TRANSPORTS, help="what carries the bytes (default: shm)")
     parser.add_argument("--peer", choices=_PEERS, help="try this library instead")
@@ -94,7 +108,7 @@ def _positive(text: str) -> int:
 
 
 def _writable(text: str) -> Path:
-    """Tried before the run, which may take long."""
+    """Check that the file can be written, before the run, which may take long."""
     path = Path(text)
     existed = path.exists()
     try:
@@ -125,11 +139,11 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         ranks = _possible(options.ranks, [2, 4] if options.quick else range(1, _MOST_RANKS + 1), names, way)
     except ValueError as error:
         parser.error(str(error))
-    if way.memory != "host" and (missing := way.missing()):  # a vendor's library is of no use without tensors
+    if way.memory != "host" and (missing := way.missing()):  # a vendor's library needs a framework with device tensors
         return _cannot(option, missing)
     if options.mixed and (len(names) == 1 or ranks == [1]):
         parser.error(f"--mixed: there is only one {'rank' if ranks == [1] else f'framework, {names[0]}'}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks are ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the ranks end, too
     facts = {"ranks": ",".join(map(str, ranks)), "frameworks": ", ".join(map(_named, names))}
     if way.memory != "host" and (double := devices.look(way.memory).double):
         facts[report.DOUBLE] = double
@@ -141,7 +155,7 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
             matrix.add(result)
             if matrix.failures and options.exitfirst:
                 break
-    except KeyboardInterrupt:  # what there is may be hours of work
+    except KeyboardInterrupt:  # the results so far may be hours of work
         interrupted = True
     if not matrix.counts and not interrupted:
         only = f"--only {options.only}: no case and no call of these has that in its name"
@@ -165,7 +179,7 @@ def _cannot(option: str, missing: str) -> int:
 
 
 def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
-    """The frameworks to try: those given, which must fit, or all that do."""
+    """Return the frameworks to try: those given, which must fit, or all that fit."""
     result, lacking = [], []
     for name in given or way.frameworks or frameworks.known(way.memory):
         if not (reason := _unusable(name, how, way)):
@@ -182,7 +196,7 @@ def _usable(given: Sequence[str] | None, how: str, way: Way) -> list[str]:
 
 
 def _unusable(name: str, how: str, way: Way) -> str:
-    """Why a framework cannot be tried that way; "" where it can."""
+    """Return why a framework cannot be tried that way; "" if it can."""
     if way.frameworks and name not in way.frameworks:
         return f"{how} takes {', '.join(way.frameworks)}, not {name}"
     if not name.endswith(".py"):
@@ -203,7 +217,7 @@ def _unusable(name: str, how: str, way: Way) -> str:
 
 
 def _possible(given: Sequence[int] | None, usual: Sequence[int], names: Sequence[str], way: Way) -> list[int]:
-    """The numbers of ranks to try: those given, or of the usual ones all that there are devices for."""
+    """Return the numbers of ranks to try: those given, or of the usual ones all for which there are devices."""
     most = _MOST_RANKS
     if way.memory != "host":
         most = min(most, *(frameworks.load(name, way.memory).devices() for name in names))
@@ -213,7 +227,7 @@ def _possible(given: Sequence[int] | None, usual: Sequence[int], names: Sequence
 
 
 def _named(name: str) -> str:
-    """A framework with its version."""
+    """Return a framework's name with its version."""
     version = frameworks.load(name).version() if name in frameworks.known() else ""
     return f"{frameworks.short(name)} {version}".rstrip()
 
@@ -239,9 +253,9 @@ def _results(
             batches.append(("mixed", plan_mixed(cases, ranks, names, libraries, way.memory, chance)))
         for name, tasks in batches:
             chosen = _chosen(tasks, options.only, sample, chance)
-            with _Progress(f"{how}{note}, {ranks} rank{'s' * (ranks > 1)}, {name}", len(chosen)) as progress:
+            with Progress(f"{how}{note}, {ranks} rank{'s' * (ranks > 1)}, {name}", len(chosen)) as progress:
                 for result in run(how, ranks, chosen):
-                    progress.step(result)
+                    progress.step(result.failed)
                     yield result
 
 
@@ -253,42 +267,7 @@ def _chosen(tasks: Sequence[Task], only: str, sample: int | None, chance: random
 
 
 def _exists(module: str) -> bool:
-    """Whether a module can be imported, as far as can be told without doing so."""
+    """Whether a module can be found. It is not imported."""
     framework = module.partition(".")[2] if module.startswith("a2a.") else module.partition(".")[0]
     needed = "a2a" if framework == "atb" else framework
     return importlib.util.find_spec(needed) is not None
-
-
-class _Progress:
-    """A bar on a terminal, a line otherwise."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self._what, self._total, self._done, self._bad = what, total, 0, 0
-        self._shown, self._begin = 0.0, time.monotonic()
-        self._terminal = sys.stderr is not None and sys.stderr.isatty()
-
-    def __enter__(self) -> _Progress:
-        self._show()
-        return self
-
-    def step(self, result: Result) -> None:
-        self._done += 1
-        self._bad += result.failed
-        self._show()
-
-    def _show(self) -> None:
-        now = time.monotonic()
-        if not self._terminal or now - self._shown < 0.1:
-            return
-        self._shown = now
-        width = 30 * self._done // max(1, self._total)
-        left = (now - self._begin) * (self._total - self._done) / self._done if self._done else 0
-        bad = f", {self._bad} failed" if self._bad else ""
-        text = f"{self._what}: [{'#' * width:30}] {self._done}/{self._total}{bad}, {left:.0f} s left"
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-        print(f"\r\x1b[K{text[: columns - 1]}", end="", file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        end = f", {self._bad} failed" if self._bad else ""
-        start = "\r\x1b[K" if self._terminal else ""
-        print(f"{start}{self._what}: {self._done} of {self._total} tasks{end}", file=sys.stderr)

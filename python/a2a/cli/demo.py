@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,26 +18,37 @@ from ..workloads import IntArray, Workload, workload
 from . import _demo_peer, _plot
 from ._demo_rank import Job, Report, run_rank
 from ._machine import allowed_cpus, available_memory
+from ._parser import Parser, add_command, add_ranks, offer
+from ._terminal import Table, show
 
 MiB = 1 << 20
-# Longest time that the ranks may take together; far more than they need.
+# The time limit of all ranks together; far more than they need.
 _TIMEOUT_SECONDS = 300.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+_EXAMPLES = (
+    ("a2a demo", "four ranks, in all frameworks that are installed"),
+    ("a2a demo -n 2 --frameworks torch,numpy", "rank 0 in Torch, rank 1 in NumPy"),
+    ("a2a demo --tokens 64 --plot traffic.png", "fewer tokens, and a picture of who sends how much to whom"),
+)
+
+
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     text = (
-        "Exchange the traffic of a mixture-of-experts layer between ranks in different frameworks and check every bit."
+        "Exchange the traffic of a mixture-of-experts layer between ranks in different frameworks and check every bit. "
+        "Exits with 1 when a bit differs."
     )
-    parser = commands.add_parser("demo", help="a mixture-of-experts layer across frameworks", description=text)
-    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="ranks, each a process (default 4)")
-    parser.add_argument(
+    parser = add_command(commands, "demo", "a mixture-of-experts layer across frameworks", text, _EXAMPLES)
+    add_ranks(parser, "ranks, each a process (default 4)", default=4)
+    action = parser.add_argument(
         "--frameworks",
         metavar="A,B,...",
         help=f"dealt out to the ranks in turn, of {','.join(frameworks.known('host'))} (default: all found)",
     )
+    offer(action, frameworks.known("host"))
     parser.add_argument("--tokens", type=int, metavar="T", help="tokens per rank (default: scaled to the machine)")
     parser.add_argument("--steps", type=int, default=5, help="how often (default 5)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
     parser.add_argument(
         "--plot", metavar="FILE", help="write the traffic between ranks as a picture (needs matplotlib)"
     )
@@ -46,8 +57,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _demo(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     layer = workload("dsv3-train")
-    if options.ranks < 1 or layer.experts % options.ranks:
-        parser.error(f"--ranks {options.ranks} does not divide {layer.experts} experts evenly")
+    if layer.experts % options.ranks:
+        parser.error(f"-n {options.ranks} does not divide {layer.experts} experts evenly; 2, 4 and 8 do")
     for name in ("tokens", "steps"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name} {getattr(options, name)}: at least 1")
@@ -69,7 +80,7 @@ def _demo(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _compare(job: Job) -> None:
-    """One line: the same step in Torch on all ranks, beside what Torch's users have without a2a."""
+    """Print one line: the same step in Torch on all ranks, with a2a and with torch.distributed alone."""
     with tempfile.TemporaryDirectory() as folder:
         times = _spawn.spawn(_demo_peer.run_rank, job.ranks, job, f"{folder}/store", timeout=_TIMEOUT_SECONDS)
     ours, gloo = (max(each) * 1e3 for each in zip(*times, strict=True))
@@ -93,12 +104,12 @@ def _choose(parser: argparse.ArgumentParser, wanted: str | None) -> list[str]:
 def plan(
     layer: Workload, names: Sequence[str], ranks: int, tokens: int | None = None, steps: int = 5, seed: int = 0
 ) -> Job:
-    """The frameworks dealt out to the ranks, one dtype for all of them, and as many tokens as the machine bears."""
+    """Assign the frameworks to the ranks, choose one dtype for all of them, and as many tokens as memory allows."""
     dealt = [names[rank % len(names)] for rank in range(ranks)]
     dtype = "bfloat16" if all(frameworks.load(name).bfloat16 for name in dealt) else "float32"
     layer = replace(layer, dtype=dtype)
     if tokens is None:
-        # Each rank holds about three copies of its own rows and two of everybody's, for the oracle.
+        # Each rank holds about three copies of its own rows and, for the oracle, two of all ranks' rows.
         bytes_per_token = layer.bytes_per_rank // layer.tokens * ranks * (3 + 2 * ranks)
         tokens = min(32 * allowed_cpus(), 512, available_memory() // 4 // bytes_per_token)
     return Job(replace(layer, tokens=max(1, tokens)), dealt, steps, seed, alpha=1.2)
@@ -123,31 +134,38 @@ def _introduce(job: Job, names: Sequence[str]) -> None:
 
 
 def traffic(reports: Sequence[Report], job: Job) -> npt.NDArray[np.float64]:
-    """Bytes from each rank (row) to each rank (column), mean of the steps."""
+    """Return the bytes from each rank (row) to each rank (column), the mean of the steps."""
     tokens: IntArray = np.stack([np.sum(report.sent, axis=0) for report in reports])
     return np.asarray(tokens * (job.row_bytes / job.steps))
 
 
 def conclude(reports: Sequence[Report], job: Job) -> int:
-    """Prints the results and returns the exit code: 0 only if every byte was right."""
+    """Print the results and return the exit code: 0 only if every byte was right."""
     matrix = traffic(reports, job)
-    print("\ntokens in MiB per step, from row to column; each crosses once, however many experts want it there")
-    print("         " + "".join(f"{'to ' + str(rank):>9}" for rank in range(job.ranks)) + "      sent")
-    for rank, row in enumerate(matrix / MiB):
-        print(f"  from {rank:<2}" + "".join(f"{cell:9.2f}" for cell in row) + f"{row.sum():10.2f}")
-    print("  arrived" + "".join(f"{cell:9.2f}" for cell in matrix.sum(axis=0) / MiB))
-    print("\nstep   dispatch ms    GB/s   combine ms    GB/s   (slowest rank, all rows; step 0 touches memory first)")
+    rows = [[f"from {rank}", *_two_digits([*row, row.sum()])] for rank, row in enumerate(matrix / MiB)]
+    rows.append(["arrived", *_two_digits(matrix.sum(axis=0) / MiB), ""])
+    title = "tokens in MiB per step, from row to column; each crosses once, however many experts want it there"
+    columns = ["", *(f"to {rank}" for rank in range(job.ranks)), "sent"]
+    print()
+    show(Table(title, rows, columns, range(1, len(columns))))
+    rows = []
     for step in range(job.steps):
         volume = job.ranks * job.layer.tokens * job.layer.top_k * job.row_bytes
         dispatch = max(report.dispatch_seconds[step] for report in reports)
         combine = max(report.combine_seconds[step] for report in reports)
-        print(
-            f"{step:4}   {dispatch * 1e3:11.2f} {volume / dispatch / 1e9:7.2f}   "
-            f"{combine * 1e3:10.2f} {volume / combine / 1e9:7.2f}"
+        rows.append(
+            [str(step), *_two_digits([dispatch * 1e3, volume / dispatch / 1e9, combine * 1e3, volume / combine / 1e9])]
         )
+    print()
+    title = "time of the slowest rank, and all rows in that time; step 0 touches memory first"
+    show(Table(title, rows, ("step", "dispatch ms", "GB/s", "combine ms", "GB/s"), range(5)))
     memory = ", ".join(f"{report.resident_bytes / MiB:.0f}" for report in reports)
     print(f"\npeak memory of each rank, its framework included: {memory} MiB")
     return _verdict(reports, job)
+
+
+def _two_digits(numbers: Iterable[float]) -> list[str]:
+    return [f"{number:.2f}" for number in numbers]
 
 
 def _verdict(reports: Sequence[Report], job: Job) -> int:

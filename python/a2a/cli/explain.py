@@ -1,4 +1,4 @@
-"""``a2a explain``: which rank keeps a program from going on, from the records that ``A2A_DUMP`` asks for."""
+"""``a2a explain``: names the ranks that keep a program from going on, from the records of ``A2A_DUMP``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ import dataclasses
 import json
 import sys
 import time
+from pathlib import Path
 
 from .. import dump
 from .._core import InvalidArgumentError
-from ._diagnosis import Diagnosis, diagnose
+from ._diagnosis import Diagnosis, diagnose, name_ranks
+from ._parser import Parser, add_command
+from ._terminal import Table, show
+
+_ADVICE = "ranks write records into the folder that A2A_DUMP names, for example: A2A_DUMP=dumps a2a run -n 4 train.py"
+
+_EXAMPLES = (
+    ("A2A_DUMP=dumps a2a run -n 4 train.py", "has the ranks write records into the folder dumps"),
+    ("a2a explain dumps", "reads them, while the program is stuck or after its end"),
+    ("a2a explain dumps --all", "shows the ranks of every communicator"),
+)
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     text = (
         "Read the records that the ranks of a program write when A2A_DUMP names a folder, while it is stuck or after "
         "its end, and name the rank that differs and how. Exits with 0 when all is well, with 1 when something is not, "
         "and with 2 when there is nothing to read."
     )
-    parser = commands.add_parser("explain", help="which rank a stuck program waits for", description=text)
+    parser = add_command(commands, "explain", "which rank a stuck program waits for", text, _EXAMPLES)
     parser.add_argument("dumps", nargs="+", metavar="DUMP", help="the folder that A2A_DUMP named, or files of it")
     parser.add_argument("--all", action="store_true", help="show the ranks of communicators where all is well, too")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
@@ -27,14 +38,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _explain(options: argparse.Namespace) -> int:
-    records = []
+    records, unreadable = [], []
     for path in dump.find(options.dumps):
         try:
             records.append(dump.read(path))
-        except (InvalidArgumentError, OSError) as error:
-            print(f"a2a explain: {error}", file=sys.stderr)
+        except InvalidArgumentError as error:
+            unreadable.append(str(error))
+        except OSError as error:
+            unreadable.append(f"{path}: {error.strerror}")
+    for text in unreadable:
+        print(f"a2a explain: {text}", file=sys.stderr)
     if not records:
-        print(f"a2a explain: no records in {' '.join(options.dumps)}", file=sys.stderr)
+        empty = [path for path in options.dumps if Path(path).is_dir()]
+        if empty:
+            print(f"a2a explain: no records in {' '.join(empty)}", file=sys.stderr)
+        print(f"a2a explain: nothing to read; {_ADVICE}", file=sys.stderr)
         return 2
     groups: dict[int, list[dump.Record]] = {}
     for record in sorted(records, key=lambda record: record.opened):
@@ -43,35 +61,45 @@ def _explain(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([dataclasses.asdict(diagnosis) for diagnosis in diagnoses], indent=2))
     else:
-        print("\n\n".join(_text(diagnosis, options.all) for diagnosis in diagnoses))
+        for at, diagnosis in enumerate(diagnoses):
+            if at:
+                print()
+            _show(diagnosis, options.all)
     return 1 if any(diagnosis.operation for diagnosis in diagnoses) else 0
 
 
-def _text(diagnosis: Diagnosis, show_all: bool) -> str:
+def _show(diagnosis: Diagnosis, show_all: bool) -> None:
     ranks = f"{diagnosis.size} rank" + ("s" if diagnosis.size > 1 else "") + f", since {_clock(diagnosis.opened)}"
     if diagnosis.operation == 0:
-        lines = [f"{diagnosis.label}, {ranks}: nothing is in the way"]
+        print(f"{diagnosis.label}, {ranks}: nothing is in the way")
     else:
-        culprits = ", ".join(map(str, diagnosis.culprits))
-        whom = f"because of rank {culprits}" if culprits else "and the records do not tell why"
-        lines = [f"{diagnosis.label}, {ranks}: operation #{diagnosis.operation} is not finished on all ranks, {whom}"]
-    lines += [f"  {finding}" for finding in diagnosis.findings]
+        whom = (
+            f"because of {name_ranks(diagnosis.culprits)}" if diagnosis.culprits else "and the records do not tell why"
+        )
+        print(f"{diagnosis.label}, {ranks}: operation #{diagnosis.operation} is not finished on all ranks, {whom}")
+    for finding in diagnosis.findings:
+        print(f"  {finding}")
     if diagnosis.operation or show_all:
-        lines += _table(diagnosis)
-    return "\n".join(lines)
+        show(_table(diagnosis))
+        for rank in diagnosis.ranks:
+            if rank.text:
+                print(f"  rank {rank.rank}: {rank.text}")
 
 
 def _clock(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds)) + f".{int(seconds % 1 * 1000):03}"
 
 
-def _table(diagnosis: Diagnosis) -> list[str]:
-    rows = [("rank", "last operation", "state", "at", "process", "called from")]
-    for rank in diagnosis.ranks:
-        at = _clock(rank.at) if rank.at else ""
-        rows.append((str(rank.rank), rank.operation, rank.state, at, rank.process, rank.site))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+def _table(diagnosis: Diagnosis) -> Table:
+    rows = [
+        (
+            str(rank.rank),
+            rank.operation,
+            rank.state,
+            _clock(rank.at) if rank.at else "",
+            rank.process,
+            rank.site,
+        )
+        for rank in diagnosis.ranks
     ]
-    return lines + [f"  rank {rank.rank}: {rank.text}" for rank in diagnosis.ranks if rank.text]
+    return Table("", rows, ("rank", "last operation", "state", "at", "process", "called from"))

@@ -1,4 +1,4 @@
-"""``a2a info``: versions, what the machine allows, and which launcher is seen."""
+"""``a2a info``: versions, the machine's limits, and the launcher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import os
 import platform
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,59 +15,68 @@ import numpy as np
 
 from .. import _spawn, frameworks
 from .._core import Communicator, Error, core_version, host_facts, host_ways, library_of
+from .._neighbour import import_names
 from ..launch import Launch, meeting_of
 from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
+from ._parser import Parser, add_command, add_ranks, size
+from ._terminal import Table, show
 
-# Longest time of the probe between ranks.
+# The time limit of the probe between ranks.
 _TIMEOUT_SECONDS = 60.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    text = "Show versions, what this machine allows, and the launcher. Exits with 1 when shared memory does not work."
-    parser = commands.add_parser("info", help="versions and what this machine allows", description=text)
-    parser.add_argument("-r", "--ranks", type=int, default=2, help="whose thresholds to show (default: 2)")
+_EXAMPLES = (
+    ("a2a info", "what works on this machine"),
+    ("a2a info -n 8 --why 64K", "which way 64 KiB go between 8 ranks, and why"),
+    ("a2a info --json", "all facts, for a report"),
+)
+
+
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
+    text = (
+        "Show what works on this machine, the versions, and the launcher that a2a.init() would follow. Exits with 1 "
+        "when shared memory does not work."
+    )
+    parser = add_command(commands, "info", "what works on this machine", text, _EXAMPLES)
+    add_ranks(parser, "how many ranks to try it with (default 2)", old=("-r",), default=2)
     parser.add_argument(
         "--why",
         metavar="BYTES",
-        type=int,
-        help="show only which way so many bytes go from rank to rank, where every pair has as many, and why",
+        type=size,
+        help="show only which way so many bytes, such as 65536 or 64K, go from rank to rank, where every pair has as "
+        "many, and why",
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--json", action="store_true", help="all facts, as JSON")
     parser.set_defaults(function=_info)
 
 
 def _info(options: argparse.Namespace) -> int:
-    if options.ranks < 1:
-        print(f"a2a info: --ranks {options.ranks} is not a number of ranks", file=sys.stderr)
-        return 2
-    if options.why is not None and options.why < 0:
-        print(f"a2a info: --why {options.why} is not a number of bytes", file=sys.stderr)
-        return 2
     facts = gather(options.ranks) if options.why is None else why(options.ranks, options.why)
     if options.json:
         print(json.dumps(facts, indent=2))
-    else:
+    elif options.why is not None:
         for title, entries in facts.items():
-            width = max(20, *map(len, entries))
-            print(title)
-            for name, value in entries.items():
-                print(f"  {name:<{width}} {value}")
+            show(Table(title, [*entries.items()]))
+    else:
+        for table in in_words(facts, options.ranks):
+            show(table)
     return 0 if options.why is not None or facts["transports"]["shared memory"] == "works" else 1
 
 
 def why(ranks: int, nbytes: int) -> dict[str, dict[str, str]]:
-    """The way of ``nbytes`` bytes for each kind of host memory, and the reason. Starts ranks, which measure."""
+    """Return the way of ``nbytes`` bytes for each kind of host memory, and the reason. Starts ranks, which measure."""
     ways = _spawn.spawn(host_ways, ranks, nbytes, timeout=_TIMEOUT_SECONDS)[0]
     return {f"{nbytes} bytes for each of {ranks} ranks": {memory: f"{way}: {reason}" for memory, way, reason in ways}}
 
 
 def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
-    """All facts, by group. Starts ranks to see what works between processes."""
+    """Return all facts, by group. Starts ranks to find out what works between processes."""
     probe = _probe(ranks)
     quota = cgroup_cpus()
     return {
         "versions": {
             "a2a-comm": core_version,
+            "import names": import_names(),
             "python": platform.python_version(),
             "system": f"{platform.system()} {platform.release()} {platform.machine()}",
             **{name: frameworks.load(name).version() or "not installed" for name in frameworks.known()},
@@ -95,6 +104,65 @@ def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
     }
 
 
+def in_words(facts: dict[str, dict[str, Any]], ranks: int) -> Iterator[Table]:
+    """The facts as tables for people."""
+    versions, machine, ways = facts["versions"], facts["machine"], facts["transports"]
+    yield Table(f"a2a-comm {versions['a2a-comm']} with Python {versions['python']} on {versions['system']}", [])
+    yield Table("Import it as", [(versions["import names"],)])
+    yield Table("What works here", [*_works(ways)])
+    others = ("a2a-comm", "import names", "python", "system")
+    yield Table(
+        "Frameworks and what goes with them",
+        [(name, version) for name, version in versions.items() if name not in others],
+    )
+    cpus = f"{machine['cpus allowed']} for this process, of {machine['cpus online']}"
+    quota = machine["cpus by cgroup quota"]
+    cpus += f"; {machine['cpus by affinity']} by affinity, {quota if quota == 'no quota' else f'a quota of {quota}'}"
+    yield Table("This machine", [("CPUs", cpus), ("memory", f"{machine['memory available MiB']} MiB are free")])
+    thresholds = facts[f"thresholds of {ranks} ranks, bytes"]
+    if thresholds:
+        yield Table(f"From how many bytes on, with {ranks} ranks", [*_from(thresholds)])
+    yield Table("What a2a.init() would do here", [*_start(facts["launcher"])])
+
+
+def _works(ways: dict[str, str]) -> Iterator[tuple[str, str]]:
+    shared, reading = ways["shared memory"], ways["process_vm_readv"]
+    yield "ranks of this host", "yes, through shared memory" if shared == "works" else f"no, shared memory {shared}"
+    copies = "one copy" if reading == "allowed" else "two copies"
+    if reading != "unknown":
+        yield "large tensors", f"{copies}: to read another rank's memory (process_vm_readv) is {reading}"
+        yield "tensors of empty()", f"{ways['shared tensors']}; copies are made {ways['copies']}"
+    yield "NVIDIA GPUs", ways["nccl"]
+    yield "Ascend NPUs", ways["hccl"]
+    yield "several hosts, MPI", ways["mpi"]
+    yield "several hosts, TCP", ways["tcp"]
+
+
+def _start(launcher: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if launcher["seen"].startswith("error: "):
+        yield "raise", launcher["seen"].removeprefix("error: ")
+    elif launcher["seen"] == "none":
+        yield "launcher", "none is seen: a group of one rank"
+    else:
+        yield "launcher", launcher["seen"]
+        yield "this rank", f"{launcher['rank']} of {launcher['size']}"
+        yield "job", launcher["job"]
+        if "several hosts" in launcher:
+            yield "several hosts", launcher["several hosts"]
+        yield "ranks meet", launcher["ranks meet"]
+
+
+def _from(thresholds: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    meanings = {
+        "A2A_SHM_DIRECT_MIN": "one copy out of shared memory, instead of two",
+        "A2A_SHM_CMA_MIN": "one copy out of a rank's own memory, instead of two",
+        "A2A_SHM_STREAM_MIN": "copies pass by the caches",
+    }
+    for name, meaning in meanings.items():
+        yield name, str(thresholds[name]), meaning
+    yield "set from outside", thresholds["set from outside"], ""
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -104,17 +172,17 @@ def _version(package: str) -> str:
 
 def _library(transport: Literal["nccl", "hccl", "mpi"]) -> str:
     try:
-        return library_of(transport)
+        return " ".join(f"yes: {library_of(transport)}".split())
     except Error as error:
-        return str(error).partition(";")[0]
+        return f"no: {str(error).partition(';')[0]}"
 
 
 def _secret() -> str:
-    """Whether ranks that meet over TCP could."""
+    """Describe the secret that ranks need to meet over TCP."""
     for name in ("A2A_SECRET_FILE", "A2A_SECRET"):
         if os.environ.get(name):
-            return f"with the secret of {name}"
-    return "needs A2A_SECRET_FILE or A2A_SECRET"
+            return f"yes: with the secret of {name}"
+    return "not yet: needs A2A_SECRET_FILE or A2A_SECRET, the same for all ranks"
 
 
 def _probe(ranks: int) -> dict[str, Any]:

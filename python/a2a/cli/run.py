@@ -8,6 +8,7 @@ import ctypes
 import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,31 +19,38 @@ from pathlib import Path
 from .._ended import EndedRanks
 from .._spawn import new_secret
 from ._machine import allowed_cpus
+from ._parser import Parser, add_command, add_ranks
+from ._verdict import End, cause, verdict
 
 # How long ranks may take to leave after a signal before they are killed.
 _GRACE_SECONDS = 5.0
+# How long to wait for the rank that caused a failure after other ranks noticed it.
+_CAUSE_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
-# Looked up before fork: a child between fork and exec may do little more than call it.
+# Looked up before fork: a child between fork and exec may only call it.
 _prctl = ctypes.CDLL(None).prctl
 
 _DESCRIPTION = """\
 Start a Python program as N ranks of this host. Each rank finds A2A_RANK, A2A_SIZE, A2A_LOCAL_RANK and A2A_JOB in its
 environment, which a2a.init() reads, and a secret, A2A_SECRET, for those that have to prove who they are; and RANK,
 WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torch reads, unless they are set. Output
-lines are prefixed by [rank]. When a rank fails the others are ended, and its exit code is passed on (128 + number for a
-signal). Ranks that wait in a2a.init() for one that has ended are told. SIGINT, SIGTERM and SIGHUP are forwarded; ranks
-that do not leave within 5 seconds are killed, at once after a second signal. Ranks read nothing from standard input.
-OMP_NUM_THREADS is set to the CPUs per rank unless it is set."""
+lines are prefixed by [rank]. When a rank fails the others are ended, the last line says which one was the cause, and
+its exit code is passed on (128 + number for a signal). Ranks that wait in a2a.init() for one that has ended are told.
+SIGINT, SIGTERM and SIGHUP are forwarded; ranks that do not leave within 5 seconds are killed, at once after a second
+signal. Ranks read nothing from standard input. OMP_NUM_THREADS is set to the CPUs per rank unless it is set."""
+
+_EXAMPLES = (
+    ("a2a run -n 4 train.py --epochs 3", "four ranks; what follows the program is the program's"),
+    ("a2a run -n 2 -m pytest tests", "a Python module"),
+    ("a2a run -n 2 --no-python ./program", "any executable"),
+    ("A2A_DUMP=dumps a2a run -n 4 train.py", "keeps records: a2a explain dumps says who is late"),
+)
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser(
-        "run",
-        help="start a program as ranks",
-        description=_DESCRIPTION,
-        usage="a2a run -n N [--no-prefix] [--no-python] [-m] [--] program [args]",
-    )
-    parser.add_argument("-n", "--ranks", type=int, required=True, metavar="N", help="how many ranks")
+def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
+    usage = "a2a run -n N [--no-prefix] [--no-python] [-m] [--] program [args]"
+    parser = add_command(commands, "run", "start a program as ranks", _DESCRIPTION, _EXAMPLES, usage)
+    add_ranks(parser, "how many ranks")
     parser.add_argument("-m", "--module", action="store_true", help="the program is a Python module")
     parser.add_argument("--no-python", action="store_true", help="the program is any executable")
     parser.add_argument("--no-prefix", action="store_true", help="ranks write to the terminal themselves")
@@ -52,15 +60,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
-    if options.ranks < 1:
-        parser.error(f"-n {options.ranks}: at least one rank")
+    if options.ranks is None:
+        parser.error(f"how many ranks? For example: a2a run -n 4 {' '.join(program) or 'program.py'}")
     if not program:
-        parser.error("which program?")
+        parser.error(f"which program? For example: a2a run -n {options.ranks} program.py")
     if options.module:
         program = [sys.executable, "-u", "-m", *program]
     elif not options.no_python:
         if not Path(program[0]).exists():
-            parser.error(f"{program[0]}: no such file")
+            parser.error(f"{program[0]}: no such file{_advice(program[0])}")
         program = [sys.executable, "-u", *program]
     try:
         with _Job(program, options.ranks, not options.no_prefix) as job:
@@ -70,12 +78,21 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         return 127
 
 
+def _advice(program: str) -> str:
+    if shutil.which(program):
+        return f"; {program} is a command, which --no-python starts"
+    return "" if "/" in program or program.endswith(".py") else f"; -m {program} starts a module"
+
+
 class _Job:
-    """All ranks. One thread waits for their output, their ends and signals together."""
+    """All ranks. One thread waits for their output, their ends and signals."""
 
     def __init__(self, program: list[str], ranks: int, prefix: bool) -> None:
-        self._code: int | None = None  # of the whole job, once it is decided
+        self._code: int | None = None  # of the whole job, once it is known
         self._kill_at = float("inf")
+        self._decide_at = float("inf")  # at the latest; then the ends so far decide why the job fails
+        self._ends: list[End] = []
+        self._ended_ranks: list[int] | None = None  # those that had not failed when the job did
         self._children: list[subprocess.Popen[bytes]] = []
         self._running: set[int] = set()
         self._outputs: dict[int, _Output] = {}
@@ -84,8 +101,8 @@ class _Job:
         self._poller.register(self._wake, select.POLLIN)
         self._port = _Port()
         env = _environment(ranks, self._port.number)
-        self._ended = EndedRanks(env["A2A_JOB"], ranks)
-        env |= self._ended.environment
+        self._told = EndedRanks(env["A2A_JOB"], ranks)
+        env |= self._told.environment
         try:
             for rank in range(ranks):
                 self._start(rank, program, env, prefix)
@@ -97,8 +114,8 @@ class _Job:
         launcher, number = os.getpid(), str(rank)
 
         def follow_launcher() -> None:
-            # A process group of its own: a terminal's Ctrl-C comes through us once, and a rank is ended with its
-            # children. Not a session: Linux schedules sessions as units (autogroup), and yielding to a peer would not
+            # A process group of its own: only the launcher gets a terminal's Ctrl-C, and a rank is ended with its
+            # children. Not a session: Linux schedules sessions as units (autogroup), and a yield to a peer would not
             # reach it.
             os.setpgrp()
             # The kernel ends the rank when the launcher dies, however it dies; it may be dead already.
@@ -122,22 +139,27 @@ class _Job:
                 self._poller.register(source, select.POLLIN)
 
     def wait(self) -> int:
-        """Waits for all ranks to end and returns the job's exit code."""
+        """Wait for all ranks to end and return the job's exit code."""
         while self._running:
-            left = self._kill_at - time.monotonic()
+            left = min(self._kill_at, self._decide_at) - time.monotonic()
             for descriptor, _ in self._poller.poll(None if left == float("inf") else max(left, 0) * 1000):
                 if descriptor == self._wake.fileno():
                     self._on_signals(self._wake.recv(4096))
                 else:
                     self._copy(descriptor)
+            if time.monotonic() >= self._decide_at:
+                self._fail()
             if time.monotonic() >= self._kill_at:
                 self._signal(signal.SIGKILL)
                 self._kill_at = float("inf")
-        # What ranks wrote last is still in the pipes; what they left behind may hold the pipes open for ever.
+        # The last output of ranks is still in the pipes; processes that they left behind may hold the pipes open for
+        # ever.
         while any([self._copy(descriptor) for descriptor, _ in self._poller.poll(0) if descriptor in self._outputs]):
             pass
         for output in self._outputs.values():
             output.write(b"\n" if output.rest else b"")
+        if self._ended_ranks is not None:
+            _write(2, f"a2a run: {verdict(self._ends, self._ended_ranks)}\n".encode())
         return self._code or 0
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -160,14 +182,26 @@ class _Job:
             exited = state.si_code == os.CLD_EXITED
             code = state.si_status if exited else 128 + state.si_status
             how = f"exited with code {code}" if exited else f"was killed by {_name(state.si_status)}"
-            self._ended.add(rank, how)
-            if code != 0 and self._code is None:
-                others = f"; ending {_ranks(self._running)}" if self._running else ""
-                _write(2, f"a2a run: rank {rank} {how}{others}\n".encode())
-                self._end(code, signal.SIGTERM)
+            told = self._told.last_words(rank)
+            self._told.add(rank, how)
+            if self._code is None:
+                self._ends.append(End(rank, code, how, told))
+        failures = [end for end in self._ends if end.code != 0]
+        if not failures or self._code is not None:
+            return
+        # A rank that failed because of another one often ends first.
+        if all(end.follows for end in failures) and self._running:
+            self._decide_at = min(self._decide_at, time.monotonic() + _CAUSE_SECONDS)
+        else:
+            self._fail()
+
+    def _fail(self) -> None:
+        """End the job because of the ranks that have failed."""
+        self._ended_ranks = sorted(self._running)
+        self._end(cause(self._ends).code, signal.SIGTERM)
 
     def _end(self, code: int, number: int) -> None:
-        self._code = code
+        self._code, self._decide_at = code, float("inf")
         self._kill_at = time.monotonic() + _GRACE_SECONDS
         self._signal(number)
 
@@ -177,7 +211,7 @@ class _Job:
                 os.killpg(child.pid, number)
 
     def _copy(self, descriptor: int) -> bool:
-        """Copies what a rank wrote. False at the end of its output."""
+        """Copy a rank's output. Returns False at its end."""
         data = os.read(descriptor, 1 << 16)
         if not data:
             self._poller.unregister(descriptor)
@@ -198,13 +232,13 @@ class _Job:
                     stream.close()
         signal.set_wakeup_fd(-1)
         self._wake.close()
-        self._ended.close()
+        self._told.close()
         self._port.close()
 
 
 class _Port:
-    """A TCP port that is this job's as long as it runs: nobody gets it who asks for any, and a rank that asks for it
-    does, if it allows addresses to be used again, as torch's store does."""
+    """A TCP port that this job owns as long as it runs. The kernel does not give it to a program that asks for any
+    port. A rank that asks for it gets it if it sets SO_REUSEADDR, as torch's store does."""
 
     def __init__(self) -> None:
         self._socket = socket.socket()
@@ -215,14 +249,14 @@ class _Port:
 
 
 class _Output:
-    """Whole lines of one rank's output. A carriage return ends a line too, so that progress bars are seen."""
+    """Whole lines of one rank's output. A carriage return ends a line too, so that progress bars are shown."""
 
     def __init__(self, prefix: bytes, target: int) -> None:
         self.rest = b""
         self._prefix, self._target = prefix, target
 
     def write(self, data: bytes) -> bool:
-        """Writes the lines that are complete at once. False when nobody reads any more."""
+        """Write the complete lines at once. Returns False when the output has no reader any more."""
         lines = (self.rest + data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(b"\n")
         self.rest = lines.pop()
         return _write(self._target, b"".join(self._prefix + line + b"\n" for line in lines))
@@ -238,14 +272,14 @@ def _write(target: int, data: bytes) -> bool:
 
 
 def _catch_signals() -> socket.socket:
-    """A socket from which the numbers of the signals that concern us can be read."""
+    """Return a socket from which the numbers of the launcher's signals can be read."""
     wake, waker = socket.socketpair()
     wake.setblocking(False)
     waker.setblocking(False)
     numbers = (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in numbers:
         signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # whoever started this may have left them blocked
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # the parent may have left them blocked
     signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
     return wake
 
@@ -256,7 +290,7 @@ _TORCHS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
 def _environment(ranks: int, port: int) -> dict[str, str]:
     env = dict(os.environ)
     if "A2A_RANK" in env and all(env.get(name) == env.get(f"A2A_{name}") for name in ("RANK", "LOCAL_RANK")):
-        for name in _TORCHS:  # of the job that this one is started in
+        for name in _TORCHS:  # of the job in which this one is started
             env.pop(name, None)
     env |= {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
     torchs = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
@@ -264,13 +298,9 @@ def _environment(ranks: int, port: int) -> dict[str, str]:
     if secret := new_secret():
         env["A2A_SECRET"] = secret
     if ranks > 1:
-        # As every rank would otherwise start a thread per CPU.
+        # Otherwise every rank would start a thread per CPU.
         env.setdefault("OMP_NUM_THREADS", str(max(1, allowed_cpus() // ranks)))
     return env
-
-
-def _ranks(ranks: set[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, sorted(ranks)))
 
 
 def _name(number: int) -> str:

@@ -1,7 +1,7 @@
 """The conformance kit: one suite for every framework, transport and signature, as data plus a runner.
 
-``a2a conformance`` is its command line; docs/conformance.md says how to add a case or a call, CONTRIBUTING.md how
-to add a framework.
+``a2a conformance`` is its command line; docs/design/conformance.md says how to add a case or a call, CONTRIBUTING.md
+how to add a framework.
 
     from a2a import conformance
     cases = conformance.load()

@@ -1,4 +1,4 @@
-"""Memory around a tensor that shows what was written where it should not have been."""
+"""Guarded memory around a tensor, which shows writes outside of the tensor."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _GUARD = 0x5A
 
 
 class Buffer:
-    """A tensor of a framework with ``content``, or full of poison, between guard bytes on both sides. ``tensor`` lies
-    in that memory unless the framework's tensors cannot."""
+    """A tensor of a framework with ``content``, or full of poison, between guard bytes on both sides. ``tensor`` is in
+    that memory unless the framework does not allow that."""
 
     def __init__(self, framework: Framework, dtype: str, shape: tuple[int, ...], content: Raw | None = None) -> None:
         size = math.prod(shape) * DTYPES[dtype]
@@ -30,7 +30,7 @@ class Buffer:
         self.tensor: Any = framework.tensor(self._memory, start, dtype, shape)
 
     def difference(self, expected: Raw) -> str | None:
-        """How the tensor, or the guard bytes, differ from what they have to be."""
+        """Return how the tensor, or the guard bytes, differ from the expected ones."""
         if differs := testing.first_difference(self._framework.read(self.tensor), _bytes(expected)):
             return differs
         memory = self._framework.read(self._memory)

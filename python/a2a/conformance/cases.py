@@ -1,24 +1,25 @@
-"""The cases: plain data in ``cases/*.json``, and what each rank sends and has to receive.
+"""The cases: plain data in ``cases/*.json``, and the tensors that each rank sends and has to receive.
 
 A file holds ``{"about": ..., "cases": [...]}``. A case has
 
-- ``name``, ``source``: what it is, and the document or suite it comes from.
+- ``name``, ``source``: its name, and the document or suite from which it comes.
 - ``op``: "alltoallv", "alltoall_list", "allgather", "global_scatter", "global_gather" or "quantized_all_reduce".
-- ``ranks``: how many there are.
+- ``ranks``: the number of ranks.
 - ``dtypes``: a list of names, or "all".
 - ``row``: the shape of a row, the unit of counts (alltoallv, global_scatter, global_gather).
 - ``send_counts``: rows from each rank (outer) to each rank; ``send_displs``, ``recv_displs``, ``send_rows``,
   ``recv_rows``: as in MPI, by rank; packed tensors when left out (alltoallv).
-- ``input_shapes``: the shape of each rank's input for calls that see any shape as flat (alltoallv with scalar rows).
-- ``shapes``: of what each rank (outer) sends to each rank (alltoall_list). ``shape``: of each rank's part (allgather),
+- ``input_shapes``: the shape of each rank's input for calls that treat any shape as flat (alltoallv with scalar rows).
+- ``shapes``: those of the tensors from each rank (outer) to each rank (alltoall_list). ``shape``: of each rank's part
+    (allgather),
   or of each rank's tensor (quantized_all_reduce).
 - ``experts``, ``local_count``: experts of a rank, and each rank's rows for each expert of each rank (global_*).
 - ``scale``, ``offset``: one entry, or one for each entry of the last dimension (quantized_all_reduce).
 - ``send``, ``expected``: elements of each rank's tensors, flat, complex ones as pairs. Without ``send``, byte k of rank
   r is (131 r + 7 k + 13 (k >> 8) + 1) mod 256, its lowest bit for bool; without ``expected`` the oracle decides.
-- ``cotangent``, ``gradient``: the same for the way back: gradients of a rank's outputs, and of its inputs.
+- ``cotangent``, ``gradient``: the same for the backward pass: gradients of a rank's outputs, and of its inputs.
 
-Bytes of an output that nothing is received into stay what they were.
+Bytes of an output outside of the received ranges do not change.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ DTYPES = {
     "float8_e8m0fnu": 1,
     "float4_e2m1fn_x2": 1,
 }
-"""Bytes of an element of every dtype with a name."""
+"""The bytes of an element of every dtype with a name."""
 
 Raw = npt.NDArray[Any]
 """An array of elements without a meaning (dtype "V1" to "V16"): the kit compares bits."""
@@ -122,7 +123,7 @@ class Case:
 
     @property
     def equal(self) -> bool:
-        """Whether all ranks exchange equally much."""
+        """Whether all pairs of ranks exchange the same number of rows."""
         return self.packed and len(set(self.send_counts.flat)) == 1
 
     # ---- global_scatter and global_gather
@@ -138,7 +139,7 @@ class Case:
     # ---- tensors
 
     def send_shapes(self, rank: int) -> list[Shape]:
-        """Of the tensors that a rank sends: one, or one for each rank in the list form."""
+        """Return the shapes of the tensors that a rank sends: one, or one for each rank in the list form."""
         if self.op == "alltoall_list":
             return [tuple(shape) for shape in self.facts["shapes"][rank]]
         if self.op in ("allgather", "quantized_all_reduce"):
@@ -164,11 +165,11 @@ class Case:
         return [(int(rows), *self.row)]
 
     def recv_dtype(self, dtype: str) -> str:
-        """Of the output, for inputs of ``dtype``."""
+        """Return the dtype of the output for inputs of ``dtype``."""
         return "float16" if self.op == "quantized_all_reduce" else dtype
 
     def sends(self, dtype: str, rank: int) -> list[Raw]:
-        """What a rank sends, in send_shapes()."""
+        """Return the tensors that a rank sends, with send_shapes()."""
         shapes = self.send_shapes(rank)
         if "send" in self.facts:
             return _cut(_elements(self.facts["send"][rank], dtype), shapes)
@@ -177,7 +178,7 @@ class Case:
         return _cut((pattern & 1 if dtype == "bool" else pattern).view(_raw(dtype)), shapes)
 
     def expected(self, dtype: str, rank: int) -> list[Raw]:
-        """What a rank's outputs hold at last, when they were filled with testing.POISON before."""
+        """Return a rank's outputs after the exchange, if they were filled with testing.POISON before."""
         shapes = self.recv_shapes(rank)
         if "expected" in self.facts:
             return _cut(_elements(self.facts["expected"][rank], self.recv_dtype(dtype)), shapes)
@@ -205,7 +206,7 @@ class Case:
             result: Raw = ((total + np.float32(self.ranks) * offset) * scale).astype(np.float16).view("V2")
         return result
 
-    # ---- the way back
+    # ---- the backward pass
 
     @property
     def differentiable(self) -> bool:
@@ -213,7 +214,7 @@ class Case:
         return self.op in _EXCHANGES and (self.op != "alltoallv" or self.packed)
 
     def transposed(self) -> Case:
-        """The exchange that takes the gradients of the outputs to the inputs."""
+        """Return the exchange that sends the gradients of the outputs to the inputs."""
         facts = {key: value for key, value in self.facts.items() if key not in ("send", "expected")}
         for key, given in (("send", "cotangent"), ("expected", "gradient")):
             if given in facts:
@@ -228,7 +229,7 @@ class Case:
 
 
 def load(folder: Path | None = None) -> list[Case]:
-    """All cases of a folder, by default those that come with the package."""
+    """Return all cases of a folder, by default those that come with the package."""
     cases = []
     for file in sorted((folder or Path(__file__).parent / "cases").glob("*.json")):
         cases += [Case(facts) for facts in json.loads(file.read_text(encoding="utf-8"))["cases"]]

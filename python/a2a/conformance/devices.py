@@ -1,4 +1,5 @@
-"""Whether operations on devices can be tried here, and on what: a vendor's library, or a test double of it."""
+"""Finds out whether operations on devices can be tried here, and with which library: a vendor's, or a test double of
+it."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ _MARK = "a2a_test_double"
 @dataclass(frozen=True)
 class Found:
     missing: str = ""
-    """Why there is no way to run on such devices; "" when there is."""
+    """Why operations on such devices are not possible; "" when they are."""
     double: str = ""
-    """What the libraries say of themselves if they are test doubles."""
+    """The texts of the libraries that are test doubles."""
 
 
 @functools.cache
 def look(memory: str) -> Found:
-    """Tries a group of one rank, in a process of its own: one that has used a device must not fork()."""
+    """Try a group of one rank, in a process of its own: a process that has used a device must not fork()."""
     command = [sys.executable, "-c", f"from {__name__} import tell; tell({memory!r})"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * CONNECT_SECONDS, check=False)

@@ -1,6 +1,7 @@
-"""How ranks become a group: of a2a over one of its transports, or of a peer.
+"""Makes groups of ranks: of a2a over one of its transports, or of a peer.
 
-A way names what it needs, and says how a rank joins. Another transport, or another peer, is one more entry of WAYS."""
+A way has its requirements, and the function by which a rank joins. Another transport, or another peer, is one more
+entry of WAYS."""
 
 from __future__ import annotations
 
@@ -22,43 +23,43 @@ from . import devices, mpiexec
 __all__ = ["PEERS", "TRANSPORTS", "WAYS", "Place", "Way"]
 
 OPERATION_SECONDS = 10.0
-"""The deadline of each operation, which a rank that waits in vain reports after."""
+"""The deadline of each operation, after which a rank whose peers do not come reports."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a session's ranks meet."""
+    """The meeting place of a session's ranks."""
 
     ranks: int
     job: str
     """A name that no other session has."""
     folder: Path | None
-    """For files that are gone after the session, where the way has one."""
+    """A folder that is removed after the session, where the way has one."""
     ports: tuple[int, ...]
-    """Free ones on this host, one more than ranks."""
+    """Free ports on this host, one more than ranks."""
 
 
 Join = Callable[[int, Place], contextlib.AbstractContextManager[Any]]
-"""Joins as this rank and gives the group that signatures get; leaves it at the end."""
+"""Joins as this rank and yields the group for signatures; leaves it at the end."""
 
 
 @dataclass(frozen=True)
 class Way:
     join: Join | None
-    """None where the ranks are threads, which get their communicators from a2a.spawn."""
+    """The function to join; None where the ranks are threads, which get their communicators from a2a.spawn."""
     modules: Mapping[str, str]
-    """The libraries whose signatures are tried, and where their functions are; "" for none."""
+    """The libraries whose signatures are tried, and the modules of their functions; "" for none."""
     missing: Callable[[], str] = field(default=lambda: "")
-    """What is missing here to go this way, in one line; "" for nothing."""
+    """Return what is missing here for this way, in one line; "" for nothing."""
     memory: str = "host"
-    """Where its tensors live: Framework.memory."""
+    """The kind of memory of its tensors: Framework.memory."""
     launcher: str = "fork"
-    """What makes ranks: "fork"; "exec", where they must share nothing with the runner; "threads"; or "mpiexec", whose
-    ranks learn their number from the group that they join."""
+    """How ranks are started: "fork"; "exec", where they must share nothing with the runner; "threads"; or "mpiexec",
+    whose ranks get their number from the group that they join."""
     frameworks: tuple[str, ...] = ()
-    """The only ones that it takes; () for all."""
+    """The only dtypes that it accepts; () for all."""
     folder: bool = False
-    """Whether its ranks need one to meet in."""
+    """Whether its ranks need a folder to meet in."""
     refusal: str = "(?!)"
     """A pattern of errors that mean "not supported", beside NotImplementedError."""
 
@@ -74,7 +75,7 @@ _OWN_ON_DEVICES = {library: module for library, module in OWN.items() if library
 
 @contextlib.contextmanager
 def _shared_memory(rank: int, place: Place) -> Iterator[Any]:
-    # So that cases of a reasonable size take every way that the transport has.
+    # With these limits cases of moderate size take every way of the transport.
     os.environ.setdefault("A2A_SHM_STREAM_MIN", str(256 << 10))
     os.environ["A2A_JOB"] = place.job  # for groups that a call makes itself
     with a2a.init(rank, place.ranks, job=place.job, timeout=OPERATION_SECONDS) as comm:
@@ -93,7 +94,7 @@ def _over_mpi(rank: int, place: Place) -> Iterator[Any]:
 def _over_tcp(rank: int, place: Place) -> Iterator[Any]:
     """The same over a2a's own TCP."""
     os.environ["A2A_HOSTS"] = ",".join("ab"[rank % 2] for rank in range(place.ranks))
-    secret = place.job.encode()  # which nobody else has heard of
+    secret = place.job.encode()  # no other process knows the job's name
     meeting = a2a.TcpBootstrap(
         rank, place.ranks, f"127.0.0.1:{place.ports[0]}", job=place.job, secret=secret, timeout=OPERATION_SECONDS
     )
@@ -102,7 +103,7 @@ def _over_tcp(rank: int, place: Place) -> Iterator[Any]:
 
 
 def _on_devices(memory: str) -> Way:
-    """Rank r has device r."""
+    """Return the way in which rank r uses device r."""
 
     @contextlib.contextmanager
     def join(rank: int, place: Place) -> Iterator[Any]:

@@ -1,5 +1,5 @@
-"""One rank that is a program of its own: ``python -m a2a.conformance.launched FILE [RANK]``. What mpiexec starts learns
-its rank from MPI."""
+"""One rank that is a program of its own: ``python -m a2a.conformance.launched FILE [RANK]``. A rank that mpiexec starts
+gets its number from MPI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .rank import Task, preload
 def main(path: Path, rank: int = -1) -> None:
     die_with_parent()
     given = json.loads(path.read_text(encoding="utf-8"))
-    os.kill(given["runner"], 0)  # an error when it, and with it our parent, is gone already
+    os.kill(given["runner"], 0)  # raises if the runner, and with it the parent, has ended
     place = Place(given["ranks"], given["job"], None, ())
     cases = [Case(facts) for facts in given["cases"]]
     tasks = [Task(cases[at], dtype, tuple(names), tuple(frameworks)) for at, dtype, names, frameworks in given["tasks"]]

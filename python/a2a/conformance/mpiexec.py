@@ -1,4 +1,4 @@
-"""Ranks that MPI's launcher starts."""
+"""Starts ranks by MPI's launcher."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ except a2a.Error as error:
 
 
 def command(ranks: int, *program: str) -> list[str]:
-    """That starts so many Python processes."""
+    """Return the command that starts ``ranks`` Python processes."""
     return ["mpiexec", *_options(), "-n", str(ranks), sys.executable, *program]
 
 
 def missing() -> str:
-    """Why two ranks on hosts of their own cannot meet; "" when they can."""
+    """Return why two ranks on hosts of their own cannot meet; "" when they can."""
     if not shutil.which("mpiexec"):
         return "there is no mpiexec in PATH"
     hosts = {**os.environ, "A2A_HOSTS": "a,b"}

@@ -1,4 +1,4 @@
-"""The processes of a session's ranks: how they start, what one of them does, and how they end."""
+"""The processes of a session's ranks: starts them, runs one of them, and ends them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """A process of ours, or a descendant that introduced itself, watched by a descriptor that is readable once it has
+    """A child process, or a descendant that has sent its rank, watched by a descriptor that is readable once it has
     ended."""
 
     def __init__(self, pid: int, ranks: Sequence[int], launcher: bool = False) -> None:
@@ -49,7 +49,8 @@ class Child:
             signal.pidfd_send_signal(self._watch, number)
 
     def how_it_ended(self) -> str:
-        """Of a child that has: "SIGSEGV", "exit code 3". A descendant's parent alone can tell."""
+        """Return the end of a child that has ended: "SIGSEGV", "exit code 3". For a descendant only its parent
+        knows."""
         state = None
         with contextlib.suppress(ChildProcessError):
             state = os.waitid(os.P_PIDFD, self._watch, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -62,7 +63,7 @@ class Child:
         return f"exit code {state.si_status}"
 
     def close(self) -> None:
-        """Kills it, with its process group if it has one of its own, and reaps it."""
+        """Kill it, with its process group if it has one of its own, and reap it."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(self._pid) == self._pid:
                 os.killpg(self._pid, signal.SIGKILL)
@@ -73,7 +74,7 @@ class Child:
 
 
 class Processes:
-    """A context manager: ranks run tasks in it, and nothing of them is left after it."""
+    """A context manager: ranks run tasks in it, and none of their processes is left after it."""
 
     def __init__(self, how: str, ranks: int, tasks: Sequence[Task], address: str) -> None:
         self._how, self._ranks, self._tasks, self._address = how, ranks, tasks, address
@@ -94,7 +95,7 @@ class Processes:
         self._stack.close()
 
     def _end(self) -> None:
-        if WAYS[self._how].launcher == "mpiexec":  # it is told first, because it alone knows all of its descendants
+        if WAYS[self._how].launcher == "mpiexec":  # it is ended first, because only it knows all of its descendants
             for number in (0, signal.SIGTERM):
                 for child in self.children:
                     child.signal(number)
@@ -144,8 +145,8 @@ class Processes:
 
     @contextlib.contextmanager
     def _session(self, place: Place) -> Iterator[str]:
-        """For ranks that are other programs: the path of a file that a2a.conformance.launched reads. It is in no
-        folder, so that it cannot outlive this process, however that ends."""
+        """Yield, for ranks that are other programs, the path of a file that a2a.conformance.launched reads. It is in no
+        folder, so it does not outlive this process."""
         cases = list({id(task.case): task.case for task in self._tasks}.values())
         number = {id(case): at for at, case in enumerate(cases)}
         given = {
@@ -164,7 +165,7 @@ class Processes:
 
 
 def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: str) -> None:
-    """What a rank that is a process does. ``rank`` is -1 where the group tells it."""
+    """Run a rank that is a process. ``rank`` is -1 where the group gives the number."""
     way = WAYS[how]
     assert way.join is not None
     with contextlib.ExitStack() as stack:
@@ -183,7 +184,7 @@ def run_rank(how: str, rank: int, place: Place, tasks: Sequence[Task], address: 
 
 @contextlib.contextmanager
 def _connected(address: str, rank: int) -> Iterator[socket.socket]:
-    """The connection to the runner, which begins with this rank's number."""
+    """Yield the connection to the runner, on which this rank's number comes first."""
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(address)
         tell(end, {"rank": rank})
@@ -199,8 +200,8 @@ def _fork(body: Callable[[], None]) -> int:
         die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
-        os.setpgid(0, 0)  # Ctrl-C is the runner's, who ends the ranks
-        faulthandler.disable()  # a crash is a result, which handlers of a framework would put off
+        os.setpgid(0, 0)  # only the runner gets Ctrl-C; it ends the ranks
+        faulthandler.disable()  # a crash is a result, which handlers of a framework would delay
         for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
             signal.signal(number, signal.SIG_DFL)
         silent = os.open(os.devnull, os.O_RDWR)

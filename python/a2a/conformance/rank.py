@@ -1,4 +1,4 @@
-"""What one rank does: it runs task after task and tells the runner how each ended."""
+"""Runs one rank: task after task, and reports to the runner how each ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ __all__ = ["PASS", "Task", "preload", "prepare", "run", "tell", "verdict_of"]
 PASS = "pass"
 _NEEDED = {"torch": ("{}",), "paddle": ("{}", "{}.utils.moe_utils"), "atb": ("{}",)}
 _FOR_GRADIENTS = {"torch": ("{}.nn.functional", "torch._dynamo")}
-"""What signatures import, and their libraries in the first call. {} is where a way has the library's functions."""
+"""The modules that signatures import, and that their libraries import in the first call. {} is the way's module of the
+library's functions."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,11 @@ class Task:
 
 
 Prepared = dict[str, Framework | Exception]
-"""What a rank uses, by name, or why it cannot."""
+"""The objects that a rank uses, by name, or the reason why it cannot."""
 
 
 def preload(tasks: Sequence[Task], way: Way) -> None:
-    """Imports what the tasks call, which may take longer than a task may. Ranks that are forked share it."""
+    """Import the modules that the tasks call, which may take longer than a task may. Forked ranks share them."""
     for signature in map(of, {name for task in tasks for name in task.signatures}):
         more = _FOR_GRADIENTS.get(signature.library, ()) if signature.gradient else ()
         for module in (*_NEEDED.get(signature.library, ()), *more):
@@ -52,7 +53,7 @@ def preload(tasks: Sequence[Task], way: Way) -> None:
 
 
 def prepare(tasks: Sequence[Task], rank: int, way: Way) -> Prepared:
-    """Gets the frameworks of the tasks ready, before the time of the first task begins."""
+    """Prepare the frameworks of the tasks, before the time of the first task begins."""
     result: Prepared = {}
     for name in dict.fromkeys(task.frameworks[rank] for task in tasks):
         try:
@@ -65,7 +66,7 @@ def prepare(tasks: Sequence[Task], rank: int, way: Way) -> Prepared:
 
 
 def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, prepared: Prepared, runner: socket.socket) -> None:
-    """Tells the runner one line for each task, {"rank": ..., "verdict": ...}."""
+    """Send the runner one line for each task, {"rank": ..., "verdict": ...}."""
     data = _Data(rank)
     for task in tasks:
         framework = prepared[task.frameworks[rank]]
@@ -81,7 +82,7 @@ def run(tasks: Sequence[Task], rank: int, group: Any, way: Way, prepared: Prepar
 def verdict_of(error: Exception, way: Way) -> str:
     refused = isinstance(error, NotImplementedError) or re.search(way.refusal, str(error))
     kind = "unsupported" if refused else "raises"
-    # Paddle puts what a backward pass raises below "(External)" and a line of "=".
+    # Paddle puts the error of a backward pass below "(External)" and a line of "=".
     lines = (line.strip() for line in str(error).splitlines())
     first = next((line for line in lines if line not in ("", "{", "(External)") and not line.startswith("===")), "")
     return f"{kind}: {type(error).__name__}: {first[:200]}"
@@ -92,7 +93,8 @@ def tell(runner: socket.socket, said: dict[str, Any]) -> None:
 
 
 class _Data:
-    """What a rank sends and has to receive. Tasks of the same case and dtype follow each other, and share it."""
+    """The tensors that a rank sends and has to receive. Tasks of the same case and dtype follow each other, and share
+    them."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -111,7 +113,7 @@ class _Data:
 
 
 def attempt(task: Task, data: _Data, framework: Framework, group: Any, modules: Mapping[str, str]) -> str:
-    """Runs one task in poisoned, guarded buffers and compares every bit."""
+    """Run one task in poisoned, guarded buffers and compare every bit."""
     case, dtype, rank, signature = task.case, task.dtype, data.rank, of(task.signatures[data.rank])
     inputs, expected = data.of(case, dtype, "sends"), data.of(case, dtype, "expected")
     if signature.parts:
@@ -151,7 +153,8 @@ def _wrong_buffer(what: str, buffers: Sequence[Buffer], raws: Sequence[Raw]) -> 
 def _wrong_result(
     framework: Framework, dtype: str, like: Framework | None, results: Sequence[Any], expected: Sequence[Raw]
 ) -> str | None:
-    """What is wrong with the tensors that a call made, in the framework of its input where a2a knows that one."""
+    """Return what is wrong with the tensors that a call made. They have to be of its input's framework if a2a knows
+    that one."""
     if len(results) != len(expected):
         return f"{len(results)} results instead of {len(expected)}"
     for at, (result, raw) in enumerate(zip(results, expected, strict=True)):

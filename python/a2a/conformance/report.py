@@ -19,7 +19,7 @@ __all__ = ["Matrix"]
 
 MIXED = "mixed"
 DOUBLE = "test double"
-"""The fact that a run was on one: what it says of itself."""
+"""The fact that a run was on a test double: its text."""
 UNSUPPORTED = "unsupported"
 _LETTERS = {"wrong": "W", "raises": "R", "crash": "C", "hang": "H", UNSUPPORTED: "-"}
 LEGEND = (
@@ -33,8 +33,8 @@ Rows = dict[str, dict[str, Cell]]
 
 
 class Matrix:
-    """Counts of how tasks ended, by block (a framework, or "mixed"), row (a signature; in mixed ones the exchange that
-    they meet in) and dtype."""
+    """Counts of tasks by their verdicts, for each block (a framework, or "mixed"), row (a signature; in mixed blocks
+    the exchange in which they meet) and dtype."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = dict(facts)
@@ -96,7 +96,7 @@ class Matrix:
 
     def _failures(self) -> list[str]:
         kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-        for failure in self.failures:  # those that differ in numbers alone together
+        for failure in self.failures:  # failures that differ only in numbers are one
             kind = re.sub(r"0x[0-9a-f]+|\d+|, (?=\d)", "", failure["verdict"])
             kinds[kind, ", ".join(sorted(set(failure["signatures"])))].append(failure)
         lines = ["", "what failed, how often, and the first of them:"] if kinds else []
@@ -136,7 +136,7 @@ class Matrix:
 
 
 def _shown(failure: Mapping[str, Any]) -> str:
-    """The frameworks of its ranks; of one when all have the same."""
+    """Return the frameworks of its ranks, or one if all have the same."""
     names = [frameworks.short(name) for name in failure["frameworks"]]
     return names[0] if len(set(names)) == 1 else "+".join(names)
 

@@ -18,12 +18,12 @@ from .signatures import SIGNATURES, Signature
 __all__ = ["plan", "plan_mixed", "run"]
 
 ALL_ASSIGNMENTS = 3
-"""Up to so many ranks, every assignment of frameworks to ranks is tried; above, a sample."""
+"""Up to this number of ranks every assignment of frameworks to ranks is tried; above it, a sample."""
 SAMPLED_ASSIGNMENTS = 12
 MEETINGS = 2
-"""So often a peer may try again to make a group."""
+"""The number of times that a peer may try again to make a group."""
 LONELY = 3
-"""After so many tasks in a row whose ranks could not even meet, the others end the same way without being tried."""
+"""After this number of tasks in a row whose ranks could not meet, the others fail without being tried."""
 
 
 def plan(
@@ -33,8 +33,8 @@ def plan(
     libraries: Sequence[str] = tuple(OWN),
     memory: str = "host",
 ) -> list[Task]:
-    """Every case in every dtype for every signature it applies to, with all ranks in one framework. ``memory``: where
-    its tensors live, as in Framework.memory."""
+    """Plan every case in every dtype for every signature to which it applies, with all ranks in one framework.
+    ``memory``: that of its tensors, as in Framework.memory."""
     tasks = []
     for case in _of_size(cases, ranks):
         fitting = _fitting(case, framework, libraries, memory)
@@ -53,9 +53,9 @@ def plan_mixed(
     memory: str = "host",
     chance: random.Random | None = None,
 ) -> list[Task]:
-    """The same with ranks in different frameworks. Each rank uses the words of its own framework, where those can meet
-    the others', and where a framework has several, one after the other. What only a2a has words for (plans, exchange)
-    is tried in one dtype after the other."""
+    """Plan the same with ranks in different frameworks. Each rank uses the calls of its own framework if those can meet
+    the others', and where a framework has several, one after the other. Exchanges that only a2a has (plans, exchange)
+    are tried in one dtype after the other."""
     assignments = [one for one in itertools.product(names, repeat=ranks) if len(set(one)) > 1]
     if ranks > ALL_ASSIGNMENTS:
         chance = chance or random.Random(0)
@@ -106,7 +106,7 @@ def _fitting(case: Case, framework: str, libraries: Sequence[str], memory: str) 
 
 
 def _by_meeting(signatures: Sequence[Signature], framework: str, memory: str) -> dict[str, list[Signature]]:
-    """A rank's choices for each exchange: the framework's own, or a2a's."""
+    """Return a rank's choices for each exchange: the framework's own calls, or a2a's."""
     result: dict[str, list[Signature]] = {}
     for one in signatures:
         result.setdefault(one.meeting(memory), []).append(one)
@@ -124,15 +124,15 @@ def _taking(signatures: Sequence[Signature], dtype: str) -> list[Signature]:
 
 
 def run(how: str, ranks: int, tasks: Sequence[Task], *, seconds: float = 20.0) -> Iterator[Result]:
-    """Runs tasks with ``ranks`` ranks, one after another, and gives the result of each: a crash or a hang costs the
-    task that it happens in, and the next begins with new ranks. ``how``: a transport of a2a, or a peer, with which
-    every task has processes of its own, or every case where a launcher takes seconds. A task may take ``seconds``."""
+    """Run tasks with ``ranks`` ranks, one after another, and yield the result of each: a crash or a hang fails only its
+    own task, and the next begins with new ranks. ``how``: a transport of a2a, or a peer, with which every task has
+    processes of its own, or every case where a launcher is slow. A task may take ``seconds``."""
     done = failures = lonely = 0
     while done < len(tasks):
         with Session(how, ranks, _together(how, tasks, done)) as session:
             for result in session.results(seconds):
                 if not session.met and how in PEERS and failures < MEETINGS:
-                    failures += 1  # its start is not what is tested, and it may fail on a busy machine
+                    failures += 1  # the start is not under test, and may fail on a busy machine
                     break
                 failures = 0
                 lonely = 0 if session.met else lonely + 1
@@ -144,7 +144,7 @@ def run(how: str, ranks: int, tasks: Sequence[Task], *, seconds: float = 20.0) -
 
 
 def _together(how: str, tasks: Sequence[Task], start: int) -> Sequence[Task]:
-    """The tasks from ``start`` on that may run in the same processes."""
+    """Return the tasks from ``start`` on that may run in the same processes."""
     if how not in PEERS:
         return tasks[start:]
     if PEERS[how].launcher != "mpiexec":

@@ -1,4 +1,4 @@
-"""Ranks that run tasks one after another until something goes wrong, and what they report."""
+"""Ranks that run tasks one after another until one fails, and their reports."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ GRACE_SECONDS = 1.0
 
 @dataclass
 class Result:
-    """How a task ended."""
+    """The result of a task."""
 
     task: Task
     verdicts: dict[int, str] = field(default_factory=dict)
-    """By rank: "pass", "wrong: ...", "raises: ...", "unsupported: ...", "crash: ...", "hang"."""
+    """The verdict of each rank: "pass", "wrong: ...", "raises: ...", "unsupported: ...", "crash: ...", "hang"."""
 
     @property
     def verdict(self) -> str:
-        """The one that tells most, of the first rank that has it."""
+        """The most informative verdict, of the first rank that has it."""
         return min((text for _, text in sorted(self.verdicts.items())), key=_triviality)
 
     @property
@@ -42,14 +42,14 @@ class Result:
 
 
 def _triviality(verdict: str) -> int:
-    """What a rank merely noticed of another's failure tells less than that failure."""
+    """Sorts verdicts: the effect of another rank's failure says less than that failure."""
     if verdict.startswith("raises") and any(name in verdict for name in ("PeerLost", "Aborted", "Mismatch")):
         return 3
     return {"crash": 0, "wrong": 1, "raises": 2, "hang": 4, "unsupported": 5, PASS: 6}[verdict.partition(":")[0]]
 
 
 class Session:
-    """A context manager; the ranks are there inside of it."""
+    """A context manager, in which the ranks run."""
 
     def __init__(self, how: str, ranks: int, tasks: Sequence[Task]) -> None:
         self._launched = WAYS[how].launcher == "mpiexec"
@@ -59,10 +59,10 @@ class Session:
         self.met = True
         """Whether no rank has reported that it could not join the others, or was missing when the time was over."""
         self._told = [0] * ranks
-        """How many tasks each rank has reported."""
+        """The number of tasks that each rank has reported."""
         self._pending: dict[socket.socket, bytes] = {}
         self._rank_of: dict[socket.socket, int] = {}
-        self._strangers: list[Child] = []
+        self._descendants: list[Child] = []
 
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as stack:
@@ -83,13 +83,13 @@ class Session:
         self._stack.close()
 
     def _close(self) -> None:
-        for child in self._strangers:
+        for child in self._descendants:
             child.close()
         for end in self._pending:
             end.close()
 
     def results(self, seconds: float) -> Iterator[Result]:
-        """One for each task, up to the first that fails: after it the ranks may be out of step."""
+        """Yield one for each task, up to the first that fails: after it the ranks may be out of step."""
         at = 0
         deadline = time.monotonic() + START_SECONDS
         while at < len(self._results):
@@ -109,7 +109,7 @@ class Session:
                 self.met = self.met and len(self._rank_of) == self._ranks
                 for rank in set(range(self._ranks)) - set(current.verdicts):
                     current.verdicts[rank] = "hang"
-            elif len(self._rank_of) == self._ranks and not current.failed:  # all have come
+            elif len(self._rank_of) == self._ranks and not current.failed:  # all ranks have connected
                 deadline = time.monotonic() + seconds
 
     def _handle(self, source: object) -> None:
@@ -119,7 +119,7 @@ class Session:
             self._selector.unregister(source)
             self._accept()
             for end in list(self._pending):
-                while self._read(end):  # what they said before
+                while self._read(end):  # their earlier reports
                     pass
             for rank in source.ranks:
                 self._ended(rank, source.how_it_ended())
@@ -164,16 +164,16 @@ class Session:
                 self._know(end, rank)
 
     def _report(self, rank: int, verdict: str) -> None:
-        """Of the task that the rank is at."""
+        """Store the verdict for the current task of the rank."""
         if self._told[rank] < len(self._results):
             self._results[self._told[rank]].verdicts[rank] = verdict
             self._told[rank] += 1
 
     def _know(self, end: socket.socket, rank: int) -> None:
-        """Keeps hold of a rank that a launcher started, who may not end it when it is told to."""
+        """Keep a handle of a rank that a launcher started: the launcher may not end it on request."""
         pid, _, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         with contextlib.suppress(ProcessLookupError):
-            self._strangers.append(Child(pid, [rank]))
+            self._descendants.append(Child(pid, [rank]))
 
     def _from_launcher(self) -> str:
         (launcher,) = self._processes.children
@@ -184,5 +184,5 @@ class Session:
         return launcher.how_it_ended()
 
     def _ended(self, rank: int, how: str) -> None:
-        """A rank is gone: the task that it had not reported yet is where."""
+        """Store the end of a rank for the first task that it had not reported."""
         self._report(rank, f"crash: {how}")

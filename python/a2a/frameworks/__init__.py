@@ -1,8 +1,8 @@
-"""What differs between the frameworks whose tensors are exchanged: one small file for each, and the rest of the package
-asks here. Nothing is imported before it is used.
+"""The differences between the frameworks whose tensors are exchanged: one small file for each. The rest of the package
+uses this one. Nothing is imported before it is used.
 
-A file has ``FRAMEWORK``, a class derived from ``Framework``. Its name is the file's here. Or the file stands anywhere
-and is named by its path, NAME.py: then ``load()`` makes it known to all calls of the process.
+A file has ``FRAMEWORK``, a class derived from ``Framework``. Its name is that of the file. A file elsewhere is named by
+its path, NAME.py: ``load()`` then registers it for all calls of the process.
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ __all__ = [
 
 _by_name: dict[str, Framework] = {}
 _of_package: dict[str, Framework] = {}
-"""By the top-level package that the types of their tensors come from."""
+"""Frameworks by the top-level package of their tensors' types."""
 
 
 def known(memory: str = "") -> list[str]:
-    """The names of those that come with this package, NumPy first: of those that have tensors in ``memory``, "host",
-    "cuda" or "npu", if that is given."""
+    """Return the names of the frameworks that come with this package, NumPy first. With ``memory``, "host", "cuda" or
+    "npu", only those that have tensors there."""
     return [name for name, framework in _package().items() if not memory or memory in framework.memories]
 
 
 def installed(memory: str = "") -> list[str]:
-    """Those of them that this environment has."""
+    """Return those of them that this environment has."""
     return [name for name in known(memory) if load(name).is_installed()]
 
 
 def load(name: str, memory: str = "") -> Framework:
-    """A framework by its name, or by the path of its file, and for its tensors in one kind of memory; by default the
-    first that it has. Raises ImportError where there is no such one."""
+    """Return a framework by its name, or by the path of its file, for its tensors in one kind of memory; by default the
+    first that it has. Raises ImportError where there is none."""
     kind = _class_of(name)
     return _made(kind, memory or kind.memories[0])
 
 
 def named(name: str) -> Framework | None:
-    """The framework that this package or a loaded file has under this name."""
+    """Return the framework that this package or a loaded file has under this name."""
     _package()
     return _by_name.get(name)
 
 
 def of(kind: type[Any]) -> Framework | None:
-    """The framework of a type of tensors, or of the type that this is a child of. None for an unknown one."""
+    """Return the framework of a type of tensors, or of a base class of the type. None for an unknown one."""
     _package()
     for base in kind.__mro__:
         found = _of_package.get(base.__module__.partition(".")[0])
@@ -71,7 +71,7 @@ def of(kind: type[Any]) -> Framework | None:
 
 
 def short(name: str) -> str:
-    """The name to show: a file's without folder and ending."""
+    """Return the name to show: a file's without folder and ending."""
     return Path(name).stem if name.endswith(".py") else name
 
 
@@ -102,7 +102,7 @@ def _made(kind: type[Framework], memory: str) -> Framework:
 
 
 def _run(path: str) -> Any:
-    _package()  # whose names and tensors no other file takes
+    _package()  # no other file may take their names and tensors
     name = f"{__name__}._{short(path)}_{abs(hash(Path(path).resolve()))}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

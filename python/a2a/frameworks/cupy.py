@@ -13,26 +13,26 @@ from ._framework import Bytes, Framework, bytes_of
 
 
 class CuPy(Framework):
-    """Without DLPack's C exchange API."""
+    """CuPy has no C exchange API of DLPack."""
 
     packages = ("cupy",)
     memories = ("cuda",)
 
     def empty_like(self, like: Any, shape: list[int]) -> Any:
-        """From CuPy's pool, on the device of ``like``."""
+        """Allocate from CuPy's pool, on the device of ``like``."""
         with like.device:
             return _cupy().empty(shape, like.dtype)
 
     def current_stream(self, memory: str, device: int) -> int | None:
-        """Of the current device."""
+        """Return CuPy's current stream on the current device."""
         return int(_cupy().cuda.get_current_stream().ptr)
 
     def dtypes(self) -> frozenset[str]:
-        """NumPy's."""
+        """Return NumPy's dtypes."""
         return frozenset(name for name in dtype_names if hasattr(np, name))
 
     def devices(self) -> int:
-        """0 without a driver, too."""
+        """Return 0 without a driver, too."""
         runtime = _cupy().cuda.runtime
         try:
             return int(runtime.getDeviceCount())
@@ -40,7 +40,7 @@ class CuPy(Framework):
             return 0
 
     def prepare(self, rank: int) -> None:
-        """The current device of this thread."""
+        """Set the current device of this thread."""
         _cupy().cuda.Device(rank).use()
 
     def make(self, content: Bytes) -> Any:
@@ -48,12 +48,12 @@ class CuPy(Framework):
         return _cupy().asarray(content)
 
     def tensor(self, memory: Any, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
-        """A view."""
+        """Return a view."""
         kind = np.dtype(dtype)
         return memory[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
     def read(self, thing: Any) -> Bytes:
-        """A copy, which comes after what is on the current stream."""
+        """Return a copy, made after the work on the current stream."""
         return bytes_of(_cupy().asnumpy(thing))
 
 

@@ -1,4 +1,4 @@
-"""JAX arrays. They are immutable, so they are sent, and received where a call allocates its output."""
+"""JAX arrays. They are immutable, so they can be sent, and received only where a call allocates its output."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .numpy import NumPy
 
 
 class Jax(Framework):
-    """Without DLPack's C exchange API, and without a stream of its own."""
+    """JAX has no C exchange API of DLPack, and no current stream."""
 
     packages = ("jax", "jaxlib")
     immutable = "JAX arrays are immutable"
 
     def require_dtype(self, dtype: str) -> None:
-        """In its 32-bit mode it would shorten those of 64 bits."""
+        """Raise in JAX's 32-bit mode for 64-bit dtypes, which it would truncate."""
         if dtype_names[dtype][1] < 64:
             return
         jax = _jax()
@@ -32,15 +32,15 @@ class Jax(Framework):
             )
 
     def from_dlpack(self, array: Any) -> Any:
-        """A copy of memory that is not aligned as it likes."""
+        """JAX copies memory whose alignment it does not support."""
         return importlib.import_module("jax.dlpack").from_dlpack(array)
 
     def empty_like(self, like: Any, shape: list[int]) -> Any:
-        """An array that nobody has seen yet may still be written."""
+        """Return a new array, which may be written because the program has no reference to it yet."""
         return _placed(like, partial(_numpy().empty, shape, like.dtype))
 
     def convert(self, like: Any, made: Any) -> Any:
-        """An array of its own on the device of ``like``."""
+        """Return a new array on the device of ``like``."""
         if not isinstance(made, np.ndarray):
             return made  # of empty_like()
         array = _placed(like, partial(_numpy().asarray, made))
@@ -49,24 +49,24 @@ class Jax(Framework):
         return array
 
     def dtypes(self) -> frozenset[str]:
-        """Those of NumPy and ml_dtypes that it has, too."""
+        """Return the dtypes of NumPy and ml_dtypes that JAX has, too."""
         jnp = _numpy()
         return frozenset(name for name in NumPy("host").dtypes() if hasattr(jnp, name))
 
     def prepare(self, rank: int) -> None:
-        """All dtypes, on the CPU. The first array takes a second."""
+        """Enable all dtypes, on the CPU. Makes an array, because the first one is slow."""
         jax = _jax()
         jax.config.update("jax_enable_x64", True)
         jax.config.update("jax_platforms", "cpu")
         jax.numpy.zeros(1).block_until_ready()
 
     def tensor(self, memory: Any, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
-        """A copy."""
+        """Return a copy."""
         return _jax().device_put(NumPy("host").tensor(memory, offset, dtype, shape))
 
 
 def _placed(like: Any, make: Callable[[], Any]) -> Any:
-    """The array that ``make`` returns, on the device of ``like``, also where JAX prefers another one, and bound to it
+    """Return the array of ``make`` on the device of ``like``, also where JAX prefers another one, and committed to it
     as ``like`` is."""
     jax = importlib.import_module("jax")
     device = next(iter(like.devices()))

@@ -19,7 +19,7 @@ class Paddle(Framework):
     packages = ("paddle",)
 
     def recorder(self, kind: type[Any]) -> Recorder | None:
-        """Paddle's own functions. It takes every tensor for a dense one when it exports it."""
+        """Return Paddle's own functions. Paddle exports every tensor as a dense one."""
         paddle = _paddle()
         base = paddle.Tensor
         if not issubclass(kind, base):
@@ -34,39 +34,39 @@ class Paddle(Framework):
         )
 
     def dtypes(self) -> frozenset[str]:
-        """Those that it can compute with. The wider unsigned integers have names, and can be imported, but there are no
-        kernels for them, not even to make an empty tensor."""
+        """Return the dtypes with which Paddle can compute. The wider unsigned integers have names, and can be imported,
+        but there are no kernels for them, not even to make an empty tensor."""
         paddle = _paddle()
         return frozenset(name for name in dtype_names if hasattr(paddle, name)) - {"uint16", "uint32", "uint64"}
 
     def prepare(self, rank: int) -> None:
-        """The first call of an operator registers all of them, which threads must not do at once."""
+        """Call an operator: the first call registers all operators, which threads must not do at the same time."""
         paddle = _paddle()
         paddle.device.set_device("cpu")
         paddle.zeros([1]).reshape([-1])
 
     def tensor(self, memory: Any, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
-        """A view."""
+        """Return a view."""
         return _paddle().from_dlpack(from_pointer(memory.ctypes.data + offset, shape, dtype, owner=memory))
 
     def read(self, thing: Any) -> Bytes:
-        """Without a copy where that is possible."""
+        """Return the bytes without a copy where that is possible."""
         paddle = _paddle()
         if not isinstance(thing, paddle.Tensor):
             return bytes_of(thing)
         if 0 in thing.shape:
-            # Paddle's operators let go of the memory of an empty tensor while they hold a lock of Paddle's and not
-            # Python's. Where that memory belongs to a Python object, another thread's from_dlpack() is a deadlock.
+            # Paddle's operators release the memory of an empty tensor while they hold a lock of Paddle and not
+            # Python's. If that memory belongs to a Python object, a from_dlpack() of another thread is a deadlock.
             return np.empty(0, np.uint8)
         flat = thing.detach().contiguous().reshape([-1])
         if flat.offset:
-            flat = flat.clone()  # paddle.view() to another dtype reads elsewhere for a tensor at an offset
+            flat = flat.clone()  # paddle.view() to another dtype reads the wrong place for a tensor at an offset
         return np.asarray(paddle.view(flat, "uint8").numpy())
 
 
 def _paddle() -> Any:
     with warnings.catch_warnings():
-        # That it cannot compile extensions fast, which nobody asked for here.
+        # Paddle warns that it cannot compile extensions fast, which does not matter here.
         warnings.filterwarnings("ignore", message="No ccache found")
         return importlib.import_module("paddle")
 

@@ -19,12 +19,12 @@ class Torch(Framework):
     memories = ("host", "cuda", "npu")
 
     def recorder(self, kind: type[Any]) -> Recorder | None:
-        """Torch's own functions."""
+        """Return Torch's own functions."""
         torch = _torch()
         base = torch.Tensor
         if not issubclass(kind, base):
             return None
-        # A subclass answers every question itself, with __torch_function__.
+        # A subclass answers each call itself, by __torch_function__.
         own = kind is base or kind.__torch_function__ is torch._C._disabled_torch_function_impl
         return Recorder(
             requires_grad=base.requires_grad.__get__,
@@ -39,23 +39,23 @@ class Torch(Framework):
         )
 
     def current_stream(self, memory: str, device: int) -> int | None:
-        """Torch's, which also versions without the exchange API have."""
+        """Return Torch's current stream, which versions without the exchange API have, too."""
         torch = _torch()
         if memory == "cuda":
             return int(torch.cuda.current_stream(device).cuda_stream)
         return int(torch.npu.current_stream(device).npu_stream) if hasattr(torch, "npu") else None
 
     def dtypes(self) -> frozenset[str]:
-        """Those that this version has."""
+        """Return the dtypes that this version has."""
         torch = _torch()
         return frozenset(name for name in dtype_names if hasattr(torch, name))
 
     def devices(self) -> int:
-        """GPUs, or devices of torch_npu."""
+        """Return the number of GPUs, or of torch_npu's devices."""
         return int(self._device_module().device_count()) if self.memory != "host" else 0
 
     def prepare(self, rank: int) -> None:
-        """One thread for each rank."""
+        """Use one thread for each rank."""
         _torch().set_num_threads(1)
         if self.memory != "host":
             self._device_module().set_device(rank)
@@ -67,14 +67,14 @@ class Torch(Framework):
         return _torch().from_numpy(content).to(self.memory)
 
     def tensor(self, memory: Any, offset: int, dtype: str, shape: tuple[int, ...]) -> Any:
-        """A view."""
+        """Return a view."""
         torch = _torch()
         kind = getattr(torch, dtype)
         part = memory[offset : offset + math.prod(shape) * kind.itemsize]
         return (torch.from_numpy(part) if self.memory == "host" else part).view(kind).reshape(shape)
 
     def read(self, thing: Any) -> Bytes:
-        """The copy from a GPU comes after what is on the current stream."""
+        """Return the bytes. The copy from a GPU is made after the work on the current stream."""
         torch = _torch()
         if not isinstance(thing, torch.Tensor):
             return bytes_of(thing)

@@ -26,7 +26,7 @@ class DeviceTransport;
 class Transport;
 struct Batch;
 
-// What a call is, besides its plan and its buffers.
+// The arguments of a call besides its plan and its buffers.
 struct Call {
   Op op = Op::alltoallv;
   DType dtype;
@@ -36,37 +36,38 @@ struct Call {
   std::optional<Deadline> deadline;  // empty: now + the communicator's default timeout
   int device = 0;                    // device memory: its index
   Stream stream;                     // device memory: what the operation comes after, and what comes after it
-  // The caller goes on meanwhile. Device memory: enqueue on a stream of the communicator, and let `stream` run on. Host
-  // memory: the progress thread, where there is one, looks after it.
+  // The caller goes on meanwhile. Device memory: the operation is enqueued on a stream of the communicator, and
+  // `stream` does not wait for it. Host memory: the progress thread, where there is one, advances it.
   bool asynchronous = false;
   Fold fold = Fold::none;  // of plans whose receives are folded
-  // Of plans that sum rows: the weight of each term (Summands::sources); nullptr: all are 1. And what is added to the
-  // sums, of the output's shape and dtype; nullptr: nothing. They stay alive as the buffers do.
+  // For plans that sum rows: the weight of each term (Summands::sources); nullptr: all are 1. `biases` are added to the
+  // sums; they have the output's shape and dtype; nullptr: nothing is added. Both stay alive as long as the buffers.
   const float* weights = nullptr;
   std::array<const void*, 2> biases{};
-  // Host memory: how the tensors of each side lie in memory, one for each buffer; none where all are packed. Read
+  // Host memory: the memory layouts of the tensors of each side, one for each buffer; empty where all are packed. Read
   // before the call returns.
   std::span<const TensorLayout> send_layouts, recv_layouts;
-  // Host memory: both sides are the same memory. What is sent is copied before the call returns.
+  // Host memory: both sides are the same memory. The call copies the bytes to send before it returns.
   bool in_place = false;
 };
 
-// When ranks compare what they are about to do on devices, where a disagreement would hang. Comparing goes through host
-// memory and waits for every rank.
+// When ranks compare operations on devices before they start them. On a device a disagreement would hang. Ranks compare
+// through host memory, and each waits for every other.
 enum class Check : uint8_t {
   off,     // never
   first,   // the first run of each reusable plan, and the first 16 other operations once the devices are connected
   always,  // before every operation
 };
 A2A_API const char* to_string(Check);
-// What the environment variable A2A_CHECK says, otherwise `first`. Throws Error(invalid_argument) for other words.
+// Returns the value of the environment variable A2A_CHECK, or `first`. Throws Error(invalid_argument) for other words.
 A2A_API Check default_check();
 
-// Every member makes the same sequence of calls. Each call that exchanges data takes the next operation number, on
-// success and on failure alike, so a rank whose arguments were refused stays in step with the others.
+// The membership of a rank in a group. Every member makes the same sequence of calls. Each call that exchanges data
+// takes the next operation number, on success and on failure alike, so a rank whose arguments were refused stays in
+// step with the others.
 //
-// A communicator may be used from any thread, by one at a time as far as order matters. It is not usable in a forked
-// child (Error(aborted)).
+// Any thread may use a communicator; where the order of calls matters, one thread at a time. It cannot be used in a
+// forked child (Error(aborted)).
 class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
  public:
   struct Options {
@@ -74,110 +75,110 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
     Check check = default_check();  // the same on all ranks
   };
 
-  // Collective. Ranks of one host share memory. Between several hosts they need a bootstrap with a network, such as
-  // tcp_bootstrap() or mpi_bootstrap(); otherwise Error(unsupported). Without a deadline they are waited for as long as
-  // the options say for operations.
+  // Collective. Ranks of one host share memory. Ranks on several hosts need a bootstrap with a network, such as
+  // tcp_bootstrap() or mpi_bootstrap(); otherwise Error(unsupported). Without a deadline the options' timeout counts.
   static std::shared_ptr<Communicator> create(Rank rank, int size, Bootstrap& bootstrap, Options options,
                                               std::optional<Deadline> deadline = {});
 
-  ~Communicator();  // leaves without waiting: peers that still need this rank get Error(peer_lost)
+  ~Communicator();  // leaves without waiting: peers whose operations still need this rank get Error(peer_lost)
 
   Rank rank() const;
   int size() const;
   double timeout_seconds() const;
-  // Number of the operation started last, 0 before the first.
+  // Returns the number of the last operation started, 0 before the first.
   uint64_t last_number() const;
 
   // Starts the exchange of a plan made for this rank and size. send[i] and recv[i] are the buffers that segments with
-  // buffer == i refer to; they must stay alive until the work is done. On host memory it never waits for a peer. On
-  // device memory it waits where the ranks have to meet first: for the first operation, and where Check says so. Of a
-  // plan that folds, send and recv may be the same buffer. With Call::recv_layouts no two elements that are received
-  // share memory (the caller checks that).
+  // buffer == i refer to. Requires that they stay alive until the work is done. On host memory it never waits for a
+  // peer. On device memory it waits for the peers where the ranks have to meet first: for the first operation, and
+  // where Check says so. Of a plan that folds, send and recv may be the same buffer. With Call::recv_layouts no two
+  // received elements may share memory; the caller checks that.
   std::shared_ptr<Work> start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                               const Call& call);
-  // The same on host memory for a caller that holds a lock others want, such as an interpreter's. Starts nothing, and
-  // returns nothing, where another thread is in the way, ranks share CPUs, or live on several hosts.
+  // The same on host memory for a caller that holds a lock which others want, such as an interpreter's. Starts nothing
+  // and returns nullptr where another thread holds a lock, ranks share CPUs, or the ranks are on several hosts.
   std::shared_ptr<Work> try_start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                                   const Call& call);
 
-  // The plan of an allreduce, in one exchange or in parts, as it suits the size and the transport of these ranks. On
-  // devices it is in one, which the vendor's library divides as it likes.
+  // Returns the plan of an allreduce, in one exchange or in two, whichever suits the size and the transport of these
+  // ranks. On devices it is one exchange, which the vendor's library divides as it likes.
   Plan plan_allreduce(size_t elem_bytes, size_t elems, Memory memory = Memory::host) const;
 
-  // Messages: only the two ranks take part. One of this tag, of call.dtype and of exactly so many bytes goes to the
-  // peer, or comes from it; a negative peer receives from whoever sends first (Work::source()). Messages of one tag
-  // from one rank to another arrive in the order in which they were started, those of other tags in any. A send may be
-  // over before it is received. A tensor with gaps (Call::send_layouts, Call::recv_layouts) is packed. They take no
-  // number, and do not hold up operations. Where the two do not agree on dtype
-  // or bytes, the receive, and the send or the next message with that rank, raise Error(mismatch).
+  // Messages: only the two ranks take part. send() sends exactly `bytes` bytes of call.dtype with this tag to the peer,
+  // and recv() receives such a message from it; a negative peer receives from whichever rank sends first
+  // (Work::source()). Messages of one tag from one rank to another arrive in the order in which they were started,
+  // those of other tags in any order. A send may finish before it is received. A tensor with gaps (Call::send_layouts,
+  // Call::recv_layouts) is packed. Messages take no operation number, and do not hold up operations. If the two ranks
+  // disagree on dtype or bytes, the receive raises Error(mismatch), and so does the send or the next message with that
+  // rank.
   std::shared_ptr<Work> send(const void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
   std::shared_ptr<Work> recv(void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
-  // Tells the other rank why this one does not take part: what it sends or receives with that tag raises
-  // Error(mismatch).
+  // Tells the other rank why this one does not take part: its send or receive with that tag raises Error(mismatch).
   void refuse_message(bool sends, Rank peer, int64_t tag, std::string_view reason);
 
-  // Takes the next operation number and tells every peer why this rank does not take part: their call raises
-  // Error(mismatch) naming this rank and the reason. Returns once they can see it; the caller then raises its own
-  // error.
+  // Takes the next operation number and publishes a refusal: each peer's call raises Error(mismatch) naming this rank
+  // and the reason. Returns once the peers can see it; the caller then raises its own error.
   void refuse(const Call& call, std::string_view reason);
 
-  // Collective. Meets the peers for operations on this kind of memory, which otherwise the first of them does. Every
-  // communicator has one device of a kind. Throws Error(unsupported) when a vendor library is not there.
+  // Collective. Meets the peers for operations on this kind of memory; without this call the first operation does. A
+  // communicator uses one device of each kind. Throws Error(unsupported) when a vendor library is missing.
   void connect(Memory memory, int device, std::optional<Deadline> deadline = {});
-  // Every rank, before anything else on this kind of memory: lets operations run over a communicator of the caller's
-  // (ncclComm_t, HcclComm), which must have the same ranks and outlive this one, and stays the caller's.
+  // Runs operations over a communicator of the caller (ncclComm_t, HcclComm). Requires that every rank calls it before
+  // anything else on this kind of memory, and that the vendor's communicator has the same ranks and outlives this one.
+  // The caller keeps its ownership.
   void adopt(Memory memory, void* vendor_communicator);
-  // Likewise: HCCL's ranks meet by this rank table instead of over this communicator.
+  // The same requirement. HCCL's ranks meet by this rank table instead of over this communicator.
   void use_rank_table(const std::string& path);
 
-  // The number of the next reusable plan. Ranks make their plans in the same order.
+  // Returns the number of the next reusable plan. Requires that all ranks make their plans in the same order.
   uint64_t next_plan();
 
   void barrier(std::optional<Deadline> deadline = {});
 
-  // All ranks' byte strings in rank order (control traffic, not for bulk data).
+  // Collective. Returns all ranks' byte strings in rank order. For control traffic, not for bulk data.
   std::vector<std::string> allgather_bytes(std::string_view mine, Op op, std::optional<Deadline> deadline = {});
 
-  // Collective. Starts to show every rank's tensor to every other, without copying a byte of it: see Views. `data` is
-  // the tensor of that dtype and shape in C order, and lies in one block of allocate_shared() of this process. The
-  // dtype is the same on all ranks, the shapes may differ. Throws Error(invalid_argument) for memory that lies
-  // elsewhere, Error(unsupported) when the ranks live on several hosts; the peers then get Error(mismatch).
+  // Collective. Starts to give every rank a view of every other rank's tensor, without copying a byte of it: see Views.
+  // `data` is the tensor of that dtype and shape in C order. Requires that it lies in one block of allocate_shared() of
+  // this process. The dtype is the same on all ranks, the shapes may differ. Throws Error(invalid_argument) for memory
+  // that lies elsewhere, Error(unsupported) when the ranks are on several hosts; the peers then get Error(mismatch).
   std::shared_ptr<Views> start_views(const void* data, DType dtype, std::span<const int64_t> shape,
                                      std::optional<Deadline> deadline = {});
-  // The same, and waits until the views are there.
+  // The same, and waits until the views can be read.
   std::shared_ptr<Views> allgather_views(const void* data, DType dtype, std::span<const int64_t> shape,
                                          std::optional<Deadline> deadline = {});
 
-  // Collective over this communicator. Ranks with the same color form a group, ordered by (key, rank); a negative color
-  // gives nullptr.
+  // Collective over this communicator. Ranks with the same color form a group, ordered by (key, rank); a rank with a
+  // negative color gets nullptr.
   std::shared_ptr<Communicator> split(int color, int key, std::optional<Deadline> deadline = {});
-  // Collective over this communicator, with the same list everywhere. The result's rank i is ranks[i]; nullptr for
-  // ranks that are not in the list.
+  // Collective over this communicator, with the same list on all ranks. Rank i of the result is ranks[i]; ranks that
+  // are not in the list get nullptr.
   std::shared_ptr<Communicator> group(std::span<const Rank> ranks, std::optional<Deadline> deadline = {});
-  // Collective over the ranks that are still alive, on a broken communicator too: they agree who is left and get a
-  // working communicator in which they keep their order.
+  // Collective over the ranks that are still alive. Works on a broken communicator too. The survivors agree who is left
+  // and get a working communicator, in which they keep their order.
   std::shared_ptr<Communicator> shrink(std::optional<Deadline> deadline = {});
 
   // Breaks the communicator: this rank's and its peers' operations in flight, and all later ones, raise Error(aborted).
   void abort(std::string_view reason) noexcept;
-  // Collective: waits until every rank has come here, then lets go of everything. Without effect when already closed; a
-  // broken communicator is let go without waiting.
+  // Collective: waits until every rank has called it, then releases all resources. Without effect when already closed.
+  // A broken communicator does not wait.
   void close(std::optional<Deadline> deadline = {});
   bool closed() const;
-  // Whether an operation or abort() has broken it, here or at a peer, or a peer has died. After the stream of a device
-  // operation is synchronised: false means that nothing ended the operation.
+  // Whether an operation or abort() has broken it, here or at a peer, or a peer has died. If it is false after the
+  // stream of a device operation is synchronised, nothing has ended that operation early.
   bool broken() const;
-  // Whether an operation or abort() of this rank has met what broke it. False where broken() only would find that a
-  // peer has given up: the next operation here still has to tell.
+  // Whether an operation or abort() of this rank has failed because it is broken. Unlike broken(), it does not look at
+  // the peers: a peer may have given up, and the next operation here raises the error.
   bool failed() const;
 
   HostFacts host_facts() const;
-  // How `bytes` of host memory would go to a peer in an exchange in which every pair of ranks has as many, for each
-  // kind of memory, and why.
+  // Returns for each kind of memory how `bytes` of host memory would go to a peer, and why, in an exchange in which
+  // every pair of ranks has as many bytes.
   std::vector<WayOfBytes> host_ways(size_t bytes) const;
 
-  // Memory that every rank of the group can reach: from such an input to any output bytes go with one copy. 64-byte
-  // aligned, zeroed, alive until released, also beyond close(). Throws Error(backend) when there is not enough.
+  // Allocates memory that every rank of the group can reach: from such an input to any output bytes go with one copy.
+  // It is 64-byte aligned and zeroed, and lives until released, also after close(). Throws Error(backend) when there is
+  // not enough.
   static std::shared_ptr<std::byte> allocate_shared(size_t bytes);
 
  private:
@@ -194,15 +195,15 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);
   void close_devices();
-  void drop_devices() noexcept;  // without waiting for a peer, and without a word to them
+  void drop_devices() noexcept;  // without waiting for the peers, and without telling them
   static std::shared_ptr<Communicator> with_members(const State& parent, std::span<const Rank> members,
                                                     std::unique_ptr<Transport> host, Op op, uint64_t which);
   std::unique_ptr<State> state_;
 };
 
-// Whether A2A_DUMP has this process keep records of its operations (`a2a explain`), so that it is worth finding out
-// where the program calls; and to say so, for the calls of this thread that follow: "train.py:12 in step". The typed
-// helpers below do it themselves.
+// recording() returns whether A2A_DUMP makes this process record its operations (`a2a explain`); only then does
+// set_call_site() matter. set_call_site() sets the place in the program, such as "train.py:12 in step", that is
+// recorded for the following calls of this thread. The typed helpers below call it themselves.
 A2A_API bool recording() noexcept;
 A2A_API void set_call_site(std::string_view site);
 
@@ -231,12 +232,12 @@ void allgatherv(Communicator& comm, std::span<const T> send, std::span<T> recv, 
 // ---- reductions: T is a standard integer, bool, float, double, or std::complex of these two ----
 
 // recv[i] = send[i] of rank 0 op send[i] of rank 1 op ..., in that order, so all ranks get the same bits. send may be
-// recv.
+// the same memory as recv.
 template <class T>
 void allreduce(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op = Fold::sum,
                std::source_location caller = std::source_location::current());
 
-// The same of the counts[rank] elements of this rank's part; `counts` is the same on all ranks and may be empty: equal
+// Does the same for the counts[rank] elements of this rank's part. `counts` is the same on all ranks; empty means equal
 // parts. recv may be this rank's part of send.
 template <class T>
 void reduce_scatter(Communicator& comm, std::span<const T> send, std::span<T> recv,
@@ -259,7 +260,7 @@ template <class T>
 void gather(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root = 0,
             std::source_location caller = std::source_location::current());
 
-// The way back; send of the others is empty.
+// The inverse of gather; send of the others is empty.
 template <class T>
 void scatter(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root = 0,
              std::source_location caller = std::source_location::current());

@@ -12,7 +12,7 @@
 namespace a2a {
 namespace detail {
 
-// T as sizeof(T) bytes that nobody looks into.
+// T as sizeof(T) uninterpreted bytes.
 template <class T>
 constexpr DType opaque() {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -36,7 +36,7 @@ inline Error sizes_differ(const Communicator& comm, size_t send, size_t recv, co
                                            " elements and recv " + std::to_string(recv) + ": " + what);
 }
 
-// Runs a plan made for this rank and waits. A plan that cannot be made is told to the peers before the error goes on.
+// Runs a plan made for this rank and waits. If the plan cannot be made, tells the peers, then rethrows the error.
 template <class T, class MakePlan>
 void run(Communicator& comm, Op op, std::span<const T> send, std::span<T> recv, const std::source_location& caller,
          MakePlan&& make_plan, DType dtype = opaque<T>(), Fold fold = Fold::none) {

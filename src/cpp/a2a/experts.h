@@ -1,5 +1,5 @@
-// Tokens to experts: from the experts that the tokens of each rank choose to the rows that every rank sends and
-// receives. Pure functions: what ranks have to tell each other the caller carries.
+// Expert parallelism: derives, from the experts that the tokens of each rank choose, the rows that every rank sends and
+// receives. Pure functions: the caller exchanges what ranks have to tell each other.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace a2a {
 
-// Which ranks have which experts. A rank numbers its experts from 0, in the order of their numbers in the group.
+// The ranks on which each expert is. A rank numbers its experts from 0, in the order of their numbers in the group.
 class A2A_API ExpertPlacement {
  public:
   struct Home {
@@ -23,11 +23,12 @@ class A2A_API ExpertPlacement {
     int32_t local = 0;  // the expert's number on that rank
   };
 
-  // ranks[e]: the ranks that have expert e. Where they are several (replicas), each rank sends its tokens for that
-  // expert to them in turn, beginning with number (sender's rank) % (number of replicas). Throws
-  // Error(invalid_argument) for an expert without a rank, with a rank twice, or with one that is not in the group.
+  // ranks[e]: the ranks that have expert e. If there are several (replicas), each rank sends its tokens for that expert
+  // to them in turn, beginning with number (sender's rank) % (number of replicas). Throws Error(invalid_argument) for
+  // an expert without a rank, with a rank twice, or with one that is not in the group.
   ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks);
-  // The same number of experts on each rank, in blocks. Throws Error(invalid_argument) where that does not come out.
+  // The same number of experts on each rank, in blocks. Throws Error(invalid_argument) if `size` does not divide
+  // `experts`.
   static ExpertPlacement blocks(int size, int64_t experts);
 
   int size() const { return static_cast<int>(on_rank_.size()); }
@@ -37,31 +38,32 @@ class A2A_API ExpertPlacement {
     const auto e = static_cast<size_t>(expert);
     return {homes_.data() + begin_[e], begin_[e + 1] - begin_[e]};
   }
-  // The same for the same placement, and hardly ever for two others: for ranks to compare.
+  // Equal for equal placements, and almost always different for different ones: for ranks to compare.
   uint64_t hash() const;
 
  private:
   ExpertPlacement() = default;
 
-  std::vector<size_t> begin_{0};  // of each expert in homes_
+  std::vector<size_t> begin_{0};  // begin of each expert's homes in homes_
   std::vector<Home> homes_;
   std::vector<int32_t> on_rank_;
 };
 
-// How the rows lie that a rank receives.
+// The order of the rows that a rank receives.
 enum class RowOrder : uint8_t {
   expert,  // one row for each token and expert of this rank: by expert, then by source rank, token, and place in top-k
   rank,    // one row for each token: by source rank, then by token
 };
 
-// How the tokens of one step go to their experts and back, as one rank sees it. In either order a token crosses to a
-// rank once.
+// The routes of the tokens of one step to their experts and back, as one rank sees them. In either order a token is
+// sent to a rank once.
 //
-// Life: made from what this rank's tokens choose; every rank tells every other which of its tokens come (tell); with
-// what all have told (hear) the rows are known, and with them the plans. Row numbers and token numbers count from 0.
+// Use: construct it with the choices of this rank's tokens; tell() writes for every other rank which tokens go there;
+// the caller exchanges these messages; hear() takes those of all ranks. After that the rows and the plans are known.
+// Row numbers and token numbers count from 0.
 class A2A_API Routing {
  public:
-  // What this rank's tokens choose: top_k experts each, -1 for none.
+  // The choices of this rank's tokens: top_k experts each, -1 for none.
   struct Choices {
     std::span<const int64_t> experts;  // tokens * top_k
     int64_t tokens = 0;
@@ -69,7 +71,7 @@ class A2A_API Routing {
   };
   static constexpr int kMostTopK = 64;
 
-  // align: in RowOrder::expert the rows of each expert are filled up to a multiple of it; otherwise it is 1. Throws
+  // align: in RowOrder::expert the rows of each expert are padded to a multiple of it; otherwise it is 1. Throws
   // Error(invalid_argument), which names the token, for an expert that does not exist or that a token has twice.
   Routing(std::shared_ptr<const ExpertPlacement> placement, Rank rank, const Choices& choices, RowOrder order,
           int64_t align);
@@ -78,9 +80,10 @@ class A2A_API Routing {
 
   int64_t tokens() const { return tokens_; }
   int top_k() const { return top_k_; }
-  // How many of them go to each rank.
+  // The number of tokens that go to each rank.
   std::span<const int64_t> sent() const { return sent_counts_; }
-  // The bytes that tell that rank of them; `weights`, of which there are tokens * top_k or none, go along.
+  // told_bytes() returns the size of the message to that rank, and tell() writes it. `weights` are tokens * top_k or
+  // none; they are part of the message.
   size_t told_bytes(Rank to, bool weighted) const {
     return told_bytes(sent_counts_[static_cast<size_t>(to)], weighted);
   }
@@ -89,33 +92,34 @@ class A2A_API Routing {
 
   // ---- the rows that come ----
 
-  // counts[p] tokens come from rank p; `messages` are what all ranks have told, in rank order. Throws Error(backend)
-  // where a message makes no sense.
+  // counts[p] tokens come from rank p; `messages` are the messages of all ranks to this one, in rank order. Throws
+  // Error(backend) when a message is invalid.
   void hear(std::span<const int64_t> counts, bool weighted, std::span<const std::byte> messages);
 
   int64_t rows() const { return rows_; }  // padding included
-  // For each of this rank's experts: its rows, without padding; and where they begin (one entry more: the end).
+  // For each of this rank's experts: the number of its rows, without padding; and the first of them (one entry more:
+  // the end).
   std::span<const int64_t> counts() const { return counts_; }
   std::span<const int64_t> begins() const { return begins_; }
-  // For each row its source rank and token, -1 for padding.
+  // Writes for each row its source rank and its token there, -1 for padding.
   void sources(int64_t* out) const;
-  // RowOrder::expert: for each row its local expert, -1 for padding. RowOrder::rank: rows * top_k of them, -1 for
-  // experts that are not on this rank.
+  // Writes, in RowOrder::expert, for each row its local expert, -1 for padding; in RowOrder::rank rows * top_k local
+  // experts, -1 for experts that are not on this rank.
   void local_experts(int64_t* out) const;
-  // Alike: the weights that were told, 0 where there is no expert.
+  // Writes the weights in the same layout, 0 where there is no expert.
   void weights(float* out) const;
-  // The rows that no token comes to.
+  // Returns the padding, the rows that no token fills.
   void padding(std::vector<std::pair<int64_t, int64_t>>& begin_and_count) const;
 
   // ---- the plans ----
 
-  // Tokens to rows. Buffer i has rows of row_bytes[i] on both sides, and all go the same way. What is padding stays as
-  // it is.
+  // Tokens to rows. Buffer i has rows of row_bytes[i] on both sides; the rows of all buffers go the same way. Padding
+  // is not written.
   Plan dispatch(std::span<const size_t> row_bytes) const;
   // Rows back to tokens: the sum of each token's rows, in RowOrder::expert in the order of its top-k, in RowOrder::rank
   // in that of the ranks.
   Plan combine(size_t row_bytes) const;
-  // The same without a sum, as in the backward pass of weights: a row of the output for each token and place in top-k.
+  // The same without a sum, for the backward pass of weights: the output has a row for each token and place in top-k.
   // RowOrder::expert only.
   Plan give_back(size_t row_bytes) const;
 
@@ -142,12 +146,12 @@ class A2A_API Routing {
   std::vector<ExpertPlacement::Home> homes_;  // of each choice
   std::vector<int64_t> sent_counts_, sent_;   // the tokens that go to each rank, by rank
 
-  std::vector<int64_t> heard_counts_;        // how many come from each rank
-  std::vector<int32_t> heard_;               // of each of them, by rank: its number there, and its local experts
-  std::vector<float> heard_weights_;         // of these, none where none were told
-  std::vector<int64_t> places_;              // of each token that comes: its first row
-  std::vector<int64_t> back_counts_, back_;  // the rows that go back to each rank, in the order in which they do
-  RowCopies copies_;                         // of tokens that several experts of this rank want
+  std::vector<int64_t> heard_counts_;        // the number of tokens from each rank
+  std::vector<int32_t> heard_;               // for each of them, by rank: its number there, and its local experts
+  std::vector<float> heard_weights_;         // their weights, if the messages have any
+  std::vector<int64_t> places_;              // for each token that comes: its first row
+  std::vector<int64_t> back_counts_, back_;  // the rows that go back to each rank, in the order in which they are sent
+  RowCopies copies_;                         // for tokens that several experts of this rank want
   std::vector<int64_t> counts_, begins_;
   int64_t rows_ = 0;
 };

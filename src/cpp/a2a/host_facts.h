@@ -1,4 +1,4 @@
-// What the transport of host memory does on this machine, for `a2a info` and for messages.
+// Facts about the transport of host memory on this machine, for `a2a info` and for messages.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,19 @@ struct HostFacts {
   int ranks = 1;  // of the group on this host
   int cpus = 1;   // allowed to them together
   bool oversubscribed = false;
-  bool cma = false;       // every peer of this host may be read with process_vm_readv
+  bool cma = false;       // this rank may read the memory of every peer on this host (process_vm_readv)
   int hosts = 1;          // that the group's ranks live on
   uint64_t messages = 0;  // that this rank has sent to other hosts
-  // From how many bytes on this rank's host memory takes another way (A2A_SHM_..._MIN in docs/transports.md).
+  // The sizes in bytes from which this rank's host memory takes another way (A2A_SHM_..._MIN in
+  // docs/guide/variables.md).
   size_t direct_min = 0, cma_min = 0, stream_min = 0;
-  bool string_copies = false;  // of 4 KiB and more, by `rep movsb` and not by a loop, because they are faster here
-  bool puts = false;           // one copy from shared memory to shared memory is made by its sender
+  bool string_copies = false;  // copies of 4 KiB and more use `rep movsb`, which was measured faster than a loop
+  bool puts = false;           // the sender makes the one copy from shared memory to shared memory
 };
 
-// Which way bytes of host memory go to a peer, and why, in words.
+// The way that bytes of host memory take to a peer, and the reason, in words.
 struct WayOfBytes {
-  std::string memory;  // where they lie: "shared memory", "private memory in huge pages", ...
+  std::string memory;  // their memory: "shared memory", "private memory in huge pages", ...
   std::string way;     // "inlined", "staged", "shared", "pointer", "cma", or the name of a network
   std::string reason;
 };

@@ -8,16 +8,17 @@
 
 namespace a2a {
 
-// What serves this kind of device memory here, with its version; and which MPI there is between hosts, which is not
-// initialised by that. Throw Error(unsupported) that lists where they were looked for.
+// library_for() returns the vendor's library for this kind of device memory, with its version; mpi_library() returns
+// the MPI for ranks on several hosts, and does not initialise it. Both throw Error(unsupported) that lists where they
+// looked.
 A2A_API std::string library_for(Memory memory);
 A2A_API std::string mpi_library();
 
-// A directory in which later searches look, such as one of a Python environment's packages. Safe from any thread.
+// Adds a directory for later searches, such as one of a Python environment's packages. Any thread may call it.
 A2A_API void add_library_directory(const std::string& directory);
 
-// The index of the device in whose memory the pointer lies; nothing for any other memory. Throws what library_for()
-// does.
+// Returns the index of the device to whose memory the pointer points; nothing for any other memory. Throws what
+// library_for() does.
 A2A_API std::optional<int> device_of(Memory memory, const void* pointer);
 
 }  // namespace a2a

@@ -1,4 +1,4 @@
-// Counts and displacements in, checked byte segments out. This is the only place where elements become bytes.
+// Makes checked byte segments of counts and displacements. This is the only place where elements become bytes.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,20 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// Where each peer's part lies in a buffer, in elements (dim-0 rows when the caller's unit is a row). Empty displs mean
-// packed in rank order.
+// The place of each peer's part in a buffer, in elements (dim-0 rows when the caller's unit is a row). Empty displs
+// mean packed in rank order.
 struct Layout {
   std::span<const int64_t> counts;
   std::span<const int64_t> displs = {};
 };
 
-// Rows of a buffer, which go to or come from each rank: counts[p] of them for rank p, whose numbers stand one behind
-// the other in `rows`, by rank. Each row stands alone: neighbours are not joined.
+// Rows of a buffer that go to each rank, or come from it: counts[p] rows for rank p. Their numbers are in `rows`, by
+// rank. Adjacent rows are not merged.
 struct RowList {
   std::span<const int64_t> counts, rows;
 };
 
-// Rows of the output that are wanted more than once: once those of rank p have come, row copies[i].from of each buffer
+// Rows of the output that several places want. When the rows of rank p have arrived, row copies[i].from of each buffer
 // is copied to row copies[i].to, for each i from begins[p] to begins[p + 1].
 struct RowCopies {
   struct Copy {
@@ -50,21 +50,22 @@ struct RowCopies {
   }
 };
 
-// Which rows a weighted sum has: term k of output row i comes from rank sources[i * terms + k], -1: from none.
+// The terms of a weighted sum: term k of output row i comes from rank sources[i * terms + k]; -1: there is none.
 struct Summands {
   std::vector<Rank> sources;
   size_t terms = 0;
 };
 
-// What one rank sends and receives. Checked when made, immutable, reusable, does no I/O and knows no device.
+// The segments that one rank sends and receives. Checked when made, immutable, reusable, does no I/O and knows no
+// device.
 //
 // Matching rule: for every ordered pair a -> b the k-th send segment at a pairs with the k-th receive segment at b, and
 // both have the same bytes. sends() and recvs() are sorted by peer; segments of one peer keep their order k. Segments
 // are never merged.
 //
 // All factories throw Error(invalid_argument) naming the rank, the argument and its values when a count or displacement
-// is negative, a product or sum overflows, a segment leaves its buffer, two receive segments overlap, or what the rank
-// sends to itself is not what it expects from itself. Send segments may overlap each other.
+// is negative, a product or sum overflows, a segment leaves its buffer, two receive segments overlap, or the rank's
+// sends to itself differ from its receives from itself. Send segments may overlap each other.
 class A2A_API Plan {
  public:
   // Each rank sends counts[p] elements to rank p. send_elems and recv_elems are the sizes of the two buffers.
@@ -81,11 +82,11 @@ class A2A_API Plan {
   // Paddle's mixture-of-experts exchange. With E = counts / size experts on each rank, local[r * E + e] rows go to
   // expert e of rank r, and global[r * E + e] rows come from rank r for this rank's expert e. The input is packed by
   // (rank, expert), the output by (expert, rank). local and global have the same length, a positive multiple of size.
-  // The input holds sum(local) rows and the output sum(global). The caller compares the extents, which are these in
-  // bytes, with its buffers.
+  // The input holds sum(local) rows and the output sum(global). The caller compares the extents, which are these sizes
+  // in bytes, with its buffers.
   static Plan global_scatter(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                              std::span<const int64_t> global);
-  // The way back: the input is packed by (expert, rank) with global rows, the output by (rank, expert) with local rows.
+  // The inverse: the input is packed by (expert, rank) with global rows, the output by (rank, expert) with local rows.
   static Plan global_gather(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                             std::span<const int64_t> global);
 
@@ -93,45 +94,46 @@ class A2A_API Plan {
 
   // The input holds counts[p] elements for each rank p, the same list on all ranks; the output counts[rank] elements.
   static Plan reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<const int64_t> counts);
-  // Every rank gets the fold of all ranks' elements. In one exchange, in which each sends all of them to every other;
-  // or, `in_parts`, in two: each rank folds a part of them, which it then sends to the others (next()). That is less to
-  // send from some size on.
+  // Every rank gets the fold of all ranks' elements. Without `in_parts` it is one exchange, in which each rank sends
+  // all its elements to every other. With `in_parts` it is two: each rank folds a part, and then sends that to the
+  // others (next()). From some size on that sends fewer bytes.
   static Plan allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool in_parts);
-  // Only the root gets it.
+  // Only the root gets the fold.
   static Plan reduce(Rank rank, int size, Rank root, size_t bytes);
 
   // ---- rows one by one ----
 
-  // Buffer i of either side has rows of row_bytes[i]; all of them are divided alike. No row is received, or copied to,
-  // twice.
+  // Buffer i of either side has rows of row_bytes[i]; all buffers are divided alike. Requires that no row is received,
+  // or copied to, twice.
   static Plan rows(Rank rank, int size, std::span<const size_t> row_bytes, RowList send, int64_t send_rows,
                    RowList recv, int64_t recv_rows, std::shared_ptr<const RowCopies> copies = nullptr);
   // nullptr: no row is copied.
   const std::shared_ptr<const RowCopies>& copies() const { return copies_; }
-  // The rows that come from each rank are summed into the `recv_rows` rows of the output (Call::weights), in the order
-  // of their terms. A rank sends its rows in the order in which the receiver has them among its terms.
+  // The rows from each rank are summed into the `recv_rows` rows of the output (Call::weights), in the order of their
+  // terms. Requires that each rank sends its rows in the order in which the receiver has them among its terms.
   static Plan weighted_sum(Rank rank, int size, size_t row_bytes, RowList send, int64_t send_rows, int64_t recv_rows,
                            std::shared_ptr<const Summands> summands);
-  // Of a weighted sum, otherwise nullptr.
+  // The terms of a weighted sum, otherwise nullptr.
   const std::shared_ptr<const Summands>& summands() const { return summands_; }
 
   // ---- rooted ----
 
-  // The root's bytes, to all others; its own stay where they are.
+  // The root's bytes go to all others; at the root nothing moves.
   static Plan broadcast(Rank rank, int size, Rank root, size_t bytes);
-  // Every rank's bytes_per_rank bytes, packed in rank order at the root.
+  // Every rank's bytes_per_rank bytes go to the root, which packs them in rank order.
   static Plan gather(Rank rank, int size, Rank root, size_t bytes_per_rank);
-  // The way back.
+  // The inverse of gather.
   static Plan scatter(Rank rank, int size, Rank root, size_t bytes_per_rank);
 
-  // Whether all receives are one output into which what arrives is folded.
+  // Whether all receives are one output into which arriving bytes are folded.
   bool folds() const { return folds_; }
 
-  // What follows, in the same call: both its sides are the buffer that this one has received into. nullptr: nothing.
+  // The second exchange of the same call; nullptr: none. Both its sides are the buffer into which the first one
+  // receives.
   const Plan* next() const { return next_.get(); }
 
-  // Sends and receives exchanged: the backward pass. Throws invalid_argument when the send segments overlap each other,
-  // because they would become overlapping receives.
+  // Returns the plan with sends and receives exchanged: the backward pass. Throws Error(invalid_argument) when the send
+  // segments overlap each other, because they would become overlapping receives.
   Plan transpose() const;
 
   Rank rank() const { return rank_; }
@@ -143,7 +145,7 @@ class A2A_API Plan {
   std::span<const size_t> recv_extents() const { return recv_extents_.get(); }
 
  private:
-  // Of one buffer, or in the list form of each: then `whole` says nothing.
+  // The extent of one buffer, or in the list form one for each; then `whole` means nothing.
   struct Extents {
     size_t whole = 0;
     std::vector<size_t> each;

@@ -1,4 +1,4 @@
-// The words every other file uses: ranks, data types, deadlines, streams and errors.
+// The types that every other file uses: ranks, data types, deadlines, streams and errors.
 #pragma once
 
 #include <chrono>
@@ -30,12 +30,12 @@ struct DType {
 // "bfloat16", "float8_e4m3fn", "uint8", ... and "dtype(code, bits, lanes)" for a code this version has no name for.
 A2A_API std::string to_string(DType);
 
-// Where a tensor's bytes live, by DLPack device type. Pinned host memory counts as host.
+// The kind of memory of a tensor, by DLPack device type. Pinned host memory counts as host.
 enum class Memory : uint8_t { host = 1, cuda = 2, npu = 12 };
 
 A2A_API const char* to_string(Memory);
 
-// What a call does. All ranks of a group must make the same sequence of these.
+// The operation of a call. All ranks of a group must make the same sequence of operations.
 enum class Op : uint8_t {
   alltoallv = 1,
   alltoall,
@@ -63,26 +63,26 @@ enum class Op : uint8_t {
   allgatherv,
   send,
   recv,
-  route,  // the first half of dispatch()
+  route,  // the exchange of routes, the first half of dispatch()
   dispatch,
   combine,
-  give_back,  // of values that belong to rows
+  give_back,  // the values of rows go back to the ranks of their tokens
 };
 
 A2A_API const char* to_string(Op);
 
-// What becomes of the elements x0, x1, x2, ... that the ranks 0, 1, 2, ... give to a reduction: ((x0 op x1) op x2) ...
-// avg is the sum divided by the number of ranks. See core/fold/fold.h for what each means for which dtype.
+// The operation of a reduction on the elements x0, x1, x2, ... of the ranks 0, 1, 2, ...: ((x0 op x1) op x2) ... avg is
+// the sum divided by the number of ranks. core/fold/fold.h says what each means for which dtype.
 enum class Fold : uint8_t { none = 0, sum, prod, min, max, avg, band, bor, bxor };
 
 // "sum", "prod", ...
 A2A_API const char* to_string(Fold);
-// Throws Error(invalid_argument) where it has no meaning for this dtype: bit operations on anything but integers and
-// bools, avg of integers and bools, min and max of complex numbers, dtypes that are no numbers.
+// Throws Error(invalid_argument) if the operation has no meaning for this dtype: bit operations on anything but
+// integers and bools, avg of integers and bools, min and max of complex numbers, dtypes that are no numbers.
 A2A_API void require_defined(Fold, DType);
 
-// A point in time on the monotonic clock. Made once where a call enters the library and passed down, so that several
-// waits inside one call share one budget.
+// A point in time on the monotonic clock. It is made once where a call enters the library and passed down, so that
+// several waits inside one call share one budget.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -106,15 +106,15 @@ struct Stream {
   void* handle = nullptr;
 };
 
-// The kinds of error, by what the caller may do next (docs/errors.md). After peer_lost, timeout and aborted the
+// The kinds of error, by what the caller may do next (docs/guide/errors.md). After peer_lost, timeout and aborted the
 // communicator is broken; after the others it is as it was.
 enum class Code {
   invalid_argument = 1,  // this rank's own arguments; its peers get mismatch
   mismatch,              // ranks disagree about the call; nothing of the disagreeing pair was written
   peer_lost,             // a rank died or left
   timeout,               // a deadline passed
-  aborted,               // somebody called abort(), or the communicator was already broken or closed
-  unsupported,           // cannot be done by this build, on this machine, or at all
+  aborted,               // a rank called abort(), or the communicator was already broken or closed
+  unsupported,           // this build or this machine cannot do it, or nothing can
   backend,               // the operating system or a vendor library failed
 };
 

@@ -1,4 +1,4 @@
-// Tensors of other ranks, looked at where they are.
+// Views of other ranks' tensors in place.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ struct View {
   std::vector<int64_t> shape;
 };
 
-// What Communicator::allgather_views() makes: this rank's look at every rank's tensor, its own included.
+// This rank's views of every rank's tensor, its own included. Communicator::allgather_views() makes them.
 //
-// From that call on until every rank has released its views, an owner must neither write its tensor, nor need it back:
-// its memory is not used again before, even if the owner lets go of it, closes the communicator or ends. Nothing that
-// happens to a communicator touches views that are there already. A rank that dies counts as having released.
+// From that call on until every rank has released its views, an owner must not write its tensor. The memory is not
+// reused before, even if the owner frees the tensor, closes the communicator or ends. Views that exist do not depend on
+// the communicator. A rank that dies counts as having released.
 //
-// Safe to use from any thread. In a forked child the views may be read, and nothing the child does is noticed.
+// Any thread may use it. In a forked child the views may be read; the child's releases have no effect.
 class A2A_API Views {
  public:
   explicit Views(std::shared_ptr<Loan> loan);
@@ -34,20 +34,22 @@ class A2A_API Views {
   Views(const Views&) = delete;
   Views& operator=(const Views&) = delete;
 
-  // The exchange of the descriptions. The views are there once it is done.
+  // The exchange of the descriptions. The views can be read once it is done.
   const std::shared_ptr<Work>& work() const;
 
   int size() const;
-  // Of that rank, once the work is done without an error. Stays mapped as long as this object lives; what it reads
-  // after release() is undefined. Throws Error(backend) when the peer described no possible tensor.
+  // Returns the view of that rank's tensor. Requires that the work is done without an error. The memory stays mapped as
+  // long as this object lives; what it reads after release() is undefined. Throws Error(backend) when the peer
+  // described an impossible tensor.
   View view(Rank rank) const;
 
-  // Says that this rank looks at the tensors no more. Waits for nobody.
+  // Publishes that this rank has ended its views. Does not wait.
   void release() noexcept;
   bool released() const;
 
-  // Releases, and waits until every other rank has released its views, so that this rank may write its own tensor
-  // again; true then. False when the deadline passes or a signal arrives. Throws Error(aborted) in a forked child.
+  // Releases, and waits until every other rank has released its views. Returns true then, and this rank may write its
+  // own tensor again. Returns false when the deadline passes or a signal arrives. Throws Error(aborted) in a forked
+  // child.
   bool wait_released(Deadline deadline);
 
  private:

@@ -49,7 +49,7 @@ int accept_on(int listener, sockaddr* from, socklen_t* length, bool nonblocking)
 }
 
 bool accepting_refused(int error) {
-  // What accept() reports of a connection that is gone, by its manual.
+  // The errors of accept() that concern a connection that is gone, by its manual.
   constexpr int kGone[] = {EAGAIN,    EINTR,  ECONNABORTED, EPROTO,     ENETDOWN,   ENOPROTOOPT,
                            EHOSTDOWN, ENONET, EHOSTUNREACH, EOPNOTSUPP, ENETUNREACH};
   return std::ranges::find(kGone, error) == std::end(kGone);

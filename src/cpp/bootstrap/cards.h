@@ -1,4 +1,4 @@
-// What every rank tells every other of itself, as a plain value. Not public.
+// An allgather of cards: plain values that describe each rank. Not public.
 #pragma once
 
 #include <cstring>
@@ -10,8 +10,8 @@
 
 namespace a2a {
 
-// Collective: each rank's card, by rank. `make()` returns this rank's; where it throws an Error, the others hear of it,
-// and every rank throws Error(backend). `name(rank)` is for messages.
+// Collective. Returns each rank's card, by rank. `make()` returns this rank's. If it throws an Error, every rank throws
+// Error(backend). `name(rank)` is for the texts of errors.
 template <class Make, class Name>
 auto exchange_cards(Bootstrap& bootstrap, Deadline deadline, Make&& make, Name&& name) {
   using Card = decltype(make());
@@ -21,7 +21,7 @@ auto exchange_cards(Bootstrap& bootstrap, Deadline deadline, Make&& make, Name&&
     const Card card = make();
     mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
   } catch (const Error& error) {
-    failure = error.what();  // an empty string tells the others
+    failure = error.what();  // the empty string tells the others
   }
   const auto all = bootstrap.allgather(mine, deadline);
   if (!failure.empty()) throw Error(Code::backend, failure);

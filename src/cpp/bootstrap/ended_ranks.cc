@@ -14,7 +14,7 @@
 namespace a2a {
 namespace {
 
-// Empty when it cannot be read: the ranks then wait until their deadline.
+// Returns the file's text, or "" when it cannot be read: the ranks then wait until their deadline.
 std::string contents_of(const std::string& path) {
   const Socket file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat facts{};

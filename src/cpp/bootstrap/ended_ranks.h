@@ -1,4 +1,4 @@
-// What a launcher tells ranks that wait for others. Not public.
+// The launcher's notices of ranks that have ended. Not public.
 #pragma once
 
 #include <optional>
@@ -6,18 +6,20 @@
 
 namespace a2a {
 
-// What the launcher says of a rank that has ended, such as "rank 2 exited with code 0". Ranks of a job of `size` whose
-// meeting is not complete ask: it never will be. Nothing when none has ended, or the launcher does not say, or speaks
-// of another job, as in ranks that another launcher started inside of it.
+// Returns the launcher's notice of a rank that has ended, such as "rank 2 exited with code 0". Call it while the
+// meeting of a job of `size` ranks is not complete: with such a rank it never will be. Returns nullopt when none has
+// ended, the launcher gives no notices, or they are about another job, because another launcher has started these ranks
+// inside it.
 //
-// A2A_ENDED names a file of the launcher's: number of ranks and name of the job in its first line, then a line for each
-// rank that has ended, "2 exited with code 0". Meetings of one job, "job#0", "job#1" and so on, have it in common.
+// A2A_ENDED names a file of the launcher. Its first line has the number of ranks and the name of the job. Each other
+// line is for a rank that has ended: "2 exited with code 0". A rank that fails writes the reason there before it ends:
+// "2 raised ..." or "2 gave up: ...". Meetings of one job, "job#0", "job#1" and so on, share the file.
 std::optional<std::string> ended_rank(const std::string& job, int size);
 
-// Throws Error(peer_lost) with that.
+// Throws Error(peer_lost) with ended_rank(), if there is one.
 void require_all_running(const std::string& job, int size);
 
-// The message of that error.
+// Returns the text of that error.
 std::string in_words(const std::string& ended, const std::string& job);
 
 }  // namespace a2a

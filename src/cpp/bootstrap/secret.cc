@@ -1,4 +1,4 @@
-// Where the secret of a job comes from. Nothing here puts it, or a part of it, into a message.
+// Finds the secret of a job. No error text contains it, or a part of it.
 #include "bootstrap/secret.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ namespace {
 }
 
 std::string read_secret(const std::string& path) {
-  // Opened first and then looked at, so that what was checked is what is read. A pipe must not block.
+  // Opens first and checks then, so that the checked file is the one that is read. A pipe must not block.
   const Socket file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat status{};
   if (!file.open() || ::fstat(file.fd(), &status) != 0) refuse(path, std::strerror(errno));

@@ -1,4 +1,4 @@
-// What a secret may look like. Not public; secret_from_environment() stands in bootstrap.h.
+// The limits of a secret. Not public; secret_from_environment() is declared in bootstrap.h.
 #pragma once
 
 #include <cstddef>
@@ -6,11 +6,11 @@
 
 namespace a2a {
 
-// Whoever answers a rank at rank 0's address gets a MAC, with which he can try short secrets at leisure.
+// Any process that answers a rank at rank 0's address gets a MAC, against which it can try short secrets.
 inline constexpr size_t kShortestSecret = 16;
 inline constexpr size_t kLongestSecret = 4096;
 
-// Error(invalid_argument) unless its length is one of these.
+// Throws Error(invalid_argument) unless its length is within these limits.
 void check_secret(std::string_view secret);
 
 }  // namespace a2a

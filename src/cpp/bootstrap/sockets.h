@@ -1,4 +1,4 @@
-// What the bootstraps over sockets have in common. Not public.
+// Functions that the bootstraps over sockets share. Not public.
 #pragma once
 
 #include <sys/socket.h>
@@ -14,34 +14,34 @@ namespace a2a {
 
 using Socket = Descriptor;
 
-// Throws Error(backend) with what errno says.
+// Throws Error(backend) with the text of errno.
 [[noreturn]] void socket_failure(const std::string& what);
 
-// A descriptor of the next connection, with close-on-exec and, if wanted, not blocking; -1, with errno. Some sandboxes
-// refuse accept4() and have accept().
+// Returns a descriptor of the next connection, close-on-exec and, if asked for, nonblocking; -1, with errno. Uses
+// accept() in sandboxes that refuse accept4().
 int accept_on(int listener, sockaddr* from = nullptr, socklen_t* length = nullptr, bool nonblocking = false);
 
-// Whether such an errno says that this process cannot accept, rather than that nobody was there in the end.
+// Whether this errno means that the process cannot accept, rather than that the connection is gone.
 bool accepting_refused(int error);
 
-// Milliseconds for poll(): short, because the callers look at several things in turn.
+// Returns a timeout for poll() in milliseconds: short, because the callers check several things in turn.
 int slice(Deadline deadline);
 
-// connect() for a Unix socket, but only for a moment: the queue in front of the other end may be full of others, and
-// stay so. False, with errno, when it did not come about (EAGAIN: the queue).
+// connect() for a Unix socket, with a short timeout: connections of other processes may fill the queue for ever.
+// Returns false, with errno, when it failed (EAGAIN: the queue is full).
 bool connect_soon(int socket, const sockaddr* address, socklen_t length);
 
-// Whether the other end is gone, or goes in the next moments: a process that was killed takes a while to end.
+// Whether the other end is gone, or hangs up within kGraceMilliseconds: a killed process takes a while to end.
 bool hangs_up_soon(int socket);
 
 // "1, 2, 5"
 std::string list(const std::vector<Rank>& ranks);
 
-// How long somebody who waits for rank 0 goes on after his deadline: rank 0 knows who is missing, and may be about to
-// say so.
+// How long a rank that waits for rank 0 continues after its deadline: rank 0 knows which ranks are missing, and may be
+// about to send that.
 inline constexpr int kGraceMilliseconds = 100;
 
-// Error(invalid_argument) unless 0 <= rank < size, and size is one that a group can have.
+// Throws Error(invalid_argument) unless 0 <= rank < size, and a group can have that size.
 void check_membership(Rank rank, int size);
 
 }  // namespace a2a

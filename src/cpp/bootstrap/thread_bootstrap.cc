@@ -1,4 +1,4 @@
-// Ranks as threads of one process: over a table in its memory.
+// The bootstrap of ranks that are threads of one process: a table in its memory.
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
@@ -13,13 +13,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The common table of ranks that are threads. A round ends when every rank has taken the result.
+// The table that the ranks share. A round ends when every rank has taken the result.
 struct Table {
   explicit Table(int size) : strings(static_cast<size_t>(size)), places(static_cast<size_t>(size)) {}
 
   struct Place {
     bool laid = false, taken = false;  // in this round
-    bool left = false;                 // its bootstrap is destroyed: it does neither any more
+    bool left = false;                 // its bootstrap is destroyed
   };
 
   bool all(bool Place::* done) const { return std::ranges::all_of(places, done); }
@@ -42,7 +42,7 @@ class ThreadBootstrap final : public Bootstrap {
 
   std::vector<std::string> allgather(std::string_view text, Deadline deadline) override {
     std::unique_lock lock(table_->mutex);
-    await(lock, deadline, &Table::Place::taken, [this] { return !mine().taken; });  // the last round has ended
+    await(lock, deadline, &Table::Place::taken, [this] { return !mine().taken; });  // until the last round has ended
     table_->strings[static_cast<size_t>(rank_)] = text;
     mine().laid = true;
     table_->changed.notify_all();
@@ -59,7 +59,7 @@ class ThreadBootstrap final : public Bootstrap {
  private:
   Table::Place& mine() { return table_->places[static_cast<size_t>(rank_)]; }
 
-  // Who has not done it yet.
+  // Returns the other ranks that have not done it.
   std::vector<Rank> those(bool Table::Place::* done) const {
     std::vector<Rank> missing;
     for (size_t r = 0; r < table_->places.size(); ++r) {
@@ -68,7 +68,8 @@ class ThreadBootstrap final : public Bootstrap {
     return missing;
   }
 
-  // Waits until it is ready, for what all ranks have to do.
+  // Waits until `ready`, which depends on what `done` says of all ranks. Throws when a rank left without it, or the
+  // deadline passes.
   template <class Ready>
   void await(std::unique_lock<std::mutex>& lock, Deadline deadline, bool Table::Place::* done, Ready ready) {
     while (!ready()) {

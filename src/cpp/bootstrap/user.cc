@@ -14,7 +14,7 @@
 namespace a2a {
 namespace {
 
-// Whether this user namespace has an id of its own for every user of the host.
+// Whether this user namespace maps every user of the host.
 bool all_users_mapped() {
   constexpr uint64_t kUsers = UINT32_MAX;  // the last number is no user's
   std::ifstream map("/proc/self/uid_map");

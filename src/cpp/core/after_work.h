@@ -1,4 +1,4 @@
-// An operation, and what this rank does by itself when the bytes of a peer, or of all peers, have come.
+// An operation that is followed by work of this rank alone, once the bytes of a peer, or of all peers, have arrived.
 #pragma once
 
 #include <exception>
@@ -14,8 +14,8 @@ namespace a2a {
 
 class AfterWork final : public Work {
  public:
-  // Calls after(p) once for each rank p < `ranks`, when its bytes have come; not after a failure. With each_rank false
-  // it calls after(0) alone, when all have come.
+  // Calls after(p) once for each rank p < `ranks`, when its bytes have arrived; not after a failure. With each_rank
+  // false it calls after(0) alone, when all have arrived.
   AfterWork(std::shared_ptr<Work> work, int ranks, bool each_rank, std::function<void(Rank)> after)
       : work_(std::move(work)),
         after_(std::move(after)),
@@ -39,7 +39,7 @@ class AfterWork final : public Work {
   bool let_go() override { return work_->let_go() && done(); }
 
  private:
-  // With the mutex held. What has failed once stays so.
+  // Requires the mutex. After a failure it does nothing.
   void run(Rank rank) noexcept {
     if (failure_ != nullptr || ran_[static_cast<size_t>(rank)]) return;
     ran_[static_cast<size_t>(rank)] = true;
@@ -49,7 +49,7 @@ class AfterWork final : public Work {
       failure_ = std::current_exception();
     }
   }
-  // The operation is over.
+  // Stores the error of the operation, if it has one. Requires that the operation is done.
   void look_for_failure() noexcept {
     try {
       work_->wait();

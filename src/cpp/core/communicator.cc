@@ -15,8 +15,8 @@
 namespace a2a {
 namespace {
 
-// The bootstrap of a group that is made from another: the parent's control exchange, seen by the members alone. Ranks
-// of the parent that are not members must call allgather as often as the members do.
+// The bootstrap of a group that is made from another: the parent's control exchange, reduced to the members' strings.
+// Ranks of the parent that are not members must call allgather as often as the members do.
 class SubgroupBootstrap final : public Bootstrap {
  public:
   SubgroupBootstrap(Communicator& parent, std::vector<Rank> members, Op op)
@@ -35,24 +35,25 @@ class SubgroupBootstrap final : public Bootstrap {
   Op op_;
 };
 
-// What all ranks see while they meet is the same for them, and not seen again: a number for their group.
-class Witness final : public Bootstrap {
+// Hashes all strings that go through a bootstrap. All ranks see the same strings, and no later group sees them again,
+// so the hash identifies the group.
+class HashingBootstrap final : public Bootstrap {
  public:
-  explicit Witness(Bootstrap& seen) : seen_(seen) {}
+  explicit HashingBootstrap(Bootstrap& base) : base_(base) {}
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
-    auto all = seen_.allgather(mine, deadline);
+    auto all = base_.allgather(mine, deadline);
     for (const std::string& one : all) hash_.add(one);
     return all;
   }
-  void while_meeting() override { seen_.while_meeting(); }
-  bool has_network() const override { return seen_.has_network(); }
-  std::shared_ptr<hosts::Network> network(Deadline deadline) override { return seen_.network(deadline); }
+  void while_meeting() override { base_.while_meeting(); }
+  bool has_network() const override { return base_.has_network(); }
+  std::shared_ptr<hosts::Network> network(Deadline deadline) override { return base_.network(deadline); }
 
   uint64_t group() const { return hash_.value(); }
 
  private:
-  Bootstrap& seen_;
+  Bootstrap& base_;
   Hash hash_;
 };
 
@@ -69,8 +70,8 @@ T from_bytes(const std::string& text) {
   return value;
 }
 
-// What an operation needs before it takes its number. Where that fails, for want of memory, the number is taken and the
-// peers are told.
+// Calls `what`, which allocates what an operation needs before it takes its number. If that fails, takes the number,
+// tells the peers, and rethrows.
 template <class Prepare>
 auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
   try {
@@ -81,8 +82,8 @@ auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
   }
 }
 
-// Why these layouts are none of the buffers that one side of a plan needs; "" when they are.
-std::string misfit(const char* side, std::span<const size_t> extents, std::span<const TensorLayout> layouts) {
+// Returns why these layouts do not fit the buffers that one side of a plan needs; "" if they fit.
+std::string layout_problem(const char* side, std::span<const size_t> extents, std::span<const TensorLayout> layouts) {
   if (layouts.empty()) return "";
   if (layouts.size() != extents.size()) {
     return std::string(side) + "_layouts has " + std::to_string(layouts.size()) + " entries for " +
@@ -114,9 +115,9 @@ Communicator::Communicator(std::unique_ptr<State> state) : state_(std::move(stat
 
 Communicator::~Communicator() {
   if (state_->home.inherited()) return;
-  if (state_->recorder != nullptr) state_->recorder->end(record::Fate::dropped);
+  if (state_->recorder != nullptr) state_->recorder->close(record::Fate::dropped);
   drop_devices();
-  if (state_->host != nullptr) state_->host->leave(Left::dropped);  // works on devices may keep it alive
+  if (state_->host != nullptr) state_->host->leave(Left::dropped);  // operations on devices may keep it alive
 }
 
 std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstrap& bootstrap, Options options,
@@ -125,10 +126,10 @@ std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstra
     throw Error(Code::invalid_argument, "rank = " + std::to_string(rank) + " and size = " + std::to_string(size) +
                                             " do not satisfy 0 <= rank < size");
   }
-  Witness witness(bootstrap);
-  auto host = a2a::connect(rank, size, witness, deadline.value_or(Deadline::after_seconds(options.timeout_seconds)));
+  HashingBootstrap hashing(bootstrap);
+  auto host = a2a::connect(rank, size, hashing, deadline.value_or(Deadline::after_seconds(options.timeout_seconds)));
   auto state = std::make_unique<State>(rank, size, options, std::move(host));
-  state->recorder = Recorder::open(rank, size, witness.group(), "world");
+  state->recorder = Recorder::open(rank, size, hashing.group(), "world");
   return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
 }
 
@@ -164,8 +165,8 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
              (call.in_place || !call.send_layouts.empty() || !call.recv_layouts.empty())) {
     reason = "tensors with gaps, and operations in place, are for host memory; pass contiguous tensors of their own";
   } else {
-    reason = misfit("send", plan.send_extents(), call.send_layouts);
-    if (reason.empty()) reason = misfit("recv", plan.recv_extents(), call.recv_layouts);
+    reason = layout_problem("send", plan.send_extents(), call.send_layouts);
+    if (reason.empty()) reason = layout_problem("recv", plan.recv_extents(), call.recv_layouts);
   }
   if (!reason.empty()) {
     refuse(call, reason);
@@ -196,7 +197,7 @@ std::shared_ptr<Work> Communicator::start_in_place(const Plan& plan, std::span<c
 
 std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const void* const> send,
                                               std::span<void* const> recv, const Call& call) {
-  // Only a transport that folds grants the claim which this needs.
+  // Only a transport that folds grants the claim that this needs.
   const bool packed = call.send_layouts.empty() && call.recv_layouts.empty();
   const bool simple = packed && !call.in_place && (!plan.folds() || is_simple_reduction(plan, send[0], recv[0], call));
   if (plan.summands() != nullptr || plan.copies() != nullptr) return nullptr;
@@ -206,7 +207,7 @@ std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const 
 
 void Communicator::refuse(const Call& call, std::string_view reason) {
   Call on_host = call;
-  on_host.memory = Memory::host;  // refusals travel where every rank can see them
+  on_host.memory = Memory::host;  // refusals go through host memory, where every rank can read them
   state_->submit(on_host, [&](Batch& batch) { batch.refusal = reason.empty() ? "no reason given" : reason; });
 }
 
@@ -226,7 +227,7 @@ std::vector<std::string> Communicator::allgather_bytes(std::string_view mine, Op
     try {
       work->wait();
     } catch (const Interrupted& error) {
-      abort(error.what());  // the operation would go on, but its memory is of this call
+      abort(error.what());  // the operation would go on, but its buffers end with this call
       throw;
     }
   };
@@ -310,10 +311,10 @@ std::shared_ptr<Communicator> Communicator::group(std::span<const Rank> ranks, s
   return derive(std::vector<Rank>(ranks.begin(), ranks.end()), Op::group, until);
 }
 
-// Collective over this communicator, members or not.
+// Collective over this communicator, also for ranks that are not members.
 std::shared_ptr<Communicator> Communicator::derive(std::vector<Rank> members, Op op, Deadline deadline) {
   if (std::ranges::find(members, rank()) == members.end()) {
-    allgather_bytes({}, op, deadline);  // the members' one control exchange
+    allgather_bytes({}, op, deadline);  // takes part in the one control exchange of the members
     return nullptr;
   }
   const uint64_t which = last_number();
@@ -331,15 +332,15 @@ std::shared_ptr<Communicator> Communicator::with_members(const State& parent, st
     Hash group;
     group.add(parent.recorder->group()).add(to_string(op)).add(which);
     for (const Rank member : members) group.add(static_cast<uint64_t>(member));
-    state->recorder = Recorder::open(
-        rank, size, group.value(),
-        std::string(to_string(op)) + " #" + std::to_string(which) + " of " + std::string(parent.recorder->label()));
+    state->recorder =
+        Recorder::open(rank, size, group.value(),
+                       std::string(to_string(op)) + " #" + std::to_string(which) + " of " + parent.recorder->label());
   }
   return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
 }
 
-// The ranks may agree on a smaller group, and one of them then die, or not come in time. The group is broken then, and
-// all that are left go on by shrinking that.
+// The ranks may agree on a smaller group, and then one of them may die, or not come in time. Then that group is broken,
+// and the ranks that are left go on by shrinking it.
 std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadline) {
   const Deadline until = state_->deadline(deadline);
   state_->home.refuse_if_inherited();
@@ -350,7 +351,7 @@ std::shared_ptr<Communicator> Communicator::shrink(std::optional<Deadline> deadl
     auto rest = host->shrink(&members, until);
     smaller = with_members(*state_, members, std::move(rest), Op::shrink, ++state_->shrinks);
     try {
-      // An operation that begins too late would break the group for those that have all they want of it.
+      // An operation that begins too late would break the group for the ranks that have finished.
       if (until.passed()) throw Error(Code::timeout, "shrink: timed out when the ranks had agreed: shrink again");
       smaller->barrier(until);
       return smaller;
@@ -375,7 +376,7 @@ void Communicator::abort(std::string_view reason) noexcept {
     host = state_->host;
     for (const auto& [_, transport] : state_->devices) devices.push_back(transport);
   }
-  if (state_->recorder != nullptr) state_->recorder->end(record::Fate::aborted, reason);
+  if (state_->recorder != nullptr) state_->recorder->close(record::Fate::aborted, reason);
   for (const auto& transport : devices) transport->abort(reason);
   if (host != nullptr) host->abort(reason);
 }
@@ -385,7 +386,7 @@ void Communicator::close(std::optional<Deadline> deadline) {
   if (closed()) return;
   const auto leave = [this](Left how) {
     if (state_->recorder != nullptr) {
-      state_->recorder->end(how == Left::closed ? record::Fate::closed : record::Fate::dropped);
+      state_->recorder->close(how == Left::closed ? record::Fate::closed : record::Fate::dropped);
     }
     drop_devices();
     std::shared_ptr<Transport> host;

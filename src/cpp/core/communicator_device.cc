@@ -1,4 +1,4 @@
-// Operations on device memory: which transport runs them, and what the ranks have to settle before.
+// Operations on device memory: connects their transport, and compares them over the host before they start.
 #include <string_view>
 #include <utility>
 
@@ -9,7 +9,7 @@
 namespace a2a {
 namespace {
 
-// What one rank alone can find wrong with an operation. Returns whether it is recorded into a graph.
+// Throws what one rank alone can find wrong with an operation. Returns whether the stream records it into a graph.
 bool require_runnable(const DeviceTransport& transport, const Batch& batch, const Call& call) {
   if (call.device != transport.index()) {
     throw Error(Code::invalid_argument, std::string("the tensors are on ") + to_string(call.memory) + ":" +
@@ -29,11 +29,11 @@ Check default_check() {
   return word ? kChecks[*word] : Check::first;
 }
 
-// With device_order held.
+// Requires device_order.
 std::shared_ptr<Work> Communicator::start_on_device(Batch& batch, const Call& call) {
   batch.deadline = state_->deadline(call.deadline);
   const auto transport = connected(call.memory, call.device, batch.deadline);
-  const auto current = transport->make_current();  // once for all that asks the driver below
+  const auto current = transport->make_current();  // once for all calls of the driver below
   batch.signature = {call.op, call.memory, call.dtype, 0, call.plan, call.fold};
   bool recorded = false;
   try {
@@ -52,12 +52,12 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch& batch, const Call& ca
     const auto problem = compare ? std::nullopt : host->pass(batch.signature);
     lock.unlock();
     if (problem) {
-      transport->fail(*problem);  // other ranks may have it enqueued already
+      transport->fail(*problem);  // other ranks may have enqueued it already
       throw *problem;
     }
     try {
       if (comparison != nullptr) comparison->wait();
-    } catch (const Interrupted& error) {  // the others will start it
+    } catch (const Interrupted& error) {  // the peers will start it
       transport->fail(
           Error(error.code(), name_of(batch.signature) + ": rank " + std::to_string(rank()) + ": " + error.what()));
       throw;

@@ -1,4 +1,4 @@
-// How a communicator sends and receives messages.
+// Sends and receives the messages of a communicator.
 #include "a2a/communicator.h"
 #include "core/communicator_state.h"
 #include "core/message.h"
@@ -6,7 +6,7 @@
 namespace a2a {
 namespace {
 
-// Has the message travel in packed memory.
+// Makes the message use packed memory.
 void pack(Message& message, std::span<const TensorLayout> layouts) {
   if (layouts.empty() || message.bytes == 0) return;
   const std::shared_ptr<PackedTensor> packed(
@@ -51,7 +51,7 @@ std::shared_ptr<Work> Communicator::start_message(Message message, const Call& c
 }
 
 void Communicator::refuse_message(bool sends, Rank peer, int64_t tag, std::string_view reason) {
-  if (peer >= size() || (sends && peer < 0)) return;  // nobody is to be told
+  if (peer >= size() || (sends && peer < 0)) return;  // there is no rank to tell
   Message message{sends, peer < 0 ? kAnySource : peer, tag, nullptr, 0, {}};
   message.refusal = reason.empty() ? "no reason given" : reason;
   state_->home.refuse_if_inherited();

@@ -1,4 +1,4 @@
-// How a communicator runs plans whose receives are folded.
+// Runs the plans of a communicator whose receives are folded.
 #include <algorithm>
 
 #include "a2a/communicator.h"

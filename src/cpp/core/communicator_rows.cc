@@ -1,4 +1,4 @@
-// How a communicator runs plans of rows that are summed, or wanted more than once.
+// Runs the plans of a communicator whose rows are summed or copied when they have arrived.
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace a2a {
 namespace {
 
-// Sums rows that lie one behind the other, by rank, each rank's in the order in which they are wanted.
+// Sums received rows. They are packed by rank, and those of a rank are in the order of the terms.
 void sum_received(const WeightedSum& sum, DType dtype, std::span<const Run> received, int size) {
   std::vector<const std::byte*> next(static_cast<size_t>(size));
   for (size_t i = received.size(); i-- > 0;) next[static_cast<size_t>(received[i].peer)] = received[i].data;
@@ -51,7 +51,7 @@ std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send
   bool sums = false;
   std::shared_ptr<std::byte[]> received;
   try {
-    Summing(sum, call.dtype);  // refuses what has no sum
+    Summing(sum, call.dtype);  // throws for dtypes that have no weighted sum
     sums = state_->open(call.op)->sums();
     if (!sums) received = std::make_unique_for_overwrite<std::byte[]>(plan.recvs().size() * sum.row_bytes);
   } catch (const std::exception& error) {
@@ -65,7 +65,7 @@ std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send
       batch.sum = sum;
       return;
     }
-    batch.copy = received;  // for as long as the transport has it
+    batch.copy = received;  // keeps it alive as long as the transport needs it
     for (size_t i = 0; i < batch.recvs.size(); ++i) batch.recvs[i].data = received.get() + i * sum.row_bytes;
     runs = batch.recvs;
   });

@@ -1,4 +1,4 @@
-// What a communicator is made of. Not public.
+// The state of a communicator. Not public.
 #pragma once
 
 #include <map>
@@ -15,14 +15,14 @@
 
 namespace a2a {
 
-// Which operations the ranks compare, if they run on a device. All ranks count alike, those too whose own arguments are
-// refused and who cannot know what memory was meant. Ranks that were in different calls may count differently after
-// that; then some compare what others do not, which costs nothing but the comparison.
+// Decides which operations the ranks compare if they run on a device. All ranks count alike, also those whose arguments
+// are refused and that cannot know which memory was meant. After a call in which ranks disagreed they may count
+// differently. Then some ranks compare operations that others pass, which only costs the comparison.
 class Comparisons {
  public:
   explicit Comparisons(Check check) : check_(check) {}
 
-  // Whether this operation, the next one, is compared.
+  // Returns whether the next operation is compared, and counts it.
   bool next(const Call& call) {
     bool first = false;
     if (call.plan == 0) {
@@ -35,7 +35,7 @@ class Comparisons {
     return check_ == Check::always || (check_ == Check::first && first);
   }
 
-  // The devices were connected just now.
+  // Starts the counts again. Called when the devices have been connected.
   void restart() {
     unplanned_ = 0;
     ran_.clear();
@@ -65,7 +65,7 @@ struct Communicator::State {
   Batch device_blank;        // for the next operation on a device, with the memory of an earlier one
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
   std::shared_ptr<Transport> host;     // empty once closed
-  std::shared_ptr<Recorder> recorder;  // empty where nothing is recorded
+  std::shared_ptr<Recorder> recorder;  // nullptr: nothing is recorded
   std::map<Memory, std::shared_ptr<DeviceTransport>> devices;
   std::map<Memory, void*> adopted;
   std::string rank_table;
@@ -73,13 +73,13 @@ struct Communicator::State {
   uint64_t number = 0;
   uint64_t plans = 0;
   uint64_t shrinks = 0;
-  std::shared_ptr<Communicator> smaller;  // of a shrink() that did not end well after the ranks had agreed
+  std::shared_ptr<Communicator> smaller;  // of a shrink() that failed after the ranks had agreed
   Comparisons comparisons;
 
   State(Rank rank_, int size_, Options options_, std::unique_ptr<Transport> host_)
       : rank(rank_), size(size_), options(std::move(options_)), host(std::move(host_)), comparisons(options.check) {}
 
-  // That of the communicator may come a tick late.
+  // Returns the given deadline, or now + the communicator's timeout, which may be a tick late.
   Deadline deadline(const std::optional<Deadline>& given) const {
     return given ? *given : Deadline::after_seconds(options.timeout_seconds, last_tick() + kTick);
   }
@@ -93,9 +93,9 @@ struct Communicator::State {
       std::lock_guard lock(mutex);
       smaller.swap(kept);
     }
-  }  // who was kept before is let go of without the mutex
+  }  // the one kept before is destroyed without the mutex
 
-  // The host transport. Throws when closed.
+  // Returns the host transport. Throws when closed.
   std::shared_ptr<Transport> open(Op op) const {
     std::lock_guard lock(mutex);
     return want_open(op);
@@ -107,7 +107,7 @@ struct Communicator::State {
                 std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");
   }
 
-  // With the mutex held: the operation takes its number. Returns whether ranks compare it if it runs on a device.
+  // Gives the operation its number. Returns whether ranks compare it if it runs on a device. Requires the mutex.
   bool sign(Batch& batch, const Call& call) {
     batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan, call.fold};
     batch.unit_bytes = call.unit_bytes;
@@ -124,7 +124,7 @@ struct Communicator::State {
     return begin_next(call, fill, [&] { return host->start(std::move(blank)); });
   }
 
-  // The same, followed by the second half of the operation, into which `fill` puts its runs, too.
+  // The same, followed by the second half of the operation. `fill` puts the runs of both into their batches.
   template <class Fill>
   std::shared_ptr<Work> submit_halves(const Call& call, uint32_t elems, Batch& second, Fill&& fill) {
     home.refuse_if_inherited();
@@ -140,14 +140,14 @@ struct Communicator::State {
       const auto first = host->start(std::move(blank));
       try {
         return host->start(std::move(second));
-      } catch (const std::exception& error) {  // out of memory, most likely: the first half is under way
+      } catch (const std::exception& error) {  // probably out of memory; the first half is in flight
         host->abort(error.what());
         throw;
       }
     });
   }
 
-  // The same as submit(), or nothing, where a lock would have to be waited for.
+  // The same as submit(). Returns nullptr if it would have to wait for a lock.
   template <class Fill>
   std::shared_ptr<Work> try_submit(const Call& call, Fill&& fill) {
     home.refuse_if_inherited();
@@ -158,13 +158,13 @@ struct Communicator::State {
     return begin_next(call, fill, [&] { return host->start_claimed(std::move(blank)); });
   }
 
-  // With the mutex held: `start` starts what `fill` has put into `blank`.
+  // Fills `blank` and starts it by `start`. Requires the mutex.
   template <class Fill, class Start>
   std::shared_ptr<Work> begin_next(const Call& call, Fill&& fill, Start&& start) {
     blank.clear();
     try {
       fill(blank);
-    } catch (const std::exception& error) {  // out of memory, most likely; nobody gets out of step
+    } catch (const std::exception& error) {  // probably out of memory; the number is taken, so this rank stays in step
       blank.clear();
       blank.refusal = error.what();
       begin(call, start);
@@ -184,7 +184,7 @@ struct Communicator::State {
     return submit(call, [](Batch&) {});
   }
 
-  // Everything shared belongs to the process that made it.
+  // The process that made the communicator owns all that is shared.
   const ForkGuard home;
 };
 

@@ -1,4 +1,4 @@
-// Views of the peers' tensors: an allgather of descriptions, and what is looked at then.
+// Views of the peers' tensors: exchanges their descriptions, and opens the views.
 #include <new>
 #include <string>
 
@@ -67,7 +67,7 @@ void Views::release() noexcept { loan_->end_viewing(); }
 bool Views::released() const { return !loan_->viewing(); }
 
 bool Views::wait_released(Deadline deadline) {
-  release();  // two ranks that wait while they look would wait for each other
+  release();  // two ranks that wait without releasing would wait for each other
   return loan_->wait_returned(deadline);
 }
 

@@ -1,4 +1,4 @@
-// What the core asks of the transports, none of which it knows by name: transport/choose.cc answers.
+// The factories of transports, by which the core stays independent of each of them. transport/choose.cc defines them.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace a2a {
 
-// Collective over the bootstrap: shared memory where all ranks live on one host, otherwise shared memory on each and
-// the bootstrap's network between them, which is made only then. Throws Error(unsupported) when ranks live on several
-// hosts and there is none.
+// Collective over the bootstrap. Returns shared memory where all ranks are on one host; otherwise shared memory on each
+// host and the bootstrap's network, which is made only then, between them. Throws Error(unsupported) when ranks are on
+// several hosts and there is no network.
 std::unique_ptr<Transport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
 
-// Collective. When one rank cannot, no rank does: all throw, the others naming it. They can try again after that,
-// unless a rank was lost, the deadline passed, or a signal ended the wait: then the communicator is broken.
+// Collective. If one rank fails, all throw, and the errors of the others name it. They may try again after that, unless
+// a rank was lost, the deadline passed, or a signal ended the wait: then the communicator is broken.
 std::shared_ptr<DeviceTransport> connect_device(Memory memory, int index, const DeviceMeeting& meeting);
 
 }  // namespace a2a

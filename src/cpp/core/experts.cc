@@ -21,12 +21,11 @@ std::vector<size_t> begins_of(std::span<const T> counts) {
 
 }  // namespace
 
-// ---- placement
-// -------------------------------------------------------------------------------------------------------
+// ---- placement ------------------------------------------------------------------------------------------------------
 
 ExpertPlacement::ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks) {
   on_rank_.resize(static_cast<size_t>(size));
-  std::vector<size_t> has(on_rank_.size());  // the last expert that the rank was listed for, plus 1
+  std::vector<size_t> has(on_rank_.size());  // the last expert for which the rank was listed, plus 1
   begin_.reserve(ranks.size() + 1);
   for (size_t e = 0; e < ranks.size(); ++e) {
     if (ranks[e].empty()) refuse("expert_to_rank[" + std::to_string(e) + "] is empty: the expert has no rank");
@@ -64,8 +63,7 @@ uint64_t ExpertPlacement::hash() const {
   return hash.value();
 }
 
-// ---- this rank's tokens
-// ----------------------------------------------------------------------------------------------
+// ---- this rank's tokens ---------------------------------------------------------------------------------------------
 
 Routing::Routing(std::shared_ptr<const ExpertPlacement> placement, Rank rank, const Choices& choices, RowOrder order,
                  int64_t align)
@@ -116,7 +114,7 @@ void Routing::choose_homes(const Choices& choices) {
   }
 }
 
-// Each token once for each rank that it goes to.
+// Lists the tokens that go to each rank; a token is listed once for a rank.
 void Routing::list_sent() {
   const auto ranks = static_cast<size_t>(placement_->size()), top_k = static_cast<size_t>(top_k_);
   std::vector<int64_t> last(ranks, -1);
@@ -165,8 +163,7 @@ void Routing::tell(Rank to, std::span<const float> weights, std::byte* message) 
   }
 }
 
-// ---- the rows that come
-// ----------------------------------------------------------------------------------------------
+// ---- the rows that come ---------------------------------------------------------------------------------------------
 
 void Routing::hear(std::span<const int64_t> counts, bool weighted, std::span<const std::byte> messages) {
   heard_counts_.assign(counts.begin(), counts.end());
@@ -178,7 +175,7 @@ void Routing::hear(std::span<const int64_t> counts, bool weighted, std::span<con
   }
 }
 
-// What peers have written is checked before it is used.
+// Reads the messages of the peers. Checks all that they wrote before it is used.
 void Routing::read(std::span<const std::byte> messages, bool weighted) {
   const auto top_k = static_cast<size_t>(top_k_);
   size_t total = 0, bytes = 0;
@@ -216,7 +213,7 @@ void Routing::read(std::span<const std::byte> messages, bool weighted) {
   }
 }
 
-// Calls visit(arrival, place in top-k, local expert) for each row without padding, in the order in which tokens come.
+// Calls visit(arrival, place in top-k, local expert) for each row without padding, in the order in which tokens arrive.
 template <class Visit>
 void Routing::for_each_row(Visit&& visit) const {
   const auto arrivals = static_cast<int64_t>(heard_.size() / stride());
@@ -313,8 +310,7 @@ void Routing::padding(std::vector<std::pair<int64_t, int64_t>>& begin_and_count)
   }
 }
 
-// ---- the plans
-// -------------------------------------------------------------------------------------------------------
+// ---- the plans ------------------------------------------------------------------------------------------------------
 
 Plan Routing::dispatch(std::span<const size_t> row_bytes) const {
   std::shared_ptr<RowCopies> copies;

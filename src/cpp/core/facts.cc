@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/hash.h"
+#include "runtime/environment.h"
 
 namespace a2a {
 namespace {
@@ -29,6 +30,13 @@ std::string size_sentence(const Signature& signature, size_t unit_bytes, Rank fr
          to_string(signature.dtype) + ")";
 }
 
+// "16 columns": the elements of a row.
+std::string width(size_t unit_bytes, DType dtype) {
+  const size_t elem = dtype.bytes();
+  if (elem == 0 || unit_bytes % elem != 0) return std::to_string(unit_bytes) + " bytes";
+  return std::to_string(unit_bytes / elem) + (unit_bytes == elem ? " column" : " columns");
+}
+
 DType dtype_of(uint32_t packed, bool reduction) {
   DType dtype = unpack(packed);
   if (reduction) dtype.lanes = 1;
@@ -37,7 +45,7 @@ DType dtype_of(uint32_t packed, bool reduction) {
 
 bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast; }
 
-// Whether all ranks have to give the same sizes. A transport may sum them up, instead of segments, in the hashes.
+// Whether all ranks have to pass the same sizes. Then a transport may hash these sizes in place of the segments.
 bool is_of_all(Op op) {
   return has_root(op) || op == Op::reduce_scatter || op == Op::allgather || op == Op::allgatherv;
 }
@@ -66,8 +74,8 @@ uint32_t size_hash(std::span<const Run> runs) {
 }
 
 std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Facts& mine, Rank peer,
-                         const Facts& theirs) {
-  // The same order of ranks on both sides, so that both print the same sentence.
+                         const Facts& theirs, size_t their_unit_bytes) {
+  // Both sides name the ranks in the same order, so that both print the same sentence.
   const bool first = me < peer;
   const auto both = [&](const std::string& verb, const std::string& ours, const std::string& other) {
     return rank_name(std::min(me, peer)) + verb + (first ? ours : other) + ", " + rank_name(std::max(me, peer)) + verb +
@@ -103,6 +111,11 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
     return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
            " differ in the numbers of elements" + (has_root(signature.op) ? " or in the root" : " of the ranks");
   }
+  if (their_unit_bytes != 0 && their_unit_bytes != unit_bytes &&
+      (theirs.sent != mine.expected || theirs.expected != mine.sent)) {
+    return name + both(" has rows of ", width(unit_bytes, dtype), width(their_unit_bytes, dtype)) + " (" +
+           to_string(dtype) + ")";
+  }
   if (theirs.sent != mine.expected) {
     return name + size_sentence(signature, unit_bytes, peer, theirs.sent, me, mine.expected);
   }
@@ -111,6 +124,12 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   }
   return name + rank_name(me) + " and " + rank_name(peer) +
          " exchange the same number of bytes in segments of different sizes or blocks of different shapes";
+}
+
+std::string advice_on_timeout() {
+  const auto folder = variable("A2A_DUMP");
+  if (folder) return "; `a2a explain " + *folder + "` compares what the ranks did";
+  return "; with A2A_DUMP=folder ranks record what they do, and `a2a explain folder` compares it";
 }
 
 std::string name_of(uint32_t op, uint64_t number) {

@@ -1,4 +1,4 @@
-// What two ranks must agree on before a byte of their pair moves, and what to say when they do not.
+// The facts that two ranks compare before a byte of their pair moves, and the error when they disagree.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace a2a {
 
-// What one rank says of its part in an operation with one peer. A transport may keep these fields in a line of its own
-// instead: what follows takes anything that has them.
+// The facts that one rank tells one peer about an operation. A transport may keep these fields in a line of its own:
+// the templates below take any type that has them.
 struct Facts {
   uint64_t sent = 0;           // bytes from the writer to the reader
   uint64_t expected = 0;       // bytes that the writer expects from the reader
@@ -24,13 +24,13 @@ struct Facts {
 };
 
 uint32_t pack(DType dtype, Fold fold = Fold::none);
-DType unpack(uint32_t packed);  // of what is no reduction
+DType unpack(uint32_t packed);  // for operations that are no reductions
 
-// Of the sizes of the segments, so that two ranks notice when they cut the same bytes differently, and of the shapes of
-// blocks that are compared. 0 where there is one segment at most, whose shape is not.
+// Returns a hash of the sizes of the segments, by which two ranks notice that they cut the same bytes differently. It
+// includes the shapes of blocks that are compared. 0 for at most one segment without such a shape.
 uint32_t size_hash(std::span<const Run> runs);
 
-// What is the same for all peers.
+// Sets the fields that are the same for all peers.
 template <class Line>
 void set_common(Line& line, const Signature& signature) {
   line.dtype = pack(signature.dtype, signature.fold);
@@ -40,7 +40,7 @@ void set_common(Line& line, const Signature& signature) {
   line.sent_hash = line.expected_hash = signature.elems;
 }
 
-// The sizes of one pair; they were 0.
+// Adds the sizes of one pair. Requires that they are 0.
 template <class Line>
 void add_sizes(Line& line, std::span<const Run> sends, std::span<const Run> recvs) {
   for (const Run& run : sends) line.sent += run.bytes;
@@ -57,8 +57,8 @@ Facts facts_of(const Line& line) {
   return {line.sent, line.expected, line.sent_hash, line.expected_hash, line.dtype, line.plan, line.op, line.memory};
 }
 
-// Equal parts are a special case of given ones: a rank need not know in which words another one says it. On devices the
-// operation chooses the vendor's call, so there the words matter.
+// Returns the operation as it is compared. Equal parts are a special case of given ones, so alltoall on one rank
+// matches alltoallv on another. On devices the operation chooses the vendor's call, so there they differ.
 template <class Line>
 uint8_t family(const Line& line) {
   const bool host = static_cast<Memory>(line.memory) == Memory::host;
@@ -72,9 +72,13 @@ bool agree(const Line& mine, const Line& theirs) {
          theirs.memory == mine.memory && (theirs.op == mine.op || family(theirs) == family(mine));
 }
 
-// The sentence for a MismatchError. Both sides come to the same sentence.
+// Returns the sentence for a MismatchError. Both sides get the same sentence. `their_unit_bytes` is the peer's
+// `unit_bytes`, 0 if it is not known: rows of different widths are named, because numbers of rows would mislead then.
 std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Facts& mine, Rank peer,
-                         const Facts& theirs);
+                         const Facts& theirs, size_t their_unit_bytes = 0);
+
+// Returns the end of the sentence for an Error(timeout): how to find out what the late ranks do.
+std::string advice_on_timeout();
 
 // "alltoallv #146", or "none" for number 0
 std::string name_of(uint32_t op, uint64_t number);

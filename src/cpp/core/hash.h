@@ -1,4 +1,4 @@
-// FNV-1a, a word at a time: tells values apart, and promises nothing against whoever wants them to be alike.
+// FNV-1a, a word at a time. It tells values apart, but is no protection against values made to collide.
 #pragma once
 
 #include <cstddef>

@@ -49,7 +49,7 @@ bool MessageWork::let_go() {
   if (progress_->inherited() || !finished()) return finished();
   try {
     return let_go_ == nullptr || let_go_();
-  } catch (const std::exception&) {  // nobody knows then what the network does with it
+  } catch (const std::exception&) {  // then the network may still use the memory
     return false;
   }
 }

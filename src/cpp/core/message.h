@@ -1,4 +1,4 @@
-// Messages between two ranks: what send() and recv() start. Not public.
+// Messages between two ranks, which send() and recv() start. Not public.
 #pragma once
 
 #include <atomic>
@@ -31,14 +31,14 @@ struct Message {
   size_t bytes = 0;
   DType dtype;
   Deadline deadline = Deadline::never();
-  std::shared_ptr<PackedTensor> packed = {};  // whose memory `data` is, of a tensor with gaps
-  std::string refusal = {};  // not empty: this rank's arguments were bad, and this is why; the other rank is told
+  std::shared_ptr<PackedTensor> packed = {};  // of a tensor with gaps: the owner of the memory at `data`
+  std::string refusal = {};  // not empty: why this rank's arguments were refused; the other rank is told
 };
 
 // "recv from rank 2 with tag 5"
 std::string name_of(const Message& message);
 
-// One message in flight, on one of its two sides. Everything but the Work interface wants the progress mutex held.
+// One message in flight, on one of its two sides. All but the Work interface requires the progress mutex.
 class MessageWork final : public Work {
  public:
   MessageWork(std::shared_ptr<Progress> progress, const Message& message)
@@ -54,7 +54,7 @@ class MessageWork final : public Work {
   bool finished() const { return finished_.load(std::memory_order_acquire); }
   void finish(Rank source);
   void fail(const Error& error);
-  // Before it fails: a network has its memory until this says that it has let go.
+  // Call before fail() when a network still uses its memory. `let_go` returns whether the network has finished with it.
   void lend(std::function<bool()> let_go) { let_go_ = std::move(let_go); }
 
  private:
@@ -66,39 +66,40 @@ class MessageWork final : public Work {
   std::atomic<bool> finished_{false};
 };
 
-// A message of which this rank has heard. A transport adds how its bytes come.
+// A message that a peer has announced to this rank. Each transport adds how the bytes arrive.
 struct Incoming : std::enable_shared_from_this<Incoming> {
   virtual ~Incoming() = default;
-  // There is a receive that takes it.
+  // Called when a receive has taken it.
   virtual void meet() = 0;
 
   Rank source = 0;
   int64_t tag = 0;
   uint64_t bytes = 0;
   uint32_t dtype = 0;                    // packed, see facts.h
-  std::shared_ptr<MessageWork> receive;  // that takes it, once there is one
+  std::shared_ptr<MessageWork> receive;  // the one that takes it, or nullptr
 };
 
-// Which receive takes which message: the first one with its tag, in the order in which each source has sent them.
+// Matches receives with messages: a message goes to the first receive with its tag, and the messages of a source are
+// matched in the order of their sends.
 class Matching {
  public:
-  // A receive begins. It meets a message that has come, or waits.
+  // Adds a receive. It is matched with a message that has arrived, or waits.
   void post(const std::shared_ptr<MessageWork>& receive);
-  // A message has come. It meets a receive that waits, or waits itself.
+  // Adds a message that has arrived. It is matched with a receive that waits, or waits itself.
   void arrive(const std::shared_ptr<Incoming>& incoming);
-  // Forgets receives that are over.
+  // Removes finished receives.
   void prune();
   bool waits() const { return !receives_.empty(); }
 
  private:
-  std::list<std::shared_ptr<MessageWork>> receives_;  // that wait, in the order of their calls
-  std::list<std::shared_ptr<Incoming>> arrived_;      // that nobody has asked for yet
+  std::list<std::shared_ptr<MessageWork>> receives_;  // waiting, in the order of their calls
+  std::list<std::shared_ptr<Incoming>> arrived_;      // waiting for a receive
 };
 
 // "rank 2 does not take part, its arguments were refused there: ..."
 std::string refused_there(Rank rank, const std::string& reason);
 
-// Why a receive cannot take a message, as both ranks are told, or nothing when it can.
+// Returns why a receive cannot take a message, in a text for both ranks; nothing when it can.
 std::optional<std::string> disagreement(const Incoming& incoming, Rank source, Rank receiver);
 
 }  // namespace a2a

@@ -1,4 +1,4 @@
-// Copies without gaps, where memory has to be contiguous or is written meanwhile. Not public.
+// Packed copies of tensors, for where memory has to be contiguous or is overwritten meanwhile. Not public.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace a2a {
 
-// The memory between the first and the last byte of a tensor of so many bytes, gaps included.
+// Returns the memory between the first and the last byte of a tensor of `bytes` bytes, gaps included.
 std::span<const std::byte> memory_of(const void* data, size_t bytes, std::span<const TensorLayout> layouts);
 
-// The tensor's elements in C order.
+// Returns a copy of the tensor's elements in C order.
 std::unique_ptr<std::byte[]> packed_copy(const void* data, size_t bytes, std::span<const TensorLayout> layouts);
 
-// The runs' bytes, one run after the other. The runs are those of the copy then.
+// Returns a copy of the runs' bytes, one run after the other, and makes the runs refer to the copy.
 std::unique_ptr<std::byte[]> pack_runs(std::vector<Run>& runs);
 
 }  // namespace a2a

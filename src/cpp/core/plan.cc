@@ -19,13 +19,13 @@ template <class... Parts>
   throw Error(Code::invalid_argument, text.str());
 }
 
-void check_membership(Rank rank, int size) {
+void check_rank(Rank rank, int size) {
   if (size < 1) refuse(rank, "size = ", size, ", but a group has at least one rank");
   if (rank < 0 || rank >= size) refuse(rank, "no such rank in a group of ", size, " ranks");
 }
 
 void check_root(Rank rank, int size, Rank root) {
-  check_membership(rank, size);
+  check_rank(rank, size);
   if (root < 0 || root >= size) refuse(rank, "root = ", root, ", but the group has ", size, " ranks");
 }
 
@@ -34,14 +34,14 @@ void check_length(Rank rank, int size, size_t length, const Name&... name) {
   if (length != static_cast<size_t>(size)) refuse(rank, name..., " has ", length, " entries for ", size, " ranks");
 }
 
-// An argument and what messages call it.
+// An argument and its name in messages.
 template <class T>
 struct Named {
   const char* name;
   std::span<const T> values;
 };
 
-// Between two ranks a disagreement shows when they meet; what a rank tells itself is compared here.
+// Compares a rank's sends to itself with its receives from itself. Between two ranks the transport compares them.
 template <class T>
 void check_self(Rank rank, size_t per_rank, const Named<T>& send, const Named<T>& recv) {
   const size_t first = static_cast<size_t>(rank) * per_rank;
@@ -52,7 +52,8 @@ void check_self(Rank rank, size_t per_rank, const Named<T>& send, const Named<T>
   }
 }
 
-// Two segments that share memory, if any do. In the order of rising offsets, which most callers use, nothing is sorted.
+// Returns two segments that overlap, if there are any. Does not sort them if they have rising offsets, as those of most
+// callers have.
 std::optional<std::pair<Segment, Segment>> find_overlap(std::span<const Segment> segments) {
   const auto out_of_order = [](const Segment& a, const Segment& b) {
     return a.buffer > b.buffer || (a.buffer == b.buffer && b.offset < a.offset + a.bytes);
@@ -65,8 +66,8 @@ std::optional<std::pair<Segment, Segment>> find_overlap(std::span<const Segment>
   return std::pair(found[0], found[1]);
 }
 
-// One side of an alltoallv. All checks are made in elements: once the whole buffer's bytes fit in size_t, so do the
-// offset and the bytes of everything that lies inside it.
+// One side of an alltoallv. All checks are made in elements: once the bytes of the whole buffer fit in size_t, so do
+// the offset and the bytes of all that lies inside it.
 struct Side {
   const char* name;  // "send" or "recv", the first half of the arguments' names
   Rank rank;
@@ -132,7 +133,7 @@ struct ExpertRows {
   size_t experts, row_bytes;
   Named<int64_t> counts;
 
-  // Refuses what is negative or overflows, so that no offset can. Returns the bytes of all rows.
+  // Refuses counts that are negative or overflow, so that no offset can overflow. Returns the bytes of all rows.
   size_t checked_bytes() const {
     size_t rows = 0, bytes = 0;
     for (size_t i = 0; i < counts.values.size(); ++i) {
@@ -193,7 +194,7 @@ std::vector<size_t> append_buffers(std::vector<Segment>& segments, std::span<con
 
 Plan Plan::alltoallv(Rank rank, int size, size_t elem_bytes, Layout send, size_t send_elems, Layout recv,
                      size_t recv_elems) {
-  check_membership(rank, size);
+  check_rank(rank, size);
   const Side sending{"send", rank, size, elem_bytes, send, send_elems};
   const Side receiving{"recv", rank, size, elem_bytes, recv, recv_elems};
   Plan plan(rank, size);
@@ -205,7 +206,7 @@ Plan Plan::alltoallv(Rank rank, int size, size_t elem_bytes, Layout send, size_t
 }
 
 Plan Plan::alltoall_list(Rank rank, int size, std::span<const size_t> send_bytes, std::span<const size_t> recv_bytes) {
-  check_membership(rank, size);
+  check_rank(rank, size);
   check_length(rank, size, send_bytes.size(), "send_bytes");
   check_length(rank, size, recv_bytes.size(), "recv_bytes");
   check_self<size_t>(rank, 1, {"send_bytes", send_bytes}, {"recv_bytes", recv_bytes});
@@ -216,7 +217,7 @@ Plan Plan::alltoall_list(Rank rank, int size, std::span<const size_t> send_bytes
 }
 
 Plan Plan::allgather(Rank rank, int size, size_t bytes_per_rank) {
-  check_membership(rank, size);
+  check_rank(rank, size);
   size_t total;
   if (__builtin_mul_overflow(bytes_per_rank, size, &total)) {
     refuse(rank, "bytes_per_rank = ", bytes_per_rank, " from each of ", size, " ranks overflows 64 bits");
@@ -234,7 +235,7 @@ Plan Plan::allgather(Rank rank, int size, size_t bytes_per_rank) {
 }
 
 Plan Plan::reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<const int64_t> counts) {
-  check_membership(rank, size);
+  check_rank(rank, size);
   check_length(rank, size, counts.size(), "counts");
   const ExpertRows parts{rank, size, 1, elem_bytes, {"counts", counts}};
   Plan plan(rank, size);
@@ -247,7 +248,7 @@ Plan Plan::reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<cons
 }
 
 Plan Plan::allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool in_parts) {
-  check_membership(rank, size);
+  check_rank(rank, size);
   Plan plan(rank, size);
   plan.folds_ = true;
   size_t& bytes = plan.send_extents_.whole;
@@ -262,7 +263,7 @@ Plan Plan::allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool 
   }
   Plan gathering(rank, size);
   gathering.send_extents_ = gathering.recv_extents_ = plan.send_extents_;
-  // The parts begin where lines of a cache do, as far as the elements allow.
+  // The parts begin at cache lines, as far as the size of the elements allows.
   const auto ranks = static_cast<size_t>(size), unit = std::max<size_t>(1, 64 / std::max<size_t>(1, elem_bytes));
   const size_t part = (elems + ranks * unit - 1) / (ranks * unit) * unit * elem_bytes;
   const auto part_of = [&](Rank peer) {
@@ -329,7 +330,7 @@ void Plan::append_from_all(size_t offset, size_t bytes) {
 
 Plan Plan::global_scatter(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                           std::span<const int64_t> global) {
-  check_membership(rank, size);
+  check_rank(rank, size);
   if (local.size() != global.size() || local.empty() || local.size() % static_cast<size_t>(size) != 0) {
     refuse(rank, "local_count has ", local.size(), " entries and global_count ", global.size(),
            "; both must be the same positive multiple of the ", size, " ranks");
@@ -346,7 +347,7 @@ Plan Plan::global_scatter(Rank rank, int size, size_t row_bytes, std::span<const
   return plan;
 }
 
-// The same segments as global_scatter's, with the sides exchanged. Neither side of it overlaps.
+// The segments of global_scatter with the sides exchanged. Neither side of it overlaps.
 Plan Plan::global_gather(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                          std::span<const int64_t> global) {
   Plan plan = global_scatter(rank, size, row_bytes, local, global);

@@ -31,7 +31,7 @@ size_t bytes_of(Rank rank, int64_t rows, size_t row_bytes) {
   return bytes;
 }
 
-// Every row is filled once at most, and copied from after it was.
+// Checks that every row is filled at most once, and that every copied row comes from the rank of the copy.
 void check_once(Rank rank, int size, const RowList& list, int64_t rows, const RowCopies* copies) {
   constexpr Rank kNobody = -1, kCopied = -2;
   std::vector<Rank> sources(static_cast<size_t>(rows), kNobody);

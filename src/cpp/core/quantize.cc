@@ -11,25 +11,25 @@
 namespace a2a {
 namespace {
 
-constexpr size_t kPiece = 2048;  // elements whose sums stay in the cache nearest to the core
+constexpr size_t kPiece = 2048;  // elements whose sums fit in the L1 cache
 
 using small_floats::kInfinity;
 using small_floats::kMagnitude;
 
-// To nearest, ties to even, for |value| < 2^22: the sum has no place for a fraction.
+// Rounds to nearest, ties to even, for |value| < 2^22: the float sum has no room for a fraction.
 float rounded(float value) {
   constexpr float kShift = 0x1.8p23f;
   return (value + kShift) - kShift;
 }
 
 float scale_of(const float* in, size_t elems) {
-  int32_t most = 0;  // as bits, which order magnitudes like numbers, NaN on top
+  int32_t most = 0;  // as bits, which have the order of the magnitudes, with NaN above all
   for (size_t i = 0; i < elems; ++i) {
     most = std::max(most, static_cast<int32_t>(std::bit_cast<uint32_t>(in[i]) & kMagnitude));
   }
   if (static_cast<uint32_t>(most) >= kInfinity) return std::numeric_limits<float>::quiet_NaN();
   if (most == 0) return 1;
-  // A scale below the normal numbers would be imprecise, or 0; 127 times the largest one must not be infinite.
+  // A scale below the normal numbers would be imprecise, or 0. 127 times the largest scale must not be infinite.
   constexpr float kLeast = std::numeric_limits<float>::min();
   constexpr float kMost = std::numeric_limits<float>::max() / 127 * (1 - 0x1p-23f);
   return std::clamp(std::bit_cast<float>(most) / 127, kLeast, kMost);

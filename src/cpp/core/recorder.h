@@ -1,7 +1,4 @@
-// The record of a rank's last operations on one communicator, in a file that `a2a explain` reads. The kernel keeps what
-// was written: the file tells of a rank that was killed, too, and can be read while the rank is stuck. The file is
-// mapped, which is the fastest way, but the kernel copies into the mapping: where somebody has truncated the file, that
-// is an error, while the program's own store would be SIGBUS. Not public.
+// Tells the files that a user has asked for, by A2A_DUMP and A2A_TRACE, when operations begin and end. Not public.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +7,14 @@
 #include <string_view>
 
 #include "a2a/work.h"
-#include "core/record.h"
-#include "core/schedule.h"
-#include "runtime/descriptor.h"
+#include "core/dump.h"
+#include "core/trace.h"
 
 namespace a2a {
 
-// What set_call_site() has said last in this thread.
-A2A_API const std::string& call_site() noexcept;
-
 class Recorder {
  public:
-  // One operation. Does nothing when it is of no record.
+  // One operation. Without a recorder its functions do nothing.
   class Operation {
    public:
     Operation() = default;
@@ -34,13 +27,13 @@ class Recorder {
       try {
         return follow(start());
       } catch (const Error& error) {
-        failed(error);
+        end(&error);
         throw;
       }
     }
 
-    void finished() const;
-    void failed(const Error& error) const;
+    // Call when the end is seen: with its error or nullptr.
+    void end(const Error* error) const;
 
    private:
     std::shared_ptr<Work> follow(std::shared_ptr<Work> work) const;
@@ -49,36 +42,25 @@ class Recorder {
     uint64_t number_ = 0;
   };
 
-  // In the folder that A2A_DUMP names; nothing where it names none. Whatever prevents a record is said on standard
-  // error, once: the program is worth more than its record. `group` is the same on all ranks, and no other group's.
+  // Returns nullptr where no file is asked for. `group` is the same on all ranks, and different for other groups.
   static std::shared_ptr<Recorder> open(Rank rank, int size, uint64_t group, std::string_view label);
-  ~Recorder();
-  Recorder(const Recorder&) = delete;
-  Recorder& operator=(const Recorder&) = delete;
 
-  uint64_t group() const { return header().group; }
-  std::string label() const { return header().label; }
+  uint64_t group() const { return group_; }
+  const std::string& label() const { return label_; }
 
-  // The operation is about to start. Calls are in the order of the numbers, one at a time.
+  // Requires calls in the order of the numbers, one at a time.
   static Operation begin(const std::shared_ptr<Recorder>& recorder, const Batch& batch);
-  void end(record::Fate fate, std::string_view reason = "") noexcept;
+  // Records what became of the communicator.
+  void close(record::Fate fate, std::string_view reason = "") noexcept;
 
  private:
-  Recorder(Descriptor file, size_t bytes);
+  Recorder(std::unique_ptr<Dump> dump, std::unique_ptr<Trace> trace, uint64_t group, std::string_view label)
+      : dump_(std::move(dump)), trace_(std::move(trace)), group_(group), label_(label) {}
 
-  void write_header(Rank rank, int size, uint64_t group, std::string_view label, size_t entry_bytes, size_t capacity);
-  record::Header& header() const { return *reinterpret_cast<record::Header*>(all_.get()); }
-  record::Entry& entry(uint64_t number) const;
-  // The entry is of that operation still.
-  bool has(uint64_t number) const;
-  void settle(uint64_t number, record::State state, const Error* error);
-  // Writes this part of the record, or all of it where somebody has truncated the file.
-  void write(const void* part, size_t bytes) noexcept;
-
-  Descriptor file_;
-  std::unique_ptr<std::byte[]> all_;  // what the file holds
-  size_t bytes_;
-  std::byte* mapped_ = nullptr;  // the file
+  const std::unique_ptr<Dump> dump_;    // nullptr: not asked for
+  const std::unique_ptr<Trace> trace_;  // nullptr: not asked for
+  const uint64_t group_;
+  const std::string label_;
 };
 
 }  // namespace a2a

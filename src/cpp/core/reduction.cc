@@ -15,7 +15,7 @@ bool overwrites_what_is_sent(const Plan& plan, const void* send, const void* rec
   const auto* to = static_cast<const std::byte*>(recv) + output.offset;
   for (const Segment& s : plan.sends()) {
     const std::byte* data = from + s.offset;
-    if (s.peer == plan.rank() && data == to) continue;  // element by element, it is read before it is written
+    if (s.peer == plan.rank() && data == to) continue;  // each element is read before it is written
     if (data < to + output.bytes && to < data + s.bytes) return true;
   }
   return false;

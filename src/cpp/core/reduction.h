@@ -1,4 +1,4 @@
-// What a reduction needs around the operations of a transport. Not public.
+// Checks for overlapping buffers of reductions. Not public.
 #pragma once
 
 #include "a2a/communicator.h"
@@ -6,8 +6,8 @@
 
 namespace a2a {
 
-// Whether the output lies where something is that this rank or a peer still reads while this rank folds. Of tensors
-// with gaps it may say so although only what lies between their elements is shared.
+// Whether the output overlaps memory that this rank or a peer may still read while this rank folds. For tensors with
+// gaps it may also return true if the output only lies between their elements.
 bool overwrites_what_is_sent(const Plan& plan, const void* send, const void* recv, const Call& call);
 
 // Whether it is one exchange of the caller's own memory, for a transport that folds.

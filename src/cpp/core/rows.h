@@ -1,4 +1,4 @@
-// What is left to do with rows when they have come.
+// Copies of rows after they have arrived.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace a2a {
 
-// The same operation, of which the rows that come are also copied within `recv` (Plan::copies).
+// Returns the operation with the copies of its received rows within `recv` (Plan::copies).
 std::shared_ptr<Work> copying(std::shared_ptr<Work> work, const Plan& plan, std::span<void* const> recv);
 
 }  // namespace a2a

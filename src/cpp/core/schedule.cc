@@ -9,8 +9,8 @@
 namespace a2a {
 namespace {
 
-// Appends the runs cut into pieces of at most max_bytes. The pieces depend on nothing but the length of
-// the run, so both ranks of a pair cut alike.
+// Appends the runs in pieces of at most max_bytes. The cuts depend only on the length of a run, so both ranks of a pair
+// cut alike.
 void append_cut(std::vector<Run>& pieces, std::span<const Run> runs, size_t max_bytes) {
   for (const Run& run : runs) {
     for (size_t done = 0; done < run.bytes; done += std::min(max_bytes, run.bytes - done)) {
@@ -29,10 +29,11 @@ void set_packed_runs(std::vector<Run>& runs, const Buffers& buffers) {
 
 bool is_divided(const TensorLayout& layout) { return layout.axis != 0 || layout.compares_blocks; }
 
-// One for each tensor, or for each segment of one that is divided along an axis.
+// Returns how many strides there may be: one for each tensor, or one for each segment of a tensor that is divided along
+// an axis.
 size_t most_strides(const Buffers& buffers) { return buffers.layouts.size() + buffers.segments.size(); }
 
-// Of a block of so many rows; never 0.
+// Returns the hash of the shape of a block of `rows` rows; never 0.
 uint32_t shape_hash(const TensorLayout& layout, size_t rows) {
   Hash hash;
   for (size_t i = 0; i < layout.shape.size(); ++i) {
@@ -41,7 +42,7 @@ uint32_t shape_hash(const TensorLayout& layout, size_t rows) {
   return static_cast<uint32_t>(hash.value() ^ hash.value() >> 32) | 1;
 }
 
-// A block of a tensor that is divided along an axis.
+// Returns the run of a block of a tensor that is divided along an axis.
 Run divided_run(const Segment& s, std::byte* base, const TensorLayout& layout, std::vector<Strides>& strides) {
   const auto axis = static_cast<size_t>(layout.axis);
   size_t row_bytes = layout.elem_bytes;  // of one entry of the axis
@@ -61,7 +62,7 @@ Run divided_run(const Segment& s, std::byte* base, const TensorLayout& layout, s
 
 void set_strided_runs(std::vector<Run>& runs, const Buffers& buffers, std::vector<Strides>& strides) {
   if (buffers.layouts.empty()) return set_packed_runs(runs, buffers);
-  std::vector<const Strides*> whole(buffers.layouts.size());  // of each buffer, once a segment wants it
+  std::vector<const Strides*> whole(buffers.layouts.size());  // of each buffer; made when a segment needs it
   runs.clear();
   runs.reserve(buffers.segments.size());
   for (const Segment& s : buffers.segments) {
@@ -116,7 +117,7 @@ void Batch::swap(Batch& other) noexcept {
 std::span<std::byte> Run::memory() const {
   if (strides == nullptr) return {data, bytes};
   if (bytes == 0) return {data, 0};
-  // A stretch of a block that is cut has gaps at its ends; what lies there counts as well.
+  // A part of a block may begin or end in a gap; these bytes count as well.
   return {data + strides->begin(), static_cast<size_t>(strides->end() - strides->begin())};
 }
 
@@ -141,7 +142,7 @@ void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs) {
     return;
   }
   auto strides = std::make_shared<std::vector<Strides>>();
-  strides->reserve(most_strides(sends) + most_strides(recvs));  // the runs point to them
+  strides->reserve(most_strides(sends) + most_strides(recvs));  // the runs point into it, so it must not grow
   set_strided_runs(batch.sends, sends, *strides);
   set_strided_runs(batch.recvs, recvs, *strides);
   batch.strides = std::move(strides);
@@ -198,7 +199,7 @@ void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank
     std::memmove(to[0].data, from[0].data, from[0].bytes);
     return;
   }
-  // In place a copy may overwrite what a later one reads. All of it is read first.
+  // In place a copy may overwrite the source of a later one, so all sources are read first.
   size_t bytes = 0;
   for (const Run& run : from) bytes += run.bytes;
   const auto staged = std::make_unique_for_overwrite<std::byte[]>(bytes);

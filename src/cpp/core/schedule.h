@@ -1,4 +1,4 @@
-// From a plan to what a transport runs: memory runs, their order, and their splitting. Pure functions, no I/O.
+// Turns a plan into runs of memory for a transport, orders them, and cuts them. Pure functions, no I/O.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace a2a {
 
-// A piece of memory that goes to, or is filled by, a peer: contiguous, or a stretch of a block with gaps.
+// Memory that is sent to a peer or filled by it: contiguous, or a part of a block with gaps.
 struct Run {
   Rank peer = 0;
   std::byte* data = nullptr;  // a send run is only read
@@ -28,16 +28,17 @@ struct Run {
 
   bool operator==(const Run&) const = default;
 
-  // Where byte `at` of the run lies, and how many of its bytes follow there without a gap, that one included.
+  // place() returns the address of byte `at` of the run; together() returns how many bytes follow from there without a
+  // gap, that one included.
   std::byte* place(size_t at) const { return data + (strides == nullptr ? static_cast<ptrdiff_t>(at) : offset(at)); }
   size_t together(size_t at) const {
     return strides == nullptr ? bytes - at : std::min(bytes - at, strides->together(begin + at));
   }
-  // `count` bytes of it, from `at` on.
+  // Returns the part of `count` bytes from `at` on.
   Run part(size_t at, size_t count) const {
     return strides == nullptr ? Run{peer, data + at, count} : Run{peer, data, count, strides, begin + at};
   }
-  // The memory between its first byte and its last, gaps included.
+  // Returns the memory between its first byte and its last, gaps included.
   std::span<std::byte> memory() const;
 
  private:
@@ -47,67 +48,67 @@ struct Run {
 // Whether any of them has gaps.
 A2A_API bool has_gaps(std::span<const Run> runs);
 
-// Copies bytes from `at` on to packed memory, and back.
+// Copy the bytes from `at` on to packed memory, and back.
 A2A_API void gather(const Run& run, size_t at, size_t bytes, std::byte* to);
 A2A_API void scatter(const Run& run, size_t at, size_t bytes, const std::byte* from);
 
-// What all ranks must agree on besides the bytes.
+// The facts besides the bytes on which all ranks must agree.
 struct Signature {
   Op op = Op::alltoallv;
   Memory memory = Memory::host;
   DType dtype;
   uint64_t number = 0;     // of the operation on its communicator, from 1
   uint64_t plan = 0;       // of the reusable plan, from 1; 0 = made for this call
-  Fold fold = Fold::none;  // of a reduction: what becomes of the parts that arrive
-  // Of a first half: as many elements as all ranks have, modulo 2^32. So a rank that has another number of them
-  // disagrees with every other rank, and the half fails on all or on none. A transport may compare all that ranks have
-  // alike by such a number in other operations, too.
+  Fold fold = Fold::none;  // of a reduction: how the arriving parts are combined
+  // Of a first half: the number of elements, which all ranks have alike, modulo 2^32. A rank with another number
+  // disagrees with every other rank, so the half fails on all ranks or on none. In other operations a transport may
+  // compare values that all ranks have alike by this field.
   uint32_t elems = 0;
 };
 
 // "alltoallv #146"
 A2A_API std::string name_of(const Signature& signature);
-// "; rank 2 has come", "; ranks 0, 2 have come", of many the first; nothing for none.
+// Returns "; rank 2 has come", "; ranks 0, 2 have come", with the first of many ranks; "" for none.
 std::string have_come(std::span<const Rank> ranks);
 
-// How much of an operation the host transport does.
+// The part of an operation that the host transport does.
 enum class Way : uint8_t {
   exchange,  // compares the facts and moves the bytes
   compare,   // compares the facts: a device transport moves the bytes
   pass,      // nothing: a device transport moves the bytes
 };
 
-// Some operations are two exchanges: the second one begins when the first one is over, sends what that has received,
-// and fails with its error.
+// Some operations are two exchanges. The second one begins when the first one is done, sends the bytes that the first
+// one received, and fails with its error.
 enum class Half : uint8_t { whole, first, second };
 
-// What an operation is besides its bytes.
+// The properties of an operation besides its bytes.
 struct Terms {
   Signature signature;
   size_t unit_bytes = 1;  // bytes of one row or element, only for messages
   Deadline deadline = Deadline::never();
   Way way = Way::exchange;
-  bool at_most = false;       // between parts of the library: peers may send less than the receives have room for
-  bool last_look = false;     // likewise: when it fails, the lines that are there by then are still read
-  bool remark = false;        // likewise: something to tell the peers that is not compared
-  bool asynchronous = false;  // the caller, or on a device its stream, runs on meanwhile
-  bool own_last = false;      // likewise: the rank's own part, if it is large, waits until it is told to go
+  bool at_most = false;       // internal use: peers may send fewer bytes than the receives have room for
+  bool last_look = false;     // internal use: after a failure the lines that have arrived are still read
+  bool flag = false;          // internal use: a bit for the peers that is not compared
+  bool asynchronous = false;  // the caller, or on a device its stream, goes on meanwhile
+  bool own_last = false;      // internal use: the rank's own part, if it is large, waits until it is released
   Half half = Half::whole;
-  // Likewise: what takes up caches and memory meanwhile as if the rank sent and received it here, in bytes.
+  // Internal use: bytes that use caches and memory meanwhile as if the rank sent and received them here.
   size_t sent_elsewhere = 0, received_elsewhere = 0;
 };
 
 // One operation as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this
-// rank itself are included. In a reduction the receives of all peers are the same runs, the output, into which what
-// arrives is folded; the output may be what the rank sends to itself.
+// rank itself are included. In a reduction the receives of all peers are the same runs, the output, into which arriving
+// parts are folded. The output may be the memory that the rank sends to itself.
 struct Batch : Terms {
   std::vector<Run> sends, recvs;
   std::shared_ptr<const std::vector<Strides>> strides;  // of the runs; empty where all are contiguous
-  std::shared_ptr<const std::byte[]> copy;              // what runs of `sends` lie in, where the batch owns it
-  WeightedSum sum;      // of the rows that arrive, where it has summands: the receives only say how many bytes come
-  std::string refusal;  // not empty: this rank's arguments were bad, and this is why; there are no runs then
+  std::shared_ptr<const std::byte[]> copy;              // the memory of runs in `sends` that the batch owns
+  WeightedSum sum;      // if it has summands: arriving rows are summed, and the receives only give their bytes
+  std::string refusal;  // not empty: why this rank's arguments were refused; then there are no runs
 
-  // As a new one, but the lists keep their memory.
+  // Resets all fields; the lists keep their memory.
   void clear();
   void swap(Batch& other) noexcept;
 };
@@ -116,17 +117,17 @@ struct Batch : Terms {
 struct Buffers {
   std::span<const Segment> segments;
   std::span<std::byte* const> base;       // the address of each buffer
-  std::span<const TensorLayout> layouts;  // of each; empty: all are packed
+  std::span<const TensorLayout> layouts;  // of each buffer; empty: all are packed
 };
 
-// Puts the runs of a plan into the batch, instead of what is there. Throws Error(invalid_argument) for a layout that
-// has too many dimensions, or that the segments do not divide along its axis.
+// Replaces the runs of the batch by those of a plan. Throws Error(invalid_argument) for a layout that has too many
+// dimensions, or that the segments do not divide along its axis.
 A2A_API void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs);
 
 // The runs of one peer in a list sorted by peer.
 A2A_API std::span<const Run> runs_with(std::span<const Run> runs, Rank peer);
 
-// The same for all peers in turn, from rank 0: takes the runs of the next peer off the front of the list.
+// Takes the runs of the next peer off the front of the list. For all peers in turn, from rank 0.
 inline std::span<const Run> take_runs(std::span<const Run>& rest, Rank peer) {
   size_t count = 0;
   while (count < rest.size() && rest[count].peer == peer) ++count;
@@ -135,12 +136,12 @@ inline std::span<const Run> take_runs(std::span<const Run>& rest, Rank peer) {
   return taken;
 }
 
-// Who a rank talks to at step k of a rotation, k = 0 .. size-1: it sends to send_peer and receives from recv_peer, so
+// The peers of a rank at step k of a rotation, k = 0 .. size-1: it sends to send_peer and receives from recv_peer, so
 // that at every step each rank is the target of exactly one other. Step 0 is the rank itself.
 constexpr Rank send_peer(Rank rank, int size, int step) { return rank + step - (rank + step < size ? 0 : size); }
 constexpr Rank recv_peer(Rank rank, int size, int step) { return rank - step + (rank < step ? size : 0); }
 
-// The runs of each step, from step 0 on. Walks through both lists once, where runs_with() searches.
+// Iterates over the runs of each step, from step 0 on. It walks through both lists once, while runs_with() searches.
 class A2A_API Rotation {
  public:
   struct Step {
@@ -157,18 +158,18 @@ class A2A_API Rotation {
   size_t recv_at_;  // receives go down from before here, and on from the last rank
 };
 
-// The same exchange in an order and in portions a transport can post: batch i holds the sends and receives of `window`
-// consecutive rotation steps (0 = all steps at once). The self runs are in the first batch. No run is longer than
-// max_bytes: longer ones are cut in pieces alike on both sides, so the matching rule still holds within each pair.
-// Throws Error(invalid_argument) when window is negative or max_bytes is 0.
+// Divides an exchange into portions that a transport can post: portion i holds the sends and receives of `window`
+// consecutive rotation steps (0 = all steps at once). The runs to the rank itself are in the first portion. No run is
+// longer than max_bytes: both sides cut longer runs alike, so the matching rule still holds within each pair. Throws
+// Error(invalid_argument) when window is negative or max_bytes is 0.
 struct Portion {
   std::vector<Run> sends, recvs;
 };
 A2A_API std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size,
                                       int window, size_t max_bytes);
 
-// Copies this rank's self sends into its self receives, which have as many bytes (checked by the caller). Memory may
-// overlap: everything is received as it was before the call.
+// Copies this rank's sends to itself into its receives from itself. Requires that both have the same bytes. Memory may
+// overlap: the sources are read as they were before the call.
 A2A_API void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank);
 
 }  // namespace a2a

@@ -5,8 +5,8 @@
 namespace a2a {
 namespace {
 
-// Names of DLPack's type codes, at the index of the code. Families take their width from `bits` ("int" + 32); a format
-// has one width, and a tensor with another one is something this version does not know.
+// Names of DLPack's type codes, at the index of the code. Families take their width from `bits` ("int" + 32). A format
+// has one width; this version does not know a tensor with another one.
 struct CodeName {
   const char* name;
   int format_bits;  // 0 = a family
@@ -16,7 +16,7 @@ constexpr CodeName kCodeNames[] = {
     {"int", 0},
     {"uint", 0},
     {"float", 0},
-    {nullptr, 0},  // opaque handle: means something only to those who agreed on it
+    {nullptr, 0},  // opaque handle: its users agree on its meaning
     {"bfloat", 0},
     {"complex", 0},
     {"bool", 8},
@@ -51,8 +51,8 @@ std::string to_string(DType t) {
   return name;
 }
 
-// The switches have no default, so that the compiler names a value that was forgotten. The last line is reached by
-// values from another process, which may hold anything.
+// The switches have no default, so that the compiler names a forgotten value. Values from another process, which may be
+// anything, reach the last line.
 const char* to_string(Memory memory) {
   switch (memory) {
     case Memory::host:

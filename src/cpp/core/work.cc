@@ -20,10 +20,10 @@ void SignalWatch::look() {
 }
 
 void Work::wait(Deadline deadline) {
-  constexpr auto kSlice = std::chrono::milliseconds(50);  // for signals that came while nothing slept
+  constexpr auto kSlice = std::chrono::milliseconds(50);  // for signals that arrived while no wait slept
   const auto slice = [&] { return Deadline::at(std::min(deadline.when(), Deadline::Clock::now() + kSlice)); };
   while (!wait_until(interrupted == nullptr ? deadline : slice())) {
-    if (deadline.passed()) throw Error(Code::timeout, "the wait timed out; the operation goes on");
+    if (deadline.passed()) throw Error(Code::timeout, "the timeout of this wait has passed; the operation goes on");
     SignalWatch::look();
   }
 }

@@ -1,4 +1,4 @@
-// A call that may block for long and that nothing can end, made interruptible: a vendor's that waits for peers, a
+// Makes calls interruptible that may block for long and that nothing can end: a vendor's call that waits for peers, the
 // look-up of a name. Not public.
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace a2a {
 
-// Runs the call in a thread of its own and waits for its result, as long as `look` does not throw. After that the call
-// goes on, because nothing can end it, and `discard` gets what it makes. Both hold what they use.
+// Runs `call` in a thread of its own and waits for its result, until `look` throws. Then the call goes on, because
+// nothing can end it, and its result goes to `discard`. Requires that both own what they use.
 template <class Result>
 Result in_background(std::function<Result()> call, std::function<void(Result)> discard,
                      const std::function<void()>& look) {
@@ -54,7 +54,7 @@ Result in_background(std::function<Result()> call, std::function<void(Result)> d
       const std::lock_guard lock(shared->mutex);
       shared->abandoned = true;
     }
-    if (ready(std::chrono::milliseconds(0))) discard(result.get());  // throws instead what the call did
+    if (ready(std::chrono::milliseconds(0))) discard(result.get());  // throws the error of the call, if it failed
     throw;
   }
   thread.join();

@@ -13,7 +13,7 @@ std::optional<double> read_number(const std::string& path) {
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-// Of one group. Without a limit version 2 says "max", version 1 -1.
+// Returns the quota of one group. Without a limit version 2 says "max", version 1 -1.
 std::optional<double> quota_of(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0, period = 0;

@@ -1,4 +1,4 @@
-// What the control groups of this process allow it.
+// The limits of this process's control groups.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace a2a {
 
-// CPU time per second: the smallest quota of this process's group and those above it, of version 2 and 1. Nothing
-// without one. `groups` is where the kernel names the groups, `root` where they are mounted.
+// Returns the CPU time per second: the smallest quota of this process's group and those above it, of versions 2 and 1.
+// Nothing without a quota. `groups` is the file in which the kernel names the groups, `root` is where they are mounted.
 A2A_API std::optional<double> cpu_quota(const std::string& groups = "/proc/self/cgroup",
                                         const std::string& root = "/sys/fs/cgroup");
 

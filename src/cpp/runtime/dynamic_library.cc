@@ -29,7 +29,7 @@ std::vector<std::string> added_directories() {
 
 bool tests_are_running() { return switch_variable("A2A_TEST_DOUBLES").value_or(false); }
 
-// One attempt after the other, and what became of each.
+// Attempts to open a library, with a log of the failures.
 class Attempts {
  public:
   explicit Attempts(const char* title) : title_(title) {}
@@ -43,7 +43,7 @@ class Attempts {
     }
     if (dlsym(handle, "a2a_test_double") != nullptr && !tests_are_running()) {
       log_ += "\n  " + path + note + ": a test double, which only moves bytes between the ranks of a test";
-      return nullptr;  // stays open: it was there already, or its double's engine is
+      return nullptr;  // stays open: it, or the engine of its double, was loaded already
     }
     return handle;
   }

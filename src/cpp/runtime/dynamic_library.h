@@ -1,4 +1,4 @@
-// Vendor libraries (NCCL, HCCL, MPI, drivers), found while the program runs. Nothing links them.
+// Finds vendor libraries (NCCL, HCCL, MPI, drivers) while the program runs. Nothing links them.
 #pragma once
 
 #include <span>
@@ -9,12 +9,12 @@
 
 namespace a2a {
 
-// A library that was opened and stays open: what it started in this process cannot be taken back. Cheap to copy.
+// A library that was opened and stays open: nothing can undo its effects on the process. Cheap to copy.
 class A2A_API DynamicLibrary {
  public:
-  // Where to look, in this order: the file that the environment variable names (nothing else is tried then); a copy
-  // that the program has loaded already under one of the names; `names` in the given directories, then in those of
-  // add_library_directory(); `names` as the loader finds them.
+  // The places of a search, in this order: the file that the environment variable names (then no other place is tried);
+  // a copy that the program has already loaded under one of the names; `names` in the given directories, then in those
+  // of add_library_directory(); `names` as the loader finds them.
   struct Search {
     const char* title;     // for messages: "NCCL"
     const char* variable;  // environment variable with the path of the library
@@ -23,14 +23,14 @@ class A2A_API DynamicLibrary {
     const char* extra = nullptr;  // for messages: the extra of the Python package that brings it
   };
 
-  // Throws Error(unsupported) that lists every place and what the loader said about it. A test double is refused unless
-  // the tests are running (A2A_TEST_DOUBLES=1).
+  // Throws Error(unsupported) that lists every place and the loader's error for it. Refuses a test double unless the
+  // tests are running (A2A_TEST_DOUBLES=1).
   static DynamicLibrary open(const Search& search);
 
-  // The address of a symbol, nullptr where this version of the library lacks it.
+  // Returns the address of a symbol, nullptr if this version of the library lacks it.
   void* find(const char* symbol) const;
 
-  // Sets a function pointer; nullptr where the symbol is missing.
+  // Sets a function pointer; nullptr if the symbol is missing.
   template <class Function>
   void find(const char* symbol, Function** function) const {
     *function = reinterpret_cast<Function*>(find(symbol));
@@ -43,9 +43,9 @@ class A2A_API DynamicLibrary {
   }
   [[noreturn]] void missing(const char* symbol) const;
 
-  // The directory of the file, empty where it was not found by one.
+  // Returns the directory of the file, empty if it was not opened by a path.
   std::string directory() const { return path_.substr(0, path_.rfind('/') + 1); }
-  // For messages: the title and the path under which it was opened.
+  // For messages: returns the title and the path under which it was opened.
   std::string where() const { return title_ + " (" + path_ + ")"; }
 
  private:

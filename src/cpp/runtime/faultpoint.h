@@ -15,8 +15,9 @@ namespace a2a {
 
 #ifdef A2A_FAULTS
 
-// A2A_FAULT=point:count:signal sends this process a signal when it passes that point for the count-th time since the
-// variable was set to this. It is read at every pass, so that a rank can set it when it has met the others.
+// A2A_FAULT=point:count:signal makes this process send itself the signal when it passes that point for the count-th
+// time. Passes count from the first one that matches the variable, which is read at every pass, so that a rank can set
+// it after it has met the others.
 inline void faultpoint(std::string_view point) {
   static std::atomic<long> passes{0};
   char wanted[32];

@@ -13,7 +13,7 @@
 namespace a2a {
 namespace {
 
-// Counts the forks between the first process and this one. Only fork handlers write it.
+// The number of forks between the first process and this one. Only fork handlers write it.
 std::atomic<uint64_t> generation{0};
 std::mutex held_at_fork;
 

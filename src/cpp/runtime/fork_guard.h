@@ -1,4 +1,4 @@
-// What fork() leaves behind: the child has copies of everything, and none of it is its own.
+// Guards against fork(): the child has copies of all objects, and owns none of them.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,25 @@ class ForkGuard {
  public:
   ForkGuard();
 
-  // Whether this object was inherited from the parent process. Nothing shared may be written then.
+  // Whether this object was inherited from the parent process. Then nothing shared may be written.
   bool inherited() const;
-  // Throws Error(aborted) then.
+  // Throws Error(aborted) if it was inherited.
   void refuse_if_inherited() const;
 
  private:
   uint64_t generation_;
 };
 
-// Held while the process forks, so that the child finds what it guards complete.
+// Returns the mutex that is held while the process forks, so that the child finds the state it guards complete.
 std::mutex& fork_mutex();
 
-// Descriptors that a forked child closes, so that it does not hold back the news of its parent's death; those that the
-// program has closed are its own business. Until keep_in_child(), which comes before the descriptor is closed.
+// close_in_child() makes forked children close a descriptor, because an open copy would hide the death of the parent. A
+// descriptor that the program has closed is left alone. keep_in_child() ends that; call it before the descriptor is
+// closed.
 void close_in_child(int fd);
 void keep_in_child(int fd);
 
-// Has every forked child call this, before it closes these descriptors, with fork_mutex() held. For ever.
+// Makes every forked child call this, before it closes these descriptors, with fork_mutex() held. It cannot be undone.
 void call_in_child(void (*call)());
 
 }  // namespace a2a

@@ -1,4 +1,4 @@
-// The time, for a fifth of what the exact clock costs. Not public.
+// The time at the kernel's last tick, which is cheaper to read than the exact clock. Not public.
 #pragma once
 
 #include <time.h>
@@ -9,10 +9,10 @@
 
 namespace a2a {
 
-// The longest that the kernel leaves between two ticks of its clock.
+// The longest time between two ticks of the kernel's clock.
 inline constexpr auto kTick = std::chrono::milliseconds(10);
 
-// The monotonic clock as it stood at the kernel's last tick.
+// Returns the monotonic clock as of the kernel's last tick.
 inline Deadline::Clock::time_point last_tick() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &time);

@@ -11,14 +11,14 @@
 namespace a2a {
 namespace {
 
-// Whether /proc has the numbers that processes have for this one. After a change of the PID namespace it may still be
-// that of another one, in which they belong to others.
+// Whether /proc uses the process numbers of this process. After a change of the PID namespace it may still be that of
+// another one, in which the numbers mean other processes.
 bool proc_is_ours() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self", error) == std::to_string(::getpid());
 }
 
-// What stands in /proc after the process's name, from its state letter on; empty where that does not tell.
+// Returns the fields of /proc/PID/stat after the process's name, from its state letter on; empty if there are none.
 std::string process_facts(pid_t pid) {
   if (!proc_is_ours()) return "";
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -28,7 +28,7 @@ std::string process_facts(pid_t pid) {
   return name_end != std::string::npos && name_end + 2 < text.size() ? text.substr(name_end + 2) : "";
 }
 
-// 'X', dead, where there is none. Without /proc the kernel tells no more than that.
+// Returns 'X', dead, if there is no such process. Without /proc the kernel tells no more than that.
 char process_state(pid_t pid) {
   const std::string facts = process_facts(pid);
   if (!facts.empty()) return facts.front();

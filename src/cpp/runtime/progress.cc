@@ -9,14 +9,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// With nothing new for this long a rank sleeps. Longer than ranks that compute the same thing drift apart.
+// A rank sleeps when nothing has moved for this long. It is longer than the drift between ranks that compute the same.
 constexpr auto kAwake = 500us;
-// The same for a rank that takes part in a network, of which it only learns what is complete: as long as some MiB take.
-// Ranks that nap meanwhile do not see what arrives, and those that share a CPU may leave it idle together.
+// The same for a rank that uses a network, which only reports complete messages: as long as some MiB take. Ranks that
+// sleep earlier do not see what arrives, and ranks that share a CPU may leave it idle together.
 constexpr auto kAwakeForNetwork = 5ms;
-// The longest sleep, and how often a waiting rank asks the kernel whether its peers live.
+// The longest sleep, and how often a waiting rank asks the kernel whether its peers are alive.
 constexpr auto kSlice = 10ms;
-// The longest sleep of a rank that waits for news which ring no bell.
+// The longest sleep of a rank that waits for events which do not ring its doorbell.
 constexpr auto kNap = 50us;
 constexpr unsigned kYieldsPerLook = 8;
 
@@ -40,7 +40,7 @@ void Progress::start_thread() {
 }
 
 void Progress::end_thread() {
-  if (inherited() && thread_ != nullptr) thread_->forget();  // it is the parent's
+  if (inherited() && thread_ != nullptr) thread_->forget();  // the thread is the parent's
   thread_.reset();
 }
 
@@ -51,7 +51,7 @@ bool Progress::advance() {
 }
 
 void Progress::note_slow_looks() {
-  std::unique_ptr<ProgressThread> ended;  // after the mutex, which it may want
+  std::unique_ptr<ProgressThread> ended;  // destroyed after the mutex is released, which the thread may want
   std::lock_guard lock(mutex_);
   slow_looks_ = true;
   ended = std::move(thread_);
@@ -61,7 +61,7 @@ void Progress::hand_over() {
   if (thread_ != nullptr) thread_->wake();
 }
 
-// Where nothing moves it sleeps at once: the CPU is for what the program computes.
+// When nothing moves it sleeps at once, because the CPU is for the program's computation.
 void Progress::serve(const std::atomic<bool>& stop) {
   while (!stop.load(std::memory_order_relaxed)) {
     bool moved = false;
@@ -86,7 +86,7 @@ void Progress::poll() {
 }
 
 void Progress::note(bool oversubscribed, bool threads) {
-  // Ranks that are threads may hold an interpreter's lock among them, so that one of them runs at a time.
+  // Ranks that are threads may share an interpreter's lock, so that only one of them runs at a time.
   threads_ |= threads;
   crowded_ |= oversubscribed || threads;
 }

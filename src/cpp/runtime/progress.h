@@ -1,4 +1,4 @@
-// How a rank waits: one place for all of its communicators, so that each wait advances every operation in flight and
+// Lets a rank wait: one place for all of its communicators, so that each wait advances every operation in flight and
 // two communicators used in different order by different ranks cannot block each other.
 #pragma once
 
@@ -18,27 +18,26 @@
 
 namespace a2a {
 
-// What takes part in progress: a transport with operations in flight.
+// A transport with operations in flight, which takes part in progress.
 class Active {
  public:
   virtual ~Active() = default;
-  // Does what can be done without waiting. Returns whether anything moved.
+  // Advances its operations without waiting. Returns whether anything moved.
   virtual bool advance() = 0;
-  // Looks for what no word in shared memory tells: deadlines, aborts, and, when `ask_kernel`, dead peers.
+  // Checks for events that no word in shared memory shows: deadlines, aborts, and, when `ask_kernel`, dead peers.
   virtual void check(Deadline::Clock::time_point now, bool ask_kernel) = 0;
-  // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
+  // Where ranks share CPUs: moves the calling thread if another CPU has fewer ranks.
   virtual void spread() {}
-  // Whether one of the ranks that it may wait for ran on this very CPU last: then nothing comes from it while this one
-  // spins.
+  // Whether a rank for which it may wait ran on this CPU last. That rank cannot run while this one spins.
   virtual bool beside_peer() { return false; }
   // Whether an operation is in flight.
   virtual bool busy() const { return false; }
-  // Whether what it waits for rings no bell, so that somebody has to look.
+  // Whether it waits for events that do not ring the doorbell, so that the rank has to check for them.
   virtual bool must_look() { return false; }
 };
 
-// The waiting place of one rank: a doorbell and the communicators that ring matters to. Threads that are ranks have one
-// each. All state of its transports is guarded by mutex(). What the doorbell is, the transport of host memory says.
+// The progress of one rank: a doorbell and the communicators for which it rings. Each thread that is a rank has its
+// own. mutex() guards all state of its transports. The transport of host memory implements the doorbell.
 class Progress {
  public:
   Progress();
@@ -50,29 +49,29 @@ class Progress {
   bool inherited() const { return guard_.inherited(); }
   void refuse_if_inherited() const { guard_.refuse_if_inherited(); }
 
-  // The following three want the mutex held.
+  // The following three require the mutex.
   void enter(Active* active) { active_.push_back(active); }
   void leave(Active* active) { std::erase(active_, active); }
   bool advance();
 
-  // How to wait depends on how crowded the host is; the most crowded communicator decides.
+  // Sets how to wait, which depends on whether ranks share CPUs. The most crowded communicator decides.
   void note(bool oversubscribed, bool threads);
   bool crowded() const { return crowded_; }
-  // A look takes microseconds, because it asks a network: spinning would take the CPU from whoever is to answer, and
-  // yielding costs little beside it. Nor does every network let another thread ask it: there is no progress thread
-  // then.
+  // Notes that a look at the state of operations is slow, because it asks a network. Spinning would then take the CPU
+  // from the rank that has to answer, while a yield costs little in comparison. Some networks allow no calls from
+  // another thread, so this ends the progress thread.
   void note_slow_looks();
 
-  // What a caller that polls needs: advances everything, and from time to time looks after deadlines and dead peers.
+  // For callers that poll: advances everything, and from time to time checks for deadlines and dead peers.
   void poll();
 
-  // With the mutex held: whether there is a progress thread.
+  // Whether there is a progress thread. Requires the mutex.
   bool is_served() const { return thread_ != nullptr; }
-  // With the mutex held: has the progress thread, if there is one, look after what is in flight.
+  // Makes the progress thread, if there is one, advance the operations in flight. Requires the mutex.
   void hand_over();
 
-  // Waits until `finished` (called with the mutex held) says so; true then. False when the deadline passes or a signal
-  // arrives.
+  // Waits until `finished`, which is called with the mutex held, returns true. Returns false when the deadline passes
+  // or a signal arrives.
   template <class Finished>
   bool wait(Finished&& finished, Deadline deadline) {
     Patience patience;
@@ -91,12 +90,12 @@ class Progress {
     }
   }
 
-  // Whether a caller may hold on to a lock that others want, such as an interpreter's, while it waits briefly. Not
-  // where these may be the very ranks that it waits for, nor where a look takes long.
+  // Whether a caller may keep a lock that others want, such as an interpreter's, while it waits briefly. Not where the
+  // ranks for which it waits may want that lock, nor where a look is slow.
   bool may_linger() const { return !threads_ && !slow_looks_; }
 
-  // As wait(), but only for as long as a rank with a CPU of its own spins; where ranks share CPUs, for as long as turns
-  // take of ranks that do nothing but exchange.
+  // As wait(), but only for as long as a rank with a CPU of its own spins. Where ranks share CPUs, until the next tick
+  // of the clock.
   template <class Finished>
   bool wait_briefly(Finished&& finished) {
     if (!may_linger()) return false;
@@ -120,34 +119,36 @@ class Progress {
   }
 
  protected:
-  // Starts the progress thread, if one is wanted, and ends it; before the doorbell goes, in the latter case.
+  // start_thread() starts the progress thread, if the environment asks for one. end_thread() ends it; call it before
+  // the doorbell is destroyed.
   void start_thread();
   void end_thread();
 
  private:
   // Publishes the CPU that this thread runs on.
   virtual void announce_cpu() = 0;
-  // Wakes whoever sleeps here.
+  // Wakes the threads that sleep here.
   virtual void ring_own() = 0;
-  // Says that this rank sleeps, and sleeps until somebody rings, for at most as long as `slice` says; not at all when
-  // `news` then finds some. False when a signal arrived.
+  // Publishes that this rank sleeps, and sleeps until its doorbell rings, for at most slice(). Does not sleep if news()
+  // then returns true. Returns false when a signal arrived.
   virtual bool sleep_unless(const std::function<bool()>& news,
                             const std::function<std::chrono::nanoseconds()>& slice) = 0;
 
-  // A rank with a CPU of its own spins for so many steps (a few microseconds); then it yields between its looks,
-  // because whoever it waits for may stand in line for this very CPU. Ranks that are known to share CPUs yield from the
-  // start, and so does one that finds a peer on its own, where the kernel puts two while a stranger uses another.
+  // The number of steps for which a rank with a CPU of its own spins. Then it yields between its looks, because the
+  // rank for which it waits may be queued for this CPU. Ranks that are known to share CPUs yield from the start, and so
+  // does one that finds a peer on its own CPU: the kernel may put two ranks on one CPU while another program uses a
+  // second.
   static constexpr unsigned kSpins = 128;
-  // A step copies at most 4 MiB for each peer, so that a long copy is looked up from often enough.
+  // A step copies at most 4 MiB for each peer, so a long copy does not delay the checks.
   static constexpr unsigned kMovesPerLook = 4;
 
-  // How long this wait has lasted since something moved last.
+  // The state of a wait since something moved last.
   struct Patience {
     unsigned moves = 0;
     unsigned idle = 0;                               // looks since then
-    Deadline::Clock::time_point since{};             // set at the first look at the clock
-    Deadline::Clock::time_point tick = last_tick();  // of the last look, or the beginning
-    bool spinning = true;                            // before it yields
+    Deadline::Clock::time_point since{};             // set when the clock is first read
+    Deadline::Clock::time_point tick = last_tick();  // of the last look, or of the begin of the wait
+    bool spinning = true;                            // or it yields
     bool exhausted = false;                          // sleep from now on
 
     void renew() {
@@ -160,33 +161,35 @@ class Progress {
   };
   static void relax();
   bool beside_peer();  // with the mutex held
-  // Has the communicators look at how the ranks are spread over the CPUs, from time to time: in short waits here, in
-  // longer ones in look(). Both with the mutex held.
+  // Make the communicators check from time to time how the ranks are spread over the CPUs: keep_apart() in short waits,
+  // look() in longer ones. Both require the mutex.
   void spread();
   void keep_apart();
-  // At the clock: false when the deadline passed; from time to time looks for aborts, deadlines and deaths. Also then:
-  // where programs that compute share the CPU, a caller that waits in slices may not get here before each of them ends.
+  // Reads the clock. Returns false when the deadline has passed. From time to time it checks for aborts, deadlines and
+  // deaths, also when the deadline has passed: where other programs share the CPU, a caller that waits in slices may
+  // not get here before each of its slices ends.
   bool look(Deadline deadline);
-  // One step of waiting: spin or yield, until the patience is exhausted and it is time to sleep. False when the
-  // deadline passed. One yield takes as long as thousands otherwise where programs that compute share the CPU, so there
-  // is a look each tick.
+  // One step of waiting: spins or yields, until the patience is exhausted and it is time to sleep. Returns false when
+  // the deadline has passed. Where other programs share the CPU one yield may take as long as thousands elsewhere, so
+  // it looks at each tick.
   bool pause(Patience& patience, Deadline deadline);
-  // False when a signal arrived. Not when it is finished: another thread may have taken what came, and nobody rings
-  // again.
+  // Returns false when a signal arrived. Does not sleep when `finished` is true: another thread may have received the
+  // data, and no peer rings again.
   bool sleep(Patience& patience, Deadline deadline, const std::function<bool()>& finished);
 
-  // What the progress thread does: moves what is in flight and sleeps in between, until nothing is, or `stop`.
+  // The loop of the progress thread: advances the operations in flight and sleeps in between, until there are none, or
+  // `stop`.
   void serve(const std::atomic<bool>& stop);
 
   const ForkGuard guard_;
   std::mutex mutex_;
   std::vector<Active*> active_;
   bool crowded_ = false;
-  bool threads_ = false;  // among the ranks
+  bool threads_ = false;  // some ranks are threads
   bool slow_looks_ = false;
   unsigned waits_ = 0;
   Deadline::Clock::time_point last_asked_{}, last_checked_{};
-  std::unique_ptr<ProgressThread> thread_;  // where A2A_PROGRESS_THREAD asks for one
+  std::unique_ptr<ProgressThread> thread_;  // nullptr without A2A_PROGRESS_THREAD
 };
 
 }  // namespace a2a

@@ -34,7 +34,7 @@ struct ProgressThread::State {
       try {
         serve(stop);
       } catch (const std::exception&) {
-        // Out of memory, most likely. Whoever waits for the operation comes to the same point, and is told.
+        // Probably out of memory. A wait for the operation comes to the same point, and throws.
       }
       lock.lock();
     }

@@ -1,4 +1,4 @@
-// A thread that looks after operations while the program computes.
+// A thread that advances operations while the program computes.
 #pragma once
 
 #include <atomic>
@@ -7,22 +7,22 @@
 
 namespace a2a {
 
-// Whether A2A_PROGRESS_THREAD says 1. Throws Error(invalid_argument) when it is neither that nor 0.
+// Whether A2A_PROGRESS_THREAD is on. Throws Error(invalid_argument) for a value that is no switch.
 bool progress_thread_wanted();
 
 class ProgressThread {
  public:
-  // `serve(stop)` does what there is to do and returns when there is nothing, or soon after `stop` holds; `interrupt()`
-  // ends whatever it sleeps in. Throws Error(backend) when no thread can be started.
+  // `serve(stop)` advances operations and returns when there are none, or soon after `stop` becomes true; `interrupt()`
+  // wakes it from its sleep. Throws Error(backend) when no thread can be started.
   ProgressThread(std::function<void(const std::atomic<bool>&)> serve, std::function<void()> interrupt);
   // Waits until the thread has ended.
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  // There is something to do.
+  // Makes the thread call serve().
   void wake();
-  // In a forked child, where the thread does not exist: the destructor has nothing to wait for.
+  // Call in a forked child, where the thread does not exist: the destructor then does not wait.
   void forget() { state_.reset(); }
 
  private:

@@ -1,4 +1,5 @@
-// Which transport a group uses, and which vendor's libraries: the one place that knows them all by name.
+// Chooses the transport of a group, and the vendor of a kind of memory. This is the one place that knows them all by
+// name.
 #include "a2a/communicator.h"
 #include "a2a/libraries.h"
 #include "core/connect.h"
@@ -13,7 +14,7 @@
 namespace a2a {
 namespace {
 
-// A bootstrap as the ranks of one host see it.
+// Restricts a bootstrap to the ranks of one host.
 class LocalBootstrap final : public Bootstrap {
  public:
   LocalBootstrap(Bootstrap& all, const std::vector<Rank>& mates) : all_(all), mates_(mates) {}

@@ -1,5 +1,5 @@
-// HCCL as its users see it. Written from the documentation of the interface; tests/python/test_fake_abi.py compares it
-// with the vendor's headers where those are installed.
+// HCCL as its users see it. Written from the documentation of the interface; tests/python/devices/test_fake_abi.py
+// compares it with the vendor's headers where those are installed.
 #pragma once
 
 #include <stddef.h>

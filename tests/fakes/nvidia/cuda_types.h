@@ -1,5 +1,5 @@
 // The CUDA driver API as its users see it, the part that a transport could call. Written from the documentation of the
-// interface; tests/python/test_fake_abi.py compares it with the vendor's headers where those are installed.
+// interface; tests/python/devices/test_fake_abi.py compares it with the vendor's headers where those are installed.
 #pragma once
 
 #include <stddef.h>

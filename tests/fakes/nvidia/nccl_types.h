@@ -1,6 +1,6 @@
-// NCCL as its users see it. Written from the documentation of the interface; tests/python/test_fake_abi.py compares it
-// with the vendor's header where that is installed, as far as that is new enough: what is newer than 2.18 has its first
-// version behind it.
+// NCCL as its users see it. Written from the documentation of the interface; tests/python/devices/test_fake_abi.py
+// compares it with the vendor's header where that is installed, as far as that is new enough: what is newer than 2.18
+// has its first version behind it.
 #pragma once
 
 #include <limits.h>

@@ -178,7 +178,7 @@ def large(chance: random.Random, n: int, seconds: float) -> list[Report]:
     """The tests of large exchanges; each is one fault."""
     if seconds < 1800:
         raise NotRun("takes up to half an hour and 9 GiB of memory")
-    tests = Path(__file__).parents[2] / "python" / "test_large.py"
+    tests = Path(__file__).parents[2] / "python" / "core" / "test_large.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", str(tests)]
     env = os.environ | {"A2A_TEST_LARGE": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

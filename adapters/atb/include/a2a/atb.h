@@ -1,5 +1,5 @@
 // ATB's AllToAllV: the parameters, the life cycle and the status codes of Ascend Transformer Boost, on any backend.
-// docs/atb.md tells what differs. A program moves over by its namespace:
+// docs/frameworks/atb.md tells what differs. A program moves over by its namespace:
 //
 //   namespace atb = a2a::atb;             // instead of #include "atb/atb_infer.h"
 //   atb::infer::AllToAllVParam param;
@@ -32,8 +32,8 @@ enum CommMode : int {
   COMM_MULTI_THREAD,  // the ranks of this group are threads of this process
 };
 
-// The parameters of one rank, all counts and displacements in elements. Field for field the AllToAllVParam of ATB's
-// page "AllToAllVOperation".
+// The parameters of one rank; all counts and displacements are in elements. The fields are those of AllToAllVParam on
+// ATB's page "AllToAllVOperation".
 struct AllToAllVParam {
   int rank = 0;
   int rankSize = 0;  // 0 with a rank table: rank and size come from RANK_ID and the table
@@ -71,7 +71,7 @@ struct AllToAllVV2Param {
 enum ExecuteType : int { EXECUTE_NORMAL = 0, EXECUTE_PRELAUNCH, EXECUTE_LAUNCH };
 enum LaunchMode : int { KERNEL_LAUNCH_MODE = 0, GRAPH_LAUNCH_MODE };
 
-// Where operations run: for device backends a stream. Made by CreateContext.
+// The place where operations run: for device backends a stream. CreateContext makes it.
 class A2A_API Context {
  public:
   virtual ~Context() = default;
@@ -86,7 +86,7 @@ class A2A_API Context {
   virtual Status SetLaunchMode(LaunchMode mode) = 0;  // KERNEL_LAUNCH_MODE alone
   virtual LaunchMode GetLaunchMode() = 0;
 
-  // Not in ATB. How long Setup waits for the other ranks and Execute for the exchange; 600 s by default.
+  // Not in ATB. Sets how long Setup waits for the other ranks and Execute for the exchange; 600 s by default.
   virtual Status SetTimeout(double seconds) = 0;
   virtual double GetTimeout() const = 0;
 };
@@ -101,7 +101,8 @@ class A2A_API Operation {
   virtual uint32_t GetInputNum() const = 0;
   virtual uint32_t GetOutputNum() const = 0;
 
-  // One output of shape [1, sum(recvCounts)] with the dtype and format of the input, which is seen as flat.
+  // Describes the one output: of shape [1, sum(recvCounts)] with the dtype and format of the input, which is treated as
+  // flat.
   virtual Status InferShape(const SVector<TensorDesc>& inTensorDescs, SVector<TensorDesc>& outTensorDescs) const = 0;
 
   // Checks the tensors and makes the communicator: the first Setup of a group waits for all of its ranks. When it
@@ -110,8 +111,8 @@ class A2A_API Operation {
   virtual Status Setup(const VariantPack& variantPack, uint64_t& workspaceSize, Context* context) = 0;
 
   // Exchanges. Host backends ignore the stream and return when the output is complete; device backends return when the
-  // exchange is enqueued on the context's stream. When this rank's arguments are refused here, its peers learn of it:
-  // their Execute returns ERROR_HCCL_FAIL.
+  // exchange is enqueued on the context's stream. If this rank's arguments are refused here, its peers' Execute returns
+  // ERROR_HCCL_FAIL.
   virtual Status Execute(const VariantPack& variantPack, uint8_t* workspace, uint64_t workspaceSize,
                          Context* context) = 0;
 };
@@ -125,7 +126,7 @@ A2A_API Status CreateOperation(const infer::AllToAllVV2Param& opParam, Operation
 
 A2A_API Status DestroyOperation(Operation* operation);
 
-// For AllToAllVV2 alone, as in ATB. An operation whose parameters were updated needs a Setup.
+// Only for AllToAllVV2, as in ATB. An operation whose parameters were updated needs a Setup.
 template <typename OpParam>
 Status CloneOperationParam(const Operation* operation, OpParam& opParam);
 template <>
@@ -137,15 +138,15 @@ A2A_API Status UpdateOperationParam(Operation* operation, const infer::AllToAllV
 
 // ---- not in ATB -----------------------------------------------------------------------------------------------------
 
-// Why this thread's last call that failed did so.
+// The failure of this thread's last call that failed.
 struct Failure {
   Status status = NO_ERROR;
-  Code code = Code::invalid_argument;  // the kind of a2a::Error that the core would have thrown
+  Code code = Code::invalid_argument;  // the code of the corresponding a2a::Error
   std::string text;
 };
 A2A_API const Failure& LastFailure();
 
-// Where the ranks of an operation meet. `needed` says whether this process has no communicator for them yet.
+// The meeting of the ranks of an operation. `needed` says whether this process has no communicator for them yet.
 struct Meeting {
   Rank rank = 0;
   int size = 0;
@@ -153,16 +154,16 @@ struct Meeting {
   bool over_mpi = false;  // which of the two
   bool needed = false;
 };
-// Fails like Setup when the backend cannot serve this machine.
+// Fills in the meeting. Fails like Setup when the backend cannot serve this machine.
 A2A_API Status GetMeeting(const Operation* operation, Meeting& meeting);
-// Gives a group the communicator that Setup would have made: for programs that bring their own bootstrap. Its rank and
-// size must be the operation's.
+// Gives a group the communicator that Setup would have made: for programs with their own bootstrap. Requires that its
+// rank and size are the operation's.
 A2A_API Status SetCommunicator(Operation* operation, std::shared_ptr<Communicator> communicator);
-// Execute without the wait. The tensors must live until `work` is done. On a device it may be without a stream: then
-// only `work` tells when the output is complete.
+// Executes without the wait. Requires that the tensors live until `work` is done. Without a stream on a device only
+// `work` tells when the output is complete.
 A2A_API Status StartExecute(Operation* operation, const VariantPack& variantPack, uint8_t* workspace,
                             uint64_t workspaceSize, Context* context, std::shared_ptr<Work>& work);
-// Instead of an Execute whose arguments this rank refuses itself: tells the peers why, so that they do not wait.
+// Call in place of an Execute whose arguments the caller has refused: tells the peers why, so that they do not wait.
 A2A_API Status RefuseExecute(Operation* operation, const std::string& reason);
 
 }  // namespace a2a::atb

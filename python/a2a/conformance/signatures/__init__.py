@@ -1,5 +1,5 @@
 """The calls under test, one file for each library that has them. A signature says for which cases it can be used and
-how it is called; several signatures that mean the same exchange may meet in one operation, each rank in the words of
+how it is called. Several signatures of the same exchange may meet in one operation, in which each rank uses the call of
 its own framework."""
 
 from __future__ import annotations

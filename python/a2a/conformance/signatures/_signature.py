@@ -1,4 +1,4 @@
-"""What a signature is, and what it gets."""
+"""Signatures, and their arguments."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass
 class Call:
-    """What a signature gets. Tensors are those of the rank's framework, by position as in Case.send_shapes()."""
+    """The arguments of a signature. Tensors are those of the rank's framework, by position as in Case.send_shapes()."""
 
     case: Case
     rank: int
     group: Any
     """An a2a communicator, or a peer's default group (None)."""
     module: Any
-    """Where the adapter's functions are: a2a.torch, torch.distributed, ..."""
+    """The module of the adapter's functions: a2a.torch, torch.distributed, ..."""
     sends: list[Any]
     recvs: list[Any]
     cotangents: list[Any]
@@ -59,37 +59,37 @@ class Call:
 
 
 Run = Callable[[Call], Any]
-"""Exchanges. Returns None when the outputs were written in place, otherwise the list of tensors that came out, followed
-by the gradients of the inputs where the signature has ``gradient``."""
+"""Exchanges. Returns None when the outputs were written in place, otherwise the list of result tensors, followed by the
+gradients of the inputs where the signature has ``gradient``."""
 
 
 @dataclass(frozen=True)
 class Signature:
     name: str
     op: str
-    """Of the cases it is for."""
+    """The operation of the cases for which it is."""
     fits: Callable[[Case], bool]
     run: Run
     framework: str = ""
-    """The only framework whose tensors it takes, or "" for any."""
+    """The only framework whose tensors it accepts, or "" for any."""
     out: bool = True
     """Whether it receives into given tensors."""
     dtypes: frozenset[str] | None = None
     """None: every dtype of the framework."""
     memory: frozenset[str] | None = None
-    """Where the tensors may be, as in Framework.memory. None: anywhere."""
+    """The memory that the tensors may have, as in Framework.memory. None: any."""
     meets: str = ""
-    """The exchange that it is to the other ranks: those with the same may meet in one. "" is its own name."""
+    """The name of its exchange: signatures with the same one may meet in an operation. "" is its own name."""
     meets_on_devices: str = ""
-    """The same there, where it is another one."""
+    """The name of its exchange on devices, where it is another one."""
     gradient: bool = False
-    """Whether it also sends gradients the way back."""
+    """Whether it also sends gradients back."""
     send_shapes: Callable[[Case, int], list[tuple[int, ...]]] = Case.send_shapes
-    """Of the tensors that it gets on a rank."""
+    """The shapes of the tensors that it gets on a rank."""
     result_shapes: Callable[[Case, int], list[tuple[int, ...]]] = Case.recv_shapes
-    """Of the outputs that it returns on a rank."""
+    """The shapes of the outputs that it returns on a rank."""
     parts: bool = False
-    """Whether its outputs are all ranks' parts one by one, not one tensor (allgather)."""
+    """Whether its outputs are all ranks' parts separately, not one tensor (allgather)."""
 
     @property
     def library(self) -> str:
@@ -106,7 +106,7 @@ HOST, DEVICES = frozenset({"host"}), frozenset({"cuda", "npu"})
 
 
 def register(signatures: list[Signature], framework: str = "") -> Callable[..., Callable[[Run], Run]]:
-    """A decorator that adds a function to a file's signatures."""
+    """Return a decorator that adds a function to a file's signatures."""
 
     def signature(
         name: str, op: str, fits: Callable[[Case], bool] = lambda case: True, **more: Any

@@ -33,7 +33,7 @@ def _(c: Call) -> None:
 
 
 def _in_shared_memory(c: Call) -> Any:
-    """A copy of what is sent, which the peers can read where it is."""
+    """Return a copy of the input in memory that the peers can read."""
     send = c.group.empty(c.send.shape, c.send.dtype)
     send[...] = c.send
     return send
@@ -58,7 +58,7 @@ def _(c: Call) -> None:
 @signature("core.plan_alltoallv transposed", "alltoallv", packed)
 def _(c: Call) -> None:
     seen = _core.describe_tensor(c.send)
-    # Nothing can be received into a JAX array. Any tensor of this shape will do: the plan only looks at it.
+    # A JAX array cannot be received into. Any tensor of this shape will do: the plan only reads its properties.
     gradient = c.group.empty(seen["shape"], seen["dtype"]) if seen["framework"] == "jax" else c.send
     back = c.group.plan_alltoallv(c.recv, c.recv_counts, gradient, c.send_counts)
     back.transpose().run(c.send, c.recv)

@@ -15,7 +15,7 @@ signature = register(SIGNATURES, "numpy")
 
 
 def _in_elements(c: Call) -> list[list[Any]]:
-    """Both sides with the datatypes that mpi4py finds for their elements."""
+    """Return both sides with the datatypes that mpi4py finds for their elements."""
     row = math.prod(c.case.row)
     return [
         [tensor, ([row * count for count in counts], [row * displ for displ in displs])]

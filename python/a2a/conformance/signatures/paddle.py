@@ -93,7 +93,7 @@ def _(c: Call) -> list[Any]:
 
 
 def _moe_utils(c: Call) -> Any:
-    """Where Paddle has them; its documents say ``utils``, which a2a.paddle has, too."""
+    """Return the module in which Paddle has them; its documents say ``utils``, which a2a.paddle has, too."""
     return importlib.import_module(f"{c.module.__name__}.utils.moe_utils")
 
 

@@ -71,7 +71,7 @@ def _functional(c: Call) -> Any:
 def _with_gradients(c: Call, inputs: list[Any], results: list[Any]) -> list[Any]:
     import torch
 
-    # Outputs that are empty on this rank count, too: the way back is an exchange that every rank takes part in.
+    # Outputs that are empty on this rank count, too: the backward pass is an exchange in which every rank takes part.
     gradients = torch.autograd.grad(results, inputs, c.cotangents)
     return [*(result.detach() for result in results), *gradients]
 

@@ -11,7 +11,7 @@ using namespace std::string_view_literals;
 constexpr std::string_view kMagic = "a2a-tcp\1"sv;
 static_assert(kGreetingBytes == kMagic.size() + sizeof(Nonce));
 
-// What a MAC is for is part of it, so that none can be taken for another.
+// The purpose of a MAC is part of its text, so that none can be used for another purpose.
 constexpr std::string_view kProofOf = "a2a proof of a rank\0"sv;
 constexpr std::string_view kKeyToRank0 = "a2a key to rank 0\0"sv;
 constexpr std::string_view kKeyFromRank0 = "a2a key from rank 0\0"sv;
@@ -21,7 +21,7 @@ void put(std::string& text, Unsigned value) {
   for (size_t i = 0; i < sizeof(Unsigned); ++i) text += static_cast<char>(value >> (8 * i));
 }
 
-// The caller has made sure that the bytes are there.
+// Requires that the bytes are there.
 template <class Unsigned>
 Unsigned get(std::string_view text, size_t at) {
   Unsigned value = 0;

@@ -1,4 +1,4 @@
-// Rank 0: listens until everybody is there, then collects and hands out.
+// The side of rank 0: accepts all ranks, then collects their strings and distributes them.
 #include "bootstrap/ended_ranks.h"
 #include "bootstrap/tcp/door.h"
 #include "bootstrap/tcp/session.h"
@@ -12,7 +12,7 @@ using wire::PieceKind;
 class TcpHub final : public TcpBootstrap {
  public:
   TcpHub(int size, const std::string& job, const std::string& address, std::string_view secret, Deadline deadline)
-      : TcpBootstrap(0, size, job, secret), label_(wire::label(job)), guests_(static_cast<size_t>(size)) {
+      : TcpBootstrap(0, size, job, secret), label_(wire::label(job)), members_(static_cast<size_t>(size)) {
     Door door(listen_at(resolve(address, deadline), address), secret);
     here_ = door.place();
     try {
@@ -22,7 +22,7 @@ class TcpHub final : public TcpBootstrap {
                       "rank 0, at " + address + ", timed out waiting for rank " + list(missing()) + door.account());
         }
         require_all_running(job, size);
-        await_guests(door, deadline);
+        await_members(door, deadline);
       }
     } catch (const Error& failure) {
       say_goodbye(as_told(failure));
@@ -31,26 +31,26 @@ class TcpHub final : public TcpBootstrap {
   }
 
  private:
-  struct Guest {
+  struct Member {
     Channel channel;
     uint32_t pid = 0;
     std::string host;
   };
 
-  Guest& guest(Rank rank) { return guests_[static_cast<size_t>(rank)]; }
+  Member& member(Rank rank) { return members_[static_cast<size_t>(rank)]; }
 
   std::string name(Rank rank) {
-    return "rank " + std::to_string(rank) + " (pid " + std::to_string(guest(rank).pid) + " at " + guest(rank).host +
+    return "rank " + std::to_string(rank) + " (pid " + std::to_string(member(rank).pid) + " at " + member(rank).host +
            ")";
   }
 
-  // ---- the meeting
-  // ---------------------------------------------------------------------------------------------------
+  // ---- the meeting ------------------------------------------------------------------------------------------------
 
-  // The next frame of a rank. Where its deadline has passed, says for whom it waited: for all of `awaited` but itself.
+  // Returns the next frame of a rank. If that is the rank's timeout, throws an error that names the ranks it waited
+  // for: all of `awaited` but itself.
   std::optional<wire::Frame> hear_from(Rank rank, std::vector<Rank> awaited) {
     try {
-      return next(guest(rank).channel, name(rank));
+      return next(member(rank).channel, name(rank));
     } catch (const Error& failure) {
       std::erase(awaited, rank);
       if (failure.code() != Code::timeout || awaited.empty()) throw;
@@ -61,28 +61,28 @@ class TcpHub final : public TcpBootstrap {
   std::vector<Rank> missing() {
     std::vector<Rank> ranks;
     for (Rank r = 1; r < size_; ++r) {
-      if (!guest(r).channel.open()) ranks.push_back(r);
+      if (!member(r).channel.open()) ranks.push_back(r);
     }
     return ranks;
   }
 
-  // Waits a little for newcomers and departures.
-  void await_guests(Door& door, Deadline deadline) {
+  // Handles connections and departures for a short while.
+  void await_members(Door& door, Deadline deadline) {
     std::vector<pollfd> fds;
-    for (Rank r = 1; r < size_; ++r) fds.push_back({guest(r).channel.fd(), POLLRDHUP, 0});  // no descriptor: ignored
+    for (Rank r = 1; r < size_; ++r) fds.push_back({member(r).channel.fd(), POLLRDHUP, 0});  // no descriptor: ignored
     door.watch(fds);
     if (poll_slice(fds, deadline) < 0) return;
     for (Rank r = 1; r < size_; ++r) {
-      // What it has sent for the first allgather is lost with it.
+      // The rank's string for the first allgather is lost as well.
       while (fds[static_cast<size_t>(r - 1)].revents != 0 && hear_from(r, missing())) {
       }
     }
-    for (Newcomer& newcomer : door.serve(std::span(fds).subspan(guests_.size() - 1))) receive(std::move(newcomer));
+    for (Newcomer& newcomer : door.serve(std::span(fds).subspan(members_.size() - 1))) receive(std::move(newcomer));
   }
 
   void receive(Newcomer newcomer) {
     const wire::Introduction& who = newcomer.who;
-    if (who.job != label_) {  // not one of ours: ours need not know
+    if (who.job != label_) {  // of another job, so the ranks of this one need not know
       refuse(newcomer, error(Code::invalid_argument, "rank " + std::to_string(who.rank) + " of job '" + who.job +
                                                          "' came to rank 0 of this one"));
       return;
@@ -92,7 +92,7 @@ class TcpHub final : public TcpBootstrap {
       throw Error(*wrong);
     }
     newcomer.channel.put(wire::piece(PieceKind::welcome, ""));
-    if (newcomer.channel.write()) guest(who.rank) = {std::move(newcomer.channel), who.pid, std::move(newcomer.host)};
+    if (newcomer.channel.write()) member(who.rank) = {std::move(newcomer.channel), who.pid, std::move(newcomer.host)};
   }
 
   std::optional<Error> mistake(const Newcomer& newcomer) {
@@ -109,17 +109,17 @@ class TcpHub final : public TcpBootstrap {
     if (who.rank < 1 || who.rank >= size_) {
       return error(Code::invalid_argument, rank + " is not between 1 and " + std::to_string(size_ - 1));
     }
-    const Guest& first = guest(who.rank);
-    // A rank that is started again may come while its killed process is still ending.
+    const Member& first = member(who.rank);
+    // A rank that was started again may come while its killed process is still ending.
     if (!first.channel.open() || outlived(first) || hangs_up_soon(first.channel.fd())) return std::nullopt;
     return error(Code::invalid_argument, rank + " joined twice, from pid " + std::to_string(first.pid) + " at " +
                                              first.host + " and pid " + std::to_string(who.pid) + " at " +
                                              newcomer.host);
   }
 
-  // Whether the process of a guest has ended, and only a child that it forked keeps the connection open. It is known of
-  // processes of this host alone.
-  bool outlived(const Guest& one) const { return one.host == here_.host() && has_exited(static_cast<pid_t>(one.pid)); }
+  // Whether the process of a member has ended, and only a child that it forked keeps the connection open. Known only
+  // for processes of this host.
+  bool outlived(const Member& one) const { return one.host == here_.host() && has_exited(static_cast<pid_t>(one.pid)); }
 
   static void refuse(Newcomer& newcomer, const Error& why) {
     const std::string words = wire::pack_refusal(why);
@@ -127,8 +127,7 @@ class TcpHub final : public TcpBootstrap {
     newcomer.channel.write();
   }
 
-  // ---- allgather
-  // -----------------------------------------------------------------------------------------------------
+  // ---- allgather --------------------------------------------------------------------------------------------------
 
   std::vector<std::string> exchange(std::string_view mine, Deadline deadline) override {
     auto strings = collect(mine, deadline);
@@ -136,8 +135,8 @@ class TcpHub final : public TcpBootstrap {
     return strings;
   }
 
-  // poll() for the events that each of ranks 1, 2, ... is asked for; 0 leaves a rank out. Throws when ranks that are
-  // still needed are late.
+  // Polls for the given events of ranks 1, 2, ...; 0 leaves a rank out. Throws when the deadline has passed; the error
+  // names the ranks of `needed`.
   std::vector<pollfd> watch(const std::vector<short>& events, const std::vector<Rank>& needed, Deadline deadline) {
     if (deadline.passed()) {
       throw error(Code::timeout, "rank 0 timed out waiting for rank " + list(needed));
@@ -145,7 +144,7 @@ class TcpHub final : public TcpBootstrap {
     std::vector<pollfd> fds;
     for (Rank r = 1; r < size_; ++r) {
       const short wanted = events[static_cast<size_t>(r - 1)];
-      fds.push_back({wanted == 0 ? -1 : guest(r).channel.fd(), wanted, 0});
+      fds.push_back({wanted == 0 ? -1 : member(r).channel.fd(), wanted, 0});
     }
     if (poll_slice(fds, deadline) <= 0) {
       for (pollfd& fd : fds) fd.revents = 0;
@@ -154,7 +153,7 @@ class TcpHub final : public TcpBootstrap {
   }
 
   std::vector<std::string> collect(std::string_view mine, Deadline deadline) {
-    std::vector<IncomingString> strings(guests_.size());
+    std::vector<IncomingString> strings(members_.size());
     size_t bytes = mine.size();
     strings[0] = {std::string(mine), true};
     for (;;) {
@@ -191,20 +190,20 @@ class TcpHub final : public TcpBootstrap {
 
   Error out_of_turn(Rank rank) { return error(Code::backend, name(rank) + " spoke out of turn"); }
 
-  // A rank that waits for the others' strings has nothing to say, unless it leaves. Throws why it does.
+  // Throws when a rank that waits for the others' strings sends something, or leaves.
   void expect_silence(Rank rank) {
-    if (next(guest(rank).channel, name(rank))) throw out_of_turn(rank);
+    if (next(member(rank).channel, name(rank))) throw out_of_turn(rank);
   }
 
   void hand_out(const std::string& table, Deadline deadline) {
     const auto pieces = wire::pieces(table);
-    std::vector<Outgoing> replies(guests_.size() - 1, Outgoing(pieces));
+    std::vector<Outgoing> replies(members_.size() - 1, Outgoing(pieces));
     for (;;) {
       std::vector<Rank> waiting;
       std::vector<short> events;
       for (Rank r = 1; r < size_; ++r) {
         Outgoing& reply = replies[static_cast<size_t>(r - 1)];
-        Channel& channel = guest(r).channel;
+        Channel& channel = member(r).channel;
         if (!reply.advance(channel)) expect_silence(r);
         if (!reply.complete(channel)) waiting.push_back(r);
         events.push_back(reply.complete(channel) ? 0 : POLLOUT | POLLRDHUP);
@@ -219,26 +218,26 @@ class TcpHub final : public TcpBootstrap {
 
   void look_after_others() override {
     std::vector<pollfd> fds;
-    for (Rank r = 1; r < size_; ++r) fds.push_back({guest(r).channel.fd(), POLLRDHUP, 0});
+    for (Rank r = 1; r < size_; ++r) fds.push_back({member(r).channel.fd(), POLLRDHUP, 0});
     if (::poll(fds.data(), fds.size(), 0) <= 0) return;
     for (Rank r = 1; r < size_; ++r) {
-      while (fds[static_cast<size_t>(r - 1)].revents != 0 && next(guest(r).channel, name(r))) {
+      while (fds[static_cast<size_t>(r - 1)].revents != 0 && next(member(r).channel, name(r))) {
       }
     }
   }
 
-  // Waits a little until the others have heard it: the kernel forgets what they have not read when a connection is
-  // closed on which something came that nobody read.
+  // Waits a short while until the others have read the refusal: the kernel discards unread data when a connection is
+  // closed on which unread bytes have come.
   void say_goodbye(const Error& failure) override {
     const auto until = Deadline::after_seconds(0.2);
     const std::string words = wire::pack_refusal(failure);
     const wire::Piece piece = wire::piece(PieceKind::refusal, words);
-    std::vector<Outgoing> last(guests_.size(), Outgoing({&piece, 1}));
-    std::vector<bool> said(guests_.size());
+    std::vector<Outgoing> last(members_.size(), Outgoing({&piece, 1}));
+    std::vector<bool> said(members_.size());
     for (;;) {
       std::vector<pollfd> fds;
-      for (size_t i = 1; i < guests_.size(); ++i) {
-        Channel& channel = guests_[i].channel;
+      for (size_t i = 1; i < members_.size(); ++i) {
+        Channel& channel = members_[i].channel;
         if (!channel.open()) continue;
         std::string ignored;
         if (!said[i]) {
@@ -251,11 +250,11 @@ class TcpHub final : public TcpBootstrap {
       if (fds.empty() || until.passed()) break;
       ::poll(fds.data(), fds.size(), slice(until));
     }
-    for (Guest& g : guests_) g.channel.close();
+    for (Member& g : members_) g.channel.close();
   }
 
   std::string label_;
-  std::vector<Guest> guests_;
+  std::vector<Member> members_;
 };
 
 }  // namespace

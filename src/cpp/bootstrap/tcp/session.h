@@ -1,4 +1,4 @@
-// What rank 0 and the other ranks have in common once they know each other. Not public.
+// The code that rank 0 and the other ranks share once they are connected. Not public.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace a2a {
 inline constexpr size_t kLargestString = size_t{16} << 20;
 inline constexpr size_t kLargestTable = size_t{256} << 20;  // all strings of one allgather
 
-// A message that comes in frames.
+// A message received in frames.
 struct IncomingString {
   std::string text;
   bool complete = false;
@@ -27,13 +27,13 @@ struct IncomingString {
   }
 };
 
-// A message that goes out in frames. Its bytes belong to somebody else.
+// A message sent in frames. It refers to the bytes.
 class Outgoing {
  public:
   explicit Outgoing(std::span<const wire::Piece> pieces) : pieces_(pieces) {}
   bool complete(const Channel& channel) const { return pieces_.empty() && channel.idle(); }
 
-  // Writes what the socket takes now. False when the other end is gone.
+  // Writes what the socket takes now. Returns false when the other end is gone.
   bool advance(Channel& channel) {
     for (;;) {
       if (!channel.write()) return false;
@@ -47,38 +47,39 @@ class Outgoing {
   std::span<const wire::Piece> pieces_;
 };
 
-// After an error nobody knows which messages have gone where: the others are told, and every later call is refused.
+// After an error it is unknown which messages have arrived where: the other ranks are told, and every later call is
+// refused.
 class TcpBootstrap : public Bootstrap {
  public:
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) final;
   bool has_network() const final { return here_.raw.ss_family != AF_UNIX; }
-  // New connections, of which each pair of processes has one; see transport/tcp/.
+  // Makes new connections, one for each pair of processes; see transport/tcp/.
   std::shared_ptr<hosts::Network> network(Deadline deadline) final;
 
  protected:
   TcpBootstrap(Rank rank, int size, std::string job, std::string_view secret);
 
   Error error(Code code, const std::string& what) const { return {code, "job '" + job_ + "': " + what}; }
-  // An error of this rank as the others should hear it.
+  // Returns this rank's error in the form in which it is sent to the others.
   Error as_told(const Error& error) const;
 
-  // The next frame that came from a rank, if there is one. Throws what it says when it is a refusal; throws, too, when
-  // the rank, described by `who`, is gone or sends what it cannot have sealed.
+  // Returns the next frame that has come from a rank. Throws the error of a refusal. Also throws when the rank,
+  // described by `who`, is gone, or a frame is not authentic.
   std::optional<wire::Frame> next(Channel& channel, const std::string& who) const;
 
   const Rank rank_;
   const int size_;
   const std::string job_;
-  Place here_;  // the address at which the other ranks reach this one, since it is the one that talks to rank 0
+  Place here_;  // the address at which other ranks reach this one: the one that it uses towards rank 0
 
  private:
   virtual std::vector<std::string> exchange(std::string_view mine, Deadline deadline) = 0;
-  // Throws when a rank is gone or has given up. To be called while no rank can be in an exchange.
+  // Throws when a rank is gone or has given up. Requires that no rank can be in an exchange.
   virtual void look_after_others() = 0;
-  // Tells those who are still there.
+  // Sends the error to the ranks that are still there.
   virtual void say_goodbye(const Error& error) = 0;
 
-  // Whatever the body throws is the last word of this bootstrap, on all ranks.
+  // Runs body(). Its error ends this bootstrap, on all ranks. Throws when another thread is in a call.
   template <class Body>
   auto alone(Body&& body) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
@@ -93,7 +94,7 @@ class TcpBootstrap : public Bootstrap {
     }
   }
 
-  const Digest network_key_;  // of the secret, which is not kept
+  const Digest network_key_;  // derived from the secret, which is not kept
   std::mutex mutex_;
   std::optional<Error> broken_;
 };

@@ -1,4 +1,4 @@
-// The ranks that connect to rank 0.
+// The side of the ranks that connect to rank 0.
 #include "bootstrap/ended_ranks.h"
 #include "bootstrap/tcp/session.h"
 #include "bootstrap/tcp/visit.h"
@@ -24,15 +24,14 @@ class TcpSpoke final : public TcpBootstrap {
   }
 
  private:
-  // ---- allgather
-  // -----------------------------------------------------------------------------------------------------
+  // ---- allgather ---------------------------------------------------------------------------------------------------
 
   std::vector<std::string> exchange(std::string_view mine, Deadline deadline) override {
     const auto pieces = wire::pieces(mine);
     Outgoing string(pieces);
     IncomingString table;
     while (!table.complete) {
-      string.advance(channel_);  // where rank 0 is gone, reading tells, and perhaps why
+      string.advance(channel_);  // where rank 0 is gone, reading finds out, and perhaps why
       await_rank_0(string.complete(channel_) ? POLLIN : POLLIN | POLLOUT, deadline);
       while (!table.complete) {
         const auto frame = next(channel_, "rank 0");
@@ -50,7 +49,7 @@ class TcpSpoke final : public TcpBootstrap {
     if (await(channel_.fd(), events, deadline)) return;
     pollfd fd{channel_.fd(), POLLIN, 0};
     if (::poll(&fd, 1, kGraceMilliseconds) > 0) return;
-    // Rank 0 is in no hurry yet. It knows for whom this rank has waited, and answers.
+    // Rank 0's own deadline has not passed. It knows which ranks this one has waited for, and answers.
     const Error late = error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the other ranks");
     say_goodbye(late);
     const auto until = Deadline::after_seconds(kGraceMilliseconds / 1e3);

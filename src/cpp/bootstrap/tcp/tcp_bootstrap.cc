@@ -1,4 +1,4 @@
-// Ranks on any hosts: over TCP, with proofs of a common secret.
+// The bootstrap of ranks on any hosts: TCP, with proofs of a common secret.
 #include "a2a/bootstrap.h"
 #include "a2a/work.h"
 #include "bootstrap/secret.h"

@@ -25,8 +25,8 @@ const sockaddr* raw(const Place& place) { return reinterpret_cast<const sockaddr
 
 void set(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof(value)); }
 
-// The messages are few, and a rank waits for each. That the host of a silent peer has vanished is noticed after half a
-// minute.
+// Few messages are sent, and a rank waits for each, so none is delayed. Keepalive notices after half a minute that the
+// host of a silent peer is gone.
 void make_prompt(int fd) {
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -35,7 +35,7 @@ void make_prompt(int fd) {
   set(fd, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-[[noreturn]] void refuse(const std::string& address, const std::string& why) {
+[[noreturn]] void refuse_address(const std::string& address, const std::string& why) {
   throw Error(Code::invalid_argument, "address '" + address + "': " + why);
 }
 
@@ -81,7 +81,8 @@ Answer look_up(const std::string& host, const std::string& port, int flags) {
   return answer;
 }
 
-// A name server that is silent holds getaddrinfo() for longer than any deadline, and nothing can interrupt it.
+// Looks the name up in a thread: getaddrinfo() may wait for a silent name server beyond any deadline, and cannot be
+// interrupted.
 Answer ask_resolver(const std::string& address, const std::string& host, const std::string& port, Deadline deadline) {
   const auto look = [&] {
     SignalWatch::look();
@@ -103,27 +104,27 @@ std::string Place::host() const {
 std::vector<Place> resolve(const std::string& address, Deadline deadline) {
   if (address.starts_with('@')) return {abstract_place(std::string_view(address).substr(1))};
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) refuse(address, "has no port; it is host:port");
+  if (colon == std::string::npos) refuse_address(address, "has no port; it is host:port");
   std::string host = address.substr(0, colon), port = address.substr(colon + 1);
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string::npos) {
-    refuse(address, "an IPv6 address stands in brackets: [" + host + "]:" + port);
+    refuse_address(address, "an IPv6 address stands in brackets: [" + host + "]:" + port);
   }
   const bool number = !port.empty() && port.size() <= 5 &&
                       std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (!number || std::stoi(port) < 1 || std::stoi(port) > 65535) refuse(address, "the port is 1 to 65535");
-  if (host.find('\0') != std::string::npos) refuse(address, "the host has a zero byte");
+  if (!number || std::stoi(port) < 1 || std::stoi(port) > 65535) refuse_address(address, "the port is 1 to 65535");
+  if (host.find('\0') != std::string::npos) refuse_address(address, "the host has a zero byte");
 
   if (host.empty()) host = "127.0.0.1";
   Answer answer = look_up(host, port, AI_NUMERICHOST);
   if (answer.failed == EAI_NONAME) answer = ask_resolver(address, host, port, deadline);
   if (answer.failed != 0) {
-    refuse(address, answer.failed == EAI_SYSTEM ? std::strerror(answer.error) : ::gai_strerror(answer.failed));
+    refuse_address(address, answer.failed == EAI_SYSTEM ? std::strerror(answer.error) : ::gai_strerror(answer.failed));
   }
   const std::vector<Place>& places = answer.places;
   if (std::any_of(places.begin(), places.end(), is_wildcard)) {
-    refuse(address, "means every interface; give the address at which the other ranks reach rank 0");
+    refuse_address(address, "means every interface; give the address at which the other ranks reach rank 0");
   }
   return std::move(answer.places);
 }
@@ -136,25 +137,25 @@ Place local_place(int fd) {
 }
 
 Socket listen_at(const std::vector<Place>& places, const std::string& address) {
-  // A rank that looks for rank 0 on its own host may meet itself for a moment (see connecting_failed), and has the
-  // port.
+  // A rank that tries to reach rank 0 on its own host may be connected to itself for a moment (see connecting_failed),
+  // and then has the port.
   const auto until = Deadline::after_seconds(0.5);
   for (;;) {
     for (const Place& place : places) {
       Socket listener(::socket(place.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (!listener.open()) continue;
-      set(listener.fd(), SOL_SOCKET, SO_REUSEADDR, 1);  // the last meeting's connections linger in the kernel
+      set(listener.fd(), SOL_SOCKET, SO_REUSEADDR, 1);  // the kernel keeps connections of the last meeting
       if (::bind(listener.fd(), raw(place), place.length) == 0 && ::listen(listener.fd(), SOMAXCONN) == 0) {
         return listener;
       }
-      if (errno == EADDRINUSE) break;  // at the next one the others would not look first
+      if (errno == EADDRINUSE) break;  // the others try this place first, so the next one would not help
     }
     if (errno != EADDRINUSE || until.passed()) break;
     std::this_thread::sleep_for(20ms);
   }
-  if (errno == EADDRINUSE) refuse(address, "the port is in use, perhaps by rank 0 of another job");
-  if (errno == EADDRNOTAVAIL) refuse(address, "this host, rank 0's, has no such address");
-  refuse(address, std::string("rank 0 cannot listen there: ") + std::strerror(errno));
+  if (errno == EADDRINUSE) refuse_address(address, "the port is in use, perhaps by rank 0 of another job");
+  if (errno == EADDRNOTAVAIL) refuse_address(address, "this host, rank 0's, has no such address");
+  refuse_address(address, std::string("rank 0 cannot listen there: ") + std::strerror(errno));
 }
 
 Socket begin_connecting(const Place& place) {
@@ -170,14 +171,14 @@ int connecting_failed(const Socket& socket) {
   socklen_t length = sizeof(error);
   if (::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
   if (error != 0) return error;
-  // Where nobody listens on a port of this host that the kernel also gives to clients, a client can be connected to
-  // itself.
+  // If no process listens on a port of this host that is also in the kernel's range for clients, a client may be
+  // connected to itself.
   const Place self = local_place(socket.fd());
   Place other;
   other.length = sizeof(other.raw);
   if (::getpeername(socket.fd(), raw(other), &other.length) != 0) return errno;
   if (self.length != other.length || std::memcmp(&self.raw, &other.raw, self.length) != 0) return 0;
-  const linger reset{1, 0};  // closed in order it would keep rank 0 from the port for a minute
+  const linger reset{1, 0};  // an orderly close would keep rank 0 from the port for a minute
   ::setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
   return ECONNREFUSED;
 }
@@ -190,7 +191,8 @@ Socket accept_from(const Socket& listener, Place& from) {
 }
 
 int poll_slice(std::span<pollfd> fds, Deadline deadline) {
-  // Looking may cost a language binding milliseconds: not every time, but also when there is always something to do.
+  // SignalWatch::look() may be slow in a language binding, so it is not called every time. It must be called even if
+  // events always come.
   static thread_local Deadline next_look = Deadline::at({});
   if (next_look.passed()) {
     SignalWatch::look();

@@ -17,50 +17,51 @@
 
 namespace a2a {
 
-// Where to listen or connect.
+// An address to listen at or connect to.
 struct Place {
   sockaddr_storage raw{};
   socklen_t length = 0;
   std::string host() const;  // as numbers
 };
 
-// What "host:port", "[IPv6]:port" or ":port" stands for, in the resolver's order; ":port" is 127.0.0.1. "@name" is an
-// abstract Unix socket, for ranks of one host. Throws Error(invalid_argument) for what is no such thing, and for
-// addresses that mean every interface; Error(timeout) when a name is not looked up by the deadline. Looks for signals
-// of this thread meanwhile, which may throw Interrupted.
+// Resolves "host:port", "[IPv6]:port" or ":port", in the resolver's order; ":port" is 127.0.0.1. "@name" is an abstract
+// Unix socket, for ranks of one host. Throws Error(invalid_argument) for other texts, and for addresses that mean every
+// interface; Error(timeout) when the name is not resolved by the deadline. Looks for signals of this thread meanwhile,
+// which may throw Interrupted.
 std::vector<Place> resolve(const std::string& address, Deadline deadline);
 
-// This end's address of a socket. Throws Error(backend).
+// Returns this end's address of a socket. Throws Error(backend).
 Place local_place(int fd);
 
-// Listens at the first of these that this host has. Throws Error(invalid_argument) when there is none, or when somebody
-// else listens there.
+// Listens at the first of these that this host has. Throws Error(invalid_argument) when it has none, or another process
+// listens there.
 Socket listen_at(const std::vector<Place>& places, const std::string& address);
 
-// Begins to connect; the socket can be written once that is decided. Not open, with errno, when it is at once.
+// Begins to connect; the socket is writable when that has succeeded or failed. Returns an empty socket, with errno,
+// when it fails at once.
 Socket begin_connecting(const Place& place);
-// Whether that connected: 0, or why not.
+// Returns 0 when the socket is connected, otherwise the error.
 int connecting_failed(const Socket& socket);
 
-// The next connection that waits. Not open, with errno, when there is none.
+// Returns the next waiting connection; an empty socket, with errno, when there is none.
 Socket accept_from(const Socket& listener, Place& from);
 
-// poll() for a short while and no longer than the deadline; looks for signals of this thread, which may throw
-// Interrupted.
+// Polls for a short while, not beyond the deadline. Looks for signals of this thread, which may throw Interrupted.
 int poll_slice(std::span<pollfd> fds, Deadline deadline);
 
-// Whether one of the events came in time. `meanwhile`, where there is one, is called for every slice of the wait.
+// Waits for one of the events. Returns whether it came before the deadline. Calls `meanwhile`, if given, in every slice
+// of the wait.
 bool await(int fd, short events, Deadline until, const std::function<void()>& meanwhile = {});
 
-// From the kernel.
+// Returns a random number of the kernel.
 wire::Nonce new_nonce();
 
-// Reads what is there, at most `most` bytes, onto the end of `bytes`. False when the other end is gone.
+// Appends the bytes that have come, at most `most`, to `bytes`. Returns false when the other end is gone.
 bool read_some(int fd, size_t most, std::string& bytes);
-// Writes the beginning of `bytes` and removes it there. False when the other end is gone.
+// Writes the beginning of `bytes`, and removes what was written. Returns false when the other end is gone.
 bool write_some(int fd, std::string& bytes);
 
-// A connection whose two ends know each other.
+// An authenticated connection.
 class Channel {
  public:
   Channel() = default;
@@ -68,7 +69,7 @@ class Channel {
       : socket_(std::move(socket)), sealer_(send_key), opener_(receive_key) {}
 
   int fd() const { return socket_.fd(); }
-  // The bare connection; `rest` are the bytes that have come after the last frame.
+  // Releases the socket; `rest` gets the bytes that have come after the last frame.
   Socket release(std::string& rest) {
     rest = opener_.rest();
     return std::move(socket_);
@@ -76,16 +77,16 @@ class Channel {
   bool open() const { return socket_.open(); }
   void close() { socket_ = Socket(); }
 
-  // The next frame, of what has come. None when more is needed, when the other end is gone, or when it forged
-  // something.
+  // Returns the next frame that has come. Returns nullopt when more bytes are needed, the other end is gone, or it
+  // forged something.
   std::optional<wire::Frame> read();
   bool gone() const { return gone_; }
   bool forged() const { return opener_.forged(); }
 
-  // Takes a frame to send once the last one is written.
+  // put() takes a frame to send. Requires idle(): the last frame is written.
   bool idle() const { return outgoing_.empty(); }
   void put(const wire::Piece& piece) { outgoing_ = sealer_.seal(piece); }
-  // Writes what the socket takes. False when the other end is gone.
+  // Writes what the socket takes. Returns false when the other end is gone.
   bool write() { return write_some(fd(), outgoing_); }
 
  private:

@@ -10,9 +10,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr double kPatienceSeconds = 5;  // with one connection
-// So often in a row somebody at the address may reject this rank's proof, or have none of his own, before it is taken
-// for a fact. A crowd of strangers can push out a proof before it is heard.
+constexpr double kVisitSeconds = 5;  // for one connection
+// After so many rejections in a row, of this rank's proof or for lack of the peer's, the secrets count as different. A
+// single rejection may be chance: other connections can push this one out before its proof is read.
 constexpr int kMostRejections = 20;
 
 class Visitor {
@@ -40,10 +40,10 @@ class Visitor {
     return std::ranges::any_of(visit_.places, [&](const Place& place) { return at(place, deadline); });
   }
 
-  // Whether somebody is there who has welcomed this rank. He may not be there yet, or be just leaving an earlier
+  // Tries one place. Returns whether the peer has welcomed this rank. It may not be there yet, or be leaving an earlier
   // meeting.
   bool at(const Place& place, Deadline deadline) {
-    const auto until = Deadline::at(std::min(deadline.when(), Deadline::after_seconds(kPatienceSeconds).when()));
+    const auto until = Deadline::at(std::min(deadline.when(), Deadline::after_seconds(kVisitSeconds).when()));
     Socket socket = begin_connecting(place);
     int failed = socket.open() ? 0 : errno;
     if (failed == 0) failed = await(socket.fd(), POLLOUT, until) ? connecting_failed(socket) : ETIMEDOUT;
@@ -103,7 +103,7 @@ class Visitor {
   void rest(Deadline::Clock::duration time) const { await(-1, 0, Deadline::at(Deadline::Clock::now() + time)); }
 
   const Visit& visit_;
-  std::string trouble_;  // why it is not welcome yet
+  std::string trouble_;  // why this rank is not welcome yet
   int rejections_ = 0;
   Channel channel_;
 };

@@ -1,4 +1,4 @@
-// Rank 0: listens until everybody is there, then collects and hands out.
+// The side of rank 0: accepts all ranks, then collects their strings and distributes them.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 class Hub final : public Bootstrap {
  public:
   Hub(int size, const std::string& job, Deadline deadline)
-      : size_(size), job_(job), guests_(static_cast<size_t>(size)) {
+      : size_(size), job_(job), members_(static_cast<size_t>(size)) {
     listen();
     telling([&] {
       for (;;) {
@@ -34,7 +34,7 @@ class Hub final : public Bootstrap {
         require_all_running(job_, size_);
       }
     });
-    strangers_.clear();
+    pending_.clear();
     listener_ = Socket();
     spare_ = Socket();
   }
@@ -49,13 +49,13 @@ class Hub final : public Bootstrap {
   }
 
  private:
-  struct Guest {
+  struct Member {
     Socket socket;
     pid_t pid = 0;
-    std::optional<std::string> said;  // its string, once it has come
+    std::optional<std::string> said;  // its string of this allgather, if it has come
   };
-  Guest& guest(Rank rank) { return guests_[static_cast<size_t>(rank)]; }
-  bool joined(Rank rank) { return rank >= 1 && rank < size_ && guest(rank).socket.open(); }
+  Member& member(Rank rank) { return members_[static_cast<size_t>(rank)]; }
+  bool joined(Rank rank) { return rank >= 1 && rank < size_ && member(rank).socket.open(); }
 
   std::vector<Rank> those(const std::function<bool(Rank)>& wanted) {
     std::vector<Rank> ranks;
@@ -68,24 +68,24 @@ class Hub final : public Bootstrap {
     return those([this](Rank r) { return !joined(r); });
   }
 
-  // ---- errors
-  // --------------------------------------------------------------------------------------------------------
+  // ---- errors -----------------------------------------------------------------------------------------------------
 
   Error error(Code code, const std::string& what) const { return {code, "job '" + job_ + "': " + what}; }
 
-  // "rank 1 (pid 5, alive but stopped), rank 2"; what the processes do is told of the first few.
+  // Describes ranks: "rank 1 (pid 5, alive but stopped), rank 2". The state of the process is given for the first few.
   std::string in_words(const std::vector<Rank>& ranks) {
     constexpr size_t kTold = 8;
     std::string text;
     for (size_t i = 0; i < std::min(ranks.size(), kTold); ++i) {
       text += (i == 0 ? "rank " : ", rank ") + std::to_string(ranks[i]);
-      if (const pid_t pid = guest(ranks[i]).pid; pid > 0) text += " (" + process_in_words(pid) + ")";
+      if (const pid_t pid = member(ranks[i]).pid; pid > 0) text += " (" + process_in_words(pid) + ")";
     }
     if (ranks.size() > kTold) text += ", rank " + list({ranks.begin() + kTold, ranks.end()});
     return text;
   }
 
-  // Those who never came are named first: whoever came and left may have done so because of them.
+  // Returns the error of a passed deadline. It names the ranks that never came first: others may have left because of
+  // them.
   Error late() {
     const auto never = those([this](Rank r) { return !joined(r) && !left_.contains(r); });
     const auto left = those([this](Rank r) { return left_.contains(r); });
@@ -97,13 +97,13 @@ class Hub final : public Bootstrap {
 
   Error lost(Rank rank) {
     std::string text =
-        "rank " + std::to_string(rank) + " (pid " + std::to_string(guest(rank).pid) + ") was lost while the ranks met";
+        "rank " + std::to_string(rank) + " (pid " + std::to_string(member(rank).pid) + ") was lost while the ranks met";
     if (const auto others = missing(); !others.empty()) text += "; not there yet: " + in_words(others);
-    settled_ = rank;
+    culprit_ = rank;
     return error(Code::peer_lost, text);
   }
 
-  // Whatever error the body throws, the others hear of it.
+  // Runs body(). Sends its error to the other ranks.
   template <class Body>
   auto telling(Body&& body) -> decltype(body()) {
     try {
@@ -113,31 +113,31 @@ class Hub final : public Bootstrap {
       throw;
     } catch (const Error& failure) {
       tell_everybody(failure);
-      if (settled_ && listener_.open()) tell_latecomers(failure);
+      if (culprit_ && listener_.open()) tell_latecomers(failure);
       throw;
     }
   }
 
   void tell_everybody(const Error& failure) {
-    for (const Guest& g : guests_) {
+    for (const Member& g : members_) {
       if (g.socket.open()) tell(g.socket.fd(), failure);
     }
   }
 
-  // Ranks are started at about the same time. One that finds nobody would wait for a rank 0 that has left already.
+  // Sends the error to ranks that connect a little later: they would wait for a rank 0 that has left already.
   void tell_latecomers(const Error& failure) {
     const Deadline until = Deadline::at(Deadline::Clock::now() + 300ms);
     auto waiting = missing();
-    std::erase(waiting, *settled_);
+    std::erase(waiting, *culprit_);
     const auto told = [&](const Socket& newcomer) {
       pollfd fd{newcomer.fd(), POLLIN, 0};
       std::optional<Packet> packet;
       if (::poll(&fd, 1, 20) <= 0 || !receive(newcomer.fd(), packet) || !packet) return;
-      if (packet->header.rank == *settled_) return;  // started again, for the next meeting
+      if (packet->header.rank == *culprit_) return;  // it was started again, for the next meeting
       tell(newcomer.fd(), failure);
       std::erase(waiting, packet->header.rank);
     };
-    std::ranges::for_each(strangers_, told);
+    std::ranges::for_each(pending_, told);
     while (!waiting.empty() && !until.passed()) {
       pollfd fd{listener_.fd(), POLLIN, 0};
       if (::poll(&fd, 1, slice(until)) <= 0) continue;
@@ -145,8 +145,7 @@ class Hub final : public Bootstrap {
     }
   }
 
-  // ---- the meeting
-  // ---------------------------------------------------------------------------------------------------
+  // ---- the meeting ------------------------------------------------------------------------------------------------
 
   void listen() {
     listener_ = new_socket();
@@ -172,24 +171,24 @@ class Hub final : public Bootstrap {
 
   Socket accept() const { return Socket(accept_on(listener_.fd())); }
 
-  // Waits a little for newcomers, introductions and departures.
+  // Handles connections, introductions and departures for a short while.
   void wait(Deadline deadline) {
     std::vector<pollfd> fds{{listener_.fd(), POLLIN, 0}};
-    for (Rank r = 1; r < size_; ++r) fds.push_back({guest(r).socket.fd(), POLLIN, 0});  // no descriptor: ignored
+    for (Rank r = 1; r < size_; ++r) fds.push_back({member(r).socket.fd(), POLLIN, 0});  // no descriptor: ignored
     for (const auto& [rank, process] : left_) fds.push_back({process.fd(), POLLIN, 0});
-    for (const Socket& s : strangers_) fds.push_back({s.fd(), POLLIN, 0});
+    for (const Socket& s : pending_) fds.push_back({s.fd(), POLLIN, 0});
     if (poll_slice(fds, deadline) <= 0) return;
     const pollfd* came = &fds[1];
     std::vector<Rank> exited;
     for (Rank r = 1; r < size_; ++r, ++came) {
       if (came->revents != 0) hear(r);
     }
-    for (const pollfd* end = &fds.back() + 1 - strangers_.size(); came != end; ++came) {
+    for (const pollfd* end = &fds.back() + 1 - pending_.size(); came != end; ++came) {
       if (came->revents != 0) exited.push_back(rank_behind(came->fd));
     }
-    hear_strangers(came);
+    hear_pending(came);
     if (fds[0].revents != 0) let_in();
-    // A rank that is back has been let in before; one that has exited will not be.
+    // A rank that came back was let in above; one whose process has exited will not come back.
     for (const Rank r : exited) {
       if (left_.contains(r)) throw gone_for_good(r);
     }
@@ -201,23 +200,24 @@ class Hub final : public Bootstrap {
 
   Error gone_for_good(Rank rank) {
     left_.erase(rank);
-    settled_ = rank;
+    culprit_ = rank;
     auto others = missing();
     std::erase(others, rank);
     return error(Code::timeout, in_words({rank}) + " gave up waiting for " +
                                     (others.empty() ? "the others" : in_words(others)) + ", and will not come back");
   }
 
-  void hear_strangers(const pollfd* came) {
-    // All of them are still strangers when one is refused, and are told why.
+  void hear_pending(const pollfd* came) {
+    // Admits those that have sent something. If one is refused, all the others are still in the list, and get the
+    // error.
     std::vector<Socket> silent, speaking;
-    for (Socket& s : strangers_) ((came++)->revents == 0 ? silent : speaking).push_back(std::move(s));
+    for (Socket& s : pending_) ((came++)->revents == 0 ? silent : speaking).push_back(std::move(s));
     const size_t quiet = silent.size();
     std::ranges::move(speaking, std::back_inserter(silent));
-    strangers_ = std::move(silent);
-    while (strangers_.size() > quiet) {
-      Socket socket = std::move(strangers_.back());
-      strangers_.pop_back();
+    pending_ = std::move(silent);
+    while (pending_.size() > quiet) {
+      Socket socket = std::move(pending_.back());
+      pending_.pop_back();
       admit(std::move(socket));
     }
   }
@@ -226,12 +226,12 @@ class Hub final : public Bootstrap {
     Socket newcomer = accept();
     if (!newcomer.open() && accepting_refused(errno)) {
       const std::string why = std::strerror(errno);
-      spare_ = Socket();  // with its descriptor those who wait can be told
-      settled_ = 0;
+      spare_ = Socket();  // frees a descriptor, with which waiting ranks can be told
+      culprit_ = 0;
       throw error(Code::backend, "rank 0 cannot accept rank " + list(missing()) + ": " + why);
     }
-    // Anybody on the host may connect to an abstract name; other users are hung up on without an answer.
-    if (newcomer.open() && same_user(newcomer.fd())) strangers_.push_back(std::move(newcomer));
+    // Any process on the host may connect to an abstract name. Connections of other users are closed without an answer.
+    if (newcomer.open() && same_user(newcomer.fd())) pending_.push_back(std::move(newcomer));
   }
 
   void admit(Socket socket) {
@@ -241,12 +241,12 @@ class Hub final : public Bootstrap {
     if (const std::string wrong = mistake(h); !wrong.empty()) {
       const Error refusal = error(Code::invalid_argument, wrong);
       tell(socket.fd(), refusal);
-      settled_ = h.rank;
+      culprit_ = h.rank;
       throw refusal;
     }
     if (send(socket.fd(), {.kind = Header::welcome, .pid = ::getpid()}) != Sent::yes) return;
     left_.erase(h.rank);
-    guest(h.rank) = {std::move(socket), h.pid, {}};
+    member(h.rank) = {std::move(socket), h.pid, {}};
   }
 
   std::string mistake(const Header& h) {
@@ -255,22 +255,23 @@ class Hub final : public Bootstrap {
       return rank + " was started with size " + std::to_string(h.size) + ", rank 0 with size " + std::to_string(size_);
     }
     if (h.rank < 1 || h.rank >= size_) return rank + " is not between 1 and " + std::to_string(size_ - 1);
-    // A rank that is started again may come while its killed process is still ending.
-    if (!joined(h.rank) || hangs_up_soon(guest(h.rank).socket.fd())) return "";
-    return rank + " joined twice, from pid " + std::to_string(guest(h.rank).pid) + " and pid " + std::to_string(h.pid);
+    // A rank that was started again may come while its killed process is still ending.
+    if (!joined(h.rank) || hangs_up_soon(member(h.rank).socket.fd())) return "";
+    return rank + " joined twice, from pid " + std::to_string(member(h.rank).pid) + " and pid " + std::to_string(h.pid);
   }
 
-  // What a guest has to say: its string, or that it leaves.
+  // Handles a member's packet: its string, or its leave.
   void hear(Rank rank) {
     std::optional<Packet> packet;
-    if (!receive(guest(rank).socket.fd(), packet)) throw lost(rank);
+    if (!receive(member(rank).socket.fd(), packet)) throw lost(rank);
     if (!packet) return;
     if (packet->header.kind == Header::leave) return part_from(rank, code_of(packet->header));
-    if (packet->header.kind != Header::data || guest(rank).said) throw lost(rank);
-    guest(rank).said = std::move(packet->text);
+    if (packet->header.kind != Header::data || member(rank).said) throw lost(rank);
+    member(rank).said = std::move(packet->text);
   }
 
-  // While ranks are still coming, one that leaves may come again; it hears whom it waited for.
+  // Handles a rank that leaves. Until all ranks have come it may come again; it gets the names of the ranks it waited
+  // for.
   void part_from(Rank rank, Code why) {
     std::vector<Rank> waiting = listener_.open() ? missing() : waiting_;
     std::erase(waiting, rank);
@@ -281,32 +282,31 @@ class Hub final : public Bootstrap {
                              (waiting.empty() ? " while the ranks met" : " waiting for " + in_words(waiting)))
             : error(Code::aborted, name + " was interrupted while the ranks met");
     if (!listener_.open()) throw reason;
-    tell(guest(rank).socket.fd(), reason);
-    const pid_t pid = other_end(guest(rank).socket.fd()).pid;
+    tell(member(rank).socket.fd(), reason);
+    const pid_t pid = other_end(member(rank).socket.fd()).pid;
     left_[rank] = Socket(pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1);
-    guest(rank).socket = Socket();
-    guest(rank).said.reset();
+    member(rank).socket = Socket();
+    member(rank).said.reset();
   }
 
-  // ---- allgather
-  // -----------------------------------------------------------------------------------------------------
+  // ---- allgather --------------------------------------------------------------------------------------------------
 
   std::vector<std::string> collect(std::string_view mine, Deadline deadline) {
     for (;;) {
-      waiting_ = those([this](Rank r) { return !guest(r).said; });
+      waiting_ = those([this](Rank r) { return !member(r).said; });
       if (waiting_.empty()) break;
       if (deadline.passed()) throw error(Code::timeout, "rank 0 timed out waiting for " + in_words(waiting_));
       listen_to([](Rank) { return POLLIN; }, deadline);
     }
     std::vector<std::string> all{std::string(mine)};
     for (Rank r = 1; r < size_; ++r) {
-      all.push_back(std::move(*guest(r).said));
-      guest(r).said.reset();
+      all.push_back(std::move(*member(r).said));
+      member(r).said.reset();
     }
     return all;
   }
 
-  // Nobody waits for a rank that does not read.
+  // Distributes the table. A rank that does not read delays no other.
   void hand_out(const std::vector<std::string>& strings, Deadline deadline) {
     const std::string table = wire::pack_strings(strings);
     std::vector<std::string_view> left(static_cast<size_t>(size_), table);
@@ -323,26 +323,26 @@ class Hub final : public Bootstrap {
     }
   }
 
-  // Sends what a rank takes now, and removes it.
+  // Sends as much of the text as the rank takes now, and removes it.
   void say(Rank to, std::string_view& text) {
     while (!text.empty()) {
       const std::string_view part = text.substr(0, kLargestString);
       const Header header{.kind = Header::data, .size = part.size() == text.size()};
-      const Sent sent = send(guest(to).socket.fd(), header, part);
-      if (sent == Sent::gone) hear(to);  // it may have said why
+      const Sent sent = send(member(to).socket.fd(), header, part);
+      if (sent == Sent::gone) hear(to);  // it may have sent its leave
       if (sent == Sent::gone) throw lost(to);
       if (sent == Sent::not_yet) return;
       text.remove_prefix(part.size());
     }
   }
 
-  // Waits a little for these events of each rank, none where it is 0, and hears whoever speaks.
+  // Waits a short while for the given events of each rank, none where they are 0, and handles packets.
   template <class Events>
   void listen_to(Events&& events, Deadline deadline) {
     std::vector<pollfd> fds;
     for (Rank r = 1; r < size_; ++r) {
       const auto wanted = static_cast<short>(events(r));
-      fds.push_back({wanted == 0 ? -1 : guest(r).socket.fd(), wanted, 0});
+      fds.push_back({wanted == 0 ? -1 : member(r).socket.fd(), wanted, 0});
     }
     if (poll_slice(fds, deadline) <= 0) return;
     for (Rank r = 1; r < size_; ++r) {
@@ -352,13 +352,13 @@ class Hub final : public Bootstrap {
 
   int size_;
   std::string job_;
-  Socket listener_;                // until everybody is there
-  Socket spare_;                   // so long; of no use but its descriptor
-  std::vector<Socket> strangers_;  // connected, but have not said who they are
-  std::vector<Guest> guests_;
-  std::map<Rank, Socket> left_;  // those who gave up and may come again: their processes, as pidfds
-  std::optional<Rank> settled_;  // the rank because of which this meeting fails; its next attempt is for another one
-  std::vector<Rank> waiting_;    // for these, once everybody is there
+  Socket listener_;              // until all ranks are there
+  Socket spare_;                 // as long; holds a spare descriptor
+  std::vector<Socket> pending_;  // connected, but not introduced
+  std::vector<Member> members_;
+  std::map<Rank, Socket> left_;  // pidfds of ranks that gave up and may come again
+  std::optional<Rank> culprit_;  // the rank that makes this meeting fail; its next attempt is for another one
+  std::vector<Rank> waiting_;    // the ranks that are waited for, once all are there
 };
 
 }  // namespace

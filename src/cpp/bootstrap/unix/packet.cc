@@ -18,7 +18,7 @@ void check_string(std::string_view mine, Rank rank) {
 std::string name_of(const std::string& job) {
   std::string name = "a2a-" + std::to_string(::geteuid()) + "-" + job;
   constexpr size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
-  if (name.size() > kLongest) {  // keep its beginning for whoever looks at it, tell it apart by two hashes
+  if (name.size() > kLongest) {  // keeps its beginning for people; two hashes make it unique
     const std::hash<std::string> hash;
     name = name.substr(0, 50) + "-" + std::to_string(hash(job)) + "-" + std::to_string(hash(job + job));
     name.resize(std::min(name.size(), kLongest));
@@ -60,7 +60,7 @@ bool receive(int fd, std::optional<Packet>& packet) {
   ssize_t got = 0;
   do {
     got = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
-  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));  // a reset is reported once, before the last words
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));  // a reset is reported once, before the last packets
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
   if (got < static_cast<ssize_t>(sizeof(Header))) return false;
   Packet came;

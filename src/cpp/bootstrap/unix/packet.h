@@ -1,4 +1,4 @@
-// What ranks of one host say to each other over the Unix socket of their job: one packet at a time. Not public.
+// The packets that ranks of one host send each other over the Unix socket of their job. Not public.
 #pragma once
 
 #include <sys/un.h>
@@ -14,18 +14,19 @@
 
 namespace a2a::local {
 
-inline constexpr uint32_t kMagic = 0x61326103;  // changes with what packets mean
+inline constexpr uint32_t kMagic = 0x61326103;  // bump it when packets change
 inline constexpr size_t kLargestString = size_t{64} << 10;
 
-// R being a rank that has connected to rank 0:
+// The packets between rank 0 and a rank R that has connected:
 //
 //   R -> 0  hello    rank, size
 //   0 -> R  welcome
 //   R -> 0  data     its string of an allgather
-//   0 -> R  data     everybody's strings, as wire::pack_strings() has them, in as many packets as it takes; `size` is 1
-//                    in the last one
-//   R -> 0  leave    it has given up; the code of its error stands in `size`
-//   0 -> R  refusal  an error, whose code stands in `size`, after which nothing follows
+//   0 -> R  data     all ranks' strings, as wire::pack_strings() packs them, in as many packets as needed; `size` is 1
+//   in
+//                    the last one
+//   R -> 0  leave    it has given up; `size` has the code of its error
+//   0 -> R  refusal  an error, whose code is in `size`; nothing follows
 struct Header {
   uint32_t magic = kMagic;
   enum Kind : uint32_t { hello, welcome, refusal, data, leave } kind = data;
@@ -39,7 +40,7 @@ struct Packet {
   std::string text;  // at most kLargestString bytes
 };
 
-// Throws Error(invalid_argument) for a string that no packet holds.
+// Throws Error(invalid_argument) for a string that exceeds a packet.
 void check_string(std::string_view mine, Rank rank);
 
 struct Address {
@@ -48,23 +49,24 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&raw); }
 };
 
-// The meeting place of a job: an abstract name, so that nothing is left in any file system.
+// Return the address of a job's socket: an abstract name, so that nothing is left in any file system.
 std::string name_of(const std::string& job);
 Address address_of(const std::string& job);
 
-// Never blocks.
+// Returns a Unix socket for packets.
 Socket new_socket();
 
-// Neither of these blocks.
+// send(), tell() and receive() never block.
 enum class Sent { yes, not_yet, gone };
 Sent send(int fd, const Header& header, std::string_view text = {});
 inline void tell(int fd, const Error& error) {
   send(fd, {.kind = Header::refusal, .size = static_cast<int32_t>(error.code())}, error.what());
 }
-// False when the other end hung up or spoke nonsense. No packet, and true, when there is none yet.
+// Receives a packet. Returns false when the other end hung up or sent something else; true without a packet when none
+// has come.
 bool receive(int fd, std::optional<Packet>& packet);
 
-// The code of an error that came in a packet.
+// Returns the code of an error that came in a packet.
 Code code_of(const Header& header);
 
 std::shared_ptr<Bootstrap> hub(int size, const std::string& job, Deadline deadline);

@@ -1,4 +1,4 @@
-// The ranks that connect to rank 0.
+// The side of the ranks that connect to rank 0.
 #include <poll.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ class Spoke final : public Bootstrap {
       const size_t most = static_cast<size_t>(size_) * (kLargestString + sizeof(uint64_t));
       std::string table;
       for (bool last = false; !last;) {
-        const auto packet = next(deadline);  // where sending failed, rank 0 may have said why it left
+        const auto packet = next(deadline);  // even if sending failed, rank 0 may have sent a refusal
         if (!packet || packet->header.kind != Header::data || table.size() > most) throw lost();
         table += packet->text;
         last = packet->header.size == 1;
@@ -48,20 +48,21 @@ class Spoke final : public Bootstrap {
   Error lost() const { return error(Code::peer_lost, "rank 0 was lost while the ranks met"); }
   std::string me() const { return "rank " + std::to_string(rank_); }
 
-  // Whether rank 0 welcomed this rank. It may not be there yet, or be just leaving an earlier meeting of the same name.
+  // Tries to join. Returns whether rank 0 has welcomed this rank. Rank 0 may not be there yet, or be leaving an earlier
+  // meeting of the same name.
   bool join(const Address& address, Deadline deadline) {
     socket_ = new_socket();
     if (!connect_soon(socket_.fd(), address.get(), address.length)) return false;
     if (!same_user(socket_.fd())) throw error(Code::unsupported, "a process of another user holds this job's name");
     return leaving_word([&] {
       const Header hello{.kind = Header::hello, .rank = rank_, .size = size_, .pid = ::getpid()};
-      send(socket_.fd(), hello);  // where that fails, rank 0 may have left with a word why
+      send(socket_.fd(), hello);  // even if that fails, rank 0 may have sent a refusal
       const auto packet = next(deadline);
       return packet && packet->header.kind == Header::welcome;
     });
   }
 
-  // A rank that gives up tells rank 0: it is neither lost nor to be waited for.
+  // Runs body(). If that is interrupted, tells rank 0 that this rank gave up: it is neither lost nor to be waited for.
   template <class Body>
   auto leaving_word(Body&& body) -> decltype(body()) {
     try {
@@ -76,7 +77,7 @@ class Spoke final : public Bootstrap {
     send(socket_.fd(), {.kind = Header::leave, .rank = rank_, .size = static_cast<int32_t>(why)});
   }
 
-  // The next packet from rank 0; none when it is gone. Throws what it says when that is an error, and when the deadline
+  // Returns the next packet from rank 0; nullopt when it is gone. Throws the error of a refusal, and when the deadline
   // passes.
   std::optional<Packet> next(Deadline deadline) {
     std::optional<Packet> packet;
@@ -89,7 +90,7 @@ class Spoke final : public Bootstrap {
 
   static Error refusal(const Packet& packet) { return {code_of(packet.header), packet.text}; }
 
-  // Rank 0 knows who is missing, and says so.
+  // Returns the error of a passed deadline: rank 0's, which names the missing ranks, if that comes soon.
   Error late() {
     leave(Code::timeout);
     const Deadline until = Deadline::after_seconds(kGraceMilliseconds / 1000.0);

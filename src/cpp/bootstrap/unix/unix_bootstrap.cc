@@ -1,4 +1,4 @@
-// Ranks as processes of one host: over an abstract Unix socket.
+// The bootstrap of ranks that are processes of one host: an abstract Unix socket.
 #include "a2a/bootstrap.h"
 #include "bootstrap/sockets.h"
 #include "bootstrap/unix/packet.h"
@@ -10,7 +10,7 @@ std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string
   check_membership(rank, size);
   if (size == 1) return thread_bootstraps(1)[0];
   if (!ids_tell_users_apart()) {
-    // Anybody may connect, as over TCP, and has to prove the same.
+    // Any process may connect, as over TCP, so the same proofs are required.
     return tcp_bootstrap(rank, size, job, "@" + local::name_of(job), secret_instead_of_ids(), deadline);
   }
   return rank == 0 ? local::hub(size, job, deadline) : local::spoke(rank, size, job, deadline);

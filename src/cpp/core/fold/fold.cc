@@ -11,7 +11,7 @@ const FoldKernels* fold_kernels_avx2(Fold fold, DType dtype);  // nullptr where 
 
 namespace {
 
-// Float8 through tables would not be faster: these are rare, and the same on every processor.
+// Float8 is folded without tables, which would not be faster. It is rare, so its code is the same for every processor.
 const FoldKernels* find_float8(Fold fold, DType dtype) {
   using namespace fold_kernels;
   if (dtype.bits != 8) return nullptr;
@@ -76,7 +76,7 @@ void Folder::add(const std::byte* part, size_t elems, float weight, std::byte* a
 
 void Folder::fold(std::span<const std::byte* const> parts, size_t elems, std::byte* out) const {
   if (parts.size() == 2) return kernels_->two(parts[0], parts[1], elems, out);
-  // So many sums stay in the cache nearest to the core.
+  // The accumulators fit in the L1 cache.
   constexpr size_t kAccBytes = size_t{8} << 10;
   alignas(64) std::byte acc[kAccBytes];
   const size_t most = kAccBytes / kernels_->acc_bytes;

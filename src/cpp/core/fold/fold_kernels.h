@@ -23,7 +23,7 @@ struct FoldKernels {
   void (*add_scaled)(const void* part, size_t elems, float weight, void* acc);
 };
 
-// Elements do not depend on each other, also where the output is one of the inputs.
+// Tells the compiler that elements do not depend on each other, also where the output is one of the inputs.
 #if defined(__clang__)
 #define A2A_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -33,7 +33,7 @@ struct FoldKernels {
 namespace {
 namespace fold_kernels {
 
-// ---- elements: how they are stored, and what they are folded in ----------------------------------------------------
+// ---- elements: how they are stored, and in which type they are folded ----------------------------------------------
 
 template <class T>
 struct Plain {
@@ -82,7 +82,8 @@ struct Complex32 {
 
 // ---- operations ----------------------------------------------------------------------------------------------------
 
-// What integers are added and multiplied in: unsigned, which wraps, and no smaller than int, to which C++ promotes.
+// The type in which integers are added and multiplied: unsigned, which wraps, and no smaller than int, to which C++
+// promotes.
 template <class T>
 using Wide = std::conditional_t<(sizeof(T) < sizeof(unsigned)), unsigned, std::make_unsigned_t<T>>;
 
@@ -288,7 +289,7 @@ inline const FoldKernels* of_bool(Fold fold) {
   }
 }
 
-// By DLPack's codes. nullptr: no such fold.
+// Finds the loops for a dtype by DLPack's codes. nullptr: there is no such fold.
 inline const FoldKernels* find(Fold fold, DType dtype) {
   enum : uint8_t { kInt, kUint, kFloat, kBfloat = 4, kComplex, kBool };
   switch (dtype.code << 8 | dtype.bits) {

@@ -1,5 +1,5 @@
-// Floating-point formats that C++ has no type for, as bit patterns. To float is exact; from float rounds to nearest,
-// ties to even, and keeps NaN a NaN.
+// Floating-point formats that C++ has no type for, as bit patterns. The conversion to float is exact. The conversion
+// from float rounds to nearest, ties to even, and keeps NaN a NaN.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@ namespace small_floats {
 inline constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
 }
 
-// IEEE half. Written without branches, for the sake of vectors. Above 2^-14 the exponent is moved and the mantissa
-// rounded as integers; below, adding 0.5 makes the floating-point unit round to a multiple of 2^-24.
+// Converts to IEEE half. It has no branches, so that compilers can vectorise it. Above 2^-14 the exponent is moved and
+// the mantissa rounded as integers; below, adding 0.5 makes the floating-point unit round to a multiple of 2^-24.
 inline uint16_t half_of(float value) {
   using namespace small_floats;
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -46,7 +46,7 @@ inline uint16_t bfloat16_of(float value) {
 
 inline float float_of_bfloat16(uint16_t value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
 
-// How a format of eight bits spends them.
+// A floating-point format of eight bits.
 struct Float8 {
   int mantissa_bits;
   int bias;
@@ -81,7 +81,7 @@ constexpr float float_of(Float8 format, uint8_t bits) {
                               mantissa << (23 - m));
 }
 
-// What is too large becomes infinity, or NaN where there is none.
+// Values that are too large become infinity, or NaN in formats without infinity.
 constexpr uint8_t float8_of(Float8 format, float value) {
   using namespace small_floats;
   const int m = format.mantissa_bits;
@@ -95,12 +95,14 @@ constexpr uint8_t float8_of(Float8 format, float value) {
                                                               : sign | most << m | 1u << (m - 1);
   if (magnitude > kInfinity) return nan;
   const uint8_t overflow = format.special == Float8::Special::ieee ? sign | most << m : nan;
-  // Of the result's last place: of normal numbers that of the value, of smaller ones that of the smallest normal one.
+  // The unit of the result's last place: of normal numbers that of the value, of smaller ones that of the smallest
+  // normal number.
   const int exponent = static_cast<int>(magnitude >> 23) - 127, least = 1 - format.bias;
   if (exponent > 127 - 1) return overflow;
   const int place = (exponent < least ? least : exponent) - m;
   const float unit = std::bit_cast<float>(static_cast<uint32_t>(127 + place) << 23);
-  // So many units, to nearest even: a float of this size has no room for a fraction. At most 2^(m + 1).
+  // The value in such units, rounded to nearest even: a float of this size has no room for a fraction. At most 2^(m +
+  // 1).
   constexpr float kShift = 0x1.8p23f;
   const auto units = static_cast<uint32_t>((std::bit_cast<float>(magnitude) / unit + kShift) - kShift);
   const int offset = (exponent < least ? 0 : exponent - least) << m;
@@ -109,7 +111,7 @@ constexpr uint8_t float8_of(Float8 format, float value) {
                          : format.special == Float8::Special::fn ? 0x7f
                                                                  : 0x80;
   if (result >= limit) return overflow;
-  if (fnuz && result == 0) return 0;  // which has no sign
+  if (fnuz && result == 0) return 0;  // fnuz has no negative zero
   return static_cast<uint8_t>(sign | result);
 }
 

@@ -1,4 +1,4 @@
-// What a weighted sum is, besides the rows that come.
+// The parameters of a weighted sum, besides the arriving rows.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace a2a {
 
-// The memory outlives the operation.
+// Requires that the memory outlives the operation.
 struct WeightedSum {
   std::shared_ptr<const Summands> summands;
   std::byte* out = nullptr;

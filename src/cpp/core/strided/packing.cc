@@ -1,4 +1,4 @@
-// Bytes between memory with gaps and packed memory.
+// Copies bytes between memory with gaps and packed memory.
 #include <cstring>
 #include <type_traits>
 
@@ -12,20 +12,21 @@ using transposing::From;
 using transposing::To;
 using transposing::transpose;
 
-// Out of memory with gaps, into packed memory.
+// Copies from memory with gaps to packed memory.
 struct Gathering {
   using Gaps = const std::byte*;
   using Packed = std::byte*;
 
   static void copy(Gaps gaps, Packed packed, size_t bytes) { std::memcpy(packed, gaps, bytes); }
-  // Entry i of a dimension lies at i * stride, and of `rows` behind it one lies next to the other in memory.
+  // Transposes `rows` rows of `count` entries. Entry i of a row lies at i * stride, and the rows are adjacent in
+  // memory, element by element.
   template <size_t kBytes>
   static void turn(Gaps gaps, ptrdiff_t stride, size_t count, Packed packed, size_t rows) {
     transpose<kBytes>(From{gaps, stride}, To{packed, static_cast<ptrdiff_t>(count * kBytes)}, count, rows);
   }
 };
 
-// The way back.
+// The inverse.
 struct Scattering {
   using Gaps = std::byte*;
   using Packed = const std::byte*;
@@ -77,7 +78,7 @@ class Packing {
   }
 
  private:
-  // Part of one piece, at which the packing stands.
+  // Copies a part of one piece, from the current position.
   size_t part(size_t bytes) {
     Direction::copy(block_ + strides_.offset(at_), packed_, bytes);
     pass(bytes);
@@ -89,7 +90,7 @@ class Packing {
     packed_ += bytes;
   }
 
-  // Whole pieces, of kBytes each, or 0: of any size. Returns the bytes of all that were copied.
+  // Copies whole pieces of kBytes each; 0: of any size. Returns the bytes that were copied.
   template <size_t kBytes>
   size_t pieces(size_t bytes) {
     const size_t piece = kBytes == 0 ? strides_.piece() : kBytes;
@@ -114,7 +115,7 @@ class Packing {
     return bytes / piece * piece;
   }
 
-  // How many rows of the innermost dimension from here on lie next to each other, element by element.
+  // Returns how many rows of the innermost dimension from here on are adjacent, element by element.
   size_t rows_together(size_t limit) const {
     if (strides_.dims() < 2 || limit < 2) return 0;
     const Strides::Dim& outer = strides_.dim(strides_.dims() - 2);

@@ -11,7 +11,7 @@ Strides::Strides(const TensorLayout& layout)
     : Strides(layout, layout.shape.empty() ? 1 : static_cast<size_t>(layout.shape[static_cast<size_t>(layout.axis)])) {}
 
 Strides::Strides(const TensorLayout& layout, size_t count) : piece_(layout.elem_bytes) {
-  // From the innermost dimension outwards, to be turned round.
+  // Goes from the innermost dimension outwards; std::reverse() below puts the outermost one first.
   for (size_t i = layout.shape.size(); i-- > 0;) {
     const size_t entries = static_cast<int>(i) == layout.axis ? count : static_cast<size_t>(layout.shape[i]);
     const auto stride = static_cast<ptrdiff_t>(layout.strides[i]);

@@ -1,4 +1,4 @@
-// A block of memory with gaps, and its bytes in C order, without them.
+// A block of memory with gaps, whose bytes are numbered in C order, without the gaps.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace a2a {
 
-// Dimensions of one entry are left out, and those that lie behind each other are one. The innermost ones that have no
-// gaps are a piece.
+// The dimensions and strides of a block. Dimensions of one entry are left out, and dimensions without a gap between
+// them are merged. The innermost dimensions without gaps are a piece.
 class Strides {
  public:
   static constexpr int kMostDims = 8;
@@ -23,11 +23,11 @@ class Strides {
     size_t bytes = 0;      // of one entry, without gaps
   };
 
-  // Of `count` entries of layout.axis, or of the whole tensor. Throws Error(invalid_argument) for a tensor of more than
-  // kMostDims dimensions that remain. No dimension is 0.
+  // The strides of `count` entries of layout.axis, or of the whole tensor. Throws Error(invalid_argument) for a tensor
+  // of more than kMostDims dimensions that remain. Requires that no dimension is 0.
   explicit Strides(const TensorLayout& layout);
   Strides(const TensorLayout& layout, size_t count);
-  // Of dimensions, outermost first, that another process tells. Nothing where they make no sense.
+  // Makes strides of dimensions, outermost first, that another process has sent. Nothing if they are invalid.
   static std::optional<Strides> of(size_t piece, std::span<const Dim> dims);
 
   int dims() const { return dims_; }
@@ -36,7 +36,8 @@ class Strides {
   size_t bytes() const { return dims_ == 0 ? piece_ : dim_[0].count * dim_[0].bytes; }  // of the block
   bool contiguous() const { return dims_ == 0; }
 
-  // Where byte `at` of the block lies, from its first element, and how many follow it there without a gap.
+  // offset() returns the distance of byte `at` of the block from its first element; together() returns how many bytes
+  // follow from there without a gap.
   ptrdiff_t offset(size_t at) const {
     ptrdiff_t offset = 0;
     for (int i = 0; i < dims_; ++i) {
@@ -47,7 +48,7 @@ class Strides {
   }
   size_t together(size_t at) const { return dims_ == 0 ? SIZE_MAX : piece_ - at % piece_; }
 
-  // Where its memory begins and ends, from its first element.
+  // The begin and the end of its memory, relative to its first element.
   ptrdiff_t begin() const { return begin_; }
   ptrdiff_t end() const { return end_; }
 
@@ -61,7 +62,7 @@ class Strides {
   Dim dim_[kMostDims];
 };
 
-// Copies bytes from `at` on of the block that begins at `block` to packed memory, and back.
+// Copy the bytes from `at` on of the block that begins at `block` to packed memory, and back.
 void gather(const std::byte* block, const Strides& strides, size_t at, size_t bytes, std::byte* to);
 void scatter(std::byte* block, const Strides& strides, size_t at, size_t bytes, const std::byte* from);
 

@@ -1,4 +1,4 @@
-// Matrices of small elements, turned over in tiles that stay in the cache.
+// Transposes matrices of small elements in tiles that fit in the cache.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace a2a::transposing {
 
-// A matrix in memory: bytes from one row to the next.
+// A matrix in memory; `row` is in bytes, from one row to the next.
 struct From {
   const std::byte* data;
   ptrdiff_t row;
@@ -24,7 +24,7 @@ struct To {
   std::byte* at(size_t i, size_t offset) const { return data + static_cast<ptrdiff_t>(i) * row + offset; }
 };
 
-// to[i][j] = from[j][i] of elements of so many bytes.
+// to[i][j] = from[j][i], for elements of kBytes bytes.
 template <size_t kBytes>
 void scalar_tile(From from, To to, size_t rows, size_t cols) {
   for (size_t i = 0; i < cols; ++i) {
@@ -32,7 +32,7 @@ void scalar_tile(From from, To to, size_t rows, size_t cols) {
   }
 }
 
-// Of a full tile of kSide<kBytes> elements each way.
+// The number of rows and columns of a full tile.
 template <size_t kBytes>
 constexpr size_t kSide = 16 / kBytes > 8 ? 8 : 16 / kBytes;
 
@@ -88,7 +88,7 @@ inline void full_tile<2>(From from, To to) {
 template <size_t kBytes>
 void transpose(From from, To to, size_t rows, size_t cols) {
   constexpr size_t kTile = kSide<kBytes>;
-  constexpr size_t kBlock = 64;  // rows and columns of tiles that are done before the next ones
+  constexpr size_t kBlock = 64;  // rows whose tiles are done before those of the next rows
   for (size_t row = 0; row < rows; row += kBlock) {
     const size_t row_end = std::min(rows, row + kBlock);
     for (size_t i = 0; i < cols; i += kTile) {

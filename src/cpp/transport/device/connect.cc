@@ -10,13 +10,13 @@
 namespace a2a::device {
 namespace {
 
-// What a rank tells the others. Or why it cannot take part.
+// The message of a rank to the others: its properties, or why it cannot take part.
 struct Word {
   uint8_t failure = 0;  // 0, or a Code
-  std::string text;     // why; otherwise what must be alike
+  std::string text;     // the reason of the failure; otherwise the properties that have to be alike
   std::string device;   // "cuda:0"
   std::string uuid;     // of the device, if known
-  std::string root;     // rank 0 alone knows
+  std::string root;     // only of rank 0
 
   std::string pack() const {
     std::string all(1, static_cast<char>(failure));
@@ -51,7 +51,8 @@ Error as_error(const std::exception& error) {
   return own != nullptr ? *own : Error(Code::backend, error.what());
 }
 
-// Every rank says its word or why it has none; returns all of them.
+// Exchanges the words of all ranks, or this rank's failure, and returns the words. Throws when a rank failed, or the
+// words disagree.
 std::vector<Word> settle(const DeviceMeeting& meeting, const std::string& what, const Word& mine,
                          const std::optional<Error>& failure) {
   Word said = mine;
@@ -64,7 +65,7 @@ std::vector<Word> settle(const DeviceMeeting& meeting, const std::string& what, 
     if (words[rank].failure == 0) continue;
     auto code = Code::backend;
     if (words[rank].failure <= static_cast<uint8_t>(Code::backend)) code = static_cast<Code>(words[rank].failure);
-    if (code == Code::invalid_argument) code = Code::mismatch;  // those were not this rank's arguments
+    if (code == Code::invalid_argument) code = Code::mismatch;  // this rank's arguments were not the cause
     throw Error(code, what + "rank " + std::to_string(rank) + ": " + words[rank].text);
   }
   for (size_t rank = 1; rank < words.size(); ++rank) {
@@ -75,7 +76,7 @@ std::vector<Word> settle(const DeviceMeeting& meeting, const std::string& what, 
   return words;
 }
 
-// Two ranks on one device, which most libraries refuse, not saying whose it is.
+// Names two ranks on one device. Most libraries refuse that without naming the ranks.
 std::string shared_device(const std::vector<Word>& words) {
   for (size_t b = 1; b < words.size(); ++b) {
     for (size_t a = 0; a < b && !words[b].uuid.empty(); ++a) {
@@ -87,7 +88,7 @@ std::string shared_device(const std::vector<Word>& words) {
   return {};
 }
 
-// What a rank looks at while it waits for the others inside the vendor's library.
+// Throws when this rank must not wait any longer for the others inside the vendor's library.
 void look_around(const DeviceMeeting& meeting) {
   SignalWatch::look();
   if (meeting.deadline.passed()) {
@@ -107,7 +108,8 @@ std::unique_ptr<Collectives> join(Vendor& vendor, Device& device, const DeviceMe
                      {meeting.rank, meeting.size, root, meeting.rank_table, [&meeting] { look_around(meeting); }});
 }
 
-// This rank could not join. The others may be waiting for it inside the vendor's library, where they look around.
+// Tells the others that this rank could not join. They may be waiting for it inside the vendor's library, in
+// look_around().
 [[noreturn]] void give_up(const DeviceMeeting& meeting, const std::string& what, const Error& cause) {
   const Error error(cause.code(), what + cause.what());
   if (error.code() == Code::peer_lost || error.code() == Code::timeout || error.code() == Code::aborted) {

@@ -1,4 +1,4 @@
-// How the ranks of a group come to a vendor's communicator.
+// Connects the ranks of a group with a vendor's communicator.
 #pragma once
 
 #include <memory>

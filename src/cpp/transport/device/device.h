@@ -1,4 +1,4 @@
-// One accelerator, as its driver offers it: streams of work and events in them.
+// One accelerator through its driver: streams of work, and events in them.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@ namespace a2a::device {
 
 using Event = void*;
 
-// All calls want the device to be current (see Current), and throw Error(backend) with the driver's words.
+// All functions require that the device is current (see Current). They throw Error(backend) with the driver's text.
 class Device {
  public:
   virtual ~Device() = default;
@@ -19,28 +19,28 @@ class Device {
   virtual int index() const = 0;
   std::string name() const { return std::string(to_string(memory())) + ":" + std::to_string(index()); }
 
-  // What no other device anywhere has; empty where the driver does not say.
+  // A globally unique id of the device; empty where the driver has none.
   virtual std::string uuid() const { return {}; }
 
-  virtual Stream new_stream() = 0;  // that does not wait for the default stream
+  virtual Stream new_stream() = 0;  // one that does not wait for the default stream
   virtual void delete_stream(Stream stream) noexcept = 0;
   virtual Event new_event() = 0;
   virtual void delete_event(Event event) noexcept = 0;
 
   virtual void record(Event event, Stream stream) = 0;
-  // Whether everything before the event's last record is done.
+  // Whether the device has done everything before the event's last record.
   virtual bool reached(Event event) = 0;
-  // What is enqueued on the stream from now on waits for the event.
+  // Makes later work on the stream wait for the event.
   virtual void order(Stream stream, Event event) = 0;
-  // What the stream failed with, if it did and the driver says so: nothing that was enqueued there will be done.
+  // Returns the error of a stream that failed, if the driver reports it. The rest of its work will not be done.
   virtual std::optional<std::string> failure(Stream) { return std::nullopt; }
-  // Whether the stream records a graph instead of running. Throws for a stream that is none, is another device's, or
-  // records what can no longer become a graph.
+  // Whether the stream is capturing a graph. Throws for a handle that is no stream, for a stream of another device, and
+  // for an invalidated capture.
   virtual bool capturing(Stream stream) = 0;
-  // Whether a null stream is one.
+  // Whether a null handle is a stream.
   virtual bool has_default_stream() const = 0;
 
-  // Makes the device the calling thread's current one for a while.
+  // Makes the device current for the calling thread, while it lives.
   class Current {
    public:
     explicit Current(const Device& device) : device_(device), outer_(current) {
@@ -65,7 +65,7 @@ class Device {
   };
 
  private:
-  virtual void* enter() const = 0;  // returns what leave() needs
+  virtual void* enter() const = 0;  // returns the argument of leave()
   virtual void leave(void* before) const noexcept = 0;
 };
 

@@ -1,4 +1,4 @@
-// Reductions in the words of vendors' libraries, which fold numbers and nothing else.
+// Reductions in terms of vendors' libraries, which fold numbers only.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace a2a::device {
 
-// DLPack's codes of what the libraries have types for.
+// DLPack's codes of the types that the libraries have.
 constexpr uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kBool = 6, kE4m3fn = 10, kE5m2 = 12;
 
-// The operation on the numbers that elements are made of. A bool is 0 or 1: the greatest of several is their "or", the
-// least their "and". A complex number is two real ones, which is enough to add some. Fold::none where there is no such
+// Returns the operation on the numbers that elements consist of. A bool is 0 or 1: "or" is the maximum, "and" the
+// minimum. A complex number is two real ones, which suffices for sums. Returns Fold::none where there is no such
 // operation.
 inline Fold fold_of_numbers(Fold fold, DType dtype) {
   if (dtype.code == kComplex) return fold == Fold::sum || fold == Fold::avg ? fold : Fold::none;
@@ -21,7 +21,7 @@ inline Fold fold_of_numbers(Fold fold, DType dtype) {
   return Fold::none;
 }
 
-// For a library without such a reduction.
+// Returns the error for a library without such a reduction.
 inline Error no_reduction(const std::string& library, Fold fold, DType dtype) {
   return {Code::unsupported, library + " does not reduce " + to_string(dtype) + " with \"" + to_string(fold) +
                                  "\"; reduce it on the host, or as another dtype"};

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/facts.h"
 #include "transport/device/watch.h"
 
 namespace a2a::device {
@@ -19,11 +20,11 @@ using Clock = Deadline::Clock;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// A peer that exits right after its own part is done has not failed this rank: its last bytes may still be on the way,
-// whatever the vendor's library says about the peer meanwhile.
+// A peer that exits right after its own part is done has not failed this rank, even if the vendor's library reports it:
+// its last bytes may still be under way.
 constexpr auto kGrace = milliseconds(100);
 
-// Longer and longer pauses. False when a signal ended one.
+// Sleeps longer each time. next() returns false when a signal ended the sleep.
 class Pauses {
  public:
   bool next() {
@@ -40,7 +41,7 @@ class Pauses {
 
 }  // namespace
 
-// ---- the work ------------------------------------------------------------------------------------------------------
+// ---- the work -----------------------------------------------------------------------------------------------------
 
 DeviceWork::DeviceWork(std::shared_ptr<StreamTransport> transport, const Batch& batch)
     : transport_(std::move(transport)),
@@ -67,14 +68,14 @@ void DeviceWork::order_before(Stream stream) {
   transport_->order_before(*this, stream);
 }
 
-// ---- the transport -------------------------------------------------------------------------------------------------
+// ---- the transport ------------------------------------------------------------------------------------------------
 
 StreamTransport::StreamTransport(Rank rank, std::unique_ptr<Device> device, std::unique_ptr<Collectives> collectives,
                                  std::shared_ptr<Transport> host)
     : rank_(rank), device_(std::move(device)), collectives_(std::move(collectives)), host_(std::move(host)) {}
 
 StreamTransport::~StreamTransport() {
-  if (inherited()) {  // drivers do not survive a fork, and the device's state belongs to the parent
+  if (inherited()) {  // drivers do not survive a fork, and the parent owns the device's state
     (void)device_.release();
     (void)collectives_.release();
     return;
@@ -88,7 +89,7 @@ StreamTransport::~StreamTransport() {
     for (Event event : free_events_) device_->delete_event(event);
     if (own_stream_.handle != nullptr) device_->delete_stream(own_stream_);
   } catch (const Error&) {
-    // The driver has shut down before us, and has taken everything along.
+    // The driver has shut down already, and freed everything.
   }
 }
 
@@ -136,7 +137,7 @@ std::shared_ptr<Work> StreamTransport::start(Batch&& batch, Stream callers, bool
     failure.emplace(cause_of(Error(own != nullptr ? own->code() : Code::backend, named(error.what()))));
   }
   const bool cause = failure && end(*failure, true);
-  // Once more: another thread may have ended everything before the operation was enqueued.
+  // Once more: another thread may have ended all operations before this one was enqueued.
   stop({&work->stream_, 1});
   if (cause) throw *failure;
   const std::lock_guard lock(mutex_);
@@ -144,7 +145,8 @@ std::shared_ptr<Work> StreamTransport::start(Batch&& batch, Stream callers, bool
   return work;
 }
 
-// A peer's end has consequences in the vendor's library, which may be heard of before the peer's own words.
+// Returns the cause of a failure of the vendor's library. The library may report a peer's end before the host transport
+// does.
 Error StreamTransport::cause_of(const Error& error) {
   if (error.code() != Code::backend) return error;
   const auto until = Clock::now() + kGrace;
@@ -157,7 +159,8 @@ Error StreamTransport::cause_of(const Error& error) {
   return error;
 }
 
-// From here on the operation has a deadline and ends with the communicator, also while the vendor's library blocks.
+// Puts the operation under the watch, which enforces its deadline and ends it with the communicator, even while the
+// vendor's library blocks.
 void StreamTransport::board(const std::shared_ptr<DeviceWork>& work) {
   bool unwatched = false;
   {
@@ -168,14 +171,14 @@ void StreamTransport::board(const std::shared_ptr<DeviceWork>& work) {
   if (unwatched) watch(shared_from_this());
 }
 
-// False when everything was ended meanwhile.
+// Records the operation's event. Returns false when another thread has ended all operations meanwhile.
 bool StreamTransport::enqueued(DeviceWork& work, const std::shared_ptr<void>& held) {
   const std::lock_guard lock(mutex_);
   if (broken_) return false;
   try {
     reap();
   } catch (const Error&) {
-    // The watch sees it, too, and may end everything.
+    // The watch gets the same error, and may end everything.
   }
   work.held_ = held;
   work.event_ = take_event();
@@ -190,7 +193,7 @@ Stream StreamTransport::choose_stream(const Batch& batch, Stream callers) {
   if (!none) {
     const std::lock_guard lock(mutex_);
     const Event before = take_event();
-    free_events_.push_back(before);  // may be recorded again at once: the order below holds on to this record
+    free_events_.push_back(before);  // may be recorded again at once: the order below refers to this record
     device_->record(before, callers);
     device_->order(own_stream_, before);
   }
@@ -212,20 +215,20 @@ bool StreamTransport::look(DeviceWork& work) {
     reap();
     return true;
   } catch (const Error&) {
-    return false;  // the watch sees it, too, and may end everything
+    return false;  // the watch gets the same error, and may end everything
   }
 }
 
 bool StreamTransport::reached(DeviceWork& work) {
   if (work.finished_.load(std::memory_order_acquire)) return true;
-  if (broken_) return false;                 // whoever broke it ends the work, once the device has let go of the memory
-  if (work.event_ == nullptr) return false;  // is being enqueued
+  if (broken_) return false;                 // end() finishes the work, once the device no longer uses the memory
+  if (work.event_ == nullptr) return false;  // still being enqueued
   if (!device_->reached(work.event_)) return false;
   finish(work);
   return true;
 }
 
-// Finishes what the device is past, up to the first that it is not.
+// Finishes the operations that the device has done, up to the first that it has not.
 void StreamTransport::reap() {
   while (!flights_.empty() && reached(*flights_.front())) flights_.pop_front();
 }
@@ -248,7 +251,7 @@ void StreamTransport::throw_if_broken(const Signature& signature) const {
   throw Error(broken_->code(), name_of(signature) + ": the communicator is broken: " + broken_->what());
 }
 
-// ---- what can go wrong ---------------------------------------------------------------------------------------------
+// ---- failures -----------------------------------------------------------------------------------------------------
 
 bool StreamTransport::tend() noexcept {
   std::optional<Error> error;
@@ -266,7 +269,7 @@ bool StreamTransport::tend() noexcept {
   return false;
 }
 
-// Why what is in flight will never be done, if so.
+// Returns why the operations in flight will never be done, if so.
 std::optional<Error> StreamTransport::trouble() {
   const DeviceWork& first = *flights_.front();
   const auto lost = host_->lost_peer();
@@ -276,8 +279,8 @@ std::optional<Error> StreamTransport::trouble() {
       if (auto error = host_->contradiction(work->signature_)) return error;
     }
     if (work->deadline_.passed()) {
-      return Error(Code::timeout,
-                   name_of(work->signature_) + ": timed out on " + where() + "; peers: " + host_->whereabouts());
+      return Error(Code::timeout, name_of(work->signature_) + ": timeout on " + where() +
+                                      "; peers: " + host_->whereabouts() + advice_on_timeout());
     }
   }
   auto failure = collectives_->failure();
@@ -289,12 +292,12 @@ std::optional<Error> StreamTransport::trouble() {
   if (!trouble_since_) trouble_since_ = Clock::now();
   if (Clock::now() - *trouble_since_ < kGrace) return std::nullopt;
   const std::string name = name_of(first.signature_);
-  if (lost) return Error(Code::peer_lost, name + ": " + lost->what());  // the cause of what the library reports
+  if (lost) return Error(Code::peer_lost, name + ": " + lost->what());  // the cause of the library's report
   return Error(Code::backend, name + " on " + where() + ": " + *failure);
 }
 
-// The order matters: nobody may hear of the error while the device could still touch the memory of an operation.
-// Returns whether this is what ended it.
+// Ends all operations. Returns false if that was done before. The order matters: no caller may get the error while the
+// device can still access the memory of an operation.
 bool StreamTransport::end(const Error& error, bool tell_peers) noexcept {
   std::vector<Stream> busy;
   {
@@ -307,7 +310,7 @@ bool StreamTransport::end(const Error& error, bool tell_peers) noexcept {
       if (std::ranges::none_of(busy, same)) busy.push_back(work->stream_);
     }
   }
-  if (tell_peers) host_->fail(error);  // first, so that the peers hear the cause before its consequences
+  if (tell_peers) host_->fail(error);  // first, so that the peers get the cause before its consequences
   stop(busy);
   const std::lock_guard lock(mutex_);
   for (const auto& work : flights_) {
@@ -319,28 +322,28 @@ bool StreamTransport::end(const Error& error, bool tell_peers) noexcept {
   return true;
 }
 
-// Libraries tell the device to stop, and not all wait until it has. A stream that other work holds up is not waited
+// Stops the operations. Not all libraries wait until the device has stopped. A stream with other work is not waited
 // for.
 void StreamTransport::stop(std::span<const Stream> busy) noexcept {
   std::optional<Device::Current> current;
   try {
     current.emplace(*device_);
   } catch (const Error&) {
-    // The driver has shut down before us.
+    // The driver has shut down already.
   }
   collectives_->abort(busy);
   const auto until = Clock::now() + kGrace;
   while (!quiet() && Clock::now() < until) std::this_thread::sleep_for(milliseconds(1));
 }
 
-// Whether the device is past everything in flight.
+// Whether the device has done all operations in flight.
 bool StreamTransport::quiet() noexcept {
   const std::lock_guard lock(mutex_);
   try {
     return std::ranges::all_of(
         flights_, [this](const auto& work) { return work->event_ == nullptr || device_->reached(work->event_); });
   } catch (const Error&) {
-    return true;  // nothing more is done on such a stream
+    return true;  // the stream does nothing more
   }
 }
 

@@ -1,4 +1,5 @@
-// Operations on the memory of one device: enqueued on a stream by a vendor's library, watched until they are done.
+// Operations on the memory of one device. A vendor's library enqueues them on a stream; the watch tracks them until
+// they are done.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ namespace a2a::device {
 
 class StreamTransport;
 
-// Finished when the device has come past its event.
+// Finished when the device has reached its event.
 class DeviceWork final : public Work {
  public:
   DeviceWork(std::shared_ptr<StreamTransport> transport, const Batch& batch);
@@ -27,7 +28,7 @@ class DeviceWork final : public Work {
   bool done() override;
   bool wait_until(Deadline deadline) override;
   void order_before(Stream stream) override;
-  // As far as is known: the watch, and whatever asks the device next, see to it that it is.
+  // The watch, and every query of the device, update it.
   bool let_go() override { return finished_.load(std::memory_order_acquire); }
 
  private:
@@ -36,10 +37,10 @@ class DeviceWork final : public Work {
   std::shared_ptr<StreamTransport> transport_;
   Signature signature_;
   Deadline deadline_;
-  bool compared_;  // its peers are known to take part
+  bool compared_;  // so all peers are known to take part
   Stream stream_;
-  Event event_ = nullptr;       // nullptr: not enqueued yet, or into a graph, which says nothing about when it runs
-  std::shared_ptr<void> held_;  // by the vendor's library
+  Event event_ = nullptr;       // nullptr: not enqueued yet, or recorded into a graph, which may run at any time
+  std::shared_ptr<void> held_;  // what the vendor's library needs until it is done
   std::optional<Error> error_;
   std::atomic<bool> finished_{false};  // error_ is final then
 };
@@ -61,8 +62,8 @@ class StreamTransport final : public DeviceTransport, public std::enable_shared_
   void drain(Deadline deadline) override;
   void close() override;
 
-  // For the watch: looks after what is in flight. Returns whether anything still is; if not, the next start() asks for
-  // the watch again.
+  // For the watch: checks the operations in flight. Returns whether there are any; if not, the next start() registers
+  // with the watch again.
   bool tend() noexcept;
 
  private:
@@ -83,7 +84,7 @@ class StreamTransport final : public DeviceTransport, public std::enable_shared_
   bool quiet() noexcept;
   Error cause_of(const Error& error);
 
-  // The following want the mutex held.
+  // The following require the mutex.
   bool reached(DeviceWork& work);
   void reap();
   void finish(DeviceWork& work);

@@ -17,7 +17,8 @@ constexpr auto kPeriod = std::chrono::milliseconds(5);
 
 class Watch {
  public:
-  // That of this process: a thread does not survive fork(). Never destroyed.
+  // Returns the watch of this process: a forked child makes its own, because threads do not survive fork(). Never
+  // destroyed.
   static Watch& get() {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
@@ -34,10 +35,10 @@ class Watch {
  private:
   Watch() : owner_(getpid()) {
     std::thread(&Watch::run, this).detach();
-    std::atexit(stop);  // after the vendors' libraries were loaded, so before they shut down
+    std::atexit(stop);  // registered after the vendors' libraries were loaded, so it runs before they shut down
   }
 
-  // At the end of the process. The thread may be in a call of a driver, but must not make another one.
+  // Runs when the process exits. The thread may be in a call of a driver, but must not make another one.
   static void stop() {
     constexpr auto kPatience = std::chrono::seconds(1);  // a driver that hangs cannot keep the process
     if (one->owner_ != getpid()) return;
@@ -55,13 +56,13 @@ class Watch {
           const std::lock_guard lock(mutex_);
           transports_.insert(transports_.end(), busy.begin(), busy.end());
         }
-        busy.clear();  // perhaps the last to hold one of them
+        busy.clear();  // these may be the last references
       }
       std::this_thread::sleep_for(kPeriod);
     }
   }
 
-  // Blocks while there is nothing to look after.
+  // Returns the registered transports. Blocks while there are none.
   std::vector<std::shared_ptr<StreamTransport>> take() {
     std::unique_lock lock(mutex_);
     std::vector<std::shared_ptr<StreamTransport>> alive;
@@ -78,7 +79,7 @@ class Watch {
   static inline Watch* one = nullptr;
 
   const pid_t owner_;
-  std::mutex round_;  // held while drivers are asked; kept by stop()
+  std::mutex round_;  // held during calls of drivers; stop() keeps it
   std::mutex mutex_;  // guards what follows
   std::condition_variable news_;
   std::vector<std::weak_ptr<StreamTransport>> transports_;

@@ -1,4 +1,4 @@
-// The thread that looks after operations on devices, because nobody may be waiting for them.
+// The thread that checks operations on devices, because no thread may be waiting for them.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace a2a::device {
 
-// Looks after the transport every few milliseconds as long as it has operations in flight.
+// Checks the transport every few milliseconds as long as it has operations in flight.
 void watch(const std::shared_ptr<StreamTransport>& transport);
 
 }  // namespace a2a::device

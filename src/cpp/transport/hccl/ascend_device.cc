@@ -28,7 +28,7 @@ Stream AscendDevice::new_stream() {
   return {stream};
 }
 
-// What an aborted operation left on it need not come to an end.
+// By force if possible: after an abort the stream's work may never end.
 void AscendDevice::delete_stream(Stream stream) noexcept {
   (api_.destroy_stream_force != nullptr ? api_.destroy_stream_force : api_.destroy_stream)(stream.handle);
 }
@@ -47,7 +47,7 @@ void AscendDevice::record(Event event, Stream stream) {
 }
 
 bool AscendDevice::reached(Event event) {
-  constexpr int32_t kComplete = 1;  // the status of a stream has it the other way round
+  constexpr int32_t kComplete = 1;  // for the status of a stream it is the other way round
   int32_t status = 0;
   api_.check_acl(api_.query_event_status(event, &status), "aclrtQueryEventStatus");
   return status == kComplete;
@@ -66,7 +66,7 @@ std::optional<std::string> AscendDevice::failure(Stream stream) {
 
 void* AscendDevice::enter() const {
   AclContext before = nullptr;
-  if (api_.get_current_context(&before) != 0) before = nullptr;  // a thread without a context says so by an error
+  if (api_.get_current_context(&before) != 0) before = nullptr;  // a thread without a context gets an error
   api_.check_acl(api_.set_device(index_), "aclrtSetDevice");
   return before;
 }

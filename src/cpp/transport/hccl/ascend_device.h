@@ -13,7 +13,7 @@ class AscendDevice final : public device::Device {
  public:
   explicit AscendDevice(int index);
 
-  // The device in whose memory a pointer lies, if any.
+  // Returns the device whose memory the pointer refers to, or nullopt.
   static std::optional<int> of(const void* pointer);
 
   Memory memory() const override { return Memory::npu; }
@@ -28,7 +28,7 @@ class AscendDevice final : public device::Device {
   void order(Stream stream, device::Event event) override;
   std::optional<std::string> failure(Stream stream) override;
   bool capturing(Stream) override { return false; }           // graphs are not supported
-  bool has_default_stream() const override { return false; }  // HCCL wants a stream of its caller's
+  bool has_default_stream() const override { return false; }  // HCCL requires a stream of the caller's
 
  private:
   void* enter() const override;

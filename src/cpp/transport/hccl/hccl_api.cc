@@ -9,7 +9,7 @@
 namespace a2a::hccl {
 namespace {
 
-constexpr int kRepeatedInit = 100002;  // ACL_ERROR_REPEAT_INITIALIZE: a framework was here before
+constexpr int kRepeatedInit = 100002;  // ACL_ERROR_REPEAT_INITIALIZE: a framework has initialised it
 
 std::vector<std::string> install_directories() {
   std::vector<std::string> result;
@@ -19,7 +19,7 @@ std::vector<std::string> install_directories() {
   return result;
 }
 
-// The communicators' half of HCCL has a library of its own in newer versions. libhccl.so usually depends on it.
+// HCCL's symbols. In newer versions the communicators have a library of their own, on which libhccl.so usually depends.
 class Hccl {
  public:
   explicit Hccl(const DynamicLibrary& hccl) : hccl_(hccl) {
@@ -28,7 +28,7 @@ class Hccl {
       const auto directory = std::filesystem::path(path_of(hccl.find("HcclAlltoAllV"))).parent_path().string();
       hcomm_ = DynamicLibrary::open({"HCCL's communicators", "A2A_HCOMM_LIBRARY", {"libhcomm.so"}, {directory}});
     } catch (const Error&) {
-      // The symbols that are missing then name what is wrong.
+      // require() then names the missing symbols.
     }
   }
 
@@ -136,7 +136,7 @@ const char* name_of(Result result) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-// What the library says about this thread's latest error.
+// Returns the library's text for this thread's latest error.
 std::string words(const char* (*recent_error)()) {
   const char* const text = recent_error == nullptr ? nullptr : recent_error();
   return text == nullptr || *text == '\0' ? "" : ": " + std::string(text);
@@ -161,7 +161,7 @@ void Api::check_acl(int error, const char* call) const {
 }
 
 const Api& api() {
-  static const Api& loaded = *new Api(load());  // a failure is tried again by the next call
+  static const Api& loaded = *new Api(load());  // after a failure the next call tries again
   return loaded;
 }
 

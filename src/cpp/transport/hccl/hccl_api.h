@@ -1,4 +1,4 @@
-// HCCL and AscendCL, as far as the transport calls them: declarations of our own, found while the program runs. The
+// The calls of HCCL and AscendCL that the transport needs: declarations of our own, loaded while the program runs. The
 // libraries: libhccl.so (collectives), in newer versions libhcomm.so (communicators), libascendcl.so (streams, memory).
 #pragma once
 
@@ -20,7 +20,7 @@ struct RootInfo {
 
 enum class Result : int32_t { success = 0, timeout = 9 };
 
-// What is moved is integers; what is folded has the other types, too.
+// Exchanges use integers, reductions also the other types.
 enum class Type : int32_t { int8 = 0, int16 = 1, int32 = 2, float16 = 3, float32 = 4, int64 = 5, bfloat16 = 11 };
 enum class ReduceOp : int32_t { sum = 0, prod = 1, max = 2, min = 3 };
 
@@ -43,7 +43,7 @@ struct PointerAttributes {
 };
 static_assert(sizeof(PointerAttributes) == 28);
 
-// The symbols. Those that some versions lack are nullptr there; whoever needs one says so with missing().
+// The symbols. A symbol that the library lacks is nullptr; its user then calls missing().
 struct Api {
   DynamicLibrary hccl, acl;
 
@@ -87,15 +87,15 @@ struct Api {
   int (*pointer_get_attributes)(const void*, PointerAttributes*) = nullptr;
   const char* (*recent_error)() = nullptr;
 
-  // Throws Error(backend), or Error(timeout), with the library's own words.
+  // Throws Error(backend), or Error(timeout), with the library's text.
   void check(Result result, const char* call) const;
   void check_acl(int error, const char* call) const;
-  // "error 2 (HCCL_E_PTR)", with the library's own words.
+  // Describes an error with the library's text: "error 2 (HCCL_E_PTR)".
   std::string describe(Result result) const;
   std::string describe_acl(int error) const;
 };
 
-// Loaded on first use. Throws Error(unsupported) when a library or a symbol is not there.
+// Loads the libraries on first use. Throws Error(unsupported) when a library or a symbol is missing.
 const Api& api();
 
 }  // namespace a2a::hccl

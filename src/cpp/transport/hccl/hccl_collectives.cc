@@ -15,9 +15,9 @@ namespace {
 
 using Runs = std::span<const Run>;
 
-constexpr uint64_t kMostElements = 0x7FFFFFFFF;  // of one count, in HcclAlltoAllV
+constexpr uint64_t kMostElements = 0x7FFFFFFFF;  // the largest count of HcclAlltoAllV
 
-// HCCL moves elements of its own types, of which the size is all that matters, and folds those of the right ones.
+// The elements of HCCL's calls. An exchange may use any type of the right size, a reduction needs the dtype's own.
 struct Unit {
   Type type = Type::int8;
   size_t bytes = 1;
@@ -41,13 +41,13 @@ struct Unit {
   }
 };
 
-// Which of HCCL's calls runs an operation. All ranks choose alike, because all know the operation.
+// The HCCL call that runs an operation. All ranks choose alike, because all know the operation.
 enum class Means {
   alltoallv,
   alltoall,
   allgather,
   batch,   // HcclBatchSendRecv
-  gather,  // the same, and this rank's part may be in its place
+  gather,  // the same, and this rank's part may be in place
   allreduce,
   reduce_scatter,
   reduce,
@@ -91,7 +91,7 @@ size_t total(Runs runs) {
   return bytes;
 }
 
-// Whether there is one run per peer, all of one size, one behind the other in the order of ranks; or nothing at all.
+// Whether there is one run per peer, all of one size, adjacent in the order of ranks; or no run at all.
 bool packed_equally(Runs runs, int size) {
   if (runs.empty()) return true;
   if (runs.size() != static_cast<size_t>(size)) return false;
@@ -104,7 +104,7 @@ bool packed_equally(Runs runs, int size) {
   return true;
 }
 
-// One side of HcclAlltoAllV: a base address, and counts and displacements from there, in units.
+// One side of HcclAlltoAllV: a base address, with counts and displacements from it, in units.
 struct Side {
   std::byte* base;
   std::vector<uint64_t> counts, displs;
@@ -118,8 +118,8 @@ struct Side {
   }
 };
 
-// HCCL takes at most one send and one receive for each pair of ranks in a call of HcclBatchSendRecv. So the k-th call
-// has the k-th segments of all pairs. A rank without any makes no call.
+// The items of the calls of HcclBatchSendRecv. A call takes at most one send and one receive for each pair of ranks, so
+// the k-th call has the k-th segments of all pairs. A rank without any makes no call.
 using Calls = std::vector<std::vector<Item>>;
 
 void add(Calls& calls, Direction direction, Runs runs, Unit unit, Runs in_place) {
@@ -216,10 +216,10 @@ class HcclCollectives final : public device::Collectives {
     return "HCCL reports " + api_.describe(result);
   }
 
-  // What is enqueued ends with its stream; there is nothing else in HCCL that ends it. Where that call is missing,
-  // destroying the communicator has to do.
+  // Ends enqueued operations by aborting their streams; HCCL has no other call for it. Where that call is missing, only
+  // the communicator is destroyed.
   void abort(std::span<const Stream> busy) noexcept override {
-    constexpr int32_t kPatience = 1000;  // milliseconds, for what runs to let go of its memory
+    constexpr int32_t kPatience = 1000;  // milliseconds until running operations no longer use their memory
     try {
       const AscendDevice device(index_);
       const device::Device::Current current(device);
@@ -233,7 +233,7 @@ class HcclCollectives final : public device::Collectives {
         }
       }
     } catch (const Error&) {
-      // The device is gone, and all its work with it.
+      // The device is gone, and its work with it.
     }
   }
 
@@ -245,7 +245,7 @@ class HcclCollectives final : public device::Collectives {
  private:
   static constexpr size_t kNothing = 64;
 
-  // Lets go of the communicator, and ends it if it is ours. Without effect when that was done before.
+  // Releases the communicator, and destroys it if it is ours. No effect when that was done before.
   Result destroy() noexcept {
     Comm const comm = std::exchange(comm_, nullptr);
     return comm == nullptr || ownership_ == Ownership::callers ? Result::success : api_.comm_destroy(comm);
@@ -341,8 +341,8 @@ class HcclCollectives final : public device::Collectives {
     } else if (means == Means::reduce_scatter && packed_equally(batch.sends, size_)) {
       api_.check(api_.reduce_scatter(send, recv, count, type, op, comm_, stream.handle), "HcclReduceScatter");
     } else {
-      // What each rank sends to a peer becomes that peer's output. HcclReduceScatterV is not on all products, and no
-      // call may lack an output: that of the other ranks, who get none, is as long as the input then.
+      // A reduction to each peer. Not all products have HcclReduceScatterV. HcclReduce needs an output on every rank;
+      // the ranks that get none pass their input, which is as long.
       for (const Run& run : batch.sends) {
         std::byte* const output = run.peer == rank_ ? recv : run.data;
         api_.check(api_.reduce(run.data, output, run.bytes / unit, type, op, static_cast<uint32_t>(run.peer), comm_,
@@ -354,12 +354,12 @@ class HcclCollectives final : public device::Collectives {
 
   const Api& api_;
   const int index_;
-  std::mutex mutex_;  // held while HCCL is called
-  Comm comm_;         // nullptr once let go
+  std::mutex mutex_;  // held during calls of HCCL
+  Comm comm_;         // nullptr after its release
   const Rank rank_;
   const int size_;
   const Ownership ownership_;
-  std::byte* nothing_ = nullptr;  // stands for an empty buffer: 64 bytes to send from, 64 to receive into
+  std::byte* nothing_ = nullptr;  // an empty buffer: 64 bytes to send from, 64 to receive into
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A batch as HCCL's calls.
+// Runs batches by HCCL's calls.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@ namespace a2a::hccl {
 
 enum class Ownership { ours, callers };
 
-// HCCL's collectives on that device, which is current. A communicator of ours is destroyed with the result, by its
-// close() or abort(), and also when this throws.
+// Makes HCCL's collectives on that device. Requires that it is current. A communicator of ours is destroyed with the
+// result, by its close() or abort(), and also when this throws.
 std::unique_ptr<device::Collectives> new_collectives(device::Device& device, Comm comm, Rank rank, int size,
                                                      Ownership ownership);
 

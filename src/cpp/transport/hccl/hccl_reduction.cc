@@ -11,8 +11,8 @@ namespace {
 
 using namespace device;
 
-// As HCCL's documentation says for the products A2 and A3. Unsigned integers have the sums and products of signed ones,
-// bit for bit.
+// The types that HCCL's documentation lists for the products A2 and A3. Unsigned integers have the sums and products of
+// signed ones, bit for bit.
 struct Row {
   DType dtype;
   Type type;

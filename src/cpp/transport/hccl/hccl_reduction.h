@@ -1,4 +1,4 @@
-// What HCCL folds, and as what.
+// Maps reductions to HCCL's types and operations.
 #pragma once
 
 #include "a2a/types.h"

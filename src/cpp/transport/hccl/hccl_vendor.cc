@@ -33,9 +33,9 @@ class HcclVendor final : public device::Vendor {
 
   std::unique_ptr<Collectives> join(Device& device, const Joining& joining) override {
     Joining given = joining;
-    given.look = nullptr;  // is for this thread alone
+    given.look = nullptr;  // only for this thread
     const auto call = [&api = api_, index = device.index(), given]() -> Comm {
-      const AscendDevice own(index);  // the current device belongs to a thread
+      const AscendDevice own(index);  // each thread has its own current device
       const Device::Current current(own);
       return given.rank_table.empty() ? join_by_root(api, given) : join_by_table(api, given);
     };

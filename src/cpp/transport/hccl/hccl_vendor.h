@@ -1,11 +1,11 @@
-// HCCL behind the device transport.
+// HCCL as a vendor of the device transport.
 #pragma once
 
 #include "transport/device/vendor.h"
 
 namespace a2a::hccl {
 
-// Throws Error(unsupported) when the libraries are not there.
+// Throws Error(unsupported) when the libraries are missing.
 device::Vendor& vendor();
 
 }  // namespace a2a::hccl

@@ -1,4 +1,4 @@
-// What two ranks of different hosts have agreed on before, and need not say again.
+// Agreements of two ranks of different hosts, which later operations repeat without sending facts.
 #pragma once
 
 #include <array>
@@ -10,21 +10,21 @@
 
 namespace a2a::hosts {
 
-// How long ranks that repeat what they have agreed on get along without a word.
+// How long a rank that repeats an agreement waits before it sends its facts after all.
 inline constexpr std::chrono::milliseconds kSilence{100};
 
 struct Agreement {
   Told mine{}, theirs{};
-  Deadline::Clock::time_point since{};  // this rank began the latest operation in which both sent what it says
+  Deadline::Clock::time_point since{};  // when this rank began the latest operation in which both sent their facts
 };
 
-// Those of this rank and another one: the latest few, since a program goes through some exchanges in turn. Each has its
-// own two tags, so a tag says which one is meant.
+// The latest agreements of this rank and another one. There are several, because a program may alternate between
+// exchanges. Each agreement has two tags of its own, so a tag identifies it.
 class Agreements {
  public:
   bool empty() const { return count_ == 0; }
 
-  // Of ranks that said these facts, or nothing. Valid until the next note().
+  // Returns the agreement in which this rank sent these facts, or nullptr. Valid until the next note().
   const Agreement* find(const Told& mine) const {
     for (size_t i = 0; i < count_; ++i) {
       if (same((*latest_)[i].mine, mine) && (*latest_)[i].mine.repeated != Carriage::nothing) return &(*latest_)[i];
@@ -32,7 +32,7 @@ class Agreements {
     return nullptr;
   }
 
-  // Never again the one with this tag of the other rank's.
+  // Drops the agreement in which the other rank sent this tag.
   void forget(uint64_t their_tag) {
     for (size_t i = 0; i < count_; ++i) {
       if ((*latest_)[i].theirs.tag == their_tag) (*latest_)[i].mine.repeated = Carriage::nothing;
@@ -52,7 +52,7 @@ class Agreements {
  private:
   static constexpr size_t kKept = 8;
 
-  // The facts, not how the bytes travel.
+  // Compares the facts, but not how the bytes travel.
   static bool same(const Told& a, const Told& b) {
     return a.sent == b.sent && a.expected == b.expected && a.sent_hash == b.sent_hash &&
            a.expected_hash == b.expected_hash && a.dtype == b.dtype && a.plan == b.plan && a.op == b.op &&

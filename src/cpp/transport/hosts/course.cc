@@ -8,16 +8,17 @@
 namespace a2a::hosts {
 namespace {
 
-// So many bytes fewer between hosts are worth the wait for one more exchange.
+// Turns pay off when they save at least this many bytes between hosts: they cost one more exchange.
 constexpr size_t kWorthTurns = size_t{128} << 10;
-// An allreduce of two ranks, each on a host of its own, goes in parts to fold less and not to send less.
+// The limit for an allreduce of two ranks on two hosts. Parts save folds there, but no bytes between hosts.
 constexpr size_t kMostToFold = size_t{512} << 10;
 
 size_t elsewhere(const Places& places, Rank rank) {
   return static_cast<size_t>(places.size()) - places.ranks_of(places.host_of(rank)).size();
 }
 
-// A part that goes to all ranks elsewhere, or comes from them, would otherwise go once to each host.
+// Returns the bytes that turns save: each part would go once to each host, rather than once to each rank of other
+// hosts.
 size_t saved(const Places& places, std::span<const size_t> parts) {
   size_t bytes = 0;
   for (Rank rank = 0; rank < places.size(); ++rank) {
@@ -29,7 +30,8 @@ size_t saved(const Places& places, std::span<const size_t> parts) {
 
 bool goes_to_all(Op op) { return op == Op::broadcast || op == Op::allgather || op == Op::allgatherv; }
 
-// Every rank's part, in bytes: of a reduction what all have for it, otherwise what it has for all.
+// Returns every rank's part, in bytes: of a reduction the bytes that each rank has for it, otherwise the bytes that it
+// sends to all.
 std::vector<size_t> parts_of(const Batch& batch, Rank rank, const Places& places) {
   const bool folds = batch.signature.fold != Fold::none;
   std::vector<size_t> parts;
@@ -45,7 +47,7 @@ bool take_turns(const Batch& batch, const Places& places, std::span<const size_t
   return batch.signature.op != Op::allreduce && saved(places, parts) >= kWorthTurns;
 }
 
-// What comes from ranks of other hosts comes from each by itself.
+// Folds everything in one exchange: ranks of other hosts send their parts one by one.
 std::unique_ptr<Course> fold_at_once(const Batch& batch, Rank rank, const Places& places, Scratch& scratch) {
   auto course = std::make_unique<Course>();
   course->between = batch;
@@ -87,7 +89,7 @@ std::shared_ptr<std::byte[]> Scratch::take(size_t bytes) {
 }
 
 size_t most_at_once(const Places& places) {
-  size_t times = 0;  // that all bytes go between hosts
+  size_t times = 0;  // the number of times that all bytes go between hosts
   for (Rank rank = 0; rank < places.size(); ++rank) times += elsewhere(places, rank);
   const size_t in_parts = 2 * (static_cast<size_t>(places.hosts()) - 1);
   return times > in_parts ? kWorthTurns / (times - in_parts) : kMostToFold;

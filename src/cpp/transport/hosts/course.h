@@ -1,4 +1,4 @@
-// How an operation goes that is not just each rank's bytes to each other: a reduction, and what sends the same to all.
+// The steps of reductions, and of operations that send the same bytes to all ranks.
 #pragma once
 
 #include <memory>
@@ -10,24 +10,24 @@
 
 namespace a2a::hosts {
 
-// As a rule the ranks of a host exchange while hosts do. Where that saves bytes between hosts, they take *turns*: of a
-// reduction the ranks of a host make one part first, and only that goes on; what all ranks get comes to each host once,
-// and is handed on there.
+// Usually the ranks of a host exchange while the hosts do. Where that saves bytes between hosts, they take *turns*. In
+// a reduction, the ranks of a host first fold their parts into one, and only that goes to other hosts. Bytes that all
+// ranks get come to each host once, and its ranks pass them on.
 //
-// What takes turns goes on only when no two ranks disagree, wherever they are: a rank that does not notice would wait
-// for the others. So the ranks of a host compare at the beginning in either case, and all terms of the operation are in
-// the facts of every pair, whether it exchanges bytes or not: then each rank notices by itself. The second half of an
-// operation follows a first one in which all have agreed.
+// An operation with turns goes on only when no two ranks disagree, on whatever host: a rank that missed the
+// disagreement would wait for the others. So the ranks of a host always compare first. The facts of every pair contain
+// all terms of the operation, even if the pair exchanges no bytes, so each rank notices a disagreement itself. The
+// second half of an operation follows only if all ranks agreed in the first.
 struct Course {
-  std::optional<Batch> here;  // the ranks of this host, by their places on it
-  bool here_first = false;    // otherwise at once with the next
-  Batch between;              // and ranks of other hosts
+  std::optional<Batch> here;  // between the ranks of this host, by seat
+  bool here_first = false;    // before `between`; otherwise at the same time
+  Batch between;              // with ranks of other hosts
   std::optional<Batch> here_again;
-  std::shared_ptr<std::byte[]> memory;  // where parts arrive that are folded
+  std::shared_ptr<std::byte[]> memory;  // for parts that are folded
   std::optional<HostFold> fold;
 };
 
-// Memory for courses: that of one that is over serves the next.
+// Memory for courses. take() reuses the memory of the last course if that is over.
 class Scratch {
  public:
   std::shared_ptr<std::byte[]> take(size_t bytes);
@@ -37,10 +37,10 @@ class Scratch {
   size_t bytes_ = 0;
 };
 
-// The most bytes of an allreduce that goes in one exchange and not in parts, whose halves take turns.
+// The most bytes of an allreduce in one exchange. A larger one goes in parts, whose halves take turns.
 size_t most_at_once(const Places& places);
 
-// Nothing for operations that need none: the batch says it all. Throws std::bad_alloc.
+// Returns nullptr for operations without such steps: they run as the batch says. Throws std::bad_alloc.
 std::unique_ptr<Course> course_of(const Batch& batch, Rank rank, const Places& places, Scratch& scratch);
 
 }  // namespace a2a::hosts

@@ -1,13 +1,13 @@
-// What ranks of several hosts have to tell each other about operations that run on devices.
+// The messages of ranks of several hosts about operations that run on devices.
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
 namespace {
 
-// How many operations that were not compared are remembered, to find out that others compare them.
+// The number of latest operations without comparison that this rank remembers, to answer ranks that compare them.
 constexpr uint64_t kRemembered = 1024;
 
-Error refused_there(const Signature& signature, Rank rank, std::string_view reason) {
+Error refusal_of_peer(const Signature& signature, Rank rank, std::string_view reason) {
   return Error(Code::mismatch, name_of(signature) + ": " + name_of_rank(rank) +
                                    " does not take part, its arguments were refused there: " + std::string(reason));
 }
@@ -55,7 +55,7 @@ std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
   for (const Early& early : heard_of(signature.number)) {
     if (early.kind != MessageKind::facts) continue;
     if (early.told.carriage == Carriage::refused) {
-      return refused_there(signature, early.source, early.text);
+      return refusal_of_peer(signature, early.source, early.text);
     }
     const auto op = static_cast<Op>(early.told.op);
     const auto memory = static_cast<Memory>(early.told.memory);
@@ -72,7 +72,7 @@ std::optional<Error> HostsTransport::refusal(const Signature& next) {
   std::lock_guard lock(progress_->mutex());
   for (const Early& early : heard_of(next.number)) {
     if (early.kind == MessageKind::facts && early.told.carriage == Carriage::refused) {
-      return refused_there(next, early.source, early.text);
+      return refusal_of_peer(next, early.source, early.text);
     }
   }
   return std::nullopt;

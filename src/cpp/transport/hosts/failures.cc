@@ -1,4 +1,4 @@
-// How ranks of several hosts find out who is gone or has given up, tell each other, and leave.
+// Failures of ranks on several hosts: detection, notification, and leaving.
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -10,9 +10,9 @@
 namespace a2a::hosts {
 namespace {
 
-// How long ranks that relay may take to pass on what they have of a rank that is gone.
+// How long a relay may take to pass on entries of a rank that is gone.
 constexpr auto kEcho = std::chrono::milliseconds(20);
-// How often a rank that waits for something else asks whether somebody gives up.
+// How often a waiting rank looks for messages about failures.
 constexpr auto kRarely = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -35,20 +35,20 @@ bool HostsTransport::needs(const Operation& operation, Rank rank) const {
 
 std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) const {
   const auto& left_after = last_[static_cast<size_t>(rank)].left_after;
-  if (left_after && *left_after < number) return "misses, because it has left this communicator, " + describe(rank);
+  if (left_after && *left_after < number) return "waits for a rank that has left this communicator: " + describe(rank);
   const auto loss = network_->lost(places_->endpoint_of(rank));
-  // What others have of it to pass on may still be on its way.
+  // Relays may still have entries of that rank to pass on.
   const bool heard_out = loss && (relay_ == nullptr || Deadline::Clock::now() - loss->since >= kEcho);
   return heard_out ? std::optional("lost " + describe(rank) + ": " + loss->how) : std::nullopt;
 }
 
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
-  if (!broken_ && local_->break_error()) break_with(*local_->break_error(), true);  // with a message of this host
+  if (!broken_ && local_->break_error()) break_with(*local_->break_error(), true);  // a message within this host failed
   if (!broken_) check_messages(now);
   if (queue_.empty() || broken_) return;
   guarded([this, now] {
     if (now - last_listened_ >= kRarely) listen();
-    // What the ranks of this host found out says more than who is missed elsewhere because of it.
+    // An error of this host is more precise than the ranks that are missing elsewhere because of it.
     if (!queue_.empty()) queue_.front()->settle_local();
     for (const auto& operation : queue_) {
       for (const Entry& entry : operation->remote.speak_up(now)) tell(operation->step(), entry);
@@ -56,7 +56,7 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
     return true;
   });
   if (queue_.empty()) return;
-  // A rank of this host may have given up after its part of the exchange here.
+  // A rank of this host may have given up after its exchange here.
   if (const auto error = local_->given_up()) return break_with(*error, true);
   Operation& oldest = *queue_.front();
   for (Rank r = 0; r < places_->size(); ++r) {
@@ -82,8 +82,8 @@ void HostsTransport::expire(const Operation& operation) {
     }
   }
   if (missing.empty()) missing = "ranks that pass on what they have heard";
-  break_with(Error(Code::timeout, name_of(operation.batch().signature) + ": timed out on " + name_of_rank(rank_) +
-                                      ", which still waits for " + missing + have_come(here)),
+  break_with(Error(Code::timeout, name_of(operation.batch().signature) + ": timeout on " + name_of_rank(rank_) +
+                                      ", which still waits for " + missing + have_come(here) + advice_on_timeout()),
              true);
 }
 
@@ -106,8 +106,8 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
   passing_here_.clear();
 }
 
-// A caller that hears of an error may write to its tensors again. Peers to which they are still on their way have had
-// time then to take them as they were (RemoteExchange::good_until).
+// Waits until the network no longer has memory of the operations, for kSilence at most. The caller that gets the error
+// may write to its tensors. Within that time peers have received the bytes as they were (RemoteExchange::good_until).
 void HostsTransport::end_loans() {
   const auto until = Deadline::Clock::now() + kSilence;
   const auto lent = [](const auto& operation) { return !operation->remote.let_go(); };
@@ -121,7 +121,7 @@ void HostsTransport::tell_why() {
   text += broken_->what();
   try {
     tell_remote({channel_, MessageKind::aborted, rank_, 0}, text);
-  } catch (const Error&) {  // the network is what broke
+  } catch (const Error&) {  // the network itself failed
   }
 }
 
@@ -144,9 +144,9 @@ void HostsTransport::leave(Left how) noexcept {
       break_with(Error(Code::aborted, "the communicator was let go"), true);
     }
     try {
-      // Who was told what broke it may leave before all others have been.
+      // A rank that received the error may leave before all others have received it, so each rank sends it.
       if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, rank_, started_}, {});
-    } catch (const Error&) {  // they find out otherwise
+    } catch (const Error&) {  // peers find out by other means
     }
   }
   local_->leave(how);
@@ -159,14 +159,14 @@ void HostsTransport::network_ends(const Error& why) noexcept {
     std::lock_guard lock(progress_->mutex());
     if (!queue_.empty()) break_with(why, true);
   }
-  leave(Left::dropped);  // peers may have all they need of this rank, so nothing is broken for them yet
+  leave(Left::dropped);  // peers may need nothing more of this rank, so this does not break their communicator
   std::lock_guard lock(progress_->mutex());
   if (!broken_) broken_.emplace(why);
 }
 
 void HostsTransport::see_off(std::chrono::milliseconds patience) { local_->see_off(patience); }
 
-// Also while nothing is in flight here, when nobody else looks.
+// Looks for aborts. Callers need it while no operation is in flight, because advance() does not look then.
 void HostsTransport::hear_aborts() {
   if (!broken_) guarded([this] { return listen(), true; });
   if (broken_) return;

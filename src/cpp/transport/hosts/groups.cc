@@ -1,4 +1,4 @@
-// How transports over several hosts come to be, and groups of their ranks.
+// Makes transports over several hosts, and those of groups of their ranks.
 #include <algorithm>
 #include <atomic>
 
@@ -8,16 +8,16 @@
 namespace a2a::hosts {
 namespace {
 
-// No two communicators of a job have the same.
+// Returns a channel that no other communicator of the job has.
 uint64_t new_channel(Endpoint self) {
   static std::atomic<uint32_t> made{0};
   return uint64_t{1} << 62 | static_cast<uint64_t>(self) << 32 | ++made;
 }
 
-// What a rank tells the others of a new group.
-struct Card {
+// The message of each rank to the others of a new group.
+struct GroupCard {
   uint64_t channel = 0;
-  uint64_t blocks[3] = {};  // of local, gather, scatter
+  uint64_t blocks[3] = {};  // offsets, for local, gather, scatter
 };
 
 }  // namespace
@@ -31,7 +31,7 @@ std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, s
   auto& host = base.progress()->host();
   shm::Membership::NewBlock blocks[3];
   const auto make_card = [&] {
-    Card card;
+    GroupCard card;
     card.channel = new_channel(network->self());
     for (size_t i = 0; i < (relayed ? 3 : 1); ++i) {
       blocks[i] = shm::Membership::new_block(host, static_cast<int>(mates.size()));
@@ -39,7 +39,7 @@ std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, s
     }
     return card;
   };
-  const std::vector<Card> cards = exchange_cards(bootstrap, deadline, make_card, name_of_rank);
+  const std::vector<GroupCard> cards = exchange_cards(bootstrap, deadline, make_card, name_of_rank);
   const auto derived = [&](size_t which) {
     std::vector<uint64_t> offsets;
     for (const Rank mate : mates) offsets.push_back(cards[static_cast<size_t>(mate)].blocks[which]);
@@ -61,7 +61,7 @@ std::unique_ptr<Transport> HostsTransport::derive(std::span<const Rank> members,
                                                   Deadline deadline) {
   Places part = places_->of(members);
   const auto mine = static_cast<Rank>(std::ranges::find(members, rank_) - members.begin());
-  std::vector<Rank> seats;  // of those members that live here
+  std::vector<Rank> seats;  // of the members on this host
   for (const Rank member : members) {
     if (places_->host_of(member) == places_->host_of(rank_))
       seats.push_back(static_cast<Rank>(places_->seat_of(member)));

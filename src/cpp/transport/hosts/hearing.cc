@@ -1,18 +1,18 @@
-// What ranks of other hosts tell, and what this one tells them.
+// Messages from ranks of other hosts, and to them.
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
 namespace {
 
-// How long the network may go unasked: a look costs as much as a small exchange, so there is not one for each.
+// After this long without a call of the network, more calls are made at once. A call takes about as long as a small
+// exchange, so not every step makes one.
 constexpr auto kOften = std::chrono::microseconds(500);
 
 }  // namespace
 
 void HostsTransport::listen() {
   const auto now = Deadline::Clock::now();
-  // A network that nobody has asked for long may need several calls to come up with all that has arrived, such as the
-  // word of a rank that has given up meanwhile.
+  // A network that was not called for long may need several calls to return all that has arrived, such as an abort.
   constexpr int kAsksOfLateRank = 5;
   int asks = now - last_looked_ > kOften ? kAsksOfLateRank : 1;
   last_listened_ = last_looked_ = now;
@@ -96,8 +96,8 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
   }
 }
 
-// Of an operation that this host does not relay.
-void HostsTransport::hear_stray(uint64_t number, Rank source, std::string message) {
+// Handles a bundle of an operation that this host does not relay.
+void HostsTransport::hear_unexpected(uint64_t number, Rank source, std::string message) {
   if (prefix_of(message)->kind == MessageKind::bundle)
     hear({channel_, MessageKind::bundle, source, number}, std::move(message));
 }
@@ -127,15 +127,15 @@ void HostsTransport::give(Operation& operation, const Early& early) {
     case MessageKind::facts:
       return hear(operation, {early.source, rank_, early.told, early.text});
     case MessageKind::passed:
-      operation.verdicts.insert(early.source);  // it has none
+      operation.verdicts.insert(early.source);  // it sends none
       return operation.remote.hear_passed(early.source);
     default:
       operation.verdicts.insert(early.source);
-      if (operation.their_quarrel.empty()) operation.their_quarrel = early.text;
+      if (operation.their_disagreement.empty()) operation.their_disagreement = early.text;
   }
 }
 
-// The operation, once it was told to other hosts and as long as it is not finished.
+// Returns the operation of that step if its facts were sent to other hosts and it is not finished, or nullptr.
 Operation* HostsTransport::find(uint64_t step) {
   const auto found = std::ranges::find_if(queue_, [&](const auto& o) { return o->step() == step && o->posted; });
   return found == queue_.end() ? nullptr : found->get();

@@ -12,7 +12,7 @@ HostFold::HostFold(const Signature& signature, std::span<const Run> output, std:
       hosts_(std::move(hosts)),
       average_(signature.fold == Fold::avg) {}
 
-// In steps, since whoever folds holds up all other operations.
+// Folds in steps: a fold holds up all other operations of this rank.
 bool HostFold::step() {
   constexpr size_t kStep = size_t{4} << 20;
   for (size_t left = kStep / elem_bytes_ * elem_bytes_; left > 0 && next_ < output_.size();) {

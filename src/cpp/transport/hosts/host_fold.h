@@ -1,4 +1,4 @@
-// The end of a reduction: what has come from each host is folded.
+// The end of a reduction: folds the parts that have come from each host.
 #pragma once
 
 #include <span>
@@ -9,20 +9,20 @@
 
 namespace a2a::hosts {
 
-// First the ranks of each host are folded, in rank order, and what that comes to is rounded to the dtype; then the
-// hosts, in their order. An average counts as often as its host has ranks. So the result depends on the placement
-// alone, and not on which of the ranks of a host have been folded there, and which here.
+// Folds the ranks of each host in rank order, and rounds the result to the dtype; then folds the hosts in their order.
+// In an average a host counts as often as it has ranks. So the result depends on the placement only, and not on whether
+// the ranks of a host were folded there or here.
 class HostFold {
  public:
-  // What has come from one host, each as long as the output.
+  // The parts that have come from one host, each as long as the output.
   struct From {
     size_t ranks = 0;               // of the host
-    std::vector<std::byte*> parts;  // of each of its ranks, in order; or one, of all together. Memory to write to, too
+    std::vector<std::byte*> parts;  // of each of its ranks, in order, or one of all together. They are overwritten
   };
 
   HostFold(const Signature& signature, std::span<const Run> output, std::vector<From> hosts);
 
-  // Folds some MiB. Returns whether all is done.
+  // Folds one step. Returns whether all is done.
   bool step();
 
  private:
@@ -30,9 +30,9 @@ class HostFold {
 
   Folder folder_;
   size_t elem_bytes_;
-  std::vector<Run> output_;        // what is left of it
-  std::vector<From> hosts_;        // by host; what is left of the parts
-  std::vector<std::byte> packed_;  // what was folded, where the output has gaps
+  std::vector<Run> output_;        // the rest of it
+  std::vector<From> hosts_;        // by host; the rest of the parts
+  std::vector<std::byte> packed_;  // folded bytes, where the output has gaps
   std::vector<const std::byte*> all_, of_host_;
   size_t next_ = 0;  // of the output's runs
   bool average_;

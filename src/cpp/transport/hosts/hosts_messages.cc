@@ -1,4 +1,4 @@
-// Messages (send, recv) of a group on several hosts: who carries which, and who is missed.
+// Messages (send, recv) of a group on several hosts: chooses the transport of each, and finds missing peers.
 #include <limits>
 
 #include "transport/hosts/hosts_transport.h"
@@ -35,17 +35,17 @@ void HostsTransport::check_messages(Deadline::Clock::time_point now) {
   if (!messages_.active()) return;
   if (const auto late = messages_.expired(now)) {
     const Rank peer = late->message().peer;
-    return break_with(
-        Error(Code::timeout, name_of(late->message()) + ": timed out on " + name_of_rank(rank_) +
-                                 ", which still waits for " + (peer == kAnySource ? "it" : describe(peer))),
-        true);
+    return break_with(Error(Code::timeout, name_of(late->message()) + ": timeout on " + name_of_rank(rank_) +
+                                               ", which still waits for " +
+                                               (peer == kAnySource ? "it" : describe(peer)) + advice_on_timeout()),
+                      true);
   }
   for (Rank rank = 0; rank < places_->size() && !broken_; ++rank) {
     if (places_->host_of(rank) == places_->host_of(rank_)) continue;
     const auto work = messages_.needing(rank);
     if (work == nullptr) continue;
     const auto& left = last_[static_cast<size_t>(rank)].left;
-    // What it sent before may come after the word that it has left.
+    // Messages that the rank sent before it left may come after the notice that it left.
     if (left && now - *left < kSilence) continue;
     const auto why = missed(rank, std::numeric_limits<uint64_t>::max());
     if (!why || (left && work->message().peer == kAnySource)) continue;

@@ -11,15 +11,15 @@
 namespace a2a::hosts {
 namespace {
 
-// How many operations of a communicator are told to other hosts before the oldest of them is finished.
+// How many unfinished operations of a communicator send their facts to other hosts at once.
 constexpr size_t kAhead = 2;
-// Where ranks share CPUs, the first steps of an operation that has sent all it sends, with no look at the network:
-// others have yet to do their part, and may want this CPU for it.
+// The first steps of an operation that do not look at the network, where ranks share CPUs and all its bytes are sent.
+// Other ranks have to do their part first, and may need this CPU.
 constexpr unsigned kStepsUnseen = 2;  // one in start(), one in the wait for it
-// How long a rank whose arguments were refused stays to throw away what others send it that do not know that yet.
+// How long a rank whose arguments were refused discards bytes that peers send because they do not know that yet.
 constexpr auto kStay = std::chrono::milliseconds(200);
 
-// Of this machine, whichever of them this process may use.
+// Returns the number of CPUs of this machine, which may exceed those allowed to this process.
 size_t cpus() { return static_cast<size_t>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1l)); }
 
 }  // namespace
@@ -45,7 +45,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
     std::lock_guard lock(progress_->mutex());
     progress_->enter(this);
   }
-  network_->enter(this);  // not with the mutex held: network_ends() takes it
+  network_->enter(this);  // without the mutex: network_ends() takes it
 }
 
 HostsTransport::~HostsTransport() {
@@ -60,7 +60,7 @@ HostsTransport::~HostsTransport() {
   if (!inherited) network_->close(channel_);
 }
 
-// ---- operations ----------------------------------------------------------------------------------------------------
+// ---- operations ---------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
   progress_->refuse_if_inherited();
@@ -80,16 +80,16 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
     started_ = operation->number();
     queue_.push_back(operation);
     guarded([this] {
-      // Who has told facts already wants to hear some.
+      // A rank that has sent its facts already needs facts in return, not repeated bytes.
       if (Deadline::Clock::now() - last_listened_ > kSilence) listen();
-      post_next();  // the other hosts first: what goes there takes longest
+      post_next();  // other hosts first: their bytes take longest
       if (!broken_) begin_here();
       return true;
     });
     advance();
   }
   if (!operation->batch().refusal.empty()) {
-    // The caller raises its own error next and may never come back, so the peers must be able to see the refusal first.
+    // The caller raises its own error next and may never wait, so the peers have to see the refusal first.
     const bool repeated = std::ranges::any_of(agreed_, [](const Agreements& agreed) { return !agreed.empty(); });
     const auto stay = Deadline::Clock::now() + (repeated ? kStay : kStay.zero());
     const auto seen = [&] {
@@ -118,7 +118,7 @@ bool HostsTransport::must_look() {
   return messages_.active() || (!queue_.empty() && (must_listen() || queue_.front()->remote.waits_for_network()));
 }
 
-// Whether the oldest operation waits for a message. Transfers are asked after themselves.
+// Whether the oldest operation waits for a message. wants_look() decides about transfers.
 bool HostsTransport::must_listen() {
   const Operation& oldest = *queue_.front();
   const bool listens =
@@ -127,7 +127,7 @@ bool HostsTransport::must_listen() {
          !network_->flushed();
 }
 
-// Whether to ask after transfers.
+// Whether to look at transfers.
 bool HostsTransport::wants_look() {
   Operation& oldest = *queue_.front();
   if (crowded_ && oldest.steps++ < kStepsUnseen && oldest.remote.sent_at_once()) return false;
@@ -135,8 +135,8 @@ bool HostsTransport::wants_look() {
   return std::ranges::any_of(queue_ | std::views::take(kAhead), waits);
 }
 
-// Facts may come instead of the bytes that are waited for. Asking costs more than all the rest of a step, so the less
-// often, the longer none have.
+// Whether to look for messages: facts may come instead of the bytes that a repeating rank waits for. A look costs more
+// than the rest of a step, so the longer none came, the rarer the looks.
 bool HostsTransport::has_not_heard_for_long() {
   constexpr unsigned kMostUnheard = 256;
   if (++unheard_ < patience_) return false;
@@ -178,12 +178,15 @@ bool HostsTransport::advance_relay() {
         std::ranges::find_if(queue_, [&](const auto& operation) { return operation->number() == number; });
     return asked == queue_.end() ? std::nullopt : (*asked)->host_relays();
   };
-  return relay_->advance(
-      [this](uint64_t number, const Entry& entry) { hear_entry(shm::first_step(number), entry); }, ask,
-      [this](uint64_t number, Rank source, std::string message) { hear_stray(number, source, std::move(message)); });
+  return relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(shm::first_step(number), entry); },
+                         ask,
+                         [this](uint64_t number, Rank source, std::string message) {
+                           hear_unexpected(number, source, std::move(message));
+                         });
 }
 
-// What comes after an operation waits here until that one has begun its last exchange.
+// Begins the exchanges on this host, in order. The next operation waits until the one before has begun its last
+// exchange.
 void HostsTransport::begin_here() {
   const auto pass_until = [this](uint64_t number) {
     for (; !passing_here_.empty() && passing_here_.front().number < number; passing_here_.pop_front()) {
@@ -202,7 +205,8 @@ void HostsTransport::begin_here() {
   pass_until(std::numeric_limits<uint64_t>::max());
 }
 
-// Where the first half of an operation has failed, it did so on every rank, and no rank has a second half.
+// Removes the first operation. If the first half of an operation has failed, it failed on every rank, so no rank runs
+// the second half.
 void HostsTransport::retire_first() {
   first_half_failed_ = queue_.front()->error();
   const auto pop = [this] {
@@ -227,9 +231,10 @@ bool HostsTransport::post_next() {
 }
 
 void HostsTransport::post(Operation& operation) {
-  // Who runs an operation on a device, uncompared, answers those that tell it what they do; so they have to.
+  // A rank that runs an operation on a device without comparing answers only ranks that send facts. So once the group
+  // has devices, nothing is repeated.
   repeats_ &= operation.batch().signature.op != Op::connect;
-  // With an earlier one unfinished, what is agreed on now may not be what bytes on their way belong to.
+  // While an earlier operation is unfinished, bytes under way may belong to an older agreement than the latest one.
   const bool alone = &operation == queue_.front().get();
   RemoteExchange::Earlier earlier;
   if (const auto early = early_.find(operation.step()); early != early_.end()) {
@@ -241,7 +246,7 @@ void HostsTransport::post(Operation& operation) {
     for (const Entry& entry : entries) tell(operation.step(), entry);
   }
   if (relay_ != nullptr && !operation.is_second()) {
-    const bool said = operation.local != nullptr;  // that it relays
+    const bool said = operation.local != nullptr;  // peers of this host know that it relays
     relay_->post(operation.batch().signature, operation.relayed ? entries : std::vector<Entry>(),
                  operation.relayed || said);
     advance_relay();
@@ -252,30 +257,30 @@ void HostsTransport::post(Operation& operation) {
   for (const Early& one : early.mapped()) give(operation, one);
 }
 
-// Whether the operation is over; finishes it then.
+// Finishes the operation if it is over. Returns whether it is.
 bool HostsTransport::complete(Operation& operation) {
   if (operation.finished()) return true;
   if (!operation.posted || !operation.settle_local()) return false;
   if (!operation.remote.finished() || !network_->flushed()) return false;
   if (relay_ != nullptr) {
-    // Who has handed over no memory need not wait until the relay is done with it.
+    // Without memory at the relay the rank need not wait until the relay has finished.
     const bool done = operation.relayed ? relay_->finished(operation.number()) : relay_->served(operation.number());
     if (!done) return false;
   }
-  const std::string quarrels = operation.quarrels();
+  const std::string disagreements = operation.disagreements();
   if (operation.batch().way == Way::compare) {
     if (!operation.judged) tell_verdict(operation);
-    const bool agreed = quarrels.empty() && operation.their_quarrel.empty();
+    const bool agreed = disagreements.empty() && operation.their_disagreement.empty();
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
-  if (quarrels.empty() && !operation.conclude()) return false;
-  // A rank that has given up said so before its caller could write to the memory again that was read here. Where nobody
-  // can have, it is enough to ask from time to time. Asking costs more than a small exchange, and a large one as well:
-  // it fetches what others send for the next, to which this rank has not given memory yet.
+  if (disagreements.empty() && !operation.conclude()) return false;
+  // A peer that gave up sent its abort before its caller could write to the memory that was read here. Until
+  // good_until() no peer can have done that, so a look from time to time is enough. A look costs more than a small
+  // exchange. In a large one it may fetch bytes of the next operation, for which this rank has offered no memory yet.
   const auto now = Deadline::Clock::now();
   if (now > operation.remote.good_until() || now - last_listened_ > kSilence) listen();
   if (broken_) return true;
-  const std::string& why = quarrels.empty() ? operation.their_quarrel : quarrels;
+  const std::string& why = disagreements.empty() ? operation.their_disagreement : disagreements;
   operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));
   return true;
 }
@@ -283,7 +288,7 @@ bool HostsTransport::complete(Operation& operation) {
 void HostsTransport::note_outcome(const std::shared_ptr<Operation>& operation) {
   finished_ = operation->step();
   for (Rank rank = 0; rank < places_->size(); ++rank) {
-    Last& last = last_[static_cast<size_t>(rank)];  // bytes that say that facts are repeated do not say which
+    Last& last = last_[static_cast<size_t>(rank)];  // bytes of a repeated agreement do not name the operation
     if (last.number >= operation->number() || !operation->remote.arrived(rank)) continue;
     last.number = operation->number();
     last.op = operation->batch().signature.op;
@@ -292,10 +297,10 @@ void HostsTransport::note_outcome(const std::shared_ptr<Operation>& operation) {
   if (!operation->remote.let_go()) keep(operation);
 }
 
-// An operation that is compared goes on only when no two ranks disagree, on whatever host.
+// Sends this rank's verdict. A compared operation goes on only when no two ranks disagree, on whatever host.
 void HostsTransport::tell_verdict(Operation& operation) {
   constexpr size_t kLongest = 2048;
-  const std::string text = operation.quarrels().substr(0, kLongest);
+  const std::string text = operation.disagreements().substr(0, kLongest);
   for (Rank r = 0; r < places_->size(); ++r) {
     if (r != rank_) tell(r, {channel_, MessageKind::verdict, rank_, operation.number()}, text);
   }

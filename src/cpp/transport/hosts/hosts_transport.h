@@ -1,4 +1,4 @@
-// Ranks on several hosts: shared memory within each of them, a network between them.
+// The transport of ranks on several hosts: shared memory within each of them, a network between them.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ inline std::string name_of_rank(Rank rank) { return "rank " + std::to_string(ran
 
 class HostsTransport final : public Transport, private Active, private Network::User {
  public:
-  // Of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange. Rank seats[i] of
-  // `base` is the i-th of the group's ranks on this host.
+  // Makes the transport of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange.
+  // Rank seats[i] of `base` is the i-th of the group's ranks on this host.
   static std::unique_ptr<HostsTransport> make(Rank rank, Places places, std::shared_ptr<Network> network,
                                               Bootstrap& bootstrap, shm::ShmTransport& base,
                                               std::span<const Rank> seats, Deadline deadline);
@@ -54,14 +54,14 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
 
  private:
-  // What a rank of another host was heard to do last.
+  // The latest news of a rank of another host.
   struct Last {
     Op op = Op::barrier;
     uint64_t number = 0;
     std::optional<uint64_t> left_after;
-    std::optional<Deadline::Clock::time_point> left;  // when this rank heard of that
+    std::optional<Deadline::Clock::time_point> left;  // when that news came
   };
-  // What has arrived for an operation that this rank has not started, or not got to yet.
+  // A message for an operation that this rank has not started, or not posted yet.
   struct Early {
     MessageKind kind = MessageKind::facts;
     Rank source = 0;
@@ -72,7 +72,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   HostsTransport(Rank rank, std::shared_ptr<const Places> places, std::shared_ptr<Network> network, uint64_t channel,
                  std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Relay> relay);
 
-  // Active; the mutex is held
+  // Active; the caller holds the mutex
   bool advance() override;
   bool busy() const override { return !queue_.empty() || messages_.active(); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
@@ -85,7 +85,7 @@ class HostsTransport final : public Transport, private Active, private Network::
 
   void network_ends(const Error& why) noexcept override;
 
-  // Whatever it throws breaks the communicator.
+  // Calls body(), and breaks the communicator when that throws.
   template <class Body>
   bool guarded(Body&& body) {
     try {
@@ -101,14 +101,14 @@ class HostsTransport final : public Transport, private Active, private Network::
   void hear(const Prefix& prefix, std::string message);
   void hear_entry(uint64_t step, const Entry& entry);
   void hear(Operation& operation, const Entry& entry);
-  void hear_stray(uint64_t number, Rank source, std::string message);
+  void hear_unexpected(uint64_t number, Rank source, std::string message);
   void give(Operation& operation, const Early& early);
   Operation* find(uint64_t step);
   bool passed(uint64_t number) const { return std::ranges::binary_search(passed_, number); }
   bool step();
   bool advance_relay();
-  void begin_here();  // the exchanges on this host whose turn it is, in order
-  bool post_next();   // those whose turn it is, in order; whether there were any
+  void begin_here();  // begins the exchanges on this host that may begin, in order
+  bool post_next();   // posts the operations that may be posted, in order; returns whether there were any
   void post(Operation& operation);
   void tell_verdict(Operation& operation);
   bool complete(Operation& operation);
@@ -119,16 +119,16 @@ class HostsTransport final : public Transport, private Active, private Network::
   void tell(uint64_t step, const Entry& entry);
   void expire(const Operation& operation);
   void break_with(const Error& error, bool tell_others);
-  void tell_why();   // what broke it, to the other hosts
-  void end_loans();  // waits for memory that is on its way
+  void tell_why();   // sends the error that broke it to the other hosts
+  void end_loans();  // waits for memory that the network has
   void hear_aborts();
-  std::optional<Error> find_lost(uint64_t needed);  // that died or left without having come to that step
-  // What has come for an operation that this rank does not compare; the mutex is held.
+  std::optional<Error> find_lost(uint64_t needed);  // of a rank that died or left before it finished that step
+  // Returns the messages for an operation that this rank does not compare. Requires the mutex.
   std::span<const Early> heard_of(uint64_t number);
   Error broken_for(const Signature& signature) const;
   std::string describe(Rank rank) const;
   bool needs(const Operation& operation, Rank rank) const;
-  // Why a rank will not do its part of that operation, if it is known.
+  // Returns why a rank will not take part in that operation, if that is known.
   std::optional<std::string> missed(Rank rank, uint64_t number) const;
 
   const Rank rank_;
@@ -137,29 +137,29 @@ class HostsTransport final : public Transport, private Active, private Network::
   const uint64_t channel_;
   const std::unique_ptr<shm::ShmTransport> local_;
   const std::shared_ptr<Progress> progress_;
-  const std::unique_ptr<Relay> relay_;  // empty: each rank tells each other one itself
-  const bool crowded_;                  // ranks share CPUs, those of other hosts on this machine included
+  const std::unique_ptr<Relay> relay_;  // empty: each rank sends its messages itself
+  const bool crowded_;                  // ranks share CPUs, including ranks of other hosts on this machine
 
   std::deque<std::shared_ptr<Operation>> queue_;  // in the order of their steps
-  size_t begun_here_ = 0;                   // of them, from the first on: all their exchanges on this host have begun
-  std::deque<Signature> passing_here_;      // operations that this host has not passed yet
-  std::optional<Error> first_half_failed_;  // what the operation that was over last has failed with
+  size_t begun_here_ = 0;                         // the first so many have begun all their exchanges on this host
+  std::deque<Signature> passing_here_;            // operations that this host has not passed yet
+  std::optional<Error> first_half_failed_;        // the error of the operation that was removed last
   Scratch scratch_;
   std::map<uint64_t, std::vector<Early>> early_;  // by step
   std::vector<Last> last_;                        // by rank
   std::vector<Agreements> agreed_;                // by rank
-  bool repeats_ = true;                           // operations do what was agreed on without a word
+  bool repeats_ = true;                           // operations may repeat agreements
   Deadline::Clock::time_point last_listened_{};   // for messages
   Deadline::Clock::time_point last_looked_{};     // for messages or transfers
   uint64_t started_ = 0;                          // the last operation
-  uint64_t finished_ = 0;                         // the last step of those that were told to other hosts
-  std::deque<uint64_t> passed_;                   // the latest of those that were not, in order
+  uint64_t finished_ = 0;                         // the last finished step among those posted to other hosts
+  std::deque<uint64_t> passed_;                   // the latest operations that were not, in order
   static constexpr unsigned kLeastUnheard = 16;
-  unsigned unheard_ = 0;               // steps without a look for messages that may come instead of bytes
-  unsigned patience_ = kLeastUnheard;  // after so many there is one
+  unsigned unheard_ = 0;               // steps since the last look for messages that may come instead of bytes
+  unsigned patience_ = kLeastUnheard;  // after so many steps comes the next look
   RemoteMessages messages_;
   std::optional<Error> broken_;
-  bool died_ = false;  // a process, as far as this rank knew when it broke
+  bool died_ = false;  // a process died, as far as this rank knew when the communicator broke
   bool left_ = false;
 };
 

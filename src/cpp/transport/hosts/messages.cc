@@ -22,11 +22,6 @@ EntryHead head_of(const Entry& entry) {
 
 size_t padding(const Entry& entry) { return room_for(entry.payload.size()) - kEntryBytes - entry.payload.size(); }
 
-template <class T>
-std::string_view bytes_of(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof(T)};
-}
-
 }  // namespace
 
 std::string packed(std::span<const Run> runs, size_t bytes) {
@@ -49,7 +44,7 @@ void unpack(std::string_view piece, std::span<const Run> runs) {
 std::string begin_message(const Prefix& prefix, size_t bytes) {
   std::string text;
   text.reserve(sizeof(prefix) + bytes);
-  text += bytes_of(prefix);
+  text += object_bytes(prefix);
   return text;
 }
 
@@ -67,7 +62,7 @@ std::optional<Prefix> prefix_of(std::string_view message) {
 }
 
 void append(std::string& text, const Entry& entry) {
-  text += bytes_of(head_of(entry));
+  text += object_bytes(head_of(entry));
   text += entry.payload;
   text.append(padding(entry), '\0');
 }
@@ -92,17 +87,17 @@ void EntryList::clear() {
 }
 
 void EntryList::append(const Entry& entry) {
-  constexpr size_t kLong = 512;  // copying fewer costs less than a run of their own
+  constexpr size_t kLong = 512;  // shorter payloads are copied: that costs less than a run of their own
   bytes_ += room_for(entry.payload.size());
   if (entry.payload.size() < kLong) return hosts::append(text_, entry);
-  text_ += bytes_of(head_of(entry));
+  text_ += object_bytes(head_of(entry));
   cuts_.push_back({text_.size(), entry.payload});
   text_.append(padding(entry), '\0');
 }
 
 void EntryList::append_runs(Rank peer, std::vector<Run>& runs) {
   std::memcpy(text_.data(), &bytes_, sizeof(bytes_));
-  // Run has one pointer type for both directions; of what is sent nothing is written.
+  // Run has one pointer type for both directions; sends are never written.
   const auto add = [&](const char* data, size_t bytes) {
     if (bytes > 0) runs.push_back({peer, reinterpret_cast<std::byte*>(const_cast<char*>(data)), bytes});
   };

@@ -1,5 +1,5 @@
-// What ranks of different hosts tell each other, as bytes. All hosts have one byte order: ranks compare the version of
-// this library when they meet, and the network is one of processes of one program.
+// The format of messages between ranks of different hosts. All hosts have the same byte order: ranks compare the
+// version of this library when they meet, and the network connects processes of one program.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,22 @@ enum class MessageKind : uint32_t {
   facts,       // entries of this rank for one other
   more_facts,  // the same for the second half of an operation
   bundle,      // entries of all ranks of a host for all ranks of another
-  silence,     // the answer to a bundle that nobody waits for: this host tells that one nothing
-  verdict,     // of an operation that is compared: the disagreement this rank has found, or nothing
-  passed,      // this rank runs the operation on a device, uncompared
-  aborted,     // Reason, and words
+  silence,     // the answer to a bundle that no rank waits for: this host sends that one no entries
+  verdict,     // of a compared operation: the disagreement that this rank has found, or nothing
+  passed,      // this rank runs the operation on a device without comparing
+  aborted,     // Reason, and its text
   left,        // `number`: the last operation this rank has started
-  sent,        // SentHead, and the bytes or why there are none; `number` counts those of this rank for that one
-  answered,    // Reply, and the reason of a refusal; `number` as in what is answered
+  sent,        // SentHead, and the bytes or a refusal; `number` counts this rank's messages to that one
+  answered,    // Reply, and the reason of a refusal; `number` is that of the message
 };
 
-// What each message begins with.
+// The bytes of an object that has no pointers, as they travel.
+template <class T>
+std::string_view object_bytes(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(T)};
+}
+
+// The beginning of each message.
 struct Prefix {
   uint64_t channel = 0;
   MessageKind kind = MessageKind::text;
@@ -38,71 +44,71 @@ struct Prefix {
   uint64_t number = 0;
 };
 
-// Why a rank gave up.
+// The reason why a rank gave up.
 struct Reason {
   uint32_t code = 0;
-  uint32_t died = 0;  // 1: it knows of a process that is dead
+  uint32_t died = 0;  // 1: it knows of a process that died
 };
 
-// How the bytes of a pair travel.
+// The ways of a pair's bytes between hosts.
 enum class Carriage : uint8_t {
-  nothing,  // there are none
-  refused,  // the payload says why this rank does not take part
-  entry,    // they are the payload
-  memory,   // from memory to memory, run by run; `where` is the tag
-  packed,   // the same with all runs in one piece
+  nothing,  // no bytes
+  refused,  // the payload has the reason of the refusal
+  entry,    // the payload (eager)
+  memory,   // from memory to memory, run by run (rendezvous); `tag` pairs the ends
+  packed,   // the same, with all runs packed into one
 };
 
-// What one rank tells another about an operation.
+// The facts that one rank sends another about an operation.
 struct Told : Facts {
   Carriage carriage = Carriage::nothing;
-  Carriage repeated = Carriage::nothing;  // when an operation repeats this one (agreements.h); nothing: none can
-  uint8_t gaps = 0;                       // 1: in this rank's part of the memory, so both ends move it in pieces
-  uint8_t repeats = 0;                    // 1: this one repeats an earlier one, and the bytes are on their way already
-  uint64_t tag = 0;                       // of this pair: in this operation, and in later ones that repeat it
+  Carriage repeated = Carriage::nothing;  // for later operations that repeat this one (agreements.h); nothing: none may
+  uint8_t gaps = 0;                       // 1: this rank's memory has gaps, so both ends move it in pieces
+  uint8_t repeats = 0;                    // 1: repeats an earlier agreement, and the bytes are under way already
+  uint64_t tag = 0;                       // of this pair: for this operation, and later ones that repeat it
 
   bool moves_memory() const { return carriage == Carriage::memory || carriage == Carriage::packed; }
 };
 
-// Whether the bytes of the sender go from memory to memory in pieces that are packed (pieces.h). What it repeats does
-// not: it has sent that before it knew what the receiver has.
+// Whether the sender's bytes go from memory to memory in packed pieces (pieces.h). Repeated bytes do not: they were
+// sent before the sender knew the receiver's facts.
 inline bool goes_in_pieces(const Told& sender, const Told& receiver) {
   return sender.carriage == Carriage::memory && sender.repeats == 0 && (sender.gaps != 0 || receiver.gaps != 0);
 }
 
-// The bytes of all runs in one piece, and back.
+// Pack the bytes of all runs into one piece, and unpack it.
 std::string packed(std::span<const Run> runs, size_t bytes);
 void unpack(std::string_view piece, std::span<const Run> runs);
 
-// The same on its way.
+// The facts with their route and payload.
 struct Entry {
   Rank source = 0, target = 0;
   Told told{};
   std::string_view payload;
 };
 
-// The most of a refusal that is told.
+// The most bytes of a refusal's text that are sent.
 constexpr size_t kLongestRefusal = 512;
 
-// A message with room for so many bytes more, and a whole one.
+// Make a message with room for `bytes` more bytes, and a complete one.
 std::string begin_message(const Prefix& prefix, size_t bytes);
 std::string message(const Prefix& prefix, std::string_view rest = {});
 std::optional<Prefix> prefix_of(std::string_view message);
 inline std::string_view rest_of(std::string_view message) { return message.substr(sizeof(Prefix)); }
 
-// Entries one after the other.
+// Lists of entries.
 constexpr size_t kEntryBytes = 3 * sizeof(uint32_t) + 4 + sizeof(Told);
 constexpr size_t room_for(size_t payload) { return kEntryBytes + (payload + 7) / 8 * 8; }
 void append(std::string& text, const Entry& entry);
-// They point into the text. Nothing when it is no list of entries.
+// Returns entries that point into the text, or nullopt when it is no list of entries.
 std::optional<std::vector<Entry>> entries_of(std::string_view text);
 
-// What a list in memory that may be larger begins with: how many bytes of entries follow.
+// A list in memory begins with the number of bytes of its entries; the memory may be larger.
 constexpr size_t kListBytes = sizeof(uint64_t);
-// The entries of such a list. No more than there is memory.
+// Returns the entries of such a list, limited to the memory.
 std::string_view entries_at(std::string_view memory);
 
-// Such a list, as runs of memory. Long payloads stay where they are: that memory must last as long as the runs.
+// Builds such a list as runs of memory. Long payloads are not copied: their memory must outlive the runs.
 class EntryList {
  public:
   void clear();

@@ -10,8 +10,8 @@
 namespace a2a::hosts {
 namespace {
 
-// Communicators have channels of their own, see HostsTransport. The hash is FNV-1a, because every process has to come
-// to the same.
+// Returns the channel of a meeting. It differs from those of communicators, see HostsTransport. The hash is FNV-1a,
+// because every process has to compute the same.
 uint64_t channel_of(const std::string& meeting) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : meeting) {

@@ -1,4 +1,4 @@
-// Ranks that meet over a network that connects them already.
+// A bootstrap over a network that connects the ranks already.
 #pragma once
 
 #include <map>
@@ -11,7 +11,8 @@
 
 namespace a2a::hosts {
 
-// Rank r is process r of the network. All give the meeting the same name, which no other one of the network has.
+// Rank r is process r of the network. All ranks give the meeting the same name, which no other meeting of the network
+// has.
 class NetworkBootstrap final : public Bootstrap {
  public:
   NetworkBootstrap(std::shared_ptr<Network> network, const std::string& meeting);

@@ -9,9 +9,9 @@
 namespace a2a::hosts {
 namespace {
 
-// What takes up the caches besides these bytes that each of `mates` ranks exchanges on its host. What goes to other
-// hosts or comes from there lies in the kernel's memory, too; and other hosts on the same machine fill its caches just
-// so.
+// Returns the bytes that fill the caches besides the `here` bytes that each of `mates` ranks exchanges on its host.
+// Bytes to and from other hosts are in the kernel's memory, too. Other hosts on the same machine fill its caches in the
+// same way.
 size_t besides(size_t here, size_t elsewhere, size_t mates, size_t on_machine) {
   return (here + 2 * elsewhere) * on_machine / mates - here;
 }
@@ -86,7 +86,7 @@ Batch Operation::batch_here() const {
 std::optional<Batch> Operation::next_here() {
   if (next_ == Next::here) {
     Batch batch = course_ == nullptr ? batch_here() : std::move(*course_->here);
-    batch.remark = relayed || !posted;  // the rank cannot say that it hands nothing to the relay
+    batch.flag = relayed || !posted;  // the rank cannot say that it hands nothing to the relay
     return batch;
   }
   if (next_ == Next::here_again && all_here_) return std::move(course_->here_again);
@@ -127,16 +127,16 @@ bool Operation::settle_local() {
     local->wait_until(Deadline::never());
   } catch (const Error& error) {
     if (error.code() != Code::mismatch) throw;
-    local_quarrel_ = error.what();
+    local_disagreement_ = error.what();
   }
   return local_settled_ = true;
 }
 
-std::string Operation::quarrels() const {
-  std::string text = local_quarrel_;
+std::string Operation::disagreements() const {
+  std::string text = local_disagreement_;
   constexpr size_t kMost = 4;
-  std::vector<std::string> others = remote.quarrels();
-  // What two ranks of a host disagree about both tell.
+  std::vector<std::string> others = remote.disagreements();
+  // A disagreement of two ranks of a host comes from both.
   std::ranges::sort(others);
   const auto [first, last] = std::ranges::unique(others);
   others.erase(first, last);

@@ -16,8 +16,8 @@
 namespace a2a::hosts {
 
 class Operation final : public Work {
-  const Batch batch_;                     // these first: `remote` refers to them
-  const std::unique_ptr<Course> course_;  // empty: as the batch says
+  const Batch batch_;                     // first, because `remote` refers to these
+  const std::unique_ptr<Course> course_;  // empty: the operation runs as the batch says
 
  public:
   Operation(Batch batch, std::unique_ptr<Course> course, std::shared_ptr<Progress> progress, Rank rank,
@@ -31,41 +31,42 @@ class Operation final : public Work {
 
   const Batch& batch() const { return batch_; }
   uint64_t number() const { return batch_.signature.number; }
-  // As in shared memory: the second half of an operation is another step.
+  // The step, as in shared memory: the second half of an operation is another step.
   uint64_t step() const { return is_second() ? shm::last_step(number()) : shm::first_step(number()); }
   bool is_second() const { return batch_.half == Half::second; }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
-  // Whether this host relays it, once this is known.
-  std::optional<bool> host_relays() const { return local == nullptr ? std::nullopt : local->remarked(); }
+  // Whether this host relays it; nullopt until that is known.
+  std::optional<bool> host_relays() const { return local == nullptr ? std::nullopt : local->any_flag(); }
 
-  // The following want the progress mutex held.
+  // The following require the progress mutex.
   void finish(std::optional<Error> error);
   void fail(const Error& error);
-  // What the ranks of this host exchange next, by their places on it. Nothing where something else comes before.
+  // Returns the next exchange of this host's ranks, by seat. Returns nullopt when another step has to come first.
   std::optional<Batch> next_here();
   void begun_here(std::shared_ptr<shm::Exchange> exchange);
-  // Whether no exchange on this host is left to begin.
+  // Whether all exchanges on this host have begun.
   bool all_begun_here() const { return next_ == Next::nothing; }
-  // Whether what has begun on this host, if anything, is over. Throws what broke it.
+  // Whether the exchanges that have begun on this host are over. Throws the error that broke one.
   bool settle_local();
-  // Whether it is time to tell other hosts.
+  // Whether the facts may be sent to other hosts.
   bool may_post();
-  // When all has come that others send, and nobody disagrees: does a part of what follows. Whether nothing is left.
+  // Does a part of the remaining work. Returns whether all is done. Requires that all bytes have come and nobody
+  // disagrees.
   bool conclude();
-  // Whether that has begun, and goes on without anything having to come.
+  // Whether conclude() has work left that waits for nothing.
   bool concluding() const { return concluding_; }
-  // After settle_local(): what this rank disagrees about with others, on this host and elsewhere.
-  std::string quarrels() const;
+  // Returns this rank's disagreements with ranks on this host and elsewhere. Requires settle_local().
+  std::string disagreements() const;
   const std::optional<Error>& error() const { return error_; }
 
-  std::shared_ptr<shm::Exchange> local;  // the latest on this host
+  std::shared_ptr<shm::Exchange> local;  // the latest exchange on this host
   RemoteExchange remote;
-  bool posted = false;        // the other hosts were told
-  unsigned steps = 0;         // that were taken while it was the oldest
-  bool relayed = false;       // through the relay
-  bool judged = false;        // the verdict of this rank is out
-  std::set<Rank> verdicts;    // whose have come
-  std::string their_quarrel;  // the first in a verdict
+  bool posted = false;             // the facts were sent to other hosts
+  unsigned steps = 0;              // taken while it was the oldest
+  bool relayed = false;            // its entries go through the relay
+  bool judged = false;             // this rank's verdict was sent
+  std::set<Rank> verdicts;         // the ranks whose verdicts have come
+  std::string their_disagreement;  // the first in a verdict
 
  private:
   enum class Next : uint8_t { here, here_again, nothing };
@@ -75,16 +76,16 @@ class Operation final : public Work {
   const Rank rank_;
   const std::shared_ptr<const Places> places_;
   const std::shared_ptr<Network> network_;
-  Next next_;              // to begin on this host
-  bool all_here_ = false;  // from other hosts, and folded
+  Next next_;              // the next exchange on this host
+  bool all_here_ = false;  // all bytes have come from other hosts, and are folded
   bool concluding_ = false;
   bool local_settled_ = false;
-  std::string local_quarrel_;
+  std::string local_disagreement_;
   std::optional<Error> error_;  // written before finished_
   std::atomic<bool> finished_{false};
 };
 
-// Keeps an operation until the network has let go of its memory.
+// Keeps an operation for ever, because the network may still use its memory.
 void keep(std::shared_ptr<Operation> operation);
 
 }  // namespace a2a::hosts

@@ -10,7 +10,8 @@
 namespace a2a::hosts {
 namespace {
 
-// All pieces are large, so that they keep their order: the last one may be up to twice as long.
+// The least size of a piece. All pieces are large, so that they keep their order; the last one may be up to twice as
+// long.
 constexpr size_t kPiece = Network::kLarge;
 constexpr size_t kInFlight = 4;
 
@@ -20,7 +21,7 @@ class InPieces final : public Transfer {
       : network_(network), peer_(peer), tag_(tag), runs_(runs), sends_(sends), left_(bytes_of(runs)) {
     try {
       begin_pieces();
-    } catch (...) {  // the network has some pieces, which somebody has to wait for
+    } catch (...) {  // the network has some pieces; done() throws
       failure_ = std::current_exception();
     }
   }
@@ -52,7 +53,7 @@ class InPieces final : public Transfer {
     std::unique_ptr<Transfer> transfer;  // of it
   };
 
-  // Nothing more begins, and nothing that comes is wanted.
+  // Begins no more pieces, and discards those that come.
   void end() noexcept {
     left_ = 0;
     ended_ = true;
@@ -84,7 +85,7 @@ class InPieces final : public Transfer {
     pass(piece.run, [](const Run& run, size_t at, size_t count, std::byte* from) { scatter(run, at, count, from); });
   }
 
-  // The next bytes of the runs, as many as the piece has: copy(run, at, count, the piece's memory).
+  // Calls copy(run, at, count, the piece's memory) for the next bytes of the runs, as many as the piece has.
   template <class Copy>
   void pass(const Run& piece, Copy&& copy) {
     for (size_t done = 0; done < piece.bytes;) {
@@ -104,9 +105,9 @@ class InPieces final : public Transfer {
   const bool sends_;
   bool ended_ = false;
   std::exception_ptr failure_;     // of the first pieces; done() throws it, once
-  size_t left_;                    // bytes that no piece was begun for
-  size_t index_ = 0, offset_ = 0;  // what is packed, or unpacked, next: a run, and bytes within it
-  std::list<Piece> pieces_;        // that the network has; their runs stay where they are
+  size_t left_;                    // bytes for which no piece was begun
+  size_t index_ = 0, offset_ = 0;  // the next bytes to pack or unpack: a run, and bytes within it
+  std::list<Piece> pieces_;        // in the network; a list, so that their runs do not move
 };
 
 }  // namespace

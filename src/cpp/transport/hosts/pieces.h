@@ -1,4 +1,4 @@
-// Memory with gaps on its way: packed, a piece at a time.
+// Transfers of memory with gaps: packed, a piece at a time.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace a2a::hosts {
 
-// Both ends cut the bytes of all runs alike, whatever the runs are, and few pieces are packed at a time. The runs and
-// the network last as long as the transfer.
+// Begin a transfer. Both ends cut the bytes of all runs alike, whatever the runs are. Only a few pieces are packed at a
+// time. The runs and the network must outlive the transfer.
 std::unique_ptr<Transfer> send_in_pieces(Network& network, Endpoint to, uint32_t tag, std::span<const Run> runs);
 std::unique_ptr<Transfer> receive_in_pieces(Network& network, Endpoint from, uint32_t tag, std::span<const Run> runs);
 

@@ -14,7 +14,7 @@
 namespace a2a::hosts {
 namespace {
 
-// This rank's entry of A2A_HOSTS.
+// Returns this rank's entry of A2A_HOSTS.
 std::string assigned_host(Rank rank, int size) {
   const std::string text = variable("A2A_HOSTS").value_or("");
   if (text.empty()) return "";
@@ -37,14 +37,15 @@ std::string own_machine() {
   return boot_id;
 }
 
-// Ranks in different network namespaces cannot reach each other's sockets.
+// Returns this host's name. It contains the network namespace: ranks in different ones cannot reach each other's
+// sockets.
 std::string own_host() {
   struct stat network{};
   ::stat("/proc/self/ns/net", &network);
   return own_machine() + " " + std::to_string(network.st_ino);
 }
 
-// Instead of a card, with the reason.
+// The prefix of a reason that a rank sends instead of a card.
 const std::string kRefused = "refused: ";
 
 struct Card {
@@ -81,10 +82,10 @@ size_t Places::on_machine_of(Rank rank) const {
   return static_cast<size_t>(std::ranges::count(machine, machine[static_cast<size_t>(rank)]));
 }
 
-// These duties are spread over the ranks, and go round with the operations: where ranks share a CPU and each is a
-// scheduling group of its own (a session, as MPICH's launcher makes them), yielding does not change how much of the CPU
-// each gets, which is the same for all, so that a round takes as if all had to do what the busiest has. Those of one
-// pair of hosts need not have the same place on both.
+// The duties are spread over the ranks, and move to other ranks with each operation. Ranks that share a CPU may each be
+// in a scheduling group of their own (MPICH's launcher makes a session for each). Then all get the same share of the
+// CPU, yielding does not change it, and the busiest rank sets the pace. The two ends of a pair of hosts need not have
+// the same seat.
 Rank Places::sender_of(int home, int other, uint64_t number) const {
   const auto& mates = ranks_of(home);
   return mates[(static_cast<size_t>(other) + number) % mates.size()];
@@ -98,7 +99,7 @@ Rank Places::receiver_of(int home, int other, uint64_t number) const {
 Places Places::of(std::span<const Rank> members) const {
   Places part;
   part.limits = limits;
-  std::map<int, int> numbers;  // of the hosts, here and there
+  std::map<int, int> numbers;  // of the hosts, in this group and in the new one
   for (size_t i = 0; i < members.size(); ++i) {
     const int there = numbers.emplace(host_of(members[i]), static_cast<int>(numbers.size())).first->second;
     part.ranks.resize(numbers.size());

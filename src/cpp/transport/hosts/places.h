@@ -1,4 +1,4 @@
-// Which rank lives on which host.
+// The hosts of a group's ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace a2a::hosts {
 
-// From how many bytes of a pair on which way is taken between hosts. The same on all ranks.
+// The limits in bytes of a pair at which the way between hosts changes. The same on all ranks.
 struct Limits {
-  // Where hosts have several ranks, up to here the bytes travel in one message for each pair of hosts, and what the
-  // ranks compare with them. 0: a message for each pair of ranks (A2A_AGGREGATE_MAX).
+  // Where hosts have several ranks, up to this many bytes travel with the facts, in one message for each pair of hosts.
+  // 0: a message for each pair of ranks (A2A_AGGREGATE_MAX).
   uint32_t aggregate = 8192;
 };
 
-// A group whose ranks may live on several hosts. Hosts are numbered in the order of their first ranks. Several may be
-// on one machine: containers with a network each.
+// A group whose ranks may be on several hosts. Hosts are numbered in the order of their first ranks. Several hosts may
+// be on one machine: containers with a network each.
 struct Places {
   std::vector<int> host, machine;        // by rank
   std::vector<Endpoint> endpoint;        // by rank
   std::vector<std::vector<Rank>> ranks;  // by host
   Limits limits;
-  uint32_t relayed = 0;  // bytes of a pair that are relayed at most (hosts/relay.h); 0: nothing is
+  uint32_t relayed = 0;  // the most bytes of a pair that are relayed (hosts/relay.h); 0: nothing is
 
   int size() const { return static_cast<int>(host.size()); }
   bool has(Rank rank) const { return rank >= 0 && rank < size(); }
@@ -33,21 +33,22 @@ struct Places {
   Endpoint endpoint_of(Rank rank) const { return endpoint[static_cast<size_t>(rank)]; }
   const std::vector<Rank>& ranks_of(int which) const { return ranks[static_cast<size_t>(which)]; }
   int hosts() const { return static_cast<int>(ranks.size()); }
-  // The rank's place among those of its host.
+  // Returns the rank's index among the ranks of its host.
   size_t seat_of(Rank rank) const;
-  // How many ranks, this one included, share its machine.
+  // Returns how many ranks, including this one, are on its machine.
   size_t on_machine_of(Rank rank) const;
-  // Who sends, of the ranks of `home`, what they relay to another one in that operation, and who receives what that one
-  // relays.
+  // Return the rank of host `home` that sends the relayed entries for host `other` in that operation, and the rank that
+  // receives those of `other`.
   Rank sender_of(int home, int other, uint64_t number) const;
   Rank receiver_of(int home, int other, uint64_t number) const;
 
-  // Of these ranks alone, renumbered.
+  // Returns the places of these ranks alone, renumbered.
   Places of(std::span<const Rank> members) const;
 };
 
-// Collective over the bootstrap; rank r is process r of its network. Ranks share a host when their A2A_HOSTS says so, a
-// comma-separated list with a name for each rank; by default when they see the same kernel and network.
+// Collective over the bootstrap; rank r is process r of its network. Ranks share a host when their A2A_HOSTS says so: a
+// comma-separated list with a name for each rank. By default they do when they have the same kernel and network
+// namespace.
 Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
 
 }  // namespace a2a::hosts

@@ -6,9 +6,9 @@
 namespace a2a::hosts {
 namespace {
 
-std::byte* bytes_of(const std::unique_ptr<char[]>& memory) { return reinterpret_cast<std::byte*>(memory.get()); }
+std::byte* data_of(const std::unique_ptr<char[]>& memory) { return reinterpret_cast<std::byte*>(memory.get()); }
 
-// The outcome of an exchange in shared memory.
+// Whether an exchange in shared memory is finished. Throws its error.
 bool finished(const std::shared_ptr<shm::Exchange>& exchange) {
   return exchange->finished() && exchange->wait_until(Deadline::never());
 }
@@ -76,7 +76,7 @@ Relay::Round& Relay::new_round(const Signature& signature) {
     fresh.from_mates = std::make_unique_for_overwrite<char[]>(from_mates);
     fresh.from_receivers = std::make_unique_for_overwrite<char[]>(from_receivers);
   }
-  // An operation on a device may pass while earlier ones wait for their turn.
+  // Keeps rounds in order: an operation on a device may pass while earlier ones are not posted yet.
   auto next = rounds_.end();
   while (next != rounds_.begin() && std::prev(next)->signature.number > signature.number) --next;
   rounds_.splice(next, spare_rounds_, spare_rounds_.begin());
@@ -103,12 +103,12 @@ void Relay::post(const Signature& signature, const std::vector<Entry>& entries, 
 
 void Relay::pass(const Signature& signature) { new_round(signature).relays = false; }
 
-// Rounds are begun in order, each once it is known whether there is anything to relay.
-bool Relay::decide(const Ask& ask, const Stray& stray) {
+// Begins rounds in order, each when it is known whether this host relays it.
+bool Relay::decide(const Ask& ask, const Unexpected& unexpected) {
   bool moved = false;
   for (Round& round : rounds_) {
     if (round.signature.number <= decided_) continue;
-    if (round.signature.number != decided_ + 1) break;  // an earlier one is still to come
+    if (round.signature.number != decided_ + 1) break;  // an earlier one was not posted yet
     if (!round.relays) round.relays = ask(round.signature.number);
     if (!round.relays) break;
     decided_ = round.signature.number;
@@ -120,7 +120,7 @@ bool Relay::decide(const Ask& ask, const Stray& stray) {
     skip(*gather_, round.signature);
     auto bundles = come_.extract(round.signature.number);
     if (bundles.empty()) continue;
-    for (auto& [source, message] : bundles.mapped()) stray(round.signature.number, source, std::move(message));
+    for (auto& [source, message] : bundles.mapped()) unexpected(round.signature.number, source, std::move(message));
   }
   return moved;
 }
@@ -141,7 +141,7 @@ void Relay::start_gather(Round& round) {
   }
   const size_t room = senders.mine.room;
   for (size_t mate = 0; mate < mates_.size() && room > 0; ++mate) {
-    batch.recvs.push_back({static_cast<Rank>(mate), bytes_of(round.from_mates) + mate * room, room});
+    batch.recvs.push_back({static_cast<Rank>(mate), data_of(round.from_mates) + mate * room, room});
   }
   batch.signature = {round.signature.op, Memory::host, DType{}, round.signature.number, 0};
   round.gather = gather_->enqueue(std::move(batch));
@@ -154,7 +154,7 @@ bool Relay::wants(uint64_t number) const {
 
 void Relay::take(uint64_t number, Rank source, std::string message) { come_[number][source] = std::move(message); }
 
-// Whether each host that this rank receives from has sent a bundle, or none.
+// Whether each host that this rank receives from has sent a bundle, or silence.
 bool Relay::complete(uint64_t number) const {
   const auto found = come_.find(number);
   const auto from = [&](int host) {
@@ -165,8 +165,8 @@ bool Relay::complete(uint64_t number) const {
   return hosts.empty() || (found != come_.end() && std::ranges::all_of(hosts, from));
 }
 
-bool Relay::advance(const Deliver& deliver, const Ask& ask, const Stray& stray) {
-  bool moved = decide(ask, stray);
+bool Relay::advance(const Deliver& deliver, const Ask& ask, const Unexpected& unexpected) {
+  bool moved = decide(ask, unexpected);
   for (Round& round : rounds_) {  // scatters start in order
     if (round.signature.number > decided_) break;
     moved |= step(round, deliver);
@@ -190,7 +190,7 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
     send_bundles(round);
     moved = round.bundled = true;
   }
-  // Who receives nothing for others has nothing to wait for, and nobody has to wait for its lines later.
+  // A rank that receives for no host starts its scatter at once, so that no other rank waits for its lines.
   if (round.scatter == nullptr && complete(round.signature.number)) {
     start_scatter(round);
     moved = true;
@@ -230,7 +230,7 @@ void Relay::send_bundles(Round& round) {
   }
 }
 
-// To each mate the entries that have come for it.
+// Sends each mate the entries that have come for it.
 void Relay::start_scatter(Round& round) {
   const Leaders& receivers = round.duties->receivers;
   const auto& hosts = receivers.mine.hosts;
@@ -254,7 +254,7 @@ void Relay::start_scatter(Round& round) {
     if (round.to_mates[mate].bytes() > receivers.mine.room) throw no_sense("bundle");
     round.to_mates[mate].append_runs(static_cast<Rank>(mate), batch.sends);
   }
-  std::byte* lists = bytes_of(round.from_receivers);
+  std::byte* lists = data_of(round.from_receivers);
   for (const Leader& receiver : receivers.all) {
     batch.recvs.push_back({receiver.seat, lists, receiver.room});
     lists += receiver.room;
@@ -290,8 +290,8 @@ bool Relay::leads(uint64_t number) const {
   return !duties(number).senders.mine.hosts.empty() || !duties(number).receivers.mine.hosts.empty();
 }
 
-// While a mate is still to hand over its entries the bundles of others can wait: a look for them takes longer than a
-// turn of that mate, which may want this CPU.
+// While a mate has not handed over its entries, this rank does not look for bundles: a look takes longer than the
+// mate's turn, and the mate may need this CPU.
 bool Relay::waits_for_network() const {
   return std::ranges::any_of(rounds_, [](const Round& round) {
     return !round.duties->receivers.mine.hosts.empty() && round.bundled && round.scatter == nullptr;

@@ -1,4 +1,4 @@
-// Entries on their way between hosts in one message for each pair of hosts.
+// Relays entries between hosts, in one message for each pair of hosts.
 #pragma once
 
 #include <functional>
@@ -17,87 +17,87 @@
 
 namespace a2a::hosts {
 
-// For each other host one rank of a host sends, and another one receives: a rank that did both would be what everybody
-// waits for. In every operation the ranks of a host hand their entries to the senders, in shared memory; each sends
-// what it has for a host to the receiver there; and that one hands the entries on, in shared memory. All hosts choose
-// both by the same rule, and others for each operation.
+// For each other host, one rank of a host sends and another one receives: one rank with both duties would delay all. In
+// every operation the ranks of a host hand their entries to the senders, in shared memory (gather). Each sender sends
+// its bundle for a host to the receiver there. The receiver hands the entries on, in shared memory (scatter). All hosts
+// choose both ranks by the same rule, and other ranks for each operation.
 //
-// In an operation in which no rank of a host has something to hand over, because each repeats what was agreed on or
-// tells the others itself, the relay of that host does nothing. The ranks find that out in what they tell each other
-// anyway. As a rule ranks that need a word need it of each other, so hosts come to the same; where they do not, the
-// bundle of one is a stray: its receiver passes the entries on one by one, and answers, since somebody waits for a
-// bundle in return. The receiver is there to do so: a rank with anything to relay tells every receiver its facts that
-// way (RemoteExchange::begin), so that none can be done with the operation before the bundle has come.
+// In an operation in which no rank of a host has entries, because each repeats an agreement or sends its messages
+// itself, that host's relay does nothing. Its ranks learn that from the lines that they exchange anyway. Usually two
+// ranks that need facts need them from each other, so both hosts relay or neither. Otherwise the bundle of one host is
+// unexpected: its receiver passes the entries on one by one, and answers with silence, because a rank waits for a
+// bundle in return. That receiver is still in the operation: a rank with entries to relay tells every receiver its
+// facts through the relay (RemoteExchange::begin), so no receiver can finish the operation before the bundle has come.
 //
-// The two exchanges in shared memory have room for the most that there can be, so that nothing has to be negotiated.
-// All functions want the progress mutex held.
+// The two exchanges in shared memory have room for the largest lists, so that nothing has to be negotiated. All
+// functions require the progress mutex.
 class Relay {
  public:
   using Deliver = std::function<void(uint64_t number, const Entry& entry)>;
-  // Whether any rank of this host has something to hand over in that operation, once this is known.
+  // Returns whether any rank of this host has entries for that operation; nullopt until that is known.
   using Ask = std::function<std::optional<bool>(uint64_t number)>;
-  using Stray = std::function<void(uint64_t number, Rank source, std::string message)>;
+  using Unexpected = std::function<void(uint64_t number, Rank source, std::string message)>;
 
   Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network,
         std::unique_ptr<shm::ShmTransport> gather, std::unique_ptr<shm::ShmTransport> scatter);
 
-  // The entries of this rank for an operation; advance() next. Operations come in order. Payloads stay where they are
-  // until the relay has finished it. With `relays` it is known already that this host relays it.
+  // Takes this rank's entries for an operation; call advance() next. Operations come in order. Payloads must stay valid
+  // until the relay has finished it. `relays`: it is known that this host relays it.
   void post(const Signature& signature, const std::vector<Entry>& entries, bool relays);
-  // The same of an operation of which nothing is told.
+  // Takes note of an operation without entries.
   void pass(const Signature& signature);
-  // Whether bundles of that operation belong to the relay, as far as is known. Otherwise they are strays.
+  // Whether the relay expects bundles of that operation, as far as is known. Otherwise they are unexpected.
   bool wants(uint64_t number) const;
-  // A message with a bundle has arrived here, or with none.
+  // Takes a bundle or silence from another host.
   void take(uint64_t number, Rank source, std::string message);
-  // Moves what can move. Returns whether anything did. Throws the error of an exchange in shared memory.
-  bool advance(const Deliver& deliver, const Ask& ask, const Stray& stray);
+  // Moves whatever can move. Returns whether anything did. Throws the error of an exchange in shared memory.
+  bool advance(const Deliver& deliver, const Ask& ask, const Unexpected& unexpected);
 
   bool finished(uint64_t number) const;
-  // Whether this rank has done what the others of its host need for the operation.
+  // Whether this rank has done all that the other ranks of its host need for the operation.
   bool served(uint64_t number) const;
-  // Whether this rank sends or receives for others in that operation.
+  // Whether this rank sends or receives bundles in that operation.
   bool leads(uint64_t number) const;
-  // Who receives, on that host, what comes from this one.
+  // Returns the rank on that host that receives this host's bundle.
   Rank receiver_on(int host, uint64_t number) const { return places_->receiver_of(host, home_, number); }
-  // Whether a bundle of another host is all that is still to come: this host's own are sent.
+  // Whether only another host's bundle is missing: this host's own are sent.
   bool waits_for_network() const;
   void fail(const Error& error);
   void leave(Left how) noexcept;
 
  private:
-  // A rank of this host that sends to, or receives from, some of the others.
+  // A rank of this host that sends bundles to some other hosts, or receives them.
   struct Leader {
     Rank seat = 0;
     std::vector<int> hosts;
-    size_t room = 0;  // bytes for what goes between it and one mate
+    size_t room = 0;  // bytes for the entries between it and one mate
   };
   struct Leaders {
     std::vector<Leader> all;   // by seat
-    std::vector<size_t> with;  // by host: which of them
-    Leader mine;               // without hosts when this rank is none
-    size_t room = 0;           // of all
+    std::vector<size_t> with;  // by host: the index in `all`
+    Leader mine;               // without hosts when this rank is no leader
+    size_t room = 0;           // of all leaders
   };
   struct Duties {
     Leaders senders, receivers;
   };
-  // The memory of an operation is used again for later ones.
+  // The state of one operation. Later ones reuse its memory.
   struct Round {
     Signature signature;
     const Duties* duties = nullptr;
     std::vector<EntryList> to_senders, to_mates;
     std::unique_ptr<char[]> from_mates, from_receivers;
-    std::map<Rank, std::string> bundles;  // that the runs of to_mates lie in
-    std::optional<bool> relays;           // whether this host does
+    std::map<Rank, std::string> bundles;  // to which the runs of to_mates refer
+    std::optional<bool> relays;           // whether this host relays it
     std::shared_ptr<shm::Exchange> gather, scatter;
-    bool bundled = false;  // sent on
+    bool bundled = false;  // the bundles were sent
     bool delivered = false;
   };
 
   Leaders leaders(Rank (Places::*of)(int host, int other, uint64_t number) const, uint64_t number) const;
   const Duties& duties(uint64_t number) const { return duties_[number % duties_.size()]; }
   Round& new_round(const Signature& signature);
-  bool decide(const Ask& ask, const Stray& stray);
+  bool decide(const Ask& ask, const Unexpected& unexpected);
   void start_gather(Round& round);
   void skip(shm::ShmTransport& transport, const Signature& signature);
   std::string_view from_mate(const Round& round, size_t mate) const;
@@ -115,13 +115,13 @@ class Relay {
   const uint64_t channel_;
   const std::shared_ptr<Network> network_;
   const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
-  std::vector<Duties> duties_;  // they go round with the operations
+  std::vector<Duties> duties_;  // by number of the operation, modulo the ranks of this host
   std::list<Round> rounds_, spare_rounds_;
-  std::map<uint64_t, std::map<Rank, std::string>> come_;  // bundles by number and sender, until handed on
-  uint64_t decided_ = 0;                                  // the last operation of which it is known whether to relay
+  std::map<uint64_t, std::map<Rank, std::string>> come_;  // bundles by number and sender, until they are handed on
+  uint64_t decided_ = 0;                                  // the last operation for which it is known whether to relay
 };
 
-// The most bytes of a pair that are relayed: what is left of the room for all. 0: nothing is worth relaying.
+// Returns the most bytes of a pair that are relayed, so that all fit into the room. 0: nothing is relayed.
 uint32_t relay_limit(const Places& places);
 
 }  // namespace a2a::hosts

@@ -10,10 +10,10 @@
 namespace a2a::hosts {
 namespace {
 
-// Runs shorter than this on average travel in one piece: a message costs more than copying them twice.
+// Runs shorter than this on average are packed into one: a message costs more than copying them twice.
 constexpr size_t kLongRun = size_t{16} << 10;
 
-// So many bytes of a pair go in the message that this rank tells the peer itself: a copy at each end costs less than
+// The most bytes of a pair that go with facts that this rank sends itself (eager): a copy at each end costs less than
 // another message.
 constexpr size_t kMostBesideFacts = size_t{32} << 10;
 
@@ -21,7 +21,7 @@ bool in_short_runs(std::span<const Run> runs, size_t bytes) {
   return runs.size() > 1 && bytes / runs.size() < kLongRun;
 }
 
-// Whether these facts say that what the other one has told earlier is repeated.
+// Whether these facts say that their sender repeats what it told `earlier`.
 bool repeats(const Told& told, const Told& earlier) { return told.repeats != 0 && told.tag == earlier.tag; }
 
 }  // namespace
@@ -37,7 +37,7 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
     Pair& p = pair(peer);
-    // In a second half nobody disagrees any more.
+    // In a second half all ranks have agreed already.
     const bool silent = batch.half == Half::second && sends.empty() && recvs.empty();
     p.remote = places_.host_of(peer) != places_.host_of(rank) && !silent;
     if (!p.remote) continue;
@@ -64,7 +64,7 @@ bool RemoteExchange::waits_for(Rank peer) const {
   return p.remote && (!p.settled || p.moves);
 }
 
-// ---- what is told --------------------------------------------------------------------------------------------------
+// ---- facts to send ------------------------------------------------------------------------------------------------
 
 std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, const Earlier& earlier) {
   began_ = Deadline::Clock::now();
@@ -104,7 +104,7 @@ std::vector<Entry> RemoteExchange::speak_up(Deadline::Clock::time_point now) {
     if (!p.repeats) continue;
     p.told = true;
     p.mine.repeats = 1;
-    if (p.waits_to_send) {  // it says that it did
+    if (p.waits_to_send) {  // the facts say that the bytes are under way
       std::erase(unsent_, peer);
       start_send(peer);
     }
@@ -116,7 +116,7 @@ std::vector<Entry> RemoteExchange::speak_up(Deadline::Clock::time_point now) {
 RemoteExchange::Known RemoteExchange::known(const std::vector<Agreements>& agreed, const Earlier& earlier) const {
   Known known(pairs_.size());
   for (Rank peer = 0; peer < places_.size(); ++peer) {
-    if (!pair(peer).remote || pair(peer).mine.gaps != 0) continue;  // what moves in pieces is told
+    if (!pair(peer).remote || pair(peer).mine.gaps != 0) continue;  // memory with gaps is never repeated
     const Agreement* agreement = agreed[static_cast<size_t>(peer)].find(pair(peer).mine);
     if (agreement == nullptr) continue;
     const auto facts = earlier.find(peer);
@@ -127,9 +127,9 @@ RemoteExchange::Known RemoteExchange::known(const std::vector<Agreements>& agree
   return known;
 }
 
-// A rank with something to relay tells its facts to all that receive what its host relays: they may have to pass it on
-// (hosts/relay.h), and a rank that has all it wants is not there to do that. A receiver with something to relay expects
-// the same of those that it receives from, and tells them.
+// Removes agreements that must not be repeated. A rank with entries to relay sends its facts to all receivers of its
+// host's bundles: they may have to pass entries on (hosts/relay.h), so they must not finish early. A receiver with
+// entries to relay expects the facts of the ranks that it receives from, and sends them its own.
 void RemoteExchange::tell_receivers(Known& known) const {
   const auto untold = [&](Rank peer) { return pair(peer).remote && known[static_cast<size_t>(peer)] == nullptr; };
   if (std::ranges::none_of(std::views::iota(Rank{0}, places_.size()), untold)) return;
@@ -143,7 +143,7 @@ void RemoteExchange::tell_receivers(Known& known) const {
   }
 }
 
-// By the average of what this rank sends and receives: peers may come to another conclusion.
+// Decides by the mean of the bytes that this rank sends and receives. Peers may decide otherwise.
 bool RemoteExchange::prefers_to_tell(const Known& known) const {
   if (places_.relayed == 0 || batch_.half == Half::second) return true;
   if (batch_.way != Way::exchange || !batch_.refusal.empty()) return false;
@@ -163,7 +163,8 @@ Carriage RemoteExchange::choose(const Pair& pair) const {
   return pair.mine.gaps == 0 && in_short_runs(pair.sends, bytes) ? Carriage::packed : Carriage::memory;
 }
 
-// Bytes are a word only where there are some in both directions, in a single message; few of them are relayed.
+// Chooses the way of later operations that repeat this one. Bytes stand for facts only if there are some in both
+// directions, in a single message each. Few bytes are relayed instead.
 Carriage RemoteExchange::choose_for_repeats(const Pair& pair) const {
   const size_t few = places_.relayed;
   if (!batch_.refusal.empty() || batch_.way != Way::exchange || pair.mine.gaps != 0) return Carriage::nothing;
@@ -198,12 +199,12 @@ Entry RemoteExchange::entry_for(Rank peer) {
   return {rank_, peer, p.mine, payload};
 }
 
-// ---- what is heard -------------------------------------------------------------------------------------------------
+// ---- facts received -----------------------------------------------------------------------------------------------
 
 std::optional<Entry> RemoteExchange::hear(const Entry& entry) {
   Pair& p = pair(entry.source);
   if (!p.remote || p.heard) return std::nullopt;
-  if (p.repeats && repeats(entry.told, p.theirs)) return std::nullopt;  // the same
+  if (p.repeats && repeats(entry.told, p.theirs)) return std::nullopt;  // both repeat the same agreement
   p.heard = true;
   p.theirs = entry.told;
   const bool repeated = end_repeat(p);
@@ -222,28 +223,28 @@ void RemoteExchange::conclude(const Entry& entry) {
   discard(entry);
   keep_unsent(entry.source);
   settle(p);
-  if (!batch_.refusal.empty()) return;  // everybody was told; what the others want no longer matters
-  quarrels_.push_back(refused
-                          ? name_of(batch_.signature) + ": rank " + std::to_string(entry.source) +
-                                " does not take part, its arguments were refused there: " + std::string(entry.payload)
-                          : disagreement(batch_.signature, batch_.unit_bytes, rank_, p.mine, entry.source, p.theirs));
+  if (!batch_.refusal.empty()) return;  // all peers were told; their bytes no longer matter
+  disagreements_.push_back(
+      refused ? name_of(batch_.signature) + ": rank " + std::to_string(entry.source) +
+                    " does not take part, its arguments were refused there: " + std::string(entry.payload)
+              : disagreement(batch_.signature, batch_.unit_bytes, rank_, p.mine, entry.source, p.theirs));
 }
 
-// It is known now what the other end does. Returns whether this one repeated.
+// Ends the repetition of an agreement: the other end's choice is known. Returns whether this rank repeated.
 bool RemoteExchange::end_repeat(Pair& pair) {
   if (!std::exchange(pair.repeats, false)) return false;
   --repeating_;
   return true;
 }
 
-// The other end says what it does instead of sending what it sent before.
+// Withdraws the receive of repeated bytes: the other end has sent facts instead.
 void RemoteExchange::withdraw(Pair& pair) {
   if (pair.receiving != nullptr) pair.receiving->withdraw();
   pair.withdrawn = std::move(pair.receiving);
   pair.withdrawn_incoming = std::move(pair.incoming);
 }
 
-// What was to be repeated is not wanted. What is on its way already the other end throws away.
+// Cancels repeated bytes that were not sent. The other end discards those that were.
 void RemoteExchange::keep_unsent(Rank peer) {
   Pair& p = pair(peer);
   if (!p.waits_to_send) return;
@@ -263,9 +264,9 @@ void RemoteExchange::hear_passed(Rank peer) {
                                    "; other ranks run it on a device already");
   }
   if (batch_.way != a2a::Way::compare) {
-    quarrels_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(peer) +
-                        " runs it on a device without comparing, rank " + std::to_string(rank_) + " in " +
-                        to_string(batch_.signature.memory) + " memory");
+    disagreements_.push_back(name_of(batch_.signature) + ": rank " + std::to_string(peer) +
+                             " runs it on a device without comparing, rank " + std::to_string(rank_) + " in " +
+                             to_string(batch_.signature.memory) + " memory");
   }
   keep_unsent(peer);
   settle(p);
@@ -278,7 +279,7 @@ void RemoteExchange::settle(Pair& pair) {
   --unsettled_;
 }
 
-// The two have the same facts: what is there is taken, what goes from memory to memory starts now.
+// Ends the comparison of a pair with the same facts: takes the bytes that have come, and begins the transfers.
 void RemoteExchange::agree(const Entry& entry) {
   Pair& p = pair(entry.source);
   const bool nothing_expected = batch_.way != a2a::Way::exchange || p.mine.expected == 0;
@@ -297,7 +298,7 @@ void RemoteExchange::agree(const Entry& entry) {
   settle(p);
 }
 
-// The other end repeats an agreement that this one does not: its bytes are on their way, and nobody has a use for them.
+// Discards the bytes of a peer that repeats an agreement while this rank does not.
 void RemoteExchange::discard(const Entry& entry) {
   Pair& p = pair(entry.source);
   if (!p.theirs.moves_memory() || p.theirs.repeats == 0) return;
@@ -309,8 +310,8 @@ void RemoteExchange::discard(const Entry& entry) {
 void RemoteExchange::note_agreements(std::vector<Agreements>& agreed) const {
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     const Pair& p = pair(peer);
-    // It said so before it heard that this one does not, or may have: then it still waits for bytes with this one's tag
-    // of that agreement, and would take those of a later operation for them.
+    // The peer repeated before it knew that this rank does not, or may have. It may still have a receive with this
+    // rank's tag of that agreement, which would take the bytes of a later operation.
     if (p.heard && p.theirs.repeats != 0) agreed[static_cast<size_t>(peer)].forget(p.theirs.tag);
     if (!p.agreed || p.mine.repeated == Carriage::nothing || p.theirs.repeated == Carriage::nothing) continue;
     Agreement agreement{p.mine, p.theirs, began_};

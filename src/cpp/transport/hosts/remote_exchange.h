@@ -1,4 +1,4 @@
-// What one operation has to do with the ranks of other hosts.
+// The part of one operation that concerns ranks of other hosts.
 #pragma once
 
 #include <map>
@@ -15,85 +15,86 @@
 
 namespace a2a::hosts {
 
-// Life of a pair: this rank tells the facts, and with them the bytes if they are few; it hears the other's; both come
-// to the same conclusion; then the rest of the bytes moves. So no byte of a pair that disagrees is written, and memory
-// is only given to the network when the other end takes it.
+// The steps of a pair: this rank sends its facts, and the bytes with them if they are few (eager). It receives the
+// other's facts. Both come to the same conclusion. Then the rest of the bytes moves (rendezvous). So no byte of a pair
+// that disagrees is written, and the network gets memory only when the other end takes the bytes.
 //
-// Facts that both have agreed on before are *repeated*, without a word: this rank sends its bytes with the tag of that
-// agreement and waits for the other's. Bytes with that tag say that the other one has the same facts as then. If it
-// says facts instead, because it has others or does not know yet that they agree, this rank answers with its own, and
-// with which bytes are on their way; the other end takes them or throws them away. Two ranks that repeat different
-// agreements would both wait, so one that has waited for a while says its facts.
+// Facts on which both have agreed before are *repeated*, without a message: this rank sends its bytes with the tag of
+// that agreement, and waits for the other's. Bytes with that tag prove that the other rank has the same facts as then.
+// If the other rank sends facts instead, because its facts differ or it does not know yet that they agree, this rank
+// answers with its own facts, and says which bytes are under way; the other end takes or discards those. Two ranks that
+// repeat different agreements would both wait, so a rank that has waited for a while sends its facts.
 class RemoteExchange {
  public:
-  // The batch outlives this.
+  // The batch must outlive this.
   RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> places, Network& network);
 
-  // What ranks have told before this one began.
+  // The facts that ranks have sent before this one began.
   using Earlier = std::map<Rank, Told>;
-  // Begins with what is repeated, if there is something to repeat, and returns what to tell the other ranks: an entry
-  // for each of the rest. They point into this and the batch. Called before all that follows.
+  // Begins the exchange, and the repetition of agreements. Returns the entries for the ranks with which it repeats
+  // nothing; they refer to this object and the batch. Call before all the following.
   std::vector<Entry> begin(const std::vector<Agreements>* agreed, const Earlier& earlier);
-  // Whether this rank tells each of them itself, not through a relay, which would be a detour for messages of this
-  // size: they go along.
+  // Whether this rank sends the entries itself, rather than through a relay: entries of this size carry the bytes, and
+  // a relay would be a detour.
   bool tells_itself() const { return tells_itself_; }
 
-  // Whether all that goes from memory to memory is so little that the network has sent it when it is begun: larger
-  // messages ask for a hand.
+  // Whether the bytes of all transfers are so few that the network sends them at once. Longer transfers need calls of
+  // advance().
   bool sent_at_once() const;
 
-  // What to tell after all, because the others take so long: they may repeat something else.
+  // Returns facts to send after all, because the others take so long: they may repeat another agreement.
   std::vector<Entry> speak_up(Deadline::Clock::time_point now);
 
-  // What another rank tells, in any order. Returns what to answer, if anything.
+  // Takes the facts of another rank, in any order. Returns an answer, if one is needed.
   std::optional<Entry> hear(const Entry& entry);
   void hear_passed(Rank peer);
 
-  // After Network::advance(): takes note of what is done, and goes on with what waits for it. Returns whether there was
-  // anything.
+  // Notes the transfers that are done, and begins those that waited for them. Returns whether there were any. Call
+  // after Network::advance().
   bool advance();
-  // Whether there is nothing left to hear or to move.
+  // Whether no facts or bytes are missing.
   bool finished() const;
-  // Whether it waits for something that does not come in an entry.
+  // Whether it waits for transfers.
   bool waits_for_network() const;
-  // When all has come: until then no peer can have given up and let its caller write to memory that bytes came from. Of
-  // a peer that repeats this is known: it began after it had what this rank sent in an operation before, and one that
-  // gives up keeps memory that is on its way for kSilence.
+  // Requires that all bytes have come. Until this time no peer can have given up and let its caller write to the memory
+  // that the bytes came from. That holds for peers that repeat: such a peer began after it had received this rank's
+  // bytes of an earlier operation, and a peer that gives up keeps memory that is under way for kSilence.
   Deadline::Clock::time_point good_until() const { return good_until_; }
-  // Whether somebody is still to tell something. Those that may repeat facts are not counted.
+  // Whether facts of a rank are missing. Ranks that may repeat are not counted.
   bool listens() const { return unsettled_ > repeating_; }
   bool arrived(Rank peer) const;
   bool waits_for(Rank peer) const;
 
-  // That rank has left, or takes no part: it will not throw away what this one repeated.
+  // Abandons the transfers with a rank that has left or takes no part: it will not discard the bytes that this rank
+  // repeated.
   void part_from(Rank peer) noexcept;
-  // Gives up.
+  // Abandons all transfers.
   void abandon() noexcept;
-  // Whether the network has no memory of the batch any more. After a failure it may keep some for a while.
+  // Whether the network no longer uses memory of the batch. After a failure it may do so for a while.
   bool let_go() noexcept;
 
-  const std::vector<std::string>& quarrels() const { return quarrels_; }
-  // When it is finished: what later operations may repeat.
+  const std::vector<std::string>& disagreements() const { return disagreements_; }
+  // Notes the agreements that later operations may repeat. Requires finished().
   void note_agreements(std::vector<Agreements>& agreed) const;
 
  private:
   struct Pair {
     bool remote = false;
     bool repeats = false;  // and it is not known yet whether the other end does
-    bool told = false;     // only of those that repeat
+    bool told = false;     // of pairs that repeat: the facts were sent after all
     bool heard = false;
-    bool settled = false;  // nothing more to come from there
+    bool settled = false;  // no more facts come from there
     bool agreed = false;
     Told mine{}, theirs{};
     std::span<const Run> sends, recvs;
-    std::string outgoing;  // several runs in one piece
+    std::string outgoing;  // several runs packed into one
     std::unique_ptr<std::byte[]> incoming, withdrawn_incoming;
-    Run outgoing_run, incoming_run;                           // those pieces
-    bool moves = false;                                       // among moving_
-    bool sends_memory = false;                                // to be sent, or being sent
-    bool waits_to_send = false;                               // among unsent_
-    std::unique_ptr<Transfer> sending, receiving, withdrawn;  // empty: there is none, or it is done
-    Deadline::Clock::time_point since{};                      // of those that repeat: see Agreement
+    Run outgoing_run, incoming_run;                           // of the packed bytes
+    bool moves = false;                                       // it is in moving_
+    bool sends_memory = false;                                // its bytes are to be sent, or under way
+    bool waits_to_send = false;                               // it is in unsent_
+    std::unique_ptr<Transfer> sending, receiving, withdrawn;  // empty: none, or done
+    Deadline::Clock::time_point since{};                      // of pairs that repeat: see Agreement
   };
 
   static bool all_received(Pair& pair);
@@ -101,7 +102,7 @@ class RemoteExchange {
   static void abandon(Pair& pair) noexcept;
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
-  using Known = std::vector<const Agreement*>;  // by rank: what is repeated with it
+  using Known = std::vector<const Agreement*>;  // by rank: the agreement to repeat, or nullptr
   Known known(const std::vector<Agreements>& agreed, const Earlier& earlier) const;
   bool prefers_to_tell(const Known& known) const;
   void tell_receivers(Known& known) const;
@@ -129,18 +130,18 @@ class RemoteExchange {
   const Places& places_;
   Network& network_;
   std::vector<Pair> pairs_;   // by rank
-  std::vector<Rank> moving_;  // agreed, and the network has or will have their memory
-  std::vector<Rank> unsent_;  // of them those whose memory waits for its turn, from next_unsent_ on
+  std::vector<Rank> moving_;  // with transfers, which the network has or will get
+  std::vector<Rank> unsent_;  // those whose send waits for its turn, from next_unsent_ on
   size_t next_unsent_ = 0;
-  std::vector<Rank> parted_;  // the network may still have memory that was to go there
+  std::vector<Rank> parted_;  // whose abandoned transfers the network may still have
   bool tells_itself_ = false;
-  std::optional<Deadline::Clock::time_point> speaks_up_;  // then, unless all have come
+  std::optional<Deadline::Clock::time_point> speaks_up_;  // the time to send facts to ranks that repeat
   int sending_ = 0;                                       // pairs
   int unsettled_ = 0;                                     // pairs
-  int repeating_ = 0;  // of them those of which it is not known whether the other end repeats, too
+  int repeating_ = 0;  // of them those of which it is not known whether the other end repeats
   Deadline::Clock::time_point began_{};
   Deadline::Clock::time_point good_until_ = Deadline::Clock::time_point::max();
-  std::vector<std::string> quarrels_;
+  std::vector<std::string> disagreements_;
 };
 
 }  // namespace a2a::hosts

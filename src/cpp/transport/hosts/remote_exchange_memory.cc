@@ -1,4 +1,4 @@
-// The bytes of a RemoteExchange that go from memory to memory.
+// The transfers of a RemoteExchange, from memory to memory.
 #include <algorithm>
 #include <utility>
 
@@ -27,7 +27,7 @@ void RemoteExchange::abandon(Pair& pair) noexcept {
 }
 
 bool RemoteExchange::sent_at_once() const {
-  constexpr size_t kAtOnce = size_t{1} << 10;  // MPICH over UCX begins to negotiate above
+  constexpr size_t kAtOnce = size_t{1} << 10;  // MPICH over UCX uses a rendezvous above
   return std::ranges::all_of(pairs_, [](const Pair& pair) { return pair.mine.sent <= kAtOnce; });
 }
 
@@ -59,8 +59,8 @@ void RemoteExchange::begin_send(Rank peer) {
   unsent_.push_back(peer);
 }
 
-// A few peers at a time, so that not all of a large exchange is packed or handed to the network at once. Receives are
-// there from the beginning, so whoever sends first, nobody waits for a turn of the other side.
+// Sends to a few peers at a time, so that a large exchange is not packed or given to the network at once. All receives
+// are posted from the beginning, so no order of sends can block.
 void RemoteExchange::begin_sends() {
   constexpr int kWindow = 8;
   while (sending_ < kWindow && next_unsent_ < unsent_.size()) start_send(unsent_[next_unsent_++]);
@@ -90,7 +90,7 @@ bool RemoteExchange::advance() {
   return moving_.size() != before;
 }
 
-// Whether all is done for the pair.
+// Advances a pair. Returns whether it is done.
 bool RemoteExchange::advance(Rank peer) {
   Pair& p = pair(peer);
   if (p.sends_memory && !p.waits_to_send && done(p.sending)) {
@@ -103,7 +103,7 @@ bool RemoteExchange::advance(Rank peer) {
     unpack({reinterpret_cast<const char*>(p.incoming.get()), p.mine.expected}, p.recvs);
     p.incoming.reset();
   }
-  if (end_repeat(p)) {  // the other end does, too
+  if (end_repeat(p)) {  // the other end repeats, too
     p.heard = true;
     p.agreed = true;
     if (p.theirs.carriage == Carriage::memory) good_until_ = std::min(good_until_, p.since + kSilence);
@@ -139,7 +139,7 @@ bool RemoteExchange::let_go() noexcept try {
     }
   }
   return true;
-} catch (const std::exception&) {  // nobody knows then what the network does with it
+} catch (const std::exception&) {  // the state of the transfers is unknown
   return false;
 }
 

@@ -6,14 +6,18 @@
 #include <utility>
 
 #include "core/facts.h"
+#include "transport/hosts/messages.h"
 
 namespace a2a::hosts {
+
+// How the announcement of a message carries it.
+enum class Form : uint32_t { whole = 1, memory, declined };
+
 namespace {
 
-// So many bytes travel with the word of them.
+// The most bytes that travel with the announcement of a message (eager).
 constexpr size_t kWithWord = size_t{16} << 10;
 
-enum class Form : uint32_t { whole = 1, memory, declined };
 struct SentHead {
   int64_t tag = 0;
   uint64_t bytes = 0;
@@ -25,11 +29,6 @@ struct SentHead {
 
 enum class Reply : uint32_t { wanted = 1, refused };
 
-template <class T>
-std::string_view bytes_of(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof(T)};
-}
-
 }  // namespace
 
 struct RemoteMessages::Arriving final : Incoming {
@@ -39,7 +38,7 @@ struct RemoteMessages::Arriving final : Incoming {
   uint64_t number = 0;
   Form form = Form::whole;
   uint32_t transfer = 0;
-  std::string text;  // whole: the bytes; declined: why
+  std::string text;  // whole: the bytes; declined: the reason
 
  private:
   RemoteMessages& messages_;
@@ -79,7 +78,7 @@ void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
     head.transfer = network_->next_tag(places_.endpoint_of(message.peer));
     rest = {};
   }
-  std::string text(bytes_of(head));
+  std::string text(object_bytes(head));
   text += rest;
   const uint64_t number = ++to.sent;
   if (head.form == Form::memory) to.unanswered.emplace(number, Unanswered{work, head.transfer});
@@ -87,7 +86,7 @@ void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
   if (head.form != Form::memory) leaving_.push_back(work);
 }
 
-// Messages between two processes may overtake each other on the network.
+// Sorts messages by number, because messages between two processes may overtake each other on the network.
 bool RemoteMessages::hear_sent(Rank source, uint64_t number, std::string_view rest) {
   Lane& from = lanes_[static_cast<size_t>(source)];
   if (number <= from.heard) return false;
@@ -128,15 +127,15 @@ void RemoteMessages::meet(Arriving& in) {
   }
   if (const auto why = disagreement(in, in.source, rank_)) {
     in.receive->fail(Error(Code::mismatch, *why));
-    std::string reply(bytes_of(Reply::refused));
+    std::string reply(object_bytes(Reply::refused));
     return tell_(in.source, true, in.number, reply += *why);
   }
   if (in.form == Form::whole) {
     if (in.bytes > 0) std::memcpy(wanted.data, in.text.data(), in.bytes);
     return in.receive->finish(in.source);
   }
-  move(in.receive, in.source, in.source, in.transfer);  // so that the bytes have a place before they are sent
-  tell_(in.source, true, in.number, std::string(bytes_of(Reply::wanted)));
+  move(in.receive, in.source, in.source, in.transfer);  // so that the receive is posted before the bytes are sent
+  tell_(in.source, true, in.number, std::string(object_bytes(Reply::wanted)));
 }
 
 bool RemoteMessages::hear_answer(Rank source, uint64_t number, std::string_view rest) {
@@ -165,7 +164,7 @@ void RemoteMessages::move(const std::shared_ptr<MessageWork>& work, Rank peer, R
   moving_.push_back({work, source, std::move(loan)});
 }
 
-// Those from any rank may have come from this host, and be over.
+// A receive from any rank may have been finished by a message of this host.
 bool RemoteMessages::active() const {
   const auto goes_on = [](const auto& work) { return !work->finished(); };
   return std::ranges::any_of(pending_, goes_on) || !moving_.empty() || !leaving_.empty();

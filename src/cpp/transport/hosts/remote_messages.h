@@ -1,5 +1,5 @@
-// Messages (send, recv) between this rank and those of other hosts. Few bytes travel with the word of them; more go
-// from memory to memory, once the receiver has said that it wants them.
+// Messages (send, recv) between this rank and those of other hosts. Few bytes travel with the announcement (eager).
+// More go from memory to memory, when the receiver has a matching receive (rendezvous).
 #pragma once
 
 #include <functional>
@@ -15,36 +15,37 @@
 
 namespace a2a::hosts {
 
-// Everything wants the progress mutex held. What throws breaks the communicator.
+// All functions require the progress mutex. The caller breaks the communicator when one throws.
 class RemoteMessages {
  public:
-  // Posts what begins after the prefix of a MessageKind::sent or answered.
+  // Posts a MessageKind::sent or answered with `rest` after its prefix.
   using Tell = std::function<void(Rank to, bool answers, uint64_t number, const std::string& rest)>;
 
   RemoteMessages(Rank rank, const Places& places, std::shared_ptr<Network> network, Matching& matching, Tell tell);
   ~RemoteMessages();
 
-  // A message to or from a rank of another host, or from any rank: its receive is posted by the caller then.
+  // Starts a message to or from a rank of another host, or from any rank. The caller posts a receive from any rank
+  // itself.
   void start(const std::shared_ptr<MessageWork>& work);
-  // What another rank has told. False: it makes no sense.
+  // Take a message or an answer of another rank. Return false when it is invalid.
   bool hear_sent(Rank source, uint64_t number, std::string_view rest);
   bool hear_answer(Rank source, uint64_t number, std::string_view rest);
-  // Looks which transfers are done. Returns whether any is.
+  // Finishes the messages whose transfers are done. Returns whether there were any.
   bool advance();
 
-  // Whether there is anything to do, or to wait for.
+  // Whether a message is unfinished.
   bool active() const;
   bool moves() const { return !moving_.empty(); }
   std::shared_ptr<MessageWork> expired(Deadline::Clock::time_point now) const;
-  // The first one that needs that rank.
+  // Returns the first unfinished message that needs that rank, or nullptr.
   std::shared_ptr<MessageWork> needing(Rank rank) const;
   void fail_all(const Error& error);
 
  private:
   struct Arriving;
-  // Memory that the network has.
+  // Memory that the network uses.
   struct Loan {
-    Run run;  // where the network finds it
+    Run run;  // the network refers to it
     std::unique_ptr<Transfer> transfer;
   };
   struct Moving {
@@ -52,17 +53,17 @@ class RemoteMessages {
     Rank source;
     std::shared_ptr<Loan> loan;
   };
-  // A send whose receiver has not said that it wants the bytes.
+  // A send whose receiver has not asked for the bytes.
   struct Unanswered {
     std::shared_ptr<MessageWork> work;
     uint32_t tag;
   };
-  // With one rank.
+  // The messages between this rank and one other.
   struct Lane {
     uint64_t sent = 0, heard = 0;               // messages
-    std::map<uint64_t, std::string> early;      // that overtook others, by number
+    std::map<uint64_t, std::string> early;      // that overtook earlier ones, by number
     std::map<uint64_t, Unanswered> unanswered;  // by number
-    std::optional<Error> complaint;             // about a message that this rank had done with
+    std::optional<Error> complaint;             // a receiver's refusal of a message that was finished here
   };
 
   void send(const std::shared_ptr<MessageWork>& work);

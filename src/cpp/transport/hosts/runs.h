@@ -1,4 +1,4 @@
-// Lists of runs, taken apart and put together.
+// Functions on lists of runs.
 #pragma once
 
 #include <span>
@@ -11,11 +11,11 @@ namespace a2a::hosts {
 
 size_t bytes_of(std::span<const Run> runs);
 
-// All these runs, or `bytes` of them from `offset` on, as runs of that peer.
+// Append all these runs, or `bytes` bytes of them from `offset` on, as runs of that peer.
 void append_runs(std::vector<Run>& to, Rank peer, std::span<const Run> runs);
 void append_piece(std::vector<Run>& to, Rank peer, std::span<const Run> runs, size_t offset, size_t bytes);
 
-// Those of this host's ranks, by their places on it.
+// Returns the runs of this host's ranks, by seat.
 std::vector<Run> runs_here(std::span<const Run> runs, const Places& places, Rank rank);
 
 }  // namespace a2a::hosts

@@ -1,4 +1,4 @@
-// How the ranks of a host divide among themselves what all of them exchange with other hosts.
+// Divides the bytes that a host exchanges with other hosts among its ranks.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace a2a::hosts {
 
-// Bytes of the owner's part that pass through a rank of another host, the carrier.
+// A piece of the owner's part that passes through a rank of another host, the carrier.
 struct Piece {
   Rank owner = 0, carrier = 0;
   size_t offset = 0;  // in the part
@@ -18,9 +18,9 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// parts[r] bytes belong to rank r. The parts of all ranks that do not live on this host, one after the other, are cut
-// in one run for each of its ranks, of the same length but for the last ones; all cuts are at multiples of `unit`. In
-// the order of the carriers, and for each of them in that of the owners.
+// parts[r] bytes belong to rank r. Concatenates the parts of all ranks of other hosts, and cuts them into one stretch
+// for each rank of this host. All have the same length except the last ones, and all cuts are at multiples of `unit`.
+// Returns the pieces in the order of the carriers, and for each carrier in the order of the owners.
 std::vector<Piece> shares(const Places& places, int host, std::span<const size_t> parts, size_t unit);
 
 }  // namespace a2a::hosts

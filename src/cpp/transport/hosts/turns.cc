@@ -10,10 +10,10 @@
 namespace a2a::hosts {
 namespace {
 
-constexpr size_t kLine = 64;  // of a cache: where shares begin, as far as elements allow
+constexpr size_t kLine = 64;  // of a cache: shares begin at its multiples, as far as elements allow
 
-// What all ranks have to agree on, beside the dtype and the operation, where these do not say how many elements there
-// are: the parts of all ranks, and so the root of an operation that has one.
+// Returns a hash of all ranks' parts, on which the ranks have to agree besides dtype and operation. It covers the root
+// of an operation that has one.
 uint32_t elems_of(std::span<const size_t> parts) {
   Hash hash;
   for (const size_t bytes : parts) hash.add(bytes);
@@ -74,7 +74,7 @@ std::unique_ptr<Course> Turns::fold(Scratch& scratch) const {
   course->here_first = true;
   Batch& here = course->here.emplace(terms(batch_.half));
   Batch& between = course->between = terms(batch_.half);
-  const bool alone = mates_.size() == 1;  // then its share lies where all the rest does
+  const bool alone = mates_.size() == 1;  // then its share is not copied out of the input
   const auto mine = carried(rank_);
   size_t share = 0;
   for (const Piece& piece : mine) share += alone ? 0 : piece.bytes;

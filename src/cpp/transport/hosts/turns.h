@@ -1,4 +1,4 @@
-// Operations in which the ranks of a host take turns with the network: see Course.
+// Operations in which the ranks of a host and the network take turns: see Course.
 #pragma once
 
 #include <memory>
@@ -12,21 +12,21 @@ namespace a2a::hosts {
 
 class Turns {
  public:
-  // Refers to all these. `parts` as for shares().
+  // Keeps references to all arguments. `parts` as for shares().
   Turns(const Batch& batch, Rank rank, const Places& places, std::span<const size_t> parts);
 
-  // What all ranks have for one is folded there. Here: each rank folds what the ranks of this host have for itself, and
-  // its share of what they have for ranks elsewhere. Between hosts: these shares go to those ranks.
+  // The course of a reduction. Here: each rank folds the parts that this host's ranks have for itself, and its share of
+  // those for ranks of other hosts. Between hosts: the shares go to those ranks.
   std::unique_ptr<Course> fold(Scratch& scratch) const;
 
-  // What each rank has goes to all. Between hosts: it goes to those that carry it to this host, by shares. Here again:
-  // each rank hands on its own part, and its share.
+  // The course of an operation that sends each rank's part to all. Between hosts: the parts go to their carriers on
+  // this host, by shares. Here again: each rank passes on its own part and its share.
   std::unique_ptr<Course> hand_on() const;
 
  private:
   Batch terms(Half half) const;
-  std::vector<Piece> owned() const;             // of this rank's part: who carries them elsewhere
-  std::vector<Piece> carried(Rank mate) const;  // what that rank of this host carries
+  std::vector<Piece> owned() const;             // of this rank's part, with the carriers on other hosts
+  std::vector<Piece> carried(Rank mate) const;  // those that this rank of this host carries
 
   const Batch& batch_;
   const Rank rank_;
@@ -38,7 +38,7 @@ class Turns {
   std::vector<std::vector<Piece>> shares_;  // by host
 };
 
-// What a rank sends to all others alike.
+// Returns the part that a rank sends to all others.
 std::span<const Run> sent_to_all(const Batch& batch, Rank rank, const Places& places);
 
 }  // namespace a2a::hosts

@@ -21,7 +21,7 @@ struct StandardAbi : PointerHandles {
     Comm (*from_int)(int) = nullptr;
     library.require("MPI_Comm_fromint", &from_int);
     const Comm comm = from_int(handle);
-    // Intel MPI 2021.18.1 gives the number back for all but constants, which its other calls die of.
+    // Intel MPI 2021.18.1 returns the number itself for all handles but constants. Its other calls crash on that.
     constexpr int kLargestConstant = 0xfff;
     const bool constant = handle >= 0 && handle <= kLargestConstant;
     if (!constant && reinterpret_cast<intptr_t>(comm) == handle) {

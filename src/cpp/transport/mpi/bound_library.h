@@ -1,4 +1,4 @@
-// The calls of MPI over one ABI. An ABI is a struct that says what its handles are and which values its constants have.
+// Binds MPI's calls over one ABI. An ABI is a struct with the types of its handles and the values of its constants.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace a2a::mpi {
 
-// The handles of the ABIs in which they are pointers.
+// The handles of ABIs that use pointers.
 struct PointerHandles {
   using Comm = struct OpaqueComm*;
   using Request = struct OpaqueRequest*;
@@ -136,8 +136,8 @@ class BoundLibrary final : public Library {
       const auto index = static_cast<size_t>(done_[static_cast<size_t>(i)]);
       complete_.push_back({index, watchers_[index], result != 0 ? error_of(static_cast<size_t>(i)) : 0});
     }
-    // A watcher may send a message that later ones of its tag must follow. So watchers are told in the order in which
-    // they began to watch.
+    // Calls watchers in the order in which they began to watch: a watcher may send a message, and later messages of its
+    // tag must follow it.
     std::ranges::sort(complete_, {}, &Complete::index);
     take_out_complete();
     for (const Complete& one : complete_) {
@@ -188,7 +188,7 @@ class BoundLibrary final : public Library {
   void abort(int status) noexcept override { abort_(Abi::world(library_), status); }
 
  private:
-  // Larger than any ABI's, and aligned for all.
+  // Larger than any ABI's status, and aligned for all.
   struct Status {
     int64_t words[8];
   };
@@ -199,7 +199,7 @@ class BoundLibrary final : public Library {
     int result = 0;
   };
 
-  // The others stay in their order.
+  // Removes the complete requests. The others keep their order.
   void take_out_complete() {
     if (complete_.empty()) return;
     auto next = complete_.begin();
@@ -216,7 +216,7 @@ class BoundLibrary final : public Library {
     watchers_.resize(kept);
   }
 
-  // MPI_ERROR of a status. Only valid where the result of the call says that there are errors.
+  // Returns MPI_ERROR of a status. Valid only if the result of the call says that there are errors.
   int error_of(size_t status) const {
     constexpr size_t kErrorOffset = Abi::kSourceOffset + 2 * sizeof(int);
     int error = 0;
@@ -225,7 +225,7 @@ class BoundLibrary final : public Library {
     return error;
   }
 
-  // While it lives, errors over a communicator come back as results: by default they end the job.
+  // While it lives, errors on a communicator are returned as results. By default they end the job.
   class ErrorsReturned {
    public:
     ErrorsReturned(const BoundLibrary& library, Comm comm) : library_(library), comm_(comm) {
@@ -246,11 +246,12 @@ class BoundLibrary final : public Library {
     Errhandler before_{};
   };
 
-  // An error over what is no communicator belongs to MPI_COMM_SELF, in MPI 3 to MPI_COMM_WORLD.
+  // Throws unless the handle is that of an intracommunicator. The error of an invalid handle is raised on
+  // MPI_COMM_SELF, in MPI 3 on MPI_COMM_WORLD.
   void refuse_unless_usable(int fortran_handle) const {
     const ErrorsReturned of_self(*this, Abi::self(library_)), of_world(*this, Abi::world(library_));
     const std::string which = name_ + ": the Fortran handle " + std::to_string(fortran_handle);
-    // Some end the job when they are asked about it.
+    // Some libraries end the job when a call gets a null handle.
     const bool null = given_ == Comm{} || given_ == Abi::null(library_);
     int inter = 0;
     const int result = null ? 0 : comm_test_inter_(given_, &inter);
@@ -355,16 +356,16 @@ class BoundLibrary final : public Library {
   }
 
   DynamicLibrary library_;
-  Comm given_{};  // the program's: only valid until the duplicate was started
+  Comm given_{};  // the program's: valid only until the duplicate was started
   Group group_{};
   Comm comm_{};  // the duplicate
   Request duplicate_{};
   Datatype byte_{};
   bool ours_ = false, duplicated_ = false;
 
-  std::vector<Request> requests_;   // that are watched
-  std::vector<Watcher*> watchers_;  // of each of them; nullptr: there is none any more
-  std::vector<int> done_;           // the following are for look() alone
+  std::vector<Request> requests_;   // the watched ones
+  std::vector<Watcher*> watchers_;  // of each of them; nullptr after unwatch()
+  std::vector<int> done_;           // the following are scratch memory of look()
   std::vector<Status> statuses_;
   std::vector<Complete> complete_;
 

@@ -14,17 +14,17 @@
 namespace a2a::mpi {
 namespace {
 
-// A process that was started by a launcher must use an MPI that understands it: Open MPI's ranks are alone with another
-// MPI, and the other way round.
+// Returns the names of libraries that understand the launcher of this process. With another MPI each rank would be
+// alone.
 std::vector<std::string> names() {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return {"libmpi.so.40"};
-  // Debian calls MPICH's library by another name.
+  // Debian has another name for MPICH's library.
   if (std::getenv("PMI_SIZE") != nullptr) return {"libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12"};
   return {"libmpi_abi.so.1", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40"};
 }
 
-// Where the MPI lies that the launcher of this process belongs to, if it says. Open MPI does where it was moved; with
-// the launchers of MPICH and Intel MPI, a process of theirs is at the other end of a socket.
+// Returns the directory of the launcher's MPI, if the launcher reveals it. Open MPI sets a variable where it was moved.
+// The launchers of MPICH and Intel MPI have a process at the other end of a socket.
 std::vector<std::string> directories() {
   if (const char* const prefix = std::getenv("OPAL_PREFIX")) return {std::string(prefix) + "/lib"};
   const char* const descriptor = std::getenv("PMI_FD");
@@ -39,7 +39,7 @@ std::vector<std::string> directories() {
   return {program.parent_path().parent_path() / "lib"};
 }
 
-// Only a version of the ABI that the library itself claims counts: libraries with another ABI have the function, too.
+// Whether the library claims a version of the standard ABI. Libraries with other ABIs have the function, too.
 bool has_standard_abi(const DynamicLibrary& library) {
   int (*get_version)(int*, int*) = nullptr;
   library.find("MPI_Abi_get_version", &get_version);
@@ -47,11 +47,11 @@ bool has_standard_abi(const DynamicLibrary& library) {
   return get_version != nullptr && get_version(&major, &minor) == 0 && major >= 1;
 }
 
-// Intel MPI's wheel brings libfabric along, and expects a script to have told the loader and libfabric where it is.
+// Loads the libfabric of Intel MPI's wheel, which expects a script to tell the loader and libfabric where it is.
 void prepare_fabric(const std::string& directory) {
   if (directory.empty() || ::access((directory + "libfabric.so.1").c_str(), R_OK) != 0) return;
   ::setenv("FI_PROVIDER_PATH", directory.c_str(), 0);
-  ::dlopen((directory + "libfabric.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);  // MPI looks for it by name and finds this
+  ::dlopen((directory + "libfabric.so.1").c_str(), RTLD_NOW | RTLD_LOCAL);  // MPI loads it by name, and gets this one
 }
 
 DynamicLibrary find() {
@@ -63,7 +63,7 @@ DynamicLibrary find() {
 }  // namespace
 
 std::string describe(const DynamicLibrary& library) {
-  constexpr size_t kLongest = 8192;  // of all ABIs
+  constexpr size_t kLongest = 8192;  // the longest of all ABIs
   std::string text(kLongest, '\0');
   int length = 0;
   int (*get_version)(char*, int*) = nullptr;

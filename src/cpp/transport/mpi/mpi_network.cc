@@ -9,8 +9,8 @@
 namespace a2a::mpi {
 namespace {
 
-constexpr uint64_t kObituary = ~uint64_t{0};  // the channel of the news that a process is dead
-constexpr int kMessageTag = 0;                // for the others see transfers.cc, two for each of next_tag()'s
+constexpr uint64_t kTombstone = ~uint64_t{0};  // the channel of tombstones: messages that a process died
+constexpr int kMessageTag = 0;                 // for transfers see transfers.cc: two tags for each of next_tag()'s
 
 }  // namespace
 
@@ -48,7 +48,7 @@ Error MpiNetwork::finalised_by_program() const {
   return Error(Code::aborted, library_->name() + " was finalised while the communicator was in use");
 }
 
-// ---- messages ------------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------------------------
 
 void MpiNetwork::post(Endpoint to, std::string bytes) {
   if (bytes.size() > kMostBytes) throw Error(Code::backend, "a message of more than 1 GiB");
@@ -87,7 +87,7 @@ void MpiNetwork::close(uint64_t channel) noexcept {
   arrived_.erase(channel);
   try {
     closed_.insert(channel);
-  } catch (const std::bad_alloc&) {  // what still comes stays until the network ends
+  } catch (const std::bad_alloc&) {  // its later messages are kept until the network ends
   }
 }
 
@@ -97,8 +97,8 @@ void MpiNetwork::move_messages() {
   look_after_posted();
 }
 
-// Each probe is several looks at the network; a receive from anybody that is always posted would be one. But MPICH
-// 5.0.2 over UCX loses messages that are to go to such a receive.
+// Receives by probing, although each probe polls the network several times and a posted receive from any source would
+// poll once: MPICH 5.0.2 over UCX loses messages that should match such a receive.
 void MpiNetwork::receive_messages() {
   while (const auto arrival = library_->probe(kMessageTag)) {
     arriving_.push_back({std::string(static_cast<size_t>(arrival->bytes), '\0'), 0, arrival->source});
@@ -117,7 +117,7 @@ void MpiNetwork::receive_messages() {
 
 void MpiNetwork::deliver(Message message) {
   uint64_t channel = 0;
-  if (message.bytes.size() < sizeof(channel)) return;  // nobody sends that
+  if (message.bytes.size() < sizeof(channel)) return;  // no process of a2a sends that
   std::memcpy(&channel, message.bytes.data(), sizeof(channel));
   if (!closed_.contains(channel)) arrived_[channel].push_back(std::move(message));
 }
@@ -133,7 +133,7 @@ uint64_t MpiNetwork::sent() const {
   return sent_;
 }
 
-// ---- tags ----------------------------------------------------------------------------------------------------------
+// ---- tags ---------------------------------------------------------------------------------------------------------
 
 uint32_t MpiNetwork::next_tag(Endpoint to) {
   const std::lock_guard lock(mutex_);
@@ -145,7 +145,7 @@ bool MpiNetwork::fresh(Endpoint to, uint32_t tag) const {
   return (tags_[static_cast<size_t>(to)] + largest_tag_ - tag) % largest_tag_ < largest_tag_ / 2;
 }
 
-// ---- the end -------------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------------------------
 
 void MpiNetwork::broke(Code code, bool died) noexcept {
   if (died) died_ = true;
@@ -157,13 +157,13 @@ void MpiNetwork::tell_users() noexcept {
   for (User* user : users_) user->network_ends(finalised_by_program());
 }
 
-// A rank that failed leaves sends behind that nobody would receive any more. So each process takes whatever still
-// comes, until all have come to their end, and what all have sent is complete.
+// Does a part of the end; returns whether all is done. A rank that failed leaves sends that no receive would match. So
+// each process receives all that still comes, until all processes have reached their end and all sends are complete.
 bool MpiNetwork::wind_up() {
   const std::lock_guard lock(mutex_);
   if (ended_) return true;
   if (!library_->duplicated()) return false;
-  if (arrived_.contains(kObituary)) died_ = true;
+  if (arrived_.contains(kTombstone)) died_ = true;
   library_->tell_watchers_to_expect_nothing();
   throw_away_arrivals();
   look_after_posted();
@@ -182,13 +182,14 @@ void MpiNetwork::throw_away_arrivals() {
   }
   std::erase_if(arriving_, [this](Flight& message) {
     if (!library_->test(&message.request)) return false;
-    died_ = died_ || (message.bytes.size() == sizeof(kObituary) &&
-                      std::memcmp(message.bytes.data(), &kObituary, sizeof(kObituary)) == 0);
+    died_ = died_ || (message.bytes.size() == sizeof(kTombstone) &&
+                      std::memcmp(message.bytes.data(), &kTombstone, sizeof(kTombstone)) == 0);
     return true;
   });
 }
 
-// Who heard of it from a rank of his own host does not know that the process is dead, and would wait for it.
+// Sends all processes a tombstone. A rank that learned of the failure from a rank of its own host does not know that a
+// process died, and would wait for it at the end.
 void MpiNetwork::tell_of_death() noexcept {
   constexpr auto kPatience = std::chrono::milliseconds(100);
   const auto deadline = Deadline::at(Deadline::Clock::now() + kPatience);
@@ -197,10 +198,10 @@ void MpiNetwork::tell_of_death() noexcept {
     if (ended_ || !library_->duplicated()) return;
     for (Endpoint peer = 0; peer < size(); ++peer) {
       if (peer == self()) continue;
-      start_post(peer, std::string(reinterpret_cast<const char*>(&kObituary), sizeof(kObituary)), kMessageTag);
+      start_post(peer, std::string(reinterpret_cast<const char*>(&kTombstone), sizeof(kTombstone)), kMessageTag);
     }
     for (; !posted_.empty() && !deadline.passed(); std::this_thread::yield()) look_after_posted();
-  } catch (const Error&) {  // they find out otherwise
+  } catch (const Error&) {  // they find out by other means
   }
 }
 

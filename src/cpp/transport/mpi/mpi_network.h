@@ -1,4 +1,4 @@
-// What connects hosts where MPI does.
+// The network between hosts over MPI.
 #pragma once
 
 #include <atomic>
@@ -27,11 +27,11 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
  public:
   explicit MpiNetwork(std::unique_ptr<Library> library);
 
-  // Whether all processes have come: nothing else may be called before.
+  // Whether all processes have duplicated the communicator. All other functions require that.
   bool connected();
   bool connects_processes_of(const Library& library) const { return library_->same_processes(library); }
 
-  // A name for the next meeting that was given this one: all processes come to the same, and never again.
+  // Returns a unique name for the next meeting with this name. All processes get the same.
   std::string next_meeting(const std::string& name);
 
   Endpoint self() const override { return library_->rank(); }
@@ -56,9 +56,9 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   uint64_t sent() const override;
 
-  // The end, of MPI or of the process. Users have a last word first. Then nothing may be left under way between the
-  // processes, or MPI_Finalize would wait for it: wind_up() does a part of that, and says whether all is done. For late
-  // ones it waits in vain. Afterwards, and after give_up(), MPI is not called any more.
+  // These functions end the network, with MPI or with the process. First tell_users(): users may send last messages.
+  // Then wind_up(), until it returns true: MPI_Finalize would wait for anything left under way between the processes.
+  // With stuck processes it never does. After that, or after give_up(), MPI is not called any more.
   void tell_users() noexcept;
   bool wind_up();
   void tell_of_death() noexcept;
@@ -72,7 +72,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   friend class Sending;
   friend class Receiving;
 
-  // A message on its way in or out, with the memory that MPI uses. Lists of these do not move their elements.
+  // A message in flight, in or out, with the memory that MPI uses. Elements of lists do not move.
   struct Flight {
     std::string bytes;
     Handle request = 0;
@@ -92,17 +92,17 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   std::vector<User*> users_;
   mutable std::mutex mutex_;  // guards what follows
   std::unique_ptr<Library> library_;
-  bool ended_ = false;  // nothing of MPI may be called any more
+  bool ended_ = false;  // MPI must not be called any more
   std::optional<Handle> last_barrier_;
-  std::atomic<bool> died_ = false, late_ = false;  // a process, as far as users know
+  std::atomic<bool> died_ = false, late_ = false;  // a process died; a process may be stuck: as far as users know
   const uint32_t largest_tag_;
-  std::vector<std::atomic<uint32_t>> tags_;  // the last one used towards each process; fresh() reads it unlocked
+  std::vector<std::atomic<uint32_t>> tags_;  // the last tag for each process; fresh() reads it without the mutex
   std::list<Flight> posted_, arriving_;
   std::map<uint64_t, std::deque<Message>> arrived_;  // by channel
   std::set<uint64_t> closed_;
   std::map<std::string, uint64_t> meetings_;
   uint64_t sent_ = 0;
-  std::map<std::pair<Endpoint, uint32_t>, unsigned> needlessly_;  // who was told so often that a tag is received
+  std::map<std::pair<Endpoint, uint32_t>, unsigned> needlessly_;  // by sender and tag: ready messages without a receive
 };
 
 }  // namespace a2a::mpi

@@ -1,4 +1,4 @@
-// The networks of this process: how they come to be, and how they end with MPI or with the process.
+// The networks of this process: their making, and their end with MPI or with the process.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -22,9 +22,9 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// Networks of this process, one for each group of processes. A communicator is none: its handle may come to mean
-// another one. All processes of a group make its network together, so they all have it, or none does. Never destroyed:
-// MPI may be used until the very end, and processes let go of a network at different times.
+// The networks of this process, one for each group of processes. They are not keyed by communicator, because a handle
+// may be reused for another one. All processes of a group make its network together, so all have it or none. Never
+// destroyed: MPI may be used until the end of the process, and processes drop a network at different times.
 struct Networks {
   std::mutex mutex;
   std::vector<std::shared_ptr<MpiNetwork>> all;
@@ -37,12 +37,14 @@ Networks& networks() {
   return one;
 }
 
-// ---- the end -------------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------------------------
 
-// How long this process waits at its end for the others, which may compute for hours: that has no limit, nor has
-// MPI_Finalize. Who did not come to an operation in time is stuck if he does not come to the end either.
+// How long this process waits at its end for processes that did not come to an operation in time: they are stuck if
+// they do not reach the end either. The wait for other processes has no limit, as in MPI_Finalize: they may compute for
+// hours.
 constexpr auto kPatienceWithLate = std::chrono::minutes(1);
-// From MPI_Init_thread to the duplicate is no way.
+// How long it waits for processes that have not duplicated the communicator, which they should soon after
+// MPI_Init_thread.
 constexpr auto kPatienceWithDuplicate = std::chrono::seconds(5);
 
 using All = std::vector<std::shared_ptr<MpiNetwork>>;
@@ -54,8 +56,8 @@ bool too_late(MpiNetwork& network, Clock::duration waited) {
   return waited > kPatienceWithDuplicate && !network.connected();
 }
 
-// Whether nothing is under way any more between the processes of any network. All at the same time: their processes
-// differ, and would wait for each other in turn.
+// Winds up all networks. Returns whether nothing is under way between the processes of any network. All at the same
+// time: their groups differ, and processes would wait for each other in turn.
 bool wind_up(const All& all) {
   for (const auto& network : all) network->tell_users();
   const auto begin = Clock::now();
@@ -76,7 +78,7 @@ bool wind_up_here() noexcept {
   bool done = false;
   try {
     done = wind_up(all);
-  } catch (const std::exception&) {  // MPI_Finalize has its own words for it, and nobody is left to tell
+  } catch (const std::exception&) {  // MPI_Finalize reports it; there is no caller to tell
   }
   for (const auto& network : all) {
     if (any_died(all)) network->tell_of_death();
@@ -85,7 +87,7 @@ bool wind_up_here() noexcept {
   return done;
 }
 
-// At the beginning of MPI_Finalize, whoever calls it.
+// Called at the beginning of MPI_Finalize, whoever calls that.
 void end_all() {
   Networks& here = networks();
   if (here.owner != ::getpid()) return;  // a forked child
@@ -93,8 +95,8 @@ void end_all() {
   wind_up_here();
 }
 
-// At the end of the process. A process that ends without MPI_Finalize would hide the status of the others from some
-// launchers, and others would leave files behind.
+// Called at the end of the process. Without MPI_Finalize some launchers would not report the status of the other
+// processes, and others would leave files behind.
 void finalise(int status, void*) {
   Networks& here = networks();
   if (here.owner != ::getpid()) return;  // a forked child
@@ -105,14 +107,14 @@ void finalise(int status, void*) {
       (*first)->library().finalise();
     } else if (!any_died(here.all)) {
       (*first)->library().abort(status != 0 ? status : EXIT_FAILURE);
-    }  // else MPI may wait for the dead one for ever; the launcher knows of it, and the survivors go on
-  } catch (const Error&) {  // nobody is left to tell
+    }  // else MPI_Finalize may wait for the dead one for ever; the launcher knows of it, and the survivors go on
+  } catch (const Error&) {  // there is no caller to tell
   }
 }
 
-// ---- the beginning -------------------------------------------------------------------------------------------------
+// ---- the beginning ------------------------------------------------------------------------------------------------
 
-// The network of the communicator's processes, which need not be connected yet.
+// Returns the network of the communicator's processes, which need not be connected yet.
 std::shared_ptr<MpiNetwork> begin(std::optional<int> fortran_handle) {
   Networks& here = networks();
   const std::lock_guard lock(here.mutex);
@@ -138,8 +140,8 @@ void forget(const std::shared_ptr<MpiNetwork>& network) {
   std::erase(here.all, network);
 }
 
-// MPICH's ranks of a host share a file that MPI_Finalize removes: where a rank is killed, nobody does. All that open it
-// have by now.
+// Unlinks the file that MPICH's ranks of a host share. MPI_Finalize would remove it, but not after a rank was killed.
+// All ranks have opened it by now.
 void remove_names(Library& library) {
   Networks& here = networks();
   const std::lock_guard lock(here.mutex);
@@ -148,12 +150,12 @@ void remove_names(Library& library) {
   std::ifstream mappings("/proc/self/maps");
   for (std::string line; std::getline(mappings, line);) {
     const auto name = line.find("/dev/shm/mpich_shm_");
-    if (name != std::string::npos) ::unlink(line.c_str() + name);  // without effect where another rank has
+    if (name != std::string::npos) ::unlink(line.c_str() + name);  // fails where another rank has done it
   }
 }
 
-// A wait that is given up changes nothing: whoever calls next for these processes goes on with it. That is what keeps
-// the processes together, since those that come late find the others' part done.
+// Waits until the network is connected. An abandoned wait changes nothing: the next call for these processes continues
+// it. So late processes find the others' part done.
 std::shared_ptr<MpiNetwork> connect(std::optional<int> fortran_handle, Deadline deadline) {
   auto network = begin(fortran_handle);
   try {

@@ -1,9 +1,9 @@
-// Runs of memory between this process and another one.
+// Transfers of memory between this process and another one.
 //
-// What arrives before there is a receive MPI puts into memory of its own, and copies it later. Of large runs that is
-// new memory, which the kernel has to clear each time: half of what ranks sent each other came so, and took up to a
-// third more time (docs/performance.md). So of those the receiver says when it is ready, by an empty message, and the
-// sender waits for that. Smaller ones of the same tag, for which nobody waits, would overtake them.
+// MPI puts bytes that arrive before their receive is posted into memory of its own, and copies them later. Large runs
+// need new memory each time, which the kernel has to clear; that was measured slower (benchmarks/notes/hosts.md). So
+// large transfers are a rendezvous: the receiver says when its receive is posted, by an empty message, and the sender
+// waits for that. Smaller transfers do not wait, and would overtake large ones of the same tag.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -19,13 +19,13 @@
 namespace a2a::mpi {
 namespace {
 
-// Those of messages are 0.
+// The tags of a transfer. Messages have the tag 0.
 int memory_tag(uint32_t tag) { return static_cast<int>(2 * tag); }
 int ready_tag(uint32_t tag) { return static_cast<int>(2 * tag + 1); }
 
 }  // namespace
 
-// Runs, in as many pieces as MPI's counts ask for. Pieces of one tag arrive in their order.
+// The runs of a transfer, in as many pieces as MPI's counts need. Pieces of one tag arrive in order.
 class Pieces : public Transfer, public Watcher {
  public:
   Pieces(std::shared_ptr<MpiNetwork> network, Endpoint peer, uint32_t tag, std::span<const Run> runs)
@@ -48,7 +48,7 @@ class Pieces : public Transfer, public Watcher {
     }
   }
 
-  // Both ends come to the same. For less, the wait costs more than the copy.
+  // Whether the transfer is a rendezvous. Both ends decide alike. For fewer bytes, the wait costs more than the copy.
   bool awaited() const {
     const auto longer = [](size_t sum, const Run& run) { return sum + run.bytes; };
     return std::accumulate(runs_.begin(), runs_.end(), size_t{0}, longer) >= MpiNetwork::kLarge;
@@ -60,7 +60,7 @@ class Pieces : public Transfer, public Watcher {
   }
 
   bool all_gone() const { return left_ == 0; }
-  // Throws what went wrong, once.
+  // Throws the error of the transfer, once.
   bool all_done() {
     if (!all_gone()) return false;
     if (error_) throw *std::exchange(error_, std::nullopt);
@@ -71,11 +71,11 @@ class Pieces : public Transfer, public Watcher {
     if (std::exchange(cancelled_, true) || network_->ended_) return;
     try {
       library().cancel(this);
-    } catch (const Error&) {  // it stays with MPI then
+    } catch (const Error&) {  // MPI keeps the request
     }
   }
 
-  // The last thing that is done with it.
+  // Call last, before destruction.
   void unwatch() noexcept {
     if (all_gone()) return;
     const std::lock_guard lock(network_->mutex_);
@@ -87,8 +87,8 @@ class Pieces : public Transfer, public Watcher {
   const uint32_t tag_;
   const std::span<const Run> runs_;
   bool cancelled_ = false;
-  std::optional<Error> error_;     // written before the last one leaves
-  std::atomic<unsigned> left_{0};  // pieces, and a word of the receiver's, that MPI has
+  std::optional<Error> error_;     // written before `left_` reaches 0
+  std::atomic<unsigned> left_{0};  // requests at MPI: pieces, and the receiver's ready message
 };
 
 class Sending final : public Pieces {
@@ -109,7 +109,7 @@ class Sending final : public Pieces {
     std::optional<Error> failure;
     try {
       if (std::exchange(waits_, false) && !cancelled_ && error == nullptr) send();
-    } catch (const Error& of_send) {  // nobody else's
+    } catch (const Error& of_send) {  // an error of this transfer only
       failure = of_send;
     }
     Pieces::completed(failure ? &*failure : error);
@@ -164,7 +164,7 @@ class Receiving final : public Pieces {
     return network_->ended_ && library().finalised();
   }
 
-  // The sender was told, and will find that when it sends something with this tag another time.
+  // Counts the ready message, which the sender finds when it next sends with this tag.
   void withdraw() noexcept override {
     abandon();
     if (!awaited()) return;
@@ -188,7 +188,7 @@ class Receiving final : public Pieces {
   }
 };
 
-// MPI knows no other way than to receive it.
+// Receives the bytes into memory of its own: MPI cannot discard a message.
 class Discarded final : public Transfer {
  public:
   Discarded(MpiNetwork& network, Endpoint from, uint32_t tag, size_t bytes)
@@ -198,9 +198,9 @@ class Discarded final : public Transfer {
   ~Discarded() override {
     try {
       if (done()) return;
-    } catch (const Error&) {  // nobody knows then what MPI does with it
+    } catch (const Error&) {  // the state of the receive is unknown
     }
-    (void)memory_.release();  // it stays with MPI
+    (void)memory_.release();  // MPI may still use it
   }
 
   bool done() override { return transfer_->done(); }

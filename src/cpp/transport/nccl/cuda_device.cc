@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kNotReady = 600;
 
-// While some thread captures a graph, a thread may not even ask whether an event was reached, unless it says that it
-// knows what it does. Our calls never disturb a capture.
+// While any thread captures a graph, a thread may not even query an event, unless it has set this mode. Our calls never
+// disturb a capture.
 constexpr int kRelaxed = 2;
 
 }  // namespace
@@ -83,8 +83,8 @@ bool CudaDevice::capturing(Stream stream) {
   if (status == kInvalidated) {
     throw Error(Code::invalid_argument, "the stream's capture was invalidated by an earlier call; end it");
   }
-  // The driver takes another device's stream until something is launched there, when peers are waiting already. It does
-  // not say where a green context's stream belongs.
+  // The driver accepts another device's stream until something is launched there, when peers are already waiting. For a
+  // stream of a green context it does not report the device.
   CuContext context = nullptr;
   if (cuda_.stream_get_ctx(stream.handle, &context) == 0 && context != context_) {
     throw Error(Code::invalid_argument, "the stream is none of " + name() + "'s primary context; pass one that is");
@@ -93,7 +93,7 @@ bool CudaDevice::capturing(Stream stream) {
 }
 
 void CudaDevice::check_stream(int error, const char* call) const {
-  // Of the stream's context: this thread's is there. What the driver finds where a stream has been differs.
+  // Errors of the stream's context: this thread's context is valid. The driver's error for a destroyed stream varies.
   constexpr int kInvalidContext = 201, kContextIsDestroyed = 709, kInvalidHandle = 400;
   if (error == kInvalidHandle || error == kInvalidContext || error == kContextIsDestroyed) {
     throw Error(Code::invalid_argument, "the stream does not exist; was it destroyed?");

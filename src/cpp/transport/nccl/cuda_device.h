@@ -12,7 +12,7 @@ class CudaDevice final : public device::Device {
  public:
   explicit CudaDevice(int index);
 
-  // The device in whose memory a pointer lies, if any.
+  // Returns the device whose memory the pointer refers to, or nullopt.
   static std::optional<int> of(const void* pointer);
 
   Memory memory() const override { return Memory::cuda; }
@@ -33,7 +33,7 @@ class CudaDevice final : public device::Device {
   void* enter() const override;
   void leave(void* before) const noexcept override;
 
-  // As CudaDriver::check, of a call on a stream that the program named.
+  // As CudaDriver::check, for a call with a stream of the program.
   void check_stream(int error, const char* call) const;
 
   const CudaDriver& cuda_;

@@ -5,8 +5,8 @@
 namespace a2a::nccl {
 namespace {
 
-// The names with a suffix are those of the present ABI; the plain ones stand for an older one.
-CudaDriver load() {
+// The names with a suffix belong to the present ABI, the plain ones to an older one.
+CudaDriver load_driver() {
   CudaDriver cuda{DynamicLibrary::open({"the CUDA driver", "A2A_CUDA_LIBRARY", {"libcuda.so.1"}})};
   const DynamicLibrary& library = cuda.library;
   library.require("cuInit", &cuda.init);
@@ -47,7 +47,7 @@ void CudaDriver::check(int error, const char* call) const {
 }
 
 const CudaDriver& cuda() {
-  static const CudaDriver& loaded = *new CudaDriver(load());  // a failure is tried again by the next call
+  static const CudaDriver& loaded = *new CudaDriver(load_driver());  // after a failure the next call tries again
   return loaded;
 }
 

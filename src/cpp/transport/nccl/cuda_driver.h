@@ -1,4 +1,4 @@
-// The CUDA driver, as far as the transport calls it: declarations of our own, found while the program runs.
+// The calls of the CUDA driver that the transport needs: declarations of our own, loaded while the program runs.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +40,11 @@ struct CudaDriver {
   int (*event_query)(CuEvent) = nullptr;
   int (*thread_exchange_capture_mode)(int* mode) = nullptr;  // nullptr before CUDA 10.1
 
-  // Throws Error(backend) with the driver's own words.
+  // Throws Error(backend) with the driver's text.
   void check(int error, const char* call) const;
 };
 
-// Loaded and initialised on first use. Throws Error(unsupported) when there is no driver.
+// Loads and initialises the driver on first use. Throws Error(unsupported) when there is none.
 const CudaDriver& cuda();
 
 }  // namespace a2a::nccl

@@ -5,7 +5,7 @@ namespace {
 
 constexpr int kOldest = 21800;
 
-Api load() {
+Api load_nccl() {
   Api api{DynamicLibrary::open({"NCCL", "A2A_NCCL_LIBRARY", {"libnccl.so.2", "librccl.so.1"}, {}, "nccl"})};
   const DynamicLibrary& nccl = api.library;
   nccl.require("ncclGetVersion", &api.get_version);
@@ -60,7 +60,7 @@ void Api::check(Result result, Comm comm, const char* call) const {
 }
 
 const Api& api() {
-  static const Api& loaded = *new Api(load());  // a failure is tried again by the next call
+  static const Api& loaded = *new Api(load_nccl());  // after a failure the next call tries again
   return loaded;
 }
 

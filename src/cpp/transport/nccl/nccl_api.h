@@ -1,4 +1,4 @@
-// NCCL, as far as the transport calls it: declarations of our own, found while the program runs. Versions 2.18 and
+// The calls of NCCL that the transport needs: declarations of our own, loaded while the program runs. Versions 2.18 and
 // later.
 #pragma once
 
@@ -15,7 +15,7 @@ using Comm = struct ncclComm*;
 
 enum class Result : int32_t { success = 0, in_progress = 7 };
 
-// What is moved is bytes; what is folded has the other types.
+// Exchanges use bytes, reductions the other types.
 enum class Type : int32_t {
   int8 = 0,
   uint8 = 1,
@@ -36,7 +36,7 @@ struct UniqueId {
   char internal[128];
 };
 
-// As of 2.32. An older library reads as much of it as it knows, and resets what is newer than `version`.
+// As of 2.32. An older library reads the fields that it knows, and resets those newer than `version`.
 struct Config {
   static constexpr int kUndefined = INT_MIN;
 
@@ -85,13 +85,14 @@ struct Api {
   Result (*reduce)(const void*, void*, size_t, Type, ReduceOp, int root, Comm, void* stream) = nullptr;
   Result (*broadcast)(const void*, void*, size_t, Type, int root, Comm, void* stream) = nullptr;
 
-  // "unhandled system error (2): ..." with NCCL's last words about the communicator, which may be nullptr.
+  // Describes an error, with NCCL's last error of the communicator, which may be nullptr: "unhandled system error (2):
+  // ...".
   std::string describe(Result result, Comm comm) const;
-  // Throws Error(backend) unless success or in progress.
+  // Throws Error(backend) unless the result is success or in_progress.
   void check(Result result, Comm comm, const char* call) const;
 };
 
-// Loaded on first use. Throws Error(unsupported) when there is no NCCL, or one that is too old.
+// Loads NCCL on first use. Throws Error(unsupported) when there is none, or one that is too old.
 const Api& api();
 
 }  // namespace a2a::nccl

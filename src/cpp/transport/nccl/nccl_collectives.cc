@@ -22,9 +22,9 @@ using Runs = std::span<const Run>;
 
 constexpr int kFirstWithFloat8 = 22400;
 
-// Which of NCCL's calls runs an operation. All ranks choose alike, because all know the operation, have the same
-// version, and give the same counts to a reduce_scatter. Everything that is no collective of NCCL is one group of sends
-// and receives, or of reductions to one rank each.
+// The NCCL call that runs an operation. All ranks choose alike, because all know the operation, have the same version,
+// and give the same counts to a reduce_scatter. An operation that is no collective of NCCL is one group of sends and
+// receives, or of reductions to one rank each.
 enum class Means { exchange, alltoall, allgather, allreduce, reduce_scatter, reduce, broadcast };
 
 class NcclCollectives final : public device::Collectives {
@@ -37,10 +37,10 @@ class NcclCollectives final : public device::Collectives {
 
   ~NcclCollectives() override { abort({}); }
 
-  // Until the peers are there, in a thread, so that `look` can end the wait.
+  // Joins the communicator in a thread, so that `look` can end the wait for the peers.
   //
-  // The communicator blocks: one that does not hands every group to a new thread of NCCL's (since 2.23), which takes
-  // longer than all the rest of a call.
+  // The communicator blocks. A communicator that does not block starts a thread for every group (since 2.23), which
+  // takes longer than the rest of a call.
   void connect(const UniqueId& id, const std::function<void()>& look) {
     using Joined = std::pair<Comm, Result>;
     const auto join = [&api = api_, context = context_, id, size = size_, rank = rank_] {
@@ -119,8 +119,8 @@ class NcclCollectives final : public device::Collectives {
     return "NCCL reports " + api_.describe(state, comm_);
   }
 
-  // A thread that is in a call of NCCL soon leaves it, unless that waits for a peer. Then it is told to leave, by a
-  // call that frees nothing, where there is one; and else the communicator is ended under it.
+  // Waits for a thread that is in a call of NCCL. If the call does not return, because it waits for a peer, the
+  // communicator is revoked, which frees nothing, where NCCL can do that. Otherwise it is aborted under that call.
   void abort(std::span<const Stream>) noexcept override {
     std::unique_lock lock(mutex_, std::defer_lock);
     const auto wait = [&lock](int milliseconds) {
@@ -162,13 +162,14 @@ class NcclCollectives final : public device::Collectives {
   }
 
  private:
-  // NCCL gives up a communicator, and returns, when the last graph with one of its operations is destroyed. The program
-  // may keep one for ever, so nobody waits for that. Without a thread the communicator stays.
+  // Runs the call in a thread of its own. NCCL destroys a communicator, and returns, when the last graph with one of
+  // its operations is destroyed. The program may keep such a graph for ever, so no caller waits for that. If no thread
+  // can be made, the communicator is leaked.
   template <class Call>
   void in_background(Call call) noexcept {
     try {
       std::thread([call, context = context_] {
-        cuda().ctx_push_current(context);  // NCCL would come to the first device, and have the driver set that up
+        cuda().ctx_push_current(context);  // otherwise NCCL would use the first device, and make the driver set it up
         call();
       }).detach();
     } catch (const std::system_error&) {
@@ -185,7 +186,7 @@ class NcclCollectives final : public device::Collectives {
     return state;
   }
 
-  // Of the device that is current.
+  // Returns the major compute capability of the current device.
   static int capability() {
     constexpr int kMajor = 75;
     int device = 0, major = 0;
@@ -213,7 +214,7 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  // One run per peer, all of one size, one behind the other in the order of ranks.
+  // Whether there is one run per peer, all of one size, adjacent in the order of ranks.
   bool packed(Runs runs) const {
     if (runs.size() != static_cast<size_t>(size_)) return false;
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -229,7 +230,7 @@ class NcclCollectives final : public device::Collectives {
 
   Reduction reduction(const Batch& batch) const {
     Reduction reduction = reduction_of(batch.signature.fold, batch.signature.dtype, float8_);
-    // Of one rank's float8 NCCL has no average.
+    // NCCL has no average of float8 for a single rank.
     if (size_ == 1 && reduction.op == ReduceOp::avg) reduction.op = ReduceOp::sum;
     return reduction;
   }
@@ -244,8 +245,8 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  // Whether NCCL moves this rank's own part while it moves another one that is no shorter. A copy of its own costs a
-  // launch more, before all others, but NCCL gives a part few of the device's multiprocessors.
+  // Whether NCCL moves this rank's own part along with another one that is no shorter. A separate copy costs one more
+  // launch, before all others. In the group, NCCL gives a part only a few multiprocessors.
   bool own_is_hidden(const Batch& batch) const {
     size_t own = 0, longest = 0;
     for (Runs rest : {Runs(batch.sends), Runs(batch.recvs)}) {
@@ -271,7 +272,7 @@ class NcclCollectives final : public device::Collectives {
     }
   }
 
-  // Calls of NCCL as one group: each is told to `note`, which returns whether to go on.
+  // Makes calls of NCCL as one group. Each result is passed to `note`, which returns whether to continue.
   template <class Calls>
   void group(const Batch& batch, std::unique_lock<std::mutex>& lock, Calls&& calls) {
     api_.check(api_.group_start(), comm_, "ncclGroupStart");
@@ -306,7 +307,7 @@ class NcclCollectives final : public device::Collectives {
     });
   }
 
-  // What each rank sends to a peer becomes that peer's output.
+  // Makes a reduction to each peer.
   void reduce(const Batch& batch, Stream stream, std::unique_lock<std::mutex>& lock) {
     const auto [type, unit, op] = reduction(batch);
     std::byte* const output = batch.recvs.empty() ? nullptr : batch.recvs[0].data;
@@ -326,13 +327,13 @@ class NcclCollectives final : public device::Collectives {
     };
   }
 
-  // Where a communicator does not block (one of the program's, or NCCL_COMM_BLOCKING=0), a call may go on after it has
-  // returned, and nothing may be enqueued behind it before its end.
+  // Waits for the end of a call on a communicator that does not block (one of the program's, or NCCL_COMM_BLOCKING=0).
+  // Such a call may continue after it has returned, and nothing may be enqueued behind it before its end.
   void settle(Result result, const std::function<void()>& look, const char* call, std::unique_lock<std::mutex>& lock) {
     using Clock = Deadline::Clock;
     api_.check(result, comm_, call);
     if (result != Result::in_progress) return;
-    // NCCL's thread usually takes less time than it takes to fall asleep and wake up.
+    // NCCL's thread usually finishes before this thread could fall asleep and wake up.
     const auto patience = Clock::now() + std::chrono::microseconds(200);
     while (result == Result::in_progress) {
       lock.unlock();
@@ -350,13 +351,13 @@ class NcclCollectives final : public device::Collectives {
   }
 
   const Api& api_;
-  std::mutex mutex_;        // held while NCCL is called
-  std::atomic<Comm> comm_;  // nullptr once let go
+  std::mutex mutex_;        // held during calls of NCCL
+  std::atomic<Comm> comm_;  // nullptr after its release
   CuContext context_ = nullptr;
   const Rank rank_;
   const int size_;
   const bool ours_;
-  bool float8_ = false;                // can be folded
+  bool float8_ = false;                // float8 can be folded
   std::atomic<bool> captured_{false};  // a graph may have its operations
 };
 

@@ -1,4 +1,4 @@
-// A batch as NCCL's calls.
+// Runs batches by NCCL's calls.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace a2a::nccl {
 
-// Both want the device to be current. The first makes a communicator and blocks until all ranks are there. The second
-// works over one of the caller's, which it never ends: after an error, operations in flight may still touch their
+// Both require that the device is current. The first makes a communicator, and blocks until all ranks have joined. The
+// second uses the caller's communicator and never ends it: after an error, operations in flight may still access their
 // memory.
 std::unique_ptr<device::Collectives> join_nccl(const UniqueId& id, const device::Joining& joining);
 std::unique_ptr<device::Collectives> adopt_nccl(Comm comm, Rank rank, int size);

@@ -36,7 +36,7 @@ std::optional<ReduceOp> op_of(Fold fold) {
       return ReduceOp::min;
     case Fold::avg:
       return ReduceOp::avg;
-    default:  // it has no operations on bits
+    default:  // NCCL has no operations on bits
       return std::nullopt;
   }
 }

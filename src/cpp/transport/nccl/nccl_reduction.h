@@ -1,4 +1,4 @@
-// What NCCL folds, and as what.
+// Maps reductions to NCCL's types and operations.
 #pragma once
 
 #include "a2a/types.h"
@@ -12,8 +12,8 @@ struct Reduction {
   ReduceOp op;
 };
 
-// float8: whether this version folds it on this device. Throws Error(unsupported), which names both arguments, where
-// NCCL has no such type or operation.
+// `float8`: this version folds it on this device. Throws Error(unsupported), which names both arguments, where NCCL has
+// no such type or operation.
 Reduction reduction_of(Fold fold, DType dtype, bool float8);
 
 }  // namespace a2a::nccl

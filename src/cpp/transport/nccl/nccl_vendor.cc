@@ -18,7 +18,7 @@ class NcclVendor final : public device::Vendor {
   explicit NcclVendor(const Api& loaded) : api_(loaded) {
     try {
       cuda();
-    } catch (const Error& error) {  // it is not NCCL that is missing
+    } catch (const Error& error) {  // the error must not blame NCCL, which was found
       throw Error(error.code(), api_.library.where() + " is version " + api_.version_text() + ", but " + error.what());
     }
   }

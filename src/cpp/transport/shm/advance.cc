@@ -1,4 +1,4 @@
-// The middle of an exchange: peers' lines are read and compared, and bytes move.
+// The middle of an exchange: reads and compares the peers' lines, and moves bytes.
 #include <algorithm>
 
 #include "runtime/faultpoint.h"
@@ -27,12 +27,12 @@ bool Exchange::advance(Membership& m) {
   if (awaited_.empty() && own_copied() && !received_) {
     received_ = moved = true;
     auto& words = m.block().words();
-    if (batch.way == Way::compare && !quarrels_.empty()) {
-      write_text(words.quarrel_text[step() % kSlots], quarrels());
-      publish_quarrel(words, step());
+    if (batch.way == Way::compare && !disagreements_.empty()) {
+      write_text(words.disagreement_text[step() % kSlots], disagreements());
+      publish_disagreement(words, step());
     }
     faultpoint("acknowledge");
-    const bool goes_on = batch.half == Half::first && quarrels_.empty();
+    const bool goes_on = batch.half == Half::first && disagreements_.empty();
     publish_done(words, goes_on ? step() : last_step(batch.signature.number));
     faultpoint("acknowledged");
   }
@@ -41,7 +41,7 @@ bool Exchange::advance(Membership& m) {
   return moved;
 }
 
-// A step of what this rank sends to itself, or all of it in place.
+// Copies a part of what this rank sends to itself, or all of it if it stays in place.
 void Exchange::copy_own() {
   constexpr size_t kStep = size_t{512} << 10;
   Pair& own = operation_.own();
@@ -53,8 +53,8 @@ void Exchange::copy_own() {
   }
 }
 
-// Takes what has come from any peer. Returns whether anything moved. One peer's memory after the other's: who was read
-// can go on.
+// Takes what has come from the peers. Returns whether anything moved. Pulls from one peer at a time, so that a peer
+// whose memory was read can go on.
 bool Exchange::receive(Membership& m) {
   bool moved = false, pulling = false;
   std::erase_if(awaited_, [&](Rank peer) {
@@ -72,7 +72,7 @@ bool Exchange::receive(Membership& m) {
   return moved;
 }
 
-// Of what is calculated with: looks at the lines that were not there, and for chunks that this rank has asked for.
+// For folds and sums: looks for lines that have not come, and for chunks that this rank has asked for.
 bool Exchange::open_all(Membership& m) {
   bool moved = false;
   for (const Rank peer : awaited_) {
@@ -85,21 +85,22 @@ bool Exchange::open_all(Membership& m) {
   return moved;
 }
 
-// What CopyingGuard asks of whoever reads from several peers.
+// Throws when a peer that this rank pulls from has given up, as CopyingGuard requires for several peers.
 void Exchange::throw_if_pulled_from_aborted(Membership& m) const {
   for (const Rank peer : awaited_) {
     if (pair(peer).in == Pair::In::pulling) m.throw_if_aborted(peer);
   }
 }
 
-// Looks for the peer's line and, if it is there, compares the facts and prepares to take the bytes.
+// Looks for the peer's line. If it has come, compares the facts and prepares to take the bytes. Returns whether it has
+// come.
 bool Exchange::open(const Link& link) {
   Pair& p = link.pair;
   const Batch& batch = operation_.batch;
   if (!observe(link.their_line(), step(), &p.theirs)) return false;
   learn_from_backlog(p.theirs, step(), &link.other.done);
   if (!batch.refusal.empty()) {
-    p.in = Pair::In::arrived;  // everybody was told; what the others wanted to send no longer matters
+    p.in = Pair::In::arrived;  // all peers were told; their bytes no longer matter
     return true;
   }
   const bool fits = batch.at_most ? p.theirs.sent <= p.mine.expected : agree(p.mine, p.theirs);
@@ -134,7 +135,7 @@ bool Exchange::open(const Link& link) {
   return true;
 }
 
-// Takes what is there of a peer's bytes, once its line was seen. Returns whether anything was.
+// Takes what has come of a peer's bytes, once its line was read. Returns whether anything moved.
 bool Exchange::take(const Link& link) {
   Pair& p = link.pair;
   const size_t before = p.in_left;
@@ -160,7 +161,7 @@ bool Exchange::take(const Link& link) {
   return p.in_left != before || p.in != was;
 }
 
-// Stages a chunk, makes a copy to the peer's memory, or looks for the acknowledgement. Returns whether anything moved.
+// Stages a chunk, puts bytes into the peer's memory, or looks for the acknowledgement. Returns whether anything moved.
 bool Exchange::send(const Link& link) {
   switch (link.pair.out) {
     case Pair::Out::unacknowledged:
@@ -173,7 +174,7 @@ bool Exchange::send(const Link& link) {
   }
 }
 
-// The pair is over: both sides see the same disagreement, so neither waits for the other's bytes.
+// Ends the pair. Both sides find the same disagreement, so neither waits for the other's bytes.
 void Exchange::disagree(const Link& link) {
   Membership& m = link.m;
   const Batch& batch = operation_.batch;
@@ -181,11 +182,15 @@ void Exchange::disagree(const Link& link) {
   const int name = m.name(link.peer);
   if (p.their_kind() == Kind::refused) {
     const char* reason = link.other.block.words().refusal_text[step() % kSlots];
-    quarrels_.push_back(name_of(batch.signature) + ": rank " + std::to_string(name) +
-                        " does not take part, its arguments were refused there: " + peer_text(reason));
+    disagreements_.push_back(name_of(batch.signature) + ": rank " + std::to_string(name) +
+                             " does not take part, its arguments were refused there: " + peer_text(reason));
   } else {
-    quarrels_.push_back(
-        disagreement(batch.signature, batch.unit_bytes, m.name(m.rank()), facts_of(p.mine), name, facts_of(p.theirs)));
+    // The peer may already be in its next operation; its rows are not compared then.
+    const auto& words = link.other.block.words();
+    const size_t unit = words.started_unit.load(std::memory_order_relaxed);
+    const bool same = words.started.load(std::memory_order_relaxed) == step();
+    disagreements_.push_back(disagreement(batch.signature, batch.unit_bytes, m.name(m.rank()), facts_of(p.mine), name,
+                                          facts_of(p.theirs), same ? unit : 0));
   }
   give_up_pair(link);
 }

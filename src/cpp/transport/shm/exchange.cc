@@ -15,7 +15,7 @@ void Exchange::begin(Batch&& batch) {
   operation_.begin(std::move(batch));
   awaited_.clear();
   unsettled_.clear();
-  quarrels_.clear();
+  disagreements_.clear();
   error_.reset();
   own_waits_ = operation_.batch.own_last && operation_.own().in_left > kOwnBeside;
   posted_ = received_ = false;
@@ -64,7 +64,8 @@ bool Exchange::arrived(Rank rank) {
 void Exchange::look_for_pass(Membership& m, Rank peer) {
   Pair& p = pair(peer);
   if (!posted_ || p.in != Pair::In::awaited || !m.finished(peer, step())) return;
-  // The line stands until this rank has read it, so a peer that is done without one has never written it.
+  // The peer may not reuse a line before this rank has read it, so a peer that is done and shows no line never wrote
+  // one.
   if (is_published(m.peer(peer).block.line(step(), m.rank()), step())) return;
   const std::string name = name_of(operation_.batch.signature), me = "rank " + std::to_string(m.name(m.rank()));
   if (!operation_.batch.refusal.empty()) {
@@ -72,55 +73,57 @@ void Exchange::look_for_pass(Membership& m, Rank peer) {
                                    operation_.batch.refusal + "; other ranks run it on a device already");
   }
   if (operation_.batch.way != Way::compare) {
-    quarrels_.push_back(name + ": rank " + std::to_string(m.name(peer)) + " runs it on a device without comparing, " +
-                        me + " in " + to_string(operation_.batch.signature.memory) + " memory");
+    disagreements_.push_back(name + ": rank " + std::to_string(m.name(peer)) +
+                             " runs it on a device without comparing, " + me + " in " +
+                             to_string(operation_.batch.signature.memory) + " memory");
   }
   p.theirs = {};
-  give_up_pair(Link(m, operation_, peer));  // that peer finds out itself whether it disagrees
+  give_up_pair(Link(m, operation_, peer));  // the peer finds its disagreement itself
 }
 
-std::optional<bool> Exchange::remarked() const {
+std::optional<bool> Exchange::any_flag() const {
   const auto unread = [this](Rank peer) { return pair(peer).in == Pair::In::awaited; };
   if (!posted_ || std::ranges::any_of(awaited_, unread)) return std::nullopt;
-  bool any = operation_.batch.remark;
+  bool any = operation_.batch.flag;
   for (Rank peer = 0; peer < static_cast<Rank>(operation_.pairs.size()); ++peer) {
-    any |= peer != operation_.rank && (pair(peer).theirs.backlog & kRemark) != 0;
+    any |= peer != operation_.rank && (pair(peer).theirs.backlog & kFlag) != 0;
   }
   return any;
 }
 
-std::string Exchange::quarrels() const {
+std::string Exchange::disagreements() const {
   constexpr size_t kMost = 4;
   std::string text;
-  for (size_t i = 0; i < std::min(quarrels_.size(), kMost); ++i) text += (i > 0 ? "; " : "") + quarrels_[i];
-  if (quarrels_.size() > kMost) text += "; and with " + std::to_string(quarrels_.size() - kMost) + " ranks more";
+  for (size_t i = 0; i < std::min(disagreements_.size(), kMost); ++i) text += (i > 0 ? "; " : "") + disagreements_[i];
+  if (disagreements_.size() > kMost)
+    text += "; and with " + std::to_string(disagreements_.size() - kMost) + " ranks more";
   return text;
 }
 
-// An operation that is compared goes on only when no two ranks disagree: a rank that does not notice would run it
-// without them. One that knows of a disagreement has nothing to wait for.
+// Whether all peers are known to agree or to disagree. A compared operation goes on only when no two ranks disagree: a
+// rank that missed a disagreement would run it without them. A rank that knows of one need not wait.
 bool Exchange::heard_all(Membership& m) {
-  if (operation_.batch.way != Way::compare || !quarrels_.empty()) return true;
+  if (operation_.batch.way != Way::compare || !disagreements_.empty()) return true;
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer != m.rank() && !m.finished(peer, step())) return false;
   }
-  for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
+  for (Rank peer = 0; peer < m.size() && disagreements_.empty(); ++peer) {
     if (peer == m.rank()) continue;
     const auto& words = m.peer(peer).block.words();
-    if (!has_quarrel(words, step())) continue;
-    quarrels_.push_back(peer_text(words.quarrel_text[step() % kSlots]));
+    if (!has_disagreement(words, step())) continue;
+    disagreements_.push_back(peer_text(words.disagreement_text[step() % kSlots]));
   }
   return true;
 }
 
-// A peer that gave up in this operation, not after it, has it fail here as well, although all its bytes may have come.
-// A disagreement stands whatever came after it.
+// Ends the operation. It fails if a peer gave up in it, not after it, even if all bytes of that peer have come. A
+// disagreement takes precedence.
 void Exchange::finish(Membership& m) {
-  for (Rank peer = 0; peer < m.size() && quarrels_.empty(); ++peer) {
+  for (Rank peer = 0; peer < m.size() && disagreements_.empty(); ++peer) {
     if (peer == m.rank() || abort_of(m.peer(peer).block.words()) == 0) continue;
     if (!m.finished(peer, step())) m.throw_if_aborted(peer);
   }
-  if (!quarrels_.empty()) error_.emplace(Code::mismatch, quarrels());
+  if (!disagreements_.empty()) error_.emplace(Code::mismatch, disagreements());
   operation_.batch.copy.reset();  // every peer has read it
   finished_.store(true, std::memory_order_release);
 }
@@ -132,16 +135,16 @@ void Exchange::fail(Membership& m, const Error& error) {
   finished_.store(true, std::memory_order_release);
 }
 
-// This rank has told its peers that it gives up. One whose line is not there yet will see that and fail too, because
-// each of the two stores its own word and fences, in post_abort() and in wake_sleepers(), before it looks at the
-// other's.
+// Opens the lines that have come meanwhile. This rank has published its abort. A peer whose line is not there sees that
+// abort and fails too: each of the two stores its own word and fences, in post_abort() and in wake_sleepers(), before
+// it loads the other's.
 void Exchange::look_once_more(Membership& m) {
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer == m.rank() || pair(peer).in != Pair::In::awaited) continue;
     try {
       const Link link(m, operation_, peer);
       if (open(link) && link.pair.in == Pair::In::inlined) take(link);
-    } catch (const Error&) {  // what this one wrote is nonsense; there is an error already
+    } catch (const Error&) {  // the peer wrote an invalid line; there is an error already
     }
   }
 }
@@ -152,7 +155,7 @@ bool Exchange::needs(Membership& m, Rank peer) const {
   const bool copies = p.out == Pair::Out::unacknowledged || p.in == Pair::In::expecting;
   if (copies && !is_copied(m.peer(peer).block.pipe(m.rank()), step())) return true;
   if (p.out == Pair::Out::streaming || p.in == Pair::In::asking) return true;
-  // Where bytes wait for those of other peers, all may be here long before they are taken.
+  // In a fold or sum a peer's bytes may all have come long before they are taken.
   if (p.in == Pair::In::streaming) {
     const Peer& other = m.peer(peer);
     return !operation_.calculates() || !staged::holds_rest(p, other.chunks, other.block.pipe(m.rank()).handed);
@@ -161,7 +164,7 @@ bool Exchange::needs(Membership& m, Rank peer) const {
   return !is_published(m.peer(peer).block.line(step(), m.rank()), step());
 }
 
-// Of a rank whose bytes are all here only the word is wanted that it has finished. It may be waiting for the others.
+// Whether all bytes of the peer are here, and only its `done` is missing. It may be waiting for other ranks.
 bool Exchange::only_unfinished(Rank peer) const {
   return posted_ && pair(peer).in == Pair::In::arrived && pair(peer).out != Pair::Out::streaming;
 }

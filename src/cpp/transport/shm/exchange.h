@@ -13,17 +13,19 @@
 
 namespace a2a::shm {
 
-// A larger part of the rank's own is better copied before or after what a network moves than meanwhile.
+// A larger own part is copied before or after the network's transfers, not beside them.
 inline constexpr size_t kOwnBeside = size_t{2} << 20;
+// Memory with gaps is packed for a fold in blocks of so many bytes.
+inline constexpr size_t kPacked = size_t{8} << 10;
 
-// Life: queued -> posted (its lines are out) -> finished. Everything but finished() and the Work interface wants the
-// progress mutex held.
+// States: queued -> posted (its lines are published) -> finished. All functions require the progress mutex, except
+// finished() and those of Work.
 class Exchange final : public Work {
  public:
   Exchange(std::shared_ptr<ShmProgress> progress, Rank rank, int size);
 
-  // Before anything else, and once more whenever the operation is over and nobody holds it. Swaps the batches, so that
-  // the caller gets lists with memory for the next one.
+  // Starts the next operation. Call first, and again only when the operation is over and nobody holds it. Swaps the
+  // batches, so that the caller gets lists with memory for the next one.
   void begin(Batch&& batch);
 
   // Work
@@ -35,32 +37,34 @@ class Exchange final : public Work {
   const Batch& batch() const { return operation_.batch; }
   uint64_t step() const { return operation_.step(); }
   bool posted() const { return posted_; }
-  // Whether any rank has made its remark; nothing as long as not all lines were read.
-  std::optional<bool> remarked() const;
-  // Whether the peers have all that they get from this rank.
+  // Whether any rank has set its flag; nullopt until all lines were read.
+  std::optional<bool> any_flag() const;
+  // Whether the peers have all bytes of this rank.
   bool given() const { return posted_ && unsettled_.empty(); }
-  // Whether some of its bytes are not in their chunks yet, or may still have to go there: the peer has said that it
-  // cannot read this rank's memory.
+  // Whether some of its bytes are not in chunks yet, or may still have to go there because a peer cannot read this
+  // rank's memory.
   bool streaming(Membership& m) const;
   bool finished() const { return finished_.load(std::memory_order_acquire); }
   // See Terms::own_last.
   void let_own_go() { own_waits_ = false; }
 
-  // Writes this rank's lines if their slots are free at every peer. Returns whether it did.
+  // Publishes this rank's lines if their slots are free at every peer. Returns whether it did.
   bool post(Membership& m);
-  // As the oldest operation of its communicator: moves whatever can move. Returns whether anything did. Afterwards
-  // finished() may hold.
+  // Moves whatever can move. Returns whether anything did. Only the oldest operation of a communicator may advance.
+  // Look at finished() afterwards.
   bool advance(Membership& m);
-  // What it ended with, once it is finished.
+  // The error that it finished with, if any. Requires finished().
   const std::optional<Error>& error() const { return error_; }
   // Ends the operation with an error.
   void fail(Membership& m, const Error& error);
-  // Whether something is still wanted from that peer, so that its death is this operation's failure.
+  // Whether this operation still needs something from that peer, so that it fails if the peer dies.
   bool needs(Membership& m, Rank peer) const;
-  // Looks whether the peer went past this operation without taking part, because it runs it on a device unchecked.
-  // Where this rank compares, that peer is taken to agree. A refusal comes too late: throws Error(aborted).
+  // Ends the pair if the peer has passed this operation without a line, because it runs it on a device without
+  // comparing. If this rank compares, the peer counts as agreeing. Throws Error(aborted) if this rank refuses: that
+  // comes too late.
   void look_for_pass(Membership& m, Rank peer);
-  // "rank 2 (pid 4711, alive): ...; rank 3 ...; ranks 0, 1 have come": who is waited for, and who is not.
+  // Describes the peers that are missing, and lists those that have come: "rank 2 (pid 4711, alive): ...; ranks 0, 1
+  // have come".
   std::string missing(Membership& m) const;
 
  private:
@@ -94,19 +98,19 @@ class Exchange final : public Work {
 
   // The end (exchange.cc).
   bool only_unfinished(Rank peer) const;
-  std::string quarrels() const;
+  std::string disagreements() const;
   bool heard_all(Membership& m);
   void look_once_more(Membership& m);
   void finish(Membership& m);
 
   std::shared_ptr<ShmProgress> progress_;
   Operation operation_;
-  std::vector<Rank> awaited_;          // peers whose bytes are not all here
-  std::vector<Rank> unsettled_;        // peers to which something is still staged or put, or that have not acknowledged
-  std::vector<std::string> quarrels_;  // disagreements with single peers
-  std::vector<const std::byte*> parts_;  // of a reduction, by rank: the next piece
-  std::optional<Error> error_;           // written before finished_
-  bool own_waits_ = false;               // this rank's own part, see Terms::own_last
+  std::vector<Rank> awaited_;    // peers whose bytes are not all here
+  std::vector<Rank> unsettled_;  // peers that this rank still stages or puts bytes for, or that have not acknowledged
+  std::vector<std::string> disagreements_;  // disagreements with single peers
+  std::vector<const std::byte*> parts_;     // of a fold, by rank: the next piece
+  std::optional<Error> error_;              // written before finished_
+  bool own_waits_ = false;                  // see Terms::own_last
   bool posted_ = false;
   bool received_ = false;  // `done` was published
   std::atomic<bool> finished_{false};

@@ -1,11 +1,11 @@
-// What this transport does on this machine, and why: for people.
+// Tells users what this transport does on this machine, and why.
 #include "transport/shm/copy/calibration.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::shm {
 namespace {
 
-// Memory of one kind, without an array.
+// Answers for a kind of memory, without an array of it.
 class Supposed final : public Probe {
  public:
   Supposed(Membership& m, bool shared, bool huge) : m_(m), shared_(shared), huge_(huge) {}
@@ -20,7 +20,7 @@ class Supposed final : public Probe {
   const bool shared_, huge_;
 };
 
-const char* name_of(Kind kind) {
+const char* to_string(Kind kind) {
   switch (kind) {
     case Kind::none:
       return "none";
@@ -88,7 +88,7 @@ std::vector<WayOfBytes> ShmTransport::ways(size_t bytes) {
   for (const auto& kind : kinds) {
     Supposed memory(membership_, kind.shared, kind.huge);
     const Choice choice = choose_way(route, load, membership_.machine(), memory);
-    ways.push_back({kind.memory, name_of(choice.kind), choice.reason});
+    ways.push_back({kind.memory, to_string(choice.kind), choice.reason});
   }
   return ways;
 }

@@ -1,17 +1,11 @@
-// The receiving side of a reduction: what comes from all peers is folded, piece by piece, in rank order.
+// The receiving side of a reduction: folds the peers' bytes, piece by piece, in rank order.
 #include <algorithm>
 
 #include "transport/shm/exchange.h"
 
 namespace a2a::shm {
-namespace {
 
-// So many bytes of memory with gaps are folded at once.
-constexpr size_t kPacked = size_t{8} << 10;
-
-}  // namespace
-
-// Nothing is folded before it is there from every rank: so a piece is read from each and written once.
+// Folds a piece only when all ranks have sent it, so that each piece is read once and written once.
 bool Exchange::fold(Membership& m) {
   bool moved = open_all(m);
   const auto waits = [this](Rank peer) {
@@ -23,7 +17,7 @@ bool Exchange::fold(Membership& m) {
 }
 
 bool Exchange::fold_pieces(Membership& m) {
-  // Who has given up, but not before its bytes were staged, does not take them back.
+  // Bytes that were pulled need the guard. Staged bytes stay valid if their sender gives up.
   const CopyingGuard guard(m);
   throw_if_pulled_from_aborted(m);
   bool moved = false;
@@ -31,7 +25,7 @@ bool Exchange::fold_pieces(Membership& m) {
     const size_t bytes = std::min(budget, next_piece(m));
     if (bytes == 0) break;
     Pair& own = operation_.own();
-    if (quarrels_.empty()) fold_piece(bytes);
+    if (disagreements_.empty()) fold_piece(bytes);
     own.source.advance(bytes);
     own.target.advance(bytes);
     own.in_left -= bytes;
@@ -42,7 +36,7 @@ bool Exchange::fold_pieces(Membership& m) {
   return moved;
 }
 
-// This rank's own part, and the output, may have gaps.
+// Folds a piece of `bytes` bytes from parts_. This rank's own part and the output may have gaps.
 void Exchange::fold_piece(size_t bytes) {
   const size_t elems = bytes / operation_.batch.signature.dtype.bytes();
   Cursor source = operation_.own().source, target = operation_.own().target;
@@ -56,7 +50,7 @@ void Exchange::fold_piece(size_t bytes) {
   if (target.has_gaps()) scatter(target, folded, bytes);
 }
 
-// How many bytes are there from every rank, and where: in parts_, by rank.
+// Returns how many bytes have come from every rank, and stores their addresses in parts_, by rank.
 size_t Exchange::next_piece(Membership& m) {
   Pair& own = operation_.own();
   if (own.in_left == 0) return 0;
@@ -68,7 +62,7 @@ size_t Exchange::next_piece(Membership& m) {
   for (const Rank peer : awaited_) {
     const Link link(m, operation_, peer);
     std::span<const std::byte> there = peek(link);
-    // What comes again through chunks was folded before.
+    // Skips bytes that come again through chunks: they were folded before.
     while (!there.empty() && link.pair.in_left > own.in_left) {
       consume(link, std::min(there.size(), link.pair.in_left - own.in_left));
       there = peek(link);

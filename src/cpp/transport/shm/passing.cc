@@ -1,4 +1,4 @@
-// Operations on devices that are not compared: their numbers go by here, and what peers say of them is heard.
+// Operations on devices that are not compared: publishes their numbers, and reads the peers' notices about them.
 #include "runtime/last_tick.h"
 #include "transport/shm/protocol/protocol.h"
 #include "transport/shm/protocol/texts.h"
@@ -12,7 +12,7 @@ std::optional<Error> ShmTransport::pass(const Signature& signature) {
   if (auto error = find_end(signature)) return error;
   if (queue_.empty()) {
     membership_.pass(signature);
-  } else {  // not before what is still in flight here
+  } else {  // after the operations in flight
     Batch batch;
     batch.signature = signature;
     batch.way = Way::pass;
@@ -22,8 +22,8 @@ std::optional<Error> ShmTransport::pass(const Signature& signature) {
   return find_contradiction(signature);
 }
 
-// Whether it is all over already. Who gives up or leaves rings, so as long as nobody has there is nothing to look for;
-// who dies does not, and is looked for from time to time.
+// Returns the error of a communicator that is broken or has lost a peer. A peer that gives up or leaves rings, so there
+// is nothing to look for until the next ring. A peer that dies does not; the kernel is asked from time to time.
 std::optional<Error> ShmTransport::find_end(const Signature& signature) {
   const uint32_t rings = membership_.progress().rings();
   if (!broken_ && heard_ == rings && last_tick() - asked_ < kFresh) return std::nullopt;

@@ -1,4 +1,4 @@
-// The beginning of an exchange: which way the bytes go to each peer, and the lines that say so.
+// The beginning of an exchange: chooses the way to each peer, and publishes the lines.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace a2a::shm {
 namespace {
 
-// Whether every rank gets the same, as in an allgather.
+// Whether every rank gets the same bytes, as in an allgather.
 bool all_alike(std::span<const Run> sends, size_t ranks) {
   if (sends.size() != ranks) return false;
   for (size_t i = 0; i < ranks; ++i) {
@@ -20,7 +20,7 @@ bool all_alike(std::span<const Run> sends, size_t ranks) {
   return true;
 }
 
-// What choose_way() asks of the memory that goes to one peer.
+// Answers choose_way() for the memory that goes to one peer.
 class PairProbe final : public Probe {
  public:
   explicit PairProbe(const Link& link) : link_(link) {}
@@ -32,9 +32,9 @@ class PairProbe final : public Probe {
     return std::ranges::all_of(link_.pair.source.runs, holds);
   }
   bool in_huge_pages() override { return link_.operation.huge_pages.in(link_.operation.batch.sends); }
-  // In the kernel's copy from another process only death ends the wait for a page: where the memory comes from a file
-  // system that does not answer, the peer could neither keep its deadline nor be interrupted. Mostly all that is sent
-  // is in memory, and one look tells.
+  // process_vm_readv waits for a page uninterruptibly, except for death. If the memory comes from a file system that
+  // does not answer, the peer could neither keep its deadline nor be interrupted. Usually all sends are present, and
+  // one query is enough.
   bool present() override {
     auto& all = link_.operation.all_present;
     if (!all) all = are_present(link_.operation.batch.sends);
@@ -57,6 +57,8 @@ bool Exchange::post(Membership& m) {
   }
   auto& words = m.block().words();
   words.started_op.store(static_cast<uint32_t>(batch.signature.op), std::memory_order_relaxed);
+  words.started_unit.store(batch.unit_bytes > UINT32_MAX ? 0 : static_cast<uint32_t>(batch.unit_bytes),
+                           std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
   operation_.load.alike = all_alike(batch.sends, operation_.pairs.size()) ? batch.sends[0].bytes : 0;
   operation_.stores = choose_stores(operation_.load, m.machine());
@@ -77,8 +79,8 @@ bool Exchange::post(Membership& m) {
   return true;
 }
 
-// What all peers get alike is copied once. Nobody waits for them to have read it: it stays as it is until the slots of
-// this operation are used again.
+// Makes one copy of bytes that all peers get alike. This rank does not wait until they have read it: the copy stays
+// valid until the slots of this operation are used again.
 void Exchange::copy_for_all(Membership& m) {
   const size_t bytes = operation_.load.alike;
   if (bytes < direct_min(m.machine())) return;
@@ -117,8 +119,8 @@ void Exchange::offer(const Link& link) {
   Line& line = link.own_line();
   const Kind kind = choose(link).kind;
   p.mine.kind = static_cast<uint8_t>(kind);
-  const uint8_t remark = operation_.batch.remark ? kRemark : 0;
-  p.mine.backlog = static_cast<uint8_t>(backlog(link.m.block().words(), step()) | remark);
+  const uint8_t flag = operation_.batch.flag ? kFlag : 0;
+  p.mine.backlog = static_cast<uint8_t>(backlog(link.m.block().words(), step()) | flag);
   switch (kind) {
     case Kind::none:
       p.mine.first = put::invite(link);
@@ -131,7 +133,7 @@ void Exchange::offer(const Link& link) {
     case Kind::cma:
       pull::offer(link, kind);
       break;
-    case Kind::inlined:  // over the last words of the head
+    case Kind::inlined:  // inlined::offer() overwrites the last words of the head
     case Kind::refused:
       break;
   }

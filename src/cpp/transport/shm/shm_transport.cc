@@ -35,11 +35,12 @@ ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_pt
 
 ShmTransport::~ShmTransport() {
   if (membership_.progress().inherited()) {
-    (void)successor_.release();  // it is the parent's
+    (void)successor_.release();  // the parent owns it
   } else {
     leave(Left::dropped);
   }
-  // In a forked child another thread may have held the mutex at the fork; nobody else is there to race with.
+  // In a forked child another thread may have held the mutex at the fork, so it is not taken; no other thread exists
+  // there.
   std::unique_lock lock(membership_.progress().mutex(), std::defer_lock);
   if (!membership_.progress().inherited()) lock.lock();
   membership_.progress().leave(this);
@@ -55,7 +56,7 @@ std::shared_ptr<Work> ShmTransport::start(Batch&& batch) {
     exchange = enqueue(std::move(batch));
     if (asynchronous && !exchange->finished()) membership_.progress().hand_over();
   }
-  // The caller raises its own error next and may never come back, so the peers must be able to see the refusal first.
+  // The caller raises its own error next and may never wait, so the peers have to see the refusal first.
   if (refusal) {
     while (!membership_.progress().wait([&] { return exchange->posted() || exchange->finished(); }, deadline)) {
       if (deadline.passed()) break;
@@ -70,8 +71,8 @@ std::unique_lock<std::mutex> ShmTransport::claim() {
   return std::unique_lock(progress.mutex(), std::try_to_lock);
 }
 
-// When nobody has the latest operation any more, not even the queue, its memory serves the next one. A copy of the
-// pointer acquires what the last of those who had it left behind.
+// Reuses the memory of the latest operation if nobody else holds it. The copy of the pointer acquires what its last
+// holder wrote.
 std::shared_ptr<Exchange> ShmTransport::new_exchange(Batch&& batch) {
   if (latest_.use_count() != 1) {
     latest_ = std::make_shared<Exchange>(membership_.shared_progress(), membership_.rank(), size());
@@ -120,7 +121,7 @@ Error ShmTransport::broken_for(const Signature& signature) const {
   return Error(broken_->code(), name_of(signature) + ": the communicator is broken: " + broken_->what());
 }
 
-// One look at each operation that can end now.
+// Advances as long as that ends operations.
 void ShmTransport::take_what_came() {
   size_t before = 0;
   do {
@@ -139,13 +140,13 @@ bool ShmTransport::advance() {
   return guarded([this] { return messages_->advance(); }) || moved;
 }
 
-// Writes the lines of what comes next. Returns whether there was any.
+// Publishes the lines of the next operations. Returns whether it did.
 bool ShmTransport::post_ready() {
   bool moved = false;
   for (size_t i = 0; i < queue_.size() && i < kSlots; ++i) {
     if (queue_[i]->posted()) continue;
-    if (i > 0 && queue_[i]->batch().half == Half::second) break;  // it sends what the first one receives
-    // The ring of a pair is one stream: the next operation's chunks may only follow when this one's are all in.
+    if (i > 0 && queue_[i]->batch().half == Half::second) break;  // it sends what the first half receives
+    // The chunks of a pair are one stream: the next operation's chunks have to follow all of this one's.
     if (i > 0 && queue_[i - 1]->streaming(membership_)) break;
     if (!queue_[i]->post(membership_)) break;
     moved = true;
@@ -153,7 +154,7 @@ bool ShmTransport::post_ready() {
   return moved;
 }
 
-// One look at everything that is posted or could be. Returns whether anything moved.
+// Posts what can be posted, and advances the first operation. Returns whether anything moved.
 bool ShmTransport::step() {
   bool moved = post_ready();
   if (queue_.empty() || !queue_.front()->posted()) return moved;
@@ -163,7 +164,8 @@ bool ShmTransport::step() {
   return !queue_.empty() || moved;
 }
 
-// Where the first half of an operation has failed, it did so on every rank, and no rank has a second half.
+// Removes the first operation. If the first half of an operation has failed, it failed on every rank, so no rank runs
+// the second half.
 void ShmTransport::retire_first() {
   first_half_failed_ = queue_.front()->error();
   queue_.pop_front();
@@ -173,8 +175,8 @@ void ShmTransport::retire_first() {
   queue_.pop_front();
 }
 
-// The order matters: peers that are copying from this rank must see the abort before any caller here learns that its
-// buffers are its own again.
+// The order matters: peers that copy from this rank must see the abort before any caller here learns that its buffers
+// are free.
 void ShmTransport::break_with(const Error& error) {
   if (broken_) return;
   broken_.emplace(error);
@@ -211,7 +213,7 @@ void ShmTransport::part(Left how) {
     const Error error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
                                          " let the communicator go while " +
                                          name_of(queue_.front()->batch().signature) + " was under way");
-    // Between parts of the library a rank may leave when nobody needs it any more.
+    // Inside the library (at_most) a rank may leave when its peers have all its bytes.
     const auto given = [](const auto& exchange) { return exchange->batch().at_most && exchange->given(); };
     if (std::ranges::all_of(queue_, given)) {
       end_all(error);
@@ -235,7 +237,7 @@ std::shared_ptr<Loan> ShmTransport::lend(const std::byte* data, size_t bytes, DT
                                             std::to_string(kMaxDims) + " are possible");
   }
   Host& host = membership_.progress().host();
-  host.loans().sweep();  // so that a program that only shows tensors gets its memory back
+  host.loans().sweep();  // a program that only shows tensors gets memory back here
   const auto loan = std::make_shared<SharedLoan>(host, vicinity_, data, bytes, dtype, shape);
   host.loans().add(loan);
   return loan;

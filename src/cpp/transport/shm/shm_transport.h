@@ -17,7 +17,7 @@ namespace a2a::shm {
 
 class ShmTransport final : public Transport, private Active {
  public:
-  // Collective: the ranks meet over the bootstrap. See meet() for what it throws, and Membership for the names.
+  // Collective over the bootstrap. Throws as meet() does; for `names` see Membership.
   static std::unique_ptr<ShmTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
                                                std::vector<Rank> names = {});
 
@@ -51,25 +51,26 @@ class ShmTransport final : public Transport, private Active {
 
   int size() const { return membership_.size(); }
 
-  // For a transport over several hosts, which has one of these for the ranks of its own.
-  // The members have exchanged the offsets of their new blocks already.
+  // The next functions are for HostsTransport, which has a ShmTransport for the ranks of its host. derive() requires
+  // that the members have exchanged the offsets of their new blocks.
   std::unique_ptr<ShmTransport> derive(std::span<const Rank> members, Membership::NewBlock block,
                                        std::span<const uint64_t> blocks, const Surroundings& surroundings,
                                        std::vector<Rank> names);
   const Surroundings& surroundings() const { return membership_.surroundings(); }
   const std::shared_ptr<ShmProgress>& progress() const { return membership_.shared_progress(); }
-  // These want the progress mutex held: start() without a wait for its refusal to be seen, and fail().
+  // start() without the wait until peers can see a refusal, and fail(). Both require the progress mutex.
   std::shared_ptr<Exchange> enqueue(Batch&& batch);
   void break_with(const Error& error);
-  // Also when this rank waits for nobody here, with the mutex held: why another rank has given up, and the error for
-  // one that died or left without having come to step `needed`.
+  // Both require the progress mutex; this rank need not wait for a peer. given_up() returns the error with which a peer
+  // gave up. find_lost() returns an error for a peer that died or left before it finished step `needed`.
   std::optional<Error> given_up();
-  // peer_died(), with the mutex held.
+  // peer_died(). Requires the progress mutex.
   bool has_dead_peer();
   std::optional<Error> find_lost(uint64_t needed);
   const std::optional<Error>& break_error() const { return broken_; }
   Matching& matching() { return matching_; }
-  // Starts a message to or from a rank of this host, or from any rank. Throws what prevents it.
+  // Starts a message to or from a rank of this host, or from any rank. Throws when it cannot. Requires the progress
+  // mutex.
   void start_message(const std::shared_ptr<MessageWork>& work);
 
  private:
@@ -77,7 +78,7 @@ class ShmTransport final : public Transport, private Active {
                std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
                std::vector<Rank> names = {});
 
-  // Active; the mutex is held
+  // Active; the caller holds the mutex
   bool advance() override;
   bool busy() const override { return !queue_.empty() || (messages_ && !broken_ && messages_->active()); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
@@ -102,21 +103,21 @@ class ShmTransport final : public Transport, private Active {
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
   void part(Left how);
-  bool reads_everywhere();  // with process_vm_readv, and is read
+  bool reads_everywhere();  // whether all peers and this rank may read each other's memory with process_vm_readv
 
   Membership membership_;
   std::shared_ptr<const Vicinity> vicinity_;
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their steps; the first kSlots may be posted
-  std::shared_ptr<Exchange> latest_;             // that was made, which may be over
-  std::optional<Error> first_half_failed_;       // what the exchange that was retired last has failed with
-  Matching matching_;                            // of messages
-  std::optional<Messages> messages_;             // once there was one
+  std::shared_ptr<Exchange> latest_;             // the last one made, which may be over
+  std::optional<Error> first_half_failed_;       // the error of the exchange that was retired last
+  Matching matching_;                            // of messages, with their receives
+  std::optional<Messages> messages_;             // made with the first message
   std::optional<Error> broken_;
   Membership::NewBlock successor_;  // of a shrink() that timed out
-  std::optional<uint32_t> heard_;   // how often the bell had rung when find_end() looked last
-  // What the kernel said about the peers holds for this long: it takes a microsecond for each of them.
+  std::optional<uint32_t> heard_;   // rings() at the last find_end()
+  // How long an answer of the kernel about the peers is used; each question is a system call per peer.
   static constexpr std::chrono::milliseconds kFresh{5};
-  Deadline::Clock::time_point asked_{};  // when find_lost() asked the kernel last
+  Deadline::Clock::time_point asked_{};  // when find_lost() last asked the kernel
 };
 
 template <class Step>

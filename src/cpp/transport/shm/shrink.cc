@@ -1,11 +1,11 @@
-// How the ranks that are alive agree on who they are.
+// Agreement of the surviving ranks on their set.
 //
-// Each rank publishes the set of ranks it believes alive, and takes out of it who is dead and whoever another living
-// rank has taken out. Sets only get smaller, so they become equal. A rank that sees its own set published by all of its
-// members commits to it: that is its final word. Whoever sees a living rank commit to a set that holds itself adopts
-// that set; it can do so safely, because it had published this very set before. Two different sets cannot both be
-// committed by living ranks: each would need every living rank to have published it, and the one that committed first
-// publishes no more. A member that dies after the commitment is found by the new group's first operation.
+// Each rank publishes the set of ranks that it takes for alive. It removes ranks that are dead, and ranks that another
+// living rank has removed. Sets only get smaller, so they become equal. A rank that sees its own set published by all
+// members of the set commits to it: the proposal is final. A rank that sees a living rank commit to a set with itself
+// in it adopts that set. That is safe, because it had published this very set before. Living ranks cannot commit to two
+// different sets: each set needs every living rank to have published it, and a rank that has committed publishes no
+// more. The new group's first operation finds a member that dies after the commitment.
 #include <sched.h>
 
 #include <array>
@@ -21,24 +21,24 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct Ranks {
+struct RankSet {
   std::array<uint64_t, kMaxRanks / 64> words{};
 
   bool has(Rank r) const { return (words[static_cast<size_t>(r) / 64] >> (r % 64) & 1) != 0; }
   void add(Rank r) { words[static_cast<size_t>(r) / 64] |= uint64_t{1} << (r % 64); }
   void remove(Rank r) { words[static_cast<size_t>(r) / 64] &= ~(uint64_t{1} << (r % 64)); }
-  void keep_only(const Ranks& other) {
+  void keep_only(const RankSet& other) {
     for (size_t i = 0; i < words.size(); ++i) words[i] &= other.words[i];
   }
-  bool operator==(const Ranks&) const = default;
+  bool operator==(const RankSet&) const = default;
 };
 
 struct Proposal {
-  Ranks ranks;
+  RankSet ranks;
   bool committed;
 };
 
-// A peer's proposal, if it has made one and is not just changing it.
+// Returns a peer's proposal, unless it has made none or is changing it.
 std::optional<Proposal> read(const RankWords& words) {
   Proposal proposal;
   if (!read_proposal(words, proposal.ranks.words, &proposal.committed)) return std::nullopt;
@@ -47,8 +47,8 @@ std::optional<Proposal> read(const RankWords& words) {
 
 bool is_out(Peer& peer) { return left_of(peer.block.words()) != Left::no || peer.host->gone(); }
 
-// One look at everybody. Makes `ranks` smaller where it must be; returns whether all of its members agree on it.
-bool agree_on(Membership& m, Ranks& ranks) {
+// Looks at all peers once. Removes ranks from `ranks` where it must. Returns whether all members agree on it.
+bool agree_on(Membership& m, RankSet& ranks) {
   bool agreed = true;
   for (Rank r = 0; r < m.size(); ++r) {
     if (r == m.rank() || !ranks.has(r)) continue;
@@ -68,7 +68,7 @@ bool agree_on(Membership& m, Ranks& ranks) {
   return agreed;
 }
 
-std::string undecided(Membership& m, const Ranks& ranks) {
+std::string undecided(Membership& m, const RankSet& ranks) {
   std::string text;
   for (Rank r = 0; r < m.size(); ++r) {
     if (r == m.rank() || !ranks.has(r)) continue;
@@ -87,11 +87,11 @@ std::unique_ptr<Transport> ShmTransport::shrink(std::vector<Rank>* members, Dead
     throw Error(Code::aborted, "shrink: this communicator has been replaced by a smaller one already");
   }
   abort("it shrinks");  // ends what is in flight, here and at the peers
-  // A rank that gives up at its deadline stays proposed: a slower one may count it in meanwhile. So the block stays,
+  // A rank that gives up at its deadline stays proposed, and a slower rank may still count it in. So the block stays,
   // too.
   if (successor_ == nullptr) successor_ = Membership::new_block(m.progress().host(), size());
   words.successor.store(m.arena().offset(successor_.get()), std::memory_order_relaxed);
-  Ranks ranks;
+  RankSet ranks;
   if (const auto before = read(words)) {
     ranks = before->ranks;
   } else {
@@ -100,11 +100,11 @@ std::unique_ptr<Transport> ShmTransport::shrink(std::vector<Rank>* members, Dead
   for (;;) {
     propose(words, std::span<const uint64_t>(ranks.words));
     faultpoint("propose");
-    const Ranks before = ranks;
+    const RankSet before = ranks;
     if (agree_on(m, ranks)) break;
     if (ranks != before) continue;
     if (deadline.passed()) {
-      throw Error(Code::timeout, "shrink: timed out on rank " + std::to_string(m.rank()) + ", which still waits for " +
+      throw Error(Code::timeout, "shrink: timeout on rank " + std::to_string(m.rank()) + ", which still waits for " +
                                      undecided(m, ranks) + ": shrink again when it goes on or has ended");
     }
     std::this_thread::sleep_for(100us);

@@ -1,24 +1,18 @@
-// The receiving side of a weighted sum: rows are taken from one peer or another in the order in which they are summed.
+// The receiving side of a weighted sum: takes the peers' rows in the order in which they are summed.
 #include <algorithm>
 
 #include "transport/shm/exchange.h"
 
 namespace a2a::shm {
-namespace {
-
-// So many bytes of memory with gaps are summed at once.
-constexpr size_t kPacked = size_t{8} << 10;
-
-}  // namespace
 
 bool Exchange::sum(Membership& m) {
   bool moved = open_all(m);
-  moved |= quarrels_.empty() ? sum_pieces(m) : drop_pieces(m);
+  moved |= disagreements_.empty() ? sum_pieces(m) : drop_pieces(m);
   std::erase_if(awaited_, [this](Rank peer) { return pair(peer).in == Pair::In::arrived; });
   return moved;
 }
 
-// Only the rank whose row is next has to be there. The others' bytes wait where they are.
+// Sums rows while the rank whose row is next has sent it. The bytes of the other ranks stay where they are.
 bool Exchange::sum_pieces(Membership& m) {
   Summing& summing = *operation_.summing;
   Pair& own = operation_.own();
@@ -51,7 +45,7 @@ bool Exchange::sum_pieces(Membership& m) {
     }
     const Link link(m, operation_, from);
     std::span<const std::byte> there = peek(link);
-    // What comes again through chunks was summed before.
+    // Skips bytes that come again through chunks: they were summed before.
     while (!there.empty() && link.pair.theirs.sent - link.pair.in_left < link.pair.summed) {
       const size_t again = link.pair.summed - (link.pair.theirs.sent - link.pair.in_left);
       consume(link, std::min(there.size(), again));
@@ -64,7 +58,8 @@ bool Exchange::sum_pieces(Membership& m) {
   }
 }
 
-// Ranks disagree, so there is no sum. Those that agree with this one still want to get rid of their rows.
+// Drops the rows after a disagreement: there is no sum, but peers that agree with this rank wait until it takes their
+// rows.
 bool Exchange::drop_pieces(Membership& m) {
   const CopyingGuard guard(m);
   throw_if_pulled_from_aborted(m);

@@ -1,4 +1,4 @@
-// What breaks the transport: peers that give up, leave or die, and deadlines.
+// Breaks the transport when a peer gives up, leaves or dies, or a deadline passes.
 #include <algorithm>
 #include <limits>
 #include <ranges>
@@ -22,8 +22,8 @@ void ShmTransport::check(Deadline::Clock::time_point now, bool ask_kernel) {
 void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   Peer& p = membership_.peer(peer);
   const auto& words = p.block.words();
-  // What a rank wrote before it gave up, or left, is all there, and so is what others wrote before that. Take that
-  // first; only what is still wanting then is lost.
+  // All that a rank wrote before it gave up or left is visible, and so is what others wrote before that. Take that
+  // first; only what is missing then is lost.
   if (abort_of(words) != 0) take_what_came();
   if (broken_ || queue_.empty()) return;
   try {
@@ -37,8 +37,8 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
   if (left == Left::no && !gone) return;
   take_what_came();
   if (broken_ || queue_.empty() || !queue_.front()->needs(membership_, peer)) return;
-  // A rank that has left may have done so because it lost another one: what it said of that is handed on, otherwise
-  // whoever is gone is named.
+  // A rank that has left may have lost another one. If it said so, its error is passed on; otherwise the ranks that are
+  // gone are named.
   if (const auto error = given_up()) return break_with(*error);
   std::string how = " lost ", whom;
   for (Rank other = 0; other < size(); ++other) {
@@ -46,7 +46,8 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
     if (queue_.front()->needs(membership_, other)) whom += (whom.empty() ? "" : "; ") + membership_.describe(other);
   }
   if (whom.empty()) {
-    how = std::string(" misses, because it has ") + (left == Left::closed ? "closed" : "left") + " this communicator, ";
+    how = std::string(" waits for a rank that has ") + (left == Left::closed ? "closed" : "left") +
+          " this communicator: ";
     whom = membership_.describe(peer);
   }
   break_with(Error(Code::peer_lost, name_of(queue_.front()->batch().signature) + ": rank " +
@@ -59,16 +60,16 @@ void ShmTransport::check_messages(Deadline::Clock::time_point now, bool ask_kern
     const Rank peer = late->message().peer;
     const Rank here = peer == kAnySource ? membership_.rank() : membership_.rank_named(peer);
     const std::string whom = here == membership_.rank() ? "it" : membership_.describe(here);
-    return break_with(Error(Code::timeout, name_of(late->message()) + ": timed out on rank " +
+    return break_with(Error(Code::timeout, name_of(late->message()) + ": timeout on rank " +
                                                std::to_string(membership_.name(membership_.rank())) +
-                                               ", which still waits for " + whom));
+                                               ", which still waits for " + whom + advice_on_timeout()));
   }
   for (Rank peer = 0; peer < size() && !broken_; ++peer) {
     if (peer != membership_.rank()) check_messages_with(peer, ask_kernel);
   }
 }
 
-// What a rank wrote before it gave up, left or died counts.
+// Messages that a rank wrote before it gave up, left or died are valid.
 void ShmTransport::check_messages_with(Rank peer, bool ask_kernel) {
   Peer& p = membership_.peer(peer);
   const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
@@ -88,15 +89,17 @@ void ShmTransport::check_messages_with(Rank peer, bool ask_kernel) {
   const bool anybody = left == Left::no || !std::ranges::any_of(ranks, is_there);
   const auto work = messages_->needing(peer, anybody);
   if (work == nullptr) return;
-  break_with(Error(Code::peer_lost,
-                   name_of(work->message()) + ": rank " + std::to_string(membership_.name(membership_.rank())) +
-                       (left == Left::no ? " lost " : " misses, because it has left, ") + membership_.describe(peer)));
+  break_with(Error(Code::peer_lost, name_of(work->message()) + ": rank " +
+                                        std::to_string(membership_.name(membership_.rank())) +
+                                        (left == Left::no ? " lost " : " waits for a rank that has left: ") +
+                                        membership_.describe(peer)));
 }
 
 void ShmTransport::expire(Exchange& exchange) {
-  break_with(Error(Code::timeout, name_of(exchange.batch().signature) + ": timed out on rank " +
+  break_with(Error(Code::timeout, name_of(exchange.batch().signature) + ": timeout on rank " +
                                       std::to_string(membership_.name(membership_.rank())) +
-                                      ", which still waits for " + queue_.front()->missing(membership_)));
+                                      ", which still waits for " + queue_.front()->missing(membership_) +
+                                      advice_on_timeout()));
 }
 
 std::optional<Error> ShmTransport::given_up() {
@@ -110,7 +113,7 @@ std::optional<Error> ShmTransport::given_up() {
   return std::nullopt;
 }
 
-// What a rank did before it gave up counts, so that is taken first.
+// Breaks the communicator if a peer gave up. First takes what the peer sent before, which is valid.
 void ShmTransport::hear_aborts() {
   if (broken_) return;
   const auto error = given_up();
@@ -125,7 +128,7 @@ std::optional<Error> ShmTransport::lost_peer() {
   return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max());
 }
 
-// Who has come to the operation may be gone: what it sent is perhaps on its way still.
+// A peer that has finished step `needed` may be gone: its part is complete.
 std::optional<Error> ShmTransport::find_lost(uint64_t needed) {
   const auto now = Deadline::Clock::now();
   const bool ask_kernel = now - asked_ >= kFresh;
@@ -137,7 +140,7 @@ std::optional<Error> ShmTransport::find_lost(uint64_t needed) {
     const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
     if ((left == Left::no && !gone) || membership_.finished(peer, needed)) continue;
     return Error(Code::peer_lost, "rank " + std::to_string(membership_.name(membership_.rank())) +
-                                      (left == Left::no ? " lost " : " misses, because it has left, ") +
+                                      (left == Left::no ? " lost " : " waits for a rank that has left: ") +
                                       membership_.describe(peer));
   }
   return std::nullopt;

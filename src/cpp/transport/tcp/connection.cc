@@ -10,16 +10,16 @@
 namespace a2a::tcp {
 namespace {
 
-// What is read ahead, of the heads and messages that may follow.
+// The most bytes that are read ahead: heads and messages that may follow.
 constexpr size_t kAhead = 4096;
-// A message takes no more memory than this beyond what has come of it.
+// A message takes at most this much more memory than has come of it.
 constexpr size_t kGrowth = size_t{1} << 20;
-// At most so much is read or written in one go, so that a deadline is never far away.
+// The most bytes that are read or written at once, so that deadlines are checked soon.
 constexpr size_t kMostAtOnce = size_t{1} << 20;
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-// Where bytes go that nobody wants any more.
+// Scratch memory for bytes that are discarded.
 constexpr size_t kNowhere = size_t{16} << 10;
 std::byte* nowhere() {
   thread_local std::array<std::byte, kNowhere> bytes;
@@ -31,7 +31,7 @@ std::byte* nowhere() {
 Connection::Connection(Socket socket, std::string who, std::string heard)
     : socket_(std::move(socket)), who_(std::move(who)), heard_(std::move(heard)) {}
 
-// ---- out -----------------------------------------------------------------------------------------------------------
+// ---- sending ------------------------------------------------------------------------------------------------------
 
 void Connection::post(std::string message) {
   if (!open() || mute_) return;
@@ -59,7 +59,7 @@ void Connection::receive(uint32_t tag, FlightPtr flight) {
 
 void Connection::abandon(Flight& flight) {
   flight.abandoned = true;
-  // What the other end has been promised of this part still goes there, from a copy.
+  // The rest of a part whose head was sent still has to be sent, from a copy.
   for (size_t i = 0; i < frames_.size(); ++i) {
     Frame& frame = frames_[i];
     if (frame.flight.get() != &flight) continue;
@@ -91,7 +91,7 @@ void Connection::write() {
     size_t n = 0, bytes = 0;
     const auto add = [&](const void* data, size_t length) {
       if (length == 0) return;
-      pieces[n++] = {const_cast<void*>(data), length};  // iovec has one kind of pointer for both directions
+      pieces[n++] = {const_cast<void*>(data), length};  // iovec has one pointer type for both directions
       bytes += length;
     };
     for (size_t i = 0; i < std::min(frames_.size(), kMostFrames); ++i) {
@@ -100,7 +100,7 @@ void Connection::write() {
       const size_t body = i == 0 ? written_ - head : 0;
       add(reinterpret_cast<const std::byte*>(&frame.head) + head, sizeof(Head) - head);
       if (frame.flight != nullptr) {
-        add(frame.flight->data, frame.from_flight - body);  // the flight was advanced by what is written
+        add(frame.flight->data, frame.from_flight - body);  // written() has advanced the flight
       } else {
         add(frame.message.data() + body, frame.message.size() - body);
       }
@@ -111,7 +111,7 @@ void Connection::write() {
     const ssize_t sent = ::sendmsg(fd(), &message, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && would_block()) return;
-    if (sent < 0) {  // how it ended is learned by reading, and what has come before
+    if (sent < 0) {  // read() finds out how it ended, and takes all that has come before
       mute_ = true;
       frames_.clear();
       return;
@@ -140,7 +140,7 @@ void Connection::written(size_t bytes) {
   }
 }
 
-// ---- in ------------------------------------------------------------------------------------------------------------
+// ---- receiving ----------------------------------------------------------------------------------------------------
 
 void Connection::read(const Deliver& deliver) {
   if (!heard_.empty()) {
@@ -154,7 +154,7 @@ void Connection::read(const Deliver& deliver) {
     msghdr message{};
     message.msg_iov = pieces;
     message.msg_iovlen = 2;
-    const ssize_t got = ::recvmsg(fd(), &message, 0);  // which reads no file that has the number by now
+    const ssize_t got = ::recvmsg(fd(), &message, 0);  // which fails for a file that has got the number
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && would_block()) return;
     if (got <= 0) return end(got == 0 ? "its connection was closed" : std::strerror(errno));
@@ -166,7 +166,7 @@ void Connection::read(const Deliver& deliver) {
   }
 }
 
-// Bytes that were read ahead.
+// Takes bytes that were read ahead.
 void Connection::take(const std::byte* bytes, size_t n, const Deliver& deliver) {
   while (n > 0 && open()) {
     size_t taken = 0;
@@ -217,7 +217,7 @@ bool Connection::begin(const Head& head) {
   }
 }
 
-// Where the next bytes of the body go, and how many of them at once.
+// The address for the next bytes of the body, and how many fit there.
 std::byte* Connection::body() {
   if (current_.kind == FrameKind::memory) return flight_->abandoned ? nowhere() : flight_->data;
   const size_t has = current_.bytes - left_;
@@ -245,7 +245,7 @@ void Connection::advance_body(size_t n, const Deliver& deliver) {
   }
 }
 
-// ---- the end -------------------------------------------------------------------------------------------------------
+// ---- the end ------------------------------------------------------------------------------------------------------
 
 void Connection::end(const std::string& how) {
   if (!in_order_) loss_ = hosts::Loss{Deadline::Clock::now(), how + " (" + who_ + ")"};
@@ -253,7 +253,8 @@ void Connection::end(const std::string& how) {
   socket_ = Socket();
 }
 
-// The kernel goes on sending what it has after a connection is closed, but not if something has come that nobody read.
+// Closes the connection. The kernel still sends what it has, unless bytes have come that were not read; so they are
+// read.
 void Connection::leave() {
   if (!open()) return;
   if (socket_.if_ours() < 0) return end("the program has closed its descriptor");

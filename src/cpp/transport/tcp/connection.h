@@ -1,4 +1,4 @@
-// A connection to another process: what goes out, what comes in, and how it ends.
+// A connection to another process.
 #pragma once
 
 #include <deque>
@@ -14,51 +14,51 @@
 
 namespace a2a::tcp {
 
-// The socket does not block. Messages and memory go straight from where they are to the socket, and from the socket to
-// where they belong; only what is shorter than a page may be copied once on the way in. What is to go out is kept until
-// the socket takes it: messages, which the transport bounds, and parts of memory, which stay where they are.
+// The socket does not block. Messages and memory are sent and received without a copy, except for less than a page on
+// the way in. Outgoing frames are queued until the socket takes them: messages, which the transport bounds, and parts
+// of memory, which stay in place.
 //
-// Not for two threads at once.
+// Only one thread at a time may use it.
 class Connection {
  public:
   using Deliver = std::function<void(std::string message)>;
 
-  // `who` is for messages: "pid 17 at 10.0.0.3". `heard` has come from there already.
+  // `who` names the peer in the texts of errors: "pid 17 at 10.0.0.3". `heard` are bytes that have come already.
   Connection(Socket socket, std::string who, std::string heard);
 
   int fd() const { return socket_.fd(); }
   bool open() const { return socket_.open(); }
-  // Set once it has ended, unless the other process said goodbye before.
+  // Set when the connection has ended without the peer's goodbye.
   const std::optional<hosts::Loss>& loss() const { return loss_; }
 
   // Each of these writes what the socket takes now. After the end they do nothing.
   void post(std::string message);
   void send(uint32_t tag, FlightPtr flight);
   void receive(uint32_t tag, FlightPtr flight);
-  // Bytes of memory that have gone out or come in.
+  // The number of bytes of memory sent and received.
   uint64_t moved() const { return moved_; }
-  // The memory of the flight is not touched after this.
+  // Abandons a flight. Its memory is not accessed after this.
   void abandon(Flight& flight);
-  // No receive waits with this tag any more; nothing was sent for those that did.
+  // Withdraws the receives with this tag. Requires that nothing was sent for them.
   void withdraw(uint32_t tag);
 
-  // Both do what they can without blocking, and read() no more than a bounded amount.
+  // Read and write without blocking. read() takes a bounded amount.
   void read(const Deliver& deliver);
   void write();
-  // Whether something waits for the socket to take it; whether messages do.
+  // Whether frames wait for the socket to take them; whether messages do not.
   bool has_more() const { return !frames_.empty() || departures_.have_turns(); }
   bool flushed() const { return frames_.empty() || (frames_.size() == 1 && frames_.front().flight != nullptr); }
 
-  // Says goodbye, as far as the socket takes it, and closes.
+  // Sends a goodbye, if the socket takes it, and closes.
   void leave();
-  // The socket belongs to another process: a forked child closes nothing.
+  // Call in a forked child: releases the socket, which belongs to the parent.
   void forget() { socket_.release(); }
 
  private:
   struct Frame {
     Head head;
     std::string message;
-    FlightPtr flight;        // of memory
+    FlightPtr flight;        // of a part of memory
     size_t from_flight = 0;  // bytes
     size_t body() const { return message.size() + from_flight; }
   };
@@ -77,18 +77,18 @@ class Connection {
   Socket socket_;
   std::string who_;
   std::optional<hosts::Loss> loss_;
-  bool in_order_ = false;  // the other process has said goodbye
+  bool in_order_ = false;  // the peer has sent its goodbye
 
-  std::deque<Frame> frames_;  // to be written; one of memory at most
-  size_t written_ = 0;        // of the first
-  bool mute_ = false;         // the socket takes nothing any more
+  std::deque<Frame> frames_;  // to be written; at most one part of memory
+  size_t written_ = 0;        // bytes of the first
+  bool mute_ = false;         // the socket takes no more
   Departures departures_;
 
   Arrivals arrivals_;
   std::byte head_[sizeof(Head)];
-  size_t head_bytes_ = 0;  // that have come of the head
+  size_t head_bytes_ = 0;  // bytes of the head that have come
   Head current_;
-  size_t left_ = 0;  // of its body
+  size_t left_ = 0;  // bytes of its body that have not come
   std::string message_;
   FlightPtr flight_;
   std::string heard_;

@@ -1,5 +1,5 @@
-// Runs of memory between this process and another one, in both directions. No sockets: the connection asks what to
-// send, and where to put what arrives.
+// Transfers of memory between this process and another one, in both directions. Without sockets: the connection asks
+// what to send next, and where to put what arrives.
 #pragma once
 
 #include <algorithm>
@@ -12,18 +12,18 @@
 
 namespace a2a::tcp {
 
-// One run, until all of it is sent or received. Shared with the Transfer that the transport holds.
+// A run in flight. Shared with the Transfer that the transport holds.
 struct Flight {
   std::byte* data = nullptr;
   size_t left = 0;
-  bool abandoned = false;  // nobody reads or writes the memory any more
+  bool abandoned = false;  // its memory must not be accessed any more
 
   bool done() const { return left == 0 || abandoned; }
 };
 using FlightPtr = std::shared_ptr<Flight>;
 
-// The runs that this process sends, by tag. They move when the other end has memory for them: so nothing arrives that
-// nobody has a place for, and a run that is not received holds up no other.
+// The runs that this process sends, by tag. They are sent only against credit: the receiver announces its receives. So
+// no bytes arrive without a receive, and a run that is not received holds up no other.
 class Departures {
  public:
   void add(uint32_t tag, FlightPtr flight) {
@@ -31,7 +31,7 @@ class Departures {
     note(tag);
   }
 
-  // The other end waits for so many bytes more. False when it announces too much.
+  // Adds the credit of a receive. Returns false when the peer announces too much.
   bool announce(uint32_t tag, uint64_t bytes, size_t most_tags) {
     Tag& there = tags_[tag];
     if (bytes > UINT64_MAX - there.room || tags_.size() > most_tags) return false;
@@ -40,13 +40,13 @@ class Departures {
     return true;
   }
 
-  // The other end does not wait for this tag any more, and nothing is to be sent with it. False when something is.
+  // Removes the credit of withdrawn receives. Returns false when a run is to be sent with this tag.
   bool withdraw(uint32_t tag) {
     const auto found = tags_.find(tag);
     if (found == tags_.end()) return true;
     if (!std::ranges::all_of(found->second.flights, [](const FlightPtr& flight) { return flight->done(); }))
       return false;
-    found->second.room = 0;  // next() forgets the tag
+    found->second.room = 0;  // next() erases the tag
     note(tag);
     return true;
   }
@@ -56,9 +56,10 @@ class Departures {
     FlightPtr flight;
     size_t bytes = 0;  // from flight->data on
   };
-  // Whether something may go next: next() finds out.
+  // Whether next() may find something to send.
   bool have_turns() const { return !turns_.empty(); }
-  // What goes next, at most so many bytes; the tags take turns. The caller has them sent, and advances the flight.
+  // Returns the next part to send, of at most `most` bytes; the tags take turns. The caller sends it, and advances the
+  // flight.
   std::optional<Part> next(size_t most) {
     while (!turns_.empty()) {
       const uint32_t tag = turns_.front();
@@ -82,7 +83,7 @@ class Departures {
 
  private:
   struct Tag {
-    uint64_t room = 0;  // at the other end
+    uint64_t room = 0;  // credit: bytes that the peer can receive
     std::deque<FlightPtr> flights;
     bool has_turn = false;
   };
@@ -98,22 +99,22 @@ class Departures {
   std::deque<uint32_t> turns_;
 };
 
-// The runs that this process receives, by tag. What is abandoned still arrives, and is thrown away.
+// The runs that this process receives, by tag. Abandoned ones still arrive, and are discarded.
 class Arrivals {
  public:
   void add(uint32_t tag, FlightPtr flight) { tags_[tag].push_back(std::move(flight)); }
 
-  // The run that the next bytes with this tag belong to. Nothing when nobody waits for so many.
+  // Returns the run that the next bytes with this tag belong to, or nullptr when no receive waits for so many.
   FlightPtr next(uint32_t tag, uint64_t bytes) const {
     const auto found = tags_.find(tag);
     if (found == tags_.end() || bytes > found->second.front()->left || bytes == 0) return nullptr;
     return found->second.front();
   }
 
-  // Nothing will arrive with this tag.
+  // Removes the receives with this tag. Requires that nothing will arrive for them.
   void withdraw(uint32_t tag) { tags_.erase(tag); }
 
-  // After the run was advanced.
+  // Removes the run if it is complete. Call after it was advanced.
   void note(uint32_t tag) {
     const auto found = tags_.find(tag);
     if (found == tags_.end() || found->second.front()->left > 0) return;  // it may have been withdrawn meanwhile

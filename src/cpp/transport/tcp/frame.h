@@ -1,5 +1,5 @@
-// What two connected processes send each other: frames, each a head and its body. Not encrypted and not authenticated;
-// see docs/security.md.
+// The frames that two connected processes send each other; each has a head and a body. They are neither encrypted nor
+// authenticated; see docs/design/security.md.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@ namespace a2a::tcp {
 
 enum class FrameKind : uint32_t {
   message = 1,  // the body is a message
-  ready,        // no body: the memory of a receive with this tag waits for `bytes`
-  memory,       // the body is the next part of what was sent with this tag, never more than was waited for
+  ready,        // no body: a receive with this tag waits for `bytes` bytes (credit)
+  memory,       // the body is the next part of a send with this tag, within the credit
   goodbye,      // no body: this process leaves in order, and nothing follows
-  withdrawn,    // no body: nothing waits for this tag any more, and nothing was sent with it since all was received
+  withdrawn,    // no body: receives with this tag were withdrawn; nothing was sent for them
 };
 
-// All hosts have one byte order: ranks compare the version of this library when they meet.
+// All hosts have the same byte order: ranks compare the version of this library when they meet.
 struct Head {
   FrameKind kind = FrameKind::message;
   uint32_t tag = 0;
@@ -24,11 +24,11 @@ struct Head {
 static_assert(sizeof(Head) == 16);
 
 inline constexpr size_t kMostMessage = size_t{1} << 30;
-// A part of memory, after which a message may go first: so that few bytes never wait for long.
+// The most bytes of a part of memory. A message may be sent between two parts, so messages never wait for long.
 inline constexpr size_t kPart = size_t{256} << 10;
-// Messages of one process that have arrived and that nobody here has taken.
+// The most bytes of messages of one process that have arrived and were not taken.
 inline constexpr size_t kMostUntaken = size_t{2} << 30;
-// Tags of one process for which it has announced receives that nobody here has sent to.
+// The most tags of one process with receives announced and nothing sent.
 inline constexpr size_t kMostAnnounced = size_t{1} << 20;
 
 }  // namespace a2a::tcp

@@ -1,6 +1,6 @@
-// How ranks that have met over TCP connect: each listens where it can be reached, tells the others over the bootstrap,
-// connects to the lower ranks and lets the higher ones in. Rank 0 waits for nobody but those who come, rank 1 for rank
-// 0, and so on: no order of arrival can block.
+// Connects ranks that have met over TCP. Each listens at the address where it can be reached, sends that to the others
+// over the bootstrap, connects to the lower ranks and accepts the higher ones. Rank 0 waits only for ranks that
+// connect, rank 1 also for rank 0, and so on: no order of arrival can block.
 #include "transport/tcp/meeting.h"
 
 #include <arpa/inet.h>
@@ -21,13 +21,13 @@ namespace {
 
 std::string name_of_rank(Rank rank) { return "rank " + std::to_string(rank); }
 
-// Where a rank listens, as it tells the others.
+// The message of a rank to the others: where it listens.
 struct Card {
   sa_family_t family = 0;
-  in_port_t port = 0;  // as it goes over the network
+  in_port_t port = 0;  // in network byte order
   uint32_t pid = 0;
   uint8_t address[16] = {};
-  wire::Nonce nonce{};  // so that no two meetings have the same cards
+  wire::Nonce nonce{};  // so that the cards of each meeting differ
 };
 
 sockaddr_in& v4(Place& place) { return reinterpret_cast<sockaddr_in&>(place.raw); }
@@ -52,7 +52,7 @@ Card card_of(Place place) {
   return card;
 }
 
-// `here` is this rank's own: only on the way there does it matter by which interface.
+// Returns the place of a card. `here` is this rank's own place: a link-local address needs this end's interface.
 Place place_of(const Card& card, Place here) {
   Place place;
   place.raw.ss_family = card.family;
@@ -80,7 +80,7 @@ class Meeting {
         meanwhile_(std::move(meanwhile)),
         deadline_(deadline) {}
 
-  // Listens.
+  // Begins to listen.
   Card open() {
     Place place = here_;
     set_port(place, 0);
@@ -102,7 +102,7 @@ class Meeting {
                                        list(missing()) + door.account());
       }
       receive(door);
-      if (!missing().empty()) meanwhile_();  // the last one to come may be done here, and leave
+      if (!missing().empty()) meanwhile_();  // once complete, the last rank to come may have left
     }
     return std::move(links_);
   }
@@ -114,7 +114,7 @@ class Meeting {
   const Card& card(Rank peer) const { return cards_[static_cast<size_t>(peer)]; }
   Place place(Rank peer) const { return place_of(card(peer), here_); }
 
-  // What proves the right to connect to a rank in this meeting, and there alone.
+  // Returns the key that proves the right to connect to a rank, in this meeting only.
   std::string door_key(Rank rank) const {
     std::string text = "a2a door of " + name_of_rank(rank) + " ";
     text += as_text(meeting_);
@@ -145,7 +145,7 @@ class Meeting {
     return ranks;
   }
 
-  // Waits a little. A rank that comes again has given its first connection up.
+  // Accepts ranks for a short while. A rank that connects again has given up its first connection.
   void receive(Door& door) {
     std::vector<pollfd> fds;
     door.watch(fds);

@@ -1,4 +1,4 @@
-// How the processes of a group connect.
+// The connections of a group's processes.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace a2a::tcp {
 
-// A connection to a process that has proved to know the secret, as this one has to it.
+// A connection. Both ends have proved that they know the secret.
 struct Link {
   Socket socket;
-  std::string who;    // for messages: "pid 17 at 10.0.0.3"
-  std::string heard;  // what it has said already
+  std::string who;    // for the texts of errors: "pid 17 at 10.0.0.3"
+  std::string heard;  // bytes that have come already
 };
 
 }  // namespace a2a::tcp

@@ -28,10 +28,10 @@ class TcpTransfer final : public Transfer {
   std::shared_ptr<TcpNetwork> network_;
   Endpoint peer_;
   uint32_t tag_;
-  std::vector<FlightPtr> flights_;  // in the order in which they go
+  std::vector<FlightPtr> flights_;  // in the order of their transfer
 };
 
-// Over when all of it has come, though nobody has the memory.
+// A receive whose bytes are discarded. Done when all of them have come.
 class Discarded final : public Transfer {
  public:
   Discarded(std::shared_ptr<TcpNetwork> network, Endpoint peer, FlightPtr flight)
@@ -64,7 +64,7 @@ TcpNetwork::TcpNetwork(Endpoint self, std::vector<Link> links)
   }
   close_in_child(poller_.fd());
   for (Endpoint peer = 0; peer < size(); ++peer) {
-    if (peer != self_) advance(peer);  // the kernel has no news of what was heard already
+    if (peer != self_) advance(peer);  // the kernel does not report bytes that were read already
   }
 }
 
@@ -84,7 +84,7 @@ TcpNetwork::~TcpNetwork() {
   keep_in_child(poller_.fd());
 }
 
-// ---- progress ------------------------------------------------------------------------------------------------------
+// ---- progress -----------------------------------------------------------------------------------------------------
 
 void TcpNetwork::look() {
   std::array<epoll_event, 64> events;
@@ -105,7 +105,7 @@ void TcpNetwork::advance(Endpoint peer) {
   keep_in_child(fd);
 }
 
-// The kernel tells of room in the socket only where somebody has a use for it.
+// Has epoll report room in the socket only while frames wait for it.
 void TcpNetwork::watch(Endpoint peer) {
   Line& there = line(peer);
   if (!there.connection->open() || there.watched_for_room == there.connection->has_more()) return;
@@ -118,7 +118,7 @@ void TcpNetwork::watch(Endpoint peer) {
 
 void TcpNetwork::deliver(Endpoint from, std::string message) {
   uint64_t channel = 0;
-  if (message.size() < sizeof(channel)) return;  // nobody sends that
+  if (message.size() < sizeof(channel)) return;  // no process of a2a sends that
   std::memcpy(&channel, message.data(), sizeof(channel));
   if (closed_.contains(channel)) return;
   Line& there = line(from);
@@ -128,7 +128,7 @@ void TcpNetwork::deliver(Endpoint from, std::string message) {
   arrived_[channel].push_back({from, std::move(message)});
 }
 
-// ---- messages ------------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------------------------
 
 void TcpNetwork::post(Endpoint to, std::string bytes) {
   if (bytes.size() > kMostMessage) throw Error(Code::backend, "a message of more than 1 GiB");
@@ -176,14 +176,14 @@ void TcpNetwork::close(uint64_t channel) noexcept {
   const std::lock_guard lock(mutex_);
   try {
     closed_.insert(channel);
-  } catch (const std::bad_alloc&) {  // what still comes stays until the network ends
+  } catch (const std::bad_alloc&) {  // its later messages are kept until the network ends
   }
   const auto left = arrived_.extract(channel);
   if (left.empty()) return;
   for (const Message& message : left.mapped()) line(message.from).untaken -= message.bytes.size();
 }
 
-// ---- memory --------------------------------------------------------------------------------------------------------
+// ---- memory -------------------------------------------------------------------------------------------------------
 
 uint32_t TcpNetwork::next_tag(Endpoint to) {
   const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// The network that TCP connections between all processes of a group are.
+// The network over TCP: a connection between each pair of processes of a group.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace a2a::tcp {
 
-// The connections close with it: they last as long as the communicators that use them. No thread looks after them;
-// every call does, for all of them.
+// The destructor closes the connections, so they last as long as the communicators that use them. No thread advances
+// them; every call does, for all of them.
 class TcpNetwork final : public hosts::Network, public std::enable_shared_from_this<TcpNetwork> {
  public:
   // Takes over the connections; the one at `self` is empty.
@@ -54,13 +54,13 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   struct Line {
     std::unique_ptr<Connection> connection;
     bool watched_for_room = false;
-    uint32_t tag = 0;      // the last one used towards this process
-    size_t untaken = 0;    // bytes of messages
-    bool overrun = false;  // it sent more of them than anybody has a use for
+    uint32_t tag = 0;      // the last tag for this process
+    size_t untaken = 0;    // bytes of messages that were not taken
+    bool overrun = false;  // it sent more of them than kMostUntaken
   };
 
   Line& line(hosts::Endpoint peer) { return connections_[static_cast<size_t>(peer)]; }
-  // What can be done without waiting: for all, or for one whether or not the kernel has news of it.
+  // Advance without waiting: look() the connections that epoll reports, advance() one in any case.
   void look();
   void advance(hosts::Endpoint peer);
   void watch(hosts::Endpoint peer);

@@ -1,5 +1,5 @@
-// The few AscendCL names that ATB's structs use. They are the official ones wherever the including program has the
-// official headers, in whatever order it includes them; elsewhere they are declared here with the same values.
+// The AscendCL names that ATB's structs use. If the including program has the official headers, in any order, they are
+// the official ones; otherwise they are declared here with the same values.
 #pragma once
 
 #if defined(INC_EXTERNAL_ACL_ACL_BASE_H_) || defined(INC_EXTERNAL_ACL_ACL_BASE_RT_H_)

@@ -21,17 +21,17 @@ struct RankPlace {
 
 struct RankTable {
   std::string version;           // "1.0" or "1.2"
-  std::vector<RankPlace> ranks;  // by rank
+  std::vector<RankPlace> ranks;  // index = rank
   int servers = 0;
 
   int size() const { return static_cast<int>(ranks.size()); }
-  // The same for two tables that say the same, whatever their spelling; other tables have, very likely, another one.
+  // Equal for two tables with the same contents, whatever their spelling; almost always different for other tables.
   A2A_API std::string identity() const;
 };
 
-// Reads a table of version 1.0 or 1.2. The JSON is taken strictly: no comments, no trailing commas, no name twice in
-// one object, valid UTF-8. Keys that the format does not know are ignored. Throws Error(invalid_argument) that names
-// the file, the JSON path and the value of the first mistake.
+// Reads a table of version 1.0 or 1.2. The JSON has to be strict: no comments, no trailing commas, no name twice in one
+// object, valid UTF-8. Unknown keys are ignored. Throws Error(invalid_argument) that names the file, the JSON path and
+// the value of the first mistake.
 A2A_API RankTable read_rank_table(const std::string& file);
 // The same for text that is already in memory; `name` stands for the file in messages.
 A2A_API RankTable parse_rank_table(std::string_view text, const std::string& name);

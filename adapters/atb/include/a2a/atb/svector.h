@@ -18,7 +18,7 @@ struct MaxSizeExceeded : std::length_error {
 };
 
 // Throws MaxSizeExceeded instead of growing beyond 256 elements, and std::out_of_range for an index at or beyond
-// size(), with [] too. Other than in ATB, reserve() keeps the elements and resize() makes new ones with T().
+// size(), with [] too. Unlike ATB's, reserve() keeps the elements and resize() makes new ones with T().
 template <class T>
 class SVector {
  public:

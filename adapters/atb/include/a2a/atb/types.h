@@ -47,7 +47,7 @@ enum ErrorType : int {
   ERROR_COPY_HOST_MEMORY_FAIL,
 };
 
-// "ERROR_INVALID_PARAM"; "unknown status" for a number that is none of the above.
+// Returns "ERROR_INVALID_PARAM" for that status; "unknown status" for a number that is none of the above.
 A2A_API const char* to_string(ErrorType);
 
 struct Dims {
@@ -75,7 +75,8 @@ struct VariantPack {
 
 class A2A_API Utils {
  public:
-  // Bytes and elements of a tensor that is described so; 0 for no dimensions, an unknown dtype or an overflow.
+  // Return the bytes and the elements of a tensor with this description; 0 for no dimensions, an unknown dtype or an
+  // overflow.
   static uint64_t GetTensorSize(const Tensor& tensor);
   static uint64_t GetTensorSize(const TensorDesc& desc);
   static uint64_t GetTensorNumel(const Tensor& tensor);

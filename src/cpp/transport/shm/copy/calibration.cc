@@ -19,11 +19,11 @@ namespace a2a::shm {
 namespace {
 
 constexpr size_t kMostCalibrated = size_t{1} << 20;
-constexpr size_t kChunks = size_t{512} << 10, kChunk = size_t{32} << 10;  // which stay in the caches
-constexpr size_t kInPage = 16;  // where large arrays begin: behind what malloc() notes
+constexpr size_t kChunks = size_t{512} << 10, kChunk = size_t{32} << 10;  // in all, and of one; they stay in the caches
+constexpr size_t kInPage = 16;  // the offset of large arrays in their first page: behind malloc()'s header
 
-// Private memory as arrays have it, for so many bytes, and chunks. Not from malloc(), which would treat the program's
-// own large blocks differently once one had been given back.
+// Private memory like that of arrays, of `bytes` bytes, and chunks. mmap(), because malloc() changes how it treats the
+// program's own large blocks once it has seen one freed.
 class Scratch {
  public:
   Scratch(size_t bytes, size_t chunk_bytes) : buffer_(bytes + 2 * 4096), all_(2 * buffer_ + chunk_bytes) {
@@ -46,8 +46,8 @@ class Scratch {
   std::byte* base_;
 };
 
-// Caches are indexed by the pages' addresses in the machine's memory: in one place of twenty a copy takes nearly twice
-// as long as elsewhere, each time.
+// Caches are indexed by physical addresses, so the speed of a copy depends on the pages it gets, each time. Several
+// places make a bad one harmless.
 using Places = std::array<Scratch, 3>;
 
 Places places_for(size_t bytes, size_t chunk_bytes = 0) {
@@ -60,7 +60,7 @@ int64_t cpu_time() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// `misplaced` bytes further in its page than the source.
+// Copies to a target `misplaced` bytes further in its page than the source.
 bool by_kernel(const Scratch& scratch, size_t bytes, size_t misplaced = 0) {
   const iovec from{scratch.source(), bytes}, to{scratch.target() + misplaced, bytes};
   return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == static_cast<ssize_t>(bytes);
@@ -76,7 +76,7 @@ bool by_chunks(const Scratch& scratch, size_t bytes, size_t* position) {
   return true;
 }
 
-// The shortest of a few times, each with a source that was just written; a negative number when a copy failed.
+// Returns the shortest of several times, each with a source that was just written. Negative when a copy failed.
 template <class Copy>
 int64_t shortest(const Places& places, size_t bytes, Copy copy) {
   int64_t best = INT64_MAX;
@@ -105,7 +105,7 @@ size_t measure() {
 }
 
 bool measure_stumbling() {
-  constexpr size_t kBytes = size_t{32} << 10, kMisplaced = 16;  // two arrays of malloc() in one block stand like that
+  constexpr size_t kBytes = size_t{32} << 10, kMisplaced = 16;  // as adjacent arrays in one block of malloc() are
   const Places places = places_for(kBytes);
   const int64_t even = shortest(places, kBytes, [](const Scratch& at) { return by_kernel(at, kBytes); });
   const int64_t misplaced =
@@ -121,7 +121,7 @@ struct LoopAndString {
 
 StringCopies measure_strings() {
   static constexpr size_t kBytes = size_t{64} << 10;  // two of these fit into the second level, and not into the first
-  constexpr int kTimes = 8;                           // or reading the clock would count
+  constexpr int kTimes = 8;                           // so that reading the clock does not count
   const Places places = places_for(kBytes);
   const auto compare = [&](size_t misplaced) -> LoopAndString {
     const auto time = [&](auto copy) {
@@ -140,7 +140,7 @@ StringCopies measure_strings() {
     sum.loop += loop;
     sum.string += string;
   }
-  // In a twentieth of the time something else has the loop be level, which otherwise takes a quarter longer.
+  // Strings have to win on average: single measurements are disturbed.
   if (sum.string + sum.string / 100 >= sum.loop) return StringCopies::slower;
   const bool even = std::ranges::all_of(std::array<size_t, 3>{8, 16, 48}, [&](size_t misplaced) {
     const auto [loop, string] = compare(misplaced);

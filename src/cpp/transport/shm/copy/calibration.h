@@ -1,30 +1,29 @@
-// What is cheaper on this machine, measured.
+// Measures which ways of copying are cheaper on this machine.
 #pragma once
 
 #include <cstddef>
 
 namespace a2a::shm {
 
-// Less always goes through chunks.
+// Fewer bytes always go through chunks.
 inline constexpr size_t kLeastCalibrated = size_t{512} << 10;
 
-// From how many bytes on one copy by process_vm_readv takes less time of the CPU than two copies through chunks
-// that stay in the caches: the kernel looks up every page and copies in its own way, which is good on some processors
-// and slow on others. SIZE_MAX where it does not up to 1 MiB, or where it cannot be measured. A process measures once,
-// for some milliseconds: the time of the CPU, so that others who use it do not count.
+// Returns the number of bytes from which on one copy by process_vm_readv takes less CPU time than two copies through
+// chunks that stay in the caches. The kernel looks up every page and has its own copy loop, which is slow on some
+// processors. SIZE_MAX where CMA is not faster up to 1 MiB, or cannot be measured. A process measures once. It measures
+// CPU time, so that other users of the CPU do not count.
 size_t cma_pays_from();
 
-// Whether that call is much slower when the target stands a few bytes further in its page than the source, as with the
-// `rep movsb` of AMD's processors (docs/performance.md). A process measures once, for some milliseconds.
+// Whether process_vm_readv is much slower when the target is a few bytes further in its page than the source, as with
+// `rep movsb` on AMD's processors (benchmarks/notes/learned.md). A process measures once.
 bool cma_stumbles();
 
-// Whether `rep movsb` copies what the second-level cache holds faster than a loop with vectors: by a hundredth or more
-// wherever the two places stand in their pages, and nowhere slower; with the target just behind the source, where some
-// processors are ten times slower, at least not much slower, or it is left to the loop there. A process measures once,
-// for a millisecond; A2A_SHM_REP_MOVSB decides without that.
+// Whether `rep movsb` copies faster than a loop with vectors, for sizes that fit into the second-level cache. `faster`:
+// on average faster, and nowhere much slower. `faster_but_just_behind`: likewise, but slower where the target is just
+// behind the source in its page. A process measures once; A2A_SHM_REP_MOVSB overrides the measurement.
 enum class StringCopies { unknown, slower, faster_but_just_behind, faster };
 StringCopies string_copies();
-// Whether a sender's copy into memory whose lines are in the receiver's cache takes less time that way.
+// Whether `rep movsb` makes a sender's copy into lines of the receiver's cache faster.
 bool string_puts_pay();
 
 }  // namespace a2a::shm

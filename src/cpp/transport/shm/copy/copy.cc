@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kMaxPieces = 64;  // per system call; the kernel allows 1024
 
-// The next pieces of a stream as the system call wants them, up to `limit` bytes. Returns how many pieces.
+// Fills in the next pieces of a stream for the system call, up to `limit` bytes. Returns their number.
 size_t pieces(Cursor at, size_t limit, iovec* out) {
   size_t count = 0;
   for (; count < kMaxPieces && limit > 0 && !at.at_end(); ++count) {
@@ -41,8 +41,8 @@ void skip(Cursor& at, size_t bytes) {
   }
 }
 
-// Within their pages, as two arrays do that follow each other in one block of malloc(): for `rep movsb` that may be the
-// worst place.
+// Whether the target is just behind the source within its page, as in adjacent arrays in one block of malloc(). On some
+// processors `rep movsb` is slowest there.
 bool stands_just_behind(const std::byte* to, const std::byte* from) {
   const auto distance = reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
   return distance % 4096 > 0 && distance % 4096 < 64;
@@ -55,7 +55,7 @@ bool string_is_faster(const std::byte* to, const std::byte* from) {
          (copies == StringCopies::faster_but_just_behind && !stands_just_behind(to, from));
 }
 
-// All loops want a target aligned to 64 bytes and a multiple of kBlock bytes.
+// The loops require a target aligned to 64 bytes and a multiple of kBlock bytes.
 constexpr size_t kBlock = 128;
 
 __attribute__((target("avx2"))) void copy_blocks_avx2(std::byte* to, const std::byte* from, size_t bytes, bool stream) {
@@ -96,7 +96,7 @@ void copy_string(std::byte* to, const std::byte* from, size_t bytes) {
 }
 #endif
 
-// A copy on its way.
+// A copy in progress.
 struct Copying {
   std::byte* to;
   const std::byte* from;
@@ -144,8 +144,8 @@ void copy_by_string(std::byte* to, const std::byte* from, size_t bytes) {
 
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
 #if defined(__x86_64__)
-  constexpr size_t kLeastLoop = 1024;    // below, the C library does the same
-  constexpr size_t kLeastString = 4096;  // below, a loop is at its end before a string has begun
+  constexpr size_t kLeastLoop = 1024;    // below, the C library is as fast
+  constexpr size_t kLeastString = 4096;  // below, `rep movsb` takes longer to start than a loop needs
   if (bytes >= kLeastString && stores == Stores::cached && string_is_faster(to, from))
     return copy_by_string(to, from, bytes);
   if (bytes >= kLeastLoop) return copy_by_loop(to, from, bytes, stores);
@@ -185,9 +185,9 @@ void scatter_runs(Cursor& to, const std::byte* from, size_t bytes, Stores stores
 
 namespace {
 
-// The next bytes of a stream, at most so many, where one of the two runs has gaps. Returns how many were copied.
+// Copies the next bytes of a stream, at most `limit`, where one of the two runs has gaps. Returns how many.
 size_t copy_with_gaps(Cursor& from, Cursor& to, size_t limit) {
-  constexpr size_t kShort = 512;                   // less is better packed than copied piece by piece
+  constexpr size_t kShort = 512;                   // packing is faster than copying shorter pieces one by one
   alignas(64) std::byte packed[size_t{16} << 10];  // stays in the first-level cache
   const size_t pieces = std::min(from.contiguous(), to.contiguous());
   size_t step = std::min({from.left_of_run(), to.left_of_run(), limit});
@@ -228,10 +228,9 @@ size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores) {
 
 namespace {
 
-// Each piece of a system call asks the kernel for more than copying a short one does.
+// The kernel's work for a piece exceeds the copy of a short one.
 bool is_in_short_pieces(const Cursor& to) { return to.has_gaps() && to.contiguous() < 4096; }
 
-// Asking is cheap once it was measured.
 bool stumbles(const Cursor& from, const Cursor& to) {
   return stands_just_behind(to.data(), from.data()) && cma_stumbles();
 }

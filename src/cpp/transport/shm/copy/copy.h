@@ -1,4 +1,4 @@
-// Moving bytes between lists of runs. A list of runs is one stream of bytes; the two sides may be cut differently.
+// Copies bytes between lists of runs. A list of runs is one stream of bytes; the two sides may be cut differently.
 #pragma once
 
 #include <sys/types.h>
@@ -32,23 +32,23 @@ struct Cursor {
   }
 };
 
-// memcpy with an even pace. The one in the C library copies larger pieces with `rep movsb`, which on some processors is
-// ten times slower for some distances between source and target (docs/performance.md); here that is done where it is
-// measured to be faster. Streaming leaves the target out of the caches: for targets that would not fit there anyway.
+// memcpy without slow cases. The C library copies larger pieces with `rep movsb`, which on some processors is slow for
+// some distances between source and target (benchmarks/notes/learned.md). copy_bytes() uses it only where it was
+// measured to be faster. Stores::streaming keeps the target out of the caches, for targets that would not fit there.
 enum class Stores : bool { cached, streaming };
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
-// Where memory that is copied from and to arrays begins in its page: far from the page's start, where large arrays
-// begin, so that no copy's target stands just behind its source.
+// The offset in its page of memory that is copied from and to arrays. Large arrays begin at the start of a page, so no
+// copy's target is just behind its source.
 inline constexpr size_t kAside = 2048;
 
 #if defined(__x86_64__)
-// The two ways to do it, to be compared: with vectors, and with `rep movsb`.
+// The two loops of copy_bytes(), for calibration: with vectors, and with `rep movsb`.
 void copy_by_loop(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 void copy_by_string(std::byte* to, const std::byte* from, size_t bytes);
 #endif
 
-// Copies the next `bytes` of the stream to a contiguous place, or from one.
+// Copies the next `bytes` bytes of the stream to contiguous memory, or from it.
 void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores);
 void scatter_runs(Cursor& to, const std::byte* from, size_t bytes, Stores stores);
 
@@ -69,23 +69,25 @@ inline void scatter(Cursor& to, const std::byte* from, size_t bytes, Stores stor
   to.advance(bytes);
 }
 
-// Copies at most `limit` bytes from one stream to the other, both in this process's reach. Returns how many.
+// Copies at most `limit` bytes from one stream to the other, both in memory that this process can access. Returns how
+// many.
 size_t copy(Cursor& from, Cursor& to, size_t limit, Stores stores = Stores::cached);
 
-// As copy() with `from` in another process's memory. Returns how many bytes were copied, or -1 with errno: ESRCH when
-// that process is gone, EFAULT when a run is not its memory, EPERM when reading is not allowed.
+// As copy(), with `from` in another process's memory. Returns how many bytes were copied, or -1 with errno: ESRCH when
+// that process is gone, EFAULT when it has no memory at a run, EPERM when reading is not allowed.
 ssize_t cma_copy(pid_t pid, Cursor& from, Cursor& to, size_t limit);
 
-// How that is done where the kernel's copy would stumble, or write many short pieces: to a place that suits it, and on
-// from there with a loop that does not stumble. A second copy that stays in the caches is cheap in comparison.
+// As cma_copy(), by way of a buffer. For targets where process_vm_readv is slow, or has many short pieces to write: the
+// kernel copies to a buffer at a favourable address, and a loop copies on from there. The second copy stays in the
+// caches.
 ssize_t cma_copy_by_way_of_buffer(pid_t pid, Cursor& from, Cursor& to, size_t limit);
 
-// Whether this process may read from that one: tries it on 8 bytes and compares.
+// Whether this process may read from that one. Reads 8 bytes and compares them.
 bool can_read(pid_t pid, const void* address, uint64_t expected);
-// Whether it may read the byte at that address.
+// Whether this process may read the byte at that address.
 bool can_read(pid_t pid, const void* address);
 
-// Whether this process may read what is left of a stream of its own: a byte of each page is tried, without a signal.
+// Whether this process may read the rest of its own stream. Tries a byte of each page, without a signal.
 bool can_be_read(Cursor from);
 
 }  // namespace a2a::shm

@@ -15,7 +15,7 @@
 namespace a2a::shm {
 namespace {
 
-// What PAGEMAP_SCAN of linux/fs.h takes and gives; older headers do not have it.
+// The arguments of PAGEMAP_SCAN (linux/fs.h); older headers do not have it.
 struct Region {
   uint64_t start, end, categories;
 };
@@ -33,7 +33,7 @@ uint64_t page_bytes() {
   return bytes;
 }
 
-// The pages in which some bytes lie, by address.
+// The addresses of the pages that hold some bytes.
 struct Range {
   uint64_t begin, end;
 };
@@ -47,8 +47,8 @@ class Pagemap {
  public:
   Pagemap() : fd_(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)) {}
 
-  // Whether any page is of a category, or with `inverted` of that category is not; negative where the kernel does not
-  // tell.
+  // Whether any page is of a category, or with `inverted` set, is not of it. Negative where the kernel does not support
+  // the call.
   int any(const Range& pages, uint64_t category, uint64_t inverted = 0) const {
     Region found{};
     Scan scan{};
@@ -65,7 +65,8 @@ class Pagemap {
   bool all_present(const Range& pages) const {
     const int absent = any(pages, kPresent, kPresent);
     if (absent >= 0) return absent == 0;
-    // mincore() is faster than reading the entries, but says of files that it does not show that all is there.
+    // mincore() is faster than reading the entries, but reports pages of files that this process may not write as
+    // present.
     return fd_.fd() < 0 ? are_in_core(pages) : all_entries_present(pages);
   }
 
@@ -99,8 +100,8 @@ class Pagemap {
   Descriptor fd_;
 };
 
-// Opened once, which takes as long as looking at some MiB. A forked child, whose memory that does not show, opens its
-// own. Never closed: other threads may be asking.
+// Opens the pagemap once, because opening takes longer than a query. A forked child opens its own: the inherited one
+// shows the parent's memory. Never closed: other threads may be using it.
 const Pagemap& own_pagemap() {
   struct Kept {
     pid_t pid = ::getpid();

@@ -1,4 +1,4 @@
-// What the kernel's copy from another process depends on: which memory lies in huge pages, and which is there at all.
+// Finds out which memory lies in huge pages, and which is present: the speed of CMA depends on both.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,12 @@
 
 namespace a2a::shm {
 
-// Whether any of four places in this process's memory in these runs lies in a huge page. The kernel's copy pins each
-// page: from those of 4 KiB it may take four times as long. Ranks that come to different answers keep each other
-// waiting, so it does not matter how much of an array lies before its first huge page and behind its last one. Takes
-// some microseconds. True where the kernel does not tell: before Linux 6.7, and without /proc.
+// Whether any of four samples of these runs in this process's memory lies in a huge page. CMA pins each page, so small
+// pages make it slower. Samples are enough: ranks with different answers would keep each other waiting, and the ends of
+// an array may lie outside of its huge pages. True where the kernel does not tell: before Linux 6.7, and without /proc.
 bool has_huge_pages(std::span<const Run> runs);
 
-// The same for exchanges that come again: an answer stands for a while for runs that begin and end where the last ones
-// did. Asking takes 20 us where the kernel's part of it has left the caches, as it has when this matters.
+// Caches has_huge_pages(): an answer holds for a number of calls with runs that begin and end at the same addresses.
 class HugePages {
  public:
   bool in(std::span<const Run> runs);
@@ -26,10 +24,9 @@ class HugePages {
   bool found_ = false;
 };
 
-// Whether all of this process's memory in these runs is mapped in its page tables, so that nobody who copies from there
-// takes a page fault. Of memory that was never written, that was swapped out, or that belongs to a file nobody has read
-// yet, the answer is no. Takes a microsecond, and one more for each MiB (Linux 6.7; before, up to ten for each MiB of
-// shared memory and of files). Where runs lie close together what is between them counts as well.
+// Whether all pages of these runs are present in this process's page tables, so that a peer's copy takes no page fault.
+// They are not if they were never written, were swapped out, or belong to a file that nobody has read. Counts the bytes
+// between runs that lie close together, too.
 bool are_present(std::span<const Run> runs);
 
 }  // namespace a2a::shm

@@ -28,20 +28,17 @@ constexpr size_t kPage = 4096;
 constexpr size_t kSmallestSegment = size_t{16} << 20;
 constexpr size_t kReturnToSystem = size_t{1} << 20;  // freed blocks from this size on give their pages back
 
-[[noreturn]] void fail(const std::string& what) {
-  throw Error(Code::backend, "shared memory: " + what + ": " + std::strerror(errno));
-}
-
 size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// The most bytes that a file may have: beyond it ftruncate() would raise SIGXFSZ.
+// Returns the limit on file sizes. Beyond it ftruncate() raises SIGXFSZ.
 size_t file_size_limit() {
   rlimit limit{};
   const bool limited = getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   return limited ? limit.rlim_cur : SIZE_MAX;
 }
 
-// The most memory this process could ever share: what the machine has, or its control group allows.
+// Returns how much memory this process can share at most: that of the machine, its control group and its file size
+// limit.
 size_t memory_limit() {
   auto limit = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * kPage;
   std::ifstream file("/sys/fs/cgroup/memory.max");
@@ -66,7 +63,8 @@ size_t wanted_segment() {
   return round_up(*bytes, kPage);
 }
 
-// Gives the pages back to the system; they read as zero afterwards. Not where the program has locked its memory.
+// Gives the pages back to the system; they read as zero afterwards. Returns false where the program has locked its
+// memory.
 bool give_back(std::byte* data, size_t bytes) noexcept { return ::madvise(data, bytes, MADV_REMOVE) == 0; }
 
 }  // namespace
@@ -138,7 +136,7 @@ void Arena::commit(size_t offset, size_t bytes) {
   int error = mapping_.reach(first + room) ? 0 : errno;
   while (error == 0 && ::madvise(base() + first, room, MADV_POPULATE_WRITE) != 0) {
     if (errno == EINTR) continue;
-    // Before Linux 5.14 only the file can be told.
+    // Linux before 5.14 has no MADV_POPULATE_WRITE; posix_fallocate() commits the file's pages instead.
     error = errno == EINVAL ? ::posix_fallocate(fd(), static_cast<off_t>(first), static_cast<off_t>(room)) : errno;
     if (error == EINTR)
       error = 0;
@@ -147,7 +145,7 @@ void Arena::commit(size_t offset, size_t bytes) {
   }
   if (error == 0) return;
   errno = error == EFAULT ? ENOMEM : error;  // EFAULT: an access would have been SIGBUS
-  fail("no memory for " + std::to_string(bytes) + " bytes");
+  throw_errno("no memory for " + std::to_string(bytes) + " bytes");
 }
 
 std::byte* Arena::allocate(size_t bytes) {
@@ -160,7 +158,7 @@ std::byte* Arena::allocate(size_t bytes) {
   }
   std::byte* data = base() + offset;
   try {
-    // What smaller blocks left here goes.
+    // A new block is zeroed. Large blocks get fresh pages, others are overwritten.
     const bool zeroed = room >= kReturnToSystem && mapping_.reach(offset + room) && give_back(data, room);
     commit(offset, room);
     if (!zeroed) std::memset(data, 0, room);

@@ -1,5 +1,5 @@
-// Shared memory of one process: a sealed memfd of its own, and an allocator over it. The memory is managed through its
-// mapping: the descriptor only serves to show it to peers.
+// Shared memory of one process: a sealed memfd, and an allocator over its mapping. The descriptor only serves to pass
+// the memory to peers.
 #pragma once
 
 #include <cstddef>
@@ -11,29 +11,30 @@
 
 namespace a2a::shm {
 
-// A segment of this process. Sparse: as large as the machine's memory, or as it may become at most, but only allocated
-// parts exist. All of its memory is committed when it is allocated, so that running out is an error here and not a
-// signal later. Thread-safe.
+// A segment of this process. It reserves address space for all of the machine's memory, or for `most` bytes; only
+// allocated parts have pages. allocate() commits them, so lack of memory is an error there and no SIGBUS later.
+// Thread-safe.
 class Arena {
  public:
-  // The first `reserved` bytes, a multiple of the page, are never allocated, and exist once they were committed.
+  // The first `reserved` bytes, a multiple of the page size, are never allocated; commit() makes them accessible.
   explicit Arena(const char* name, size_t most = SIZE_MAX, size_t reserved = 0);
 
-  // 64-byte aligned (page-aligned from a page on), zeroed. Throws Error(backend) when there is not enough memory.
+  // Returns zeroed memory, aligned to 64 bytes, or to a page if it has at least a page. Throws Error(backend) when
+  // memory runs out.
   std::byte* allocate(size_t bytes);
   void release(std::byte* data) noexcept;
 
-  // Keeps the allocated block in which all of these bytes lie from being used again, also once it is released, until
-  // it is unpinned as often. Returns its start, or nullptr when there is no such block.
+  // Pins the allocated block that holds all of these bytes: until as many unpin() calls it is not used again, even if
+  // it is released. Returns the block's start, or nullptr where no block holds them.
   std::byte* pin(const std::byte* data, size_t bytes);
   void unpin(std::byte* block) noexcept;
 
-  // Makes these bytes exist. Throws Error(backend) when there is not enough memory.
+  // Commits these bytes. Throws Error(backend) when memory runs out.
   void commit(size_t offset, size_t bytes);
 
-  // For the peers. Throws Error(backend) where the program has closed it.
+  // Returns the descriptor to pass to peers. Throws Error(backend) where the program has closed it.
   int fd() const;
-  // In a forked child: what it writes to arrays that it has inherited reaches neither its parent nor peers.
+  // Call in a forked child: its writes to inherited arrays then reach neither its parent nor peers.
   void become_private() noexcept { mapping_.become_private(fd_.if_ours()); }
 
   Mapping& mapping() { return mapping_; }
@@ -51,7 +52,7 @@ class Arena {
   struct Allocation {
     size_t bytes = 0;
     unsigned pins = 0;
-    bool released = false;  // as soon as nobody pins it
+    bool released = false;  // free_block() runs when the last pin goes
   };
   size_t take(size_t bytes, size_t alignment);
   void give(size_t offset, size_t bytes) noexcept;
@@ -60,7 +61,7 @@ class Arena {
   Descriptor fd_;
   Mapping mapping_;
   mutable std::mutex mutex_;
-  std::map<size_t, size_t> free_;      // offset -> bytes; neighbours are merged
+  std::map<size_t, size_t> free_;      // offset -> bytes; adjacent blocks are merged
   std::map<size_t, Allocation> used_;  // by offset
 };
 

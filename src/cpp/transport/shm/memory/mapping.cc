@@ -18,14 +18,10 @@
 namespace a2a::shm {
 namespace {
 
-constexpr size_t kStep = size_t{1} << 20;  // so that memory that is used bit by bit needs few calls
+constexpr size_t kStep = size_t{1} << 20;  // granularity of reach(): gradual use needs few system calls
 
-[[noreturn]] void fail(const std::string& what) {
-  throw Error(Code::backend, "shared memory: " + what + ": " + std::strerror(errno));
-}
-
-// Why accessing a mapping of it could fail with SIGBUS, or nullptr. Memory of huge pages comes from a pool that may be
-// empty, and other kinds of file end where their owner or a server wants.
+// Returns why an access to a mapping of `fd` could raise SIGBUS, or nullptr. The pool of huge pages may be empty, and
+// other kinds of file can be truncated by their owner or a server.
 const char* flaw_of(int fd, size_t bytes) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   struct stat status{};
@@ -39,10 +35,15 @@ const char* flaw_of(int fd, size_t bytes) {
 
 }  // namespace
 
+void throw_errno(const std::string& what) {
+  throw Error(Code::backend, "shared memory: " + what + ": " + std::strerror(errno));
+}
+
 Mapping::Mapping(int fd, size_t bytes, bool writable)
     : bytes_(bytes), protection_(writable ? PROT_READ | PROT_WRITE : PROT_READ) {
   void* base = ::mmap(nullptr, bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-  if (base == MAP_FAILED) fail("cannot map " + std::to_string(bytes) + " bytes (see ulimit -v, and -l with mlockall)");
+  if (base == MAP_FAILED)
+    throw_errno("cannot map " + std::to_string(bytes) + " bytes (see ulimit -v, and -l with mlockall)");
   base_ = static_cast<std::byte*>(base);
   ::madvise(base, bytes, MADV_DONTDUMP);  // a core file need not hold every peer's memory
 }
@@ -76,7 +77,7 @@ bool Mapping::reach(size_t end) noexcept {
   if (end > bytes_) return false;
   const size_t after = bytes_ - end < kStep ? bytes_ : (end + kStep - 1) / kStep * kStep;
   if (twin_of_ != nullptr) {
-    // Of a shared mapping mremap() makes another one if it is told that the old one has no bytes.
+    // With an old size of 0, mremap() duplicates a shared mapping.
     void* const source = const_cast<std::byte*>(twin_of_) + before;
     if (::mremap(source, 0, after - before, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + before) == MAP_FAILED) return false;
   }
@@ -99,9 +100,10 @@ Mapping::~Mapping() {
 
 Descriptor sealed_memfd(const char* name, size_t bytes) {
   Descriptor fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (fd.fd() < 0) fail("memfd_create");
-  if (::ftruncate(fd.fd(), static_cast<off_t>(bytes)) != 0) fail("cannot size " + std::to_string(bytes) + " bytes");
-  if (::fcntl(fd.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) fail("cannot seal");
+  if (fd.fd() < 0) throw_errno("memfd_create");
+  if (::ftruncate(fd.fd(), static_cast<off_t>(bytes)) != 0)
+    throw_errno("cannot size " + std::to_string(bytes) + " bytes");
+  if (::fcntl(fd.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw_errno("cannot seal");
   return fd;
 }
 

@@ -1,15 +1,19 @@
-// Memory that processes share: sealed memfds, and where they are mapped.
+// Sealed memfds that processes share, and their mappings.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
+#include <string>
 
 #include "runtime/descriptor.h"
 
 namespace a2a::shm {
 
-// A mapping that unmaps itself. Of a segment that is as large as it may ever become, only the beginning is accessible,
-// as far as somebody has asked for: mlockall() commits all memory that can be accessed, of this process or of a peer.
+// Throws Error(backend) with `what` and what errno says.
+[[noreturn]] void throw_errno(const std::string& what);
+
+// Owns a mapping. Only the beginning is accessible, as far as reach() was asked for: mlockall() commits all accessible
+// memory, of this process or of a peer, and a segment is mapped at its largest possible size.
 class Mapping {
  public:
   Mapping() = default;
@@ -21,16 +25,17 @@ class Mapping {
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }
 
-  // The same memory at another address, writable whether this mapping is or not. Empty where there is no room for it.
+  // Maps the same memory at another address, writable even if this mapping is not. Returns an empty mapping where there
+  // is no room for it.
   Mapping writable_twin() const;
 
-  // How many bytes from its beginning can be accessed.
+  // The number of accessible bytes, from the beginning.
   size_t open() const { return open_.load(std::memory_order_relaxed); }
-  // Makes that so of the first `end` bytes. False where there are not so many, or the kernel refuses. Thread-safe, but
-  // for a twin.
+  // Makes the first `end` bytes accessible. Returns false when `end` exceeds bytes() or the kernel refuses.
+  // Thread-safe, except for a twin.
   bool reach(size_t end) noexcept;
 
-  // In a forked child: what it writes reaches nobody any more. Without the memfd, `fd`, it cannot write.
+  // Call in a forked child: makes the mapping private. Without the memfd `fd` it becomes read-only.
   void become_private(int fd) noexcept;
 
  private:
@@ -41,11 +46,11 @@ class Mapping {
   const std::byte* twin_of_ = nullptr;
 };
 
-// A memfd that can neither shrink nor grow any more, so that no peer can make another's access fail with SIGBUS.
+// Makes a memfd that can neither shrink nor grow, so that no peer's truncation turns an access into SIGBUS.
 Descriptor sealed_memfd(const char* name, size_t bytes);
 
-// Maps a peer's memfd. Throws Error(backend) unless it is one of ordinary memory, is sealed, and has exactly this size:
-// with anything else, the peer or the kernel could make an access fail with SIGBUS.
+// Maps a peer's memfd. Throws Error(backend) unless it is a sealed memfd of ordinary memory with exactly this size:
+// with anything else the peer or the kernel could turn an access into SIGBUS.
 Mapping map_peer(int fd, size_t bytes, bool writable);
 
 }  // namespace a2a::shm

@@ -1,4 +1,4 @@
-// A message on its way to this rank, within its host.
+// A message from a rank of this host that this rank has not received completely.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ struct Messages::Arriving final : Incoming {
   explicit Arriving(Messages& messages) : messages_(messages) {}
   void meet() override { messages_.meet(*this); }
 
-  Rank peer = 0;  // the source, by its place on this host
+  Rank peer = 0;  // the source, by its rank on this host
   uint64_t id = 0;
   LetterKind kind = LetterKind::inlined;
-  uint64_t where = 0;                // shared, pointer, cma: the bytes; piece: those that are there
+  uint64_t where = 0;                // shared, pointer, cma: the bytes; piece: the current piece
   uint64_t copied = 0;               // bytes
-  uint64_t there = 0;                // piece: bytes of the one that is there
-  std::vector<std::byte> kept;       // inlined, while no receive wants it
-  std::shared_ptr<MessageWork> own;  // from this rank to itself: the send
+  uint64_t there = 0;                // piece: bytes of the current piece, 0 when there is none
+  std::vector<std::byte> kept;       // inlined, until a receive matches; declined: the reason
+  std::shared_ptr<MessageWork> own;  // the send, of a message from this rank to itself
 
  private:
   Messages& messages_;

@@ -1,4 +1,4 @@
-// The letters that two ranks of a host write to each other, as one of the two sees them.
+// One rank's end of the two mailboxes that it shares with a peer of its host.
 #pragma once
 
 #include <optional>
@@ -12,18 +12,18 @@ class Letters {
  public:
   Letters(Membership& membership, Rank peer) : m_(membership), peer_(peer) {}
 
-  // Whether a letter can be written. Throws Error(backend) where there is no memory for the first one.
+  // Whether the mailbox has room for a letter. Throws Error(backend) when there is no memory for the mailbox.
   bool may_write();
-  // Writes the next one; the payload has head.length bytes. Rings nobody.
+  // Writes the next letter; the payload has head.length bytes. Requires may_write(). Does not wake the peer.
   void write(const LetterHead& head, const void* payload = nullptr);
 
   struct Read {
     LetterHead head;
-    const std::byte* payload;  // kLetterPayload bytes, until take()
+    const std::byte* payload;  // kLetterPayload bytes, valid until take()
   };
-  // The peer's next letter, if it is there.
+  // Returns the peer's next letter, if it has come.
   std::optional<Read> next();
-  // All that was wanted of it was copied.
+  // Frees the letter's place. Call when its contents were copied.
   void take();
 
  private:
@@ -41,7 +41,7 @@ class Letters {
   uint64_t written_ = 0, taken_ = 0;
 };
 
-// The head of an answer to that message.
+// Returns the head of an answer to message `id`.
 inline LetterHead answer(LetterKind kind, uint64_t id) {
   LetterHead head{};
   head.kind = kind;

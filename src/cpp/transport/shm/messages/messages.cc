@@ -14,8 +14,8 @@
 namespace a2a::shm {
 namespace {
 
-// What a rank sends to itself may come from where it goes.
-void put(const Message& receive, uint64_t offset, const std::byte* from, size_t bytes) {
+// memmove, because a message of a rank to itself may overlap its receive buffer.
+void deliver(const Message& receive, uint64_t offset, const std::byte* from, size_t bytes) {
   if (bytes > 0) std::memmove(receive.data + offset, from, bytes);
 }
 
@@ -31,7 +31,7 @@ Messages::Lane& Messages::lane(Rank peer) {
   return *lane;
 }
 
-// ---- beginning and end ---------------------------------------------------------------------------------------------
+// ---- start, progress and end --------------------------------------------------------------------------------------
 
 void Messages::start(const std::shared_ptr<MessageWork>& work) {
   const Message& message = work->message();
@@ -76,7 +76,7 @@ std::shared_ptr<MessageWork> Messages::needing(Rank peer, bool anybody) const {
   return found == pending_.end() ? nullptr : *found;
 }
 
-// The first one that is not over. Those from any rank may have come from another host.
+// Returns the first unfinished operation. A receive from any rank may have been finished by another host's message.
 std::vector<std::shared_ptr<MessageWork>>::const_iterator Messages::unfinished() const {
   return std::ranges::find_if(pending_, [](const auto& work) { return !work->finished(); });
 }
@@ -102,7 +102,7 @@ bool Messages::advance() {
   return moved;
 }
 
-// ---- from this rank to itself --------------------------------------------------------------------------------------
+// ---- from this rank to itself -------------------------------------------------------------------------------------
 
 void Messages::send_to_self(const std::shared_ptr<MessageWork>& work) {
   const Message& message = work->message();
@@ -113,7 +113,7 @@ void Messages::send_to_self(const std::shared_ptr<MessageWork>& work) {
   arriving->bytes = message.bytes;
   arriving->dtype = pack(message.dtype);
   arriving->own = work;
-  if (!message.refusal.empty()) return work->finish(m_.rank());  // nobody else is to be told
+  if (!message.refusal.empty()) return work->finish(m_.rank());  // no other rank has to know
   if (message.bytes <= kEager) {
     arriving->kept.assign(message.data, message.data + message.bytes);
     work->finish(m_.rank());
@@ -121,24 +121,24 @@ void Messages::send_to_self(const std::shared_ptr<MessageWork>& work) {
   matching_.arrive(arriving);
 }
 
-// ---- a receive and its message have met ----------------------------------------------------------------------------
+// ---- a receive and its message ------------------------------------------------------------------------------------
 
 void Messages::meet(Arriving& in) {
   const Message& wanted = in.receive->message();
-  if (in.own != nullptr) m_.progress().wake_own();  // the other one of the two may be another thread's
+  if (in.own != nullptr) m_.progress().wake_own();  // another thread of this rank may wait for the send
   if (in.kind == LetterKind::declined) {
     const std::string why = peer_text(reinterpret_cast<const char*>(in.kept.data()));
     return in.receive->fail(Error(Code::mismatch, name_of(wanted) + ": " + refused_there(in.source, why)));
   }
   if (const auto why = disagreement(in, in.source, m_.name(m_.rank()))) return refuse(in, *why);
   if (in.own != nullptr && !in.own->finished()) {
-    put(wanted, 0, in.own->message().data, in.bytes);
+    deliver(wanted, 0, in.own->message().data, in.bytes);
     in.own->finish(in.source);
     return in.receive->finish(in.source);
   }
   switch (in.kind) {
     case LetterKind::inlined:
-      put(wanted, 0, in.kept.data(), in.bytes);
+      deliver(wanted, 0, in.kept.data(), in.bytes);
       return in.receive->finish(in.source);
     case LetterKind::piece:
       return copy_piece(in);
@@ -147,7 +147,7 @@ void Messages::meet(Arriving& in) {
   }
 }
 
-// Neither side has the message any more.
+// Drops a message that disagrees with its receive, and tells the sender.
 void Messages::refuse(Arriving& in, const std::string& why) {
   const Error error(Code::mismatch, why);
   const bool sender_waits = in.kind != LetterKind::inlined && in.there < in.bytes;
@@ -161,10 +161,10 @@ void Messages::refuse(Arriving& in, const std::string& why) {
   from.answers.push_back({head, why, sender_waits ? in.receive : nullptr});
 }
 
-// The piece that is there; the next one comes when the sender knows that it was read.
+// Copies the current piece. The sender sends the next one when it gets the answer.
 void Messages::copy_piece(Arriving& in) {
   const Message& wanted = in.receive->message();
-  put(wanted, in.copied, in_segment(in.peer, in.where, in.there), in.there);
+  deliver(wanted, in.copied, in_segment(in.peer, in.where, in.there), in.there);
   in.copied += in.there;
   Lane& from = lane(in.peer);
   answer_piece(from, in);
@@ -180,7 +180,7 @@ void Messages::answer_piece(Lane& lane, Arriving& in) {
   lane.answers.push_back({head, {}, nullptr});
 }
 
-// Copies a step of the message whose turn it is. Returns whether there was one.
+// Copies a step of the first message of lane.copying. Returns false when there is none.
 bool Messages::copy(Rank peer, Lane& lane) {
   if (lane.copying.empty()) return false;
   const auto message = lane.copying.front();
@@ -203,14 +203,15 @@ bool Messages::copy(Rank peer, Lane& lane) {
     in.copied += step;
   }
   if (in.copied < in.bytes) return true;
-  m_.throw_if_aborted(peer);  // it may have used that memory again while this rank copied from it
+  m_.throw_if_aborted(peer);  // the peer may have reused that memory meanwhile
   lane.answers.push_back({answer(LetterKind::taken, in.id), {}, in.receive});
   lane.arriving.erase(in.id);
   lane.copying.pop_front();
   return true;
 }
 
-// The sender's memory is not shown to others, or no longer: it is to send pieces.
+// Asks the sender for pieces when process_vm_readv fails. Throws when the peer is gone, or this rank's output is the
+// cause.
 void Messages::cannot_read(Rank peer, Lane& lane, const std::shared_ptr<Arriving>& message, int error) {
   Neighbour& host = *m_.peer(peer).host;
   m_.throw_if_aborted(peer);

@@ -1,5 +1,6 @@
-// Messages between ranks of one host. Their bytes come in the letter that tells of them, by one copy from the sender's
-// memory, or in pieces through the sender's segment. A sender with little has done when the library has a copy.
+// Messages between ranks of one host. The bytes come in the letter that announces the message (eager), by one copy from
+// the sender's memory (rendezvous), or in pieces through the sender's segment. A send of few bytes is finished when the
+// library has copied them.
 #pragma once
 
 #include <deque>
@@ -15,65 +16,66 @@
 
 namespace a2a::shm {
 
-// Everything wants the progress mutex held. What throws breaks the communicator.
+// All functions require the progress mutex. The caller breaks the communicator when one throws.
 class Messages {
  public:
-  // `matching` is that of all messages to this rank.
+  // `matching` is that of all messages to this rank, of any host.
   Messages(Membership& membership, Matching& matching);
   ~Messages();
 
-  // A message to or from a rank of this host, or from any rank.
+  // Starts a message to or from a rank of this host, or from any rank.
   void start(const std::shared_ptr<MessageWork>& work);
-  // Does what can be done without waiting. Returns whether anything moved.
+  // Advances all messages without waiting. Returns whether anything moved.
   bool advance();
-  // Whether there is anything to do, or to wait for.
+  // Whether advance() may have work: unfinished messages, answers to write, or receives that another host may match.
   bool active() const;
-  // Whether a message is under way that somebody here waits for.
+  // Whether an unfinished send or receive of this rank is under way.
   bool busy() const { return unfinished() != pending_.end(); }
-  // The first one whose deadline has passed.
+  // Returns the first unfinished message whose deadline has passed, or nullptr.
   std::shared_ptr<MessageWork> expired(Deadline::Clock::time_point now) const;
-  // The first one that needs that rank of this host; `anybody`: or any.
+  // Returns the first unfinished message that needs that rank of this host, or with `anybody` set, any rank; or
+  // nullptr.
   std::shared_ptr<MessageWork> needing(Rank peer, bool anybody) const;
   void fail_all(const Error& error);
-  // "send to rank 1 with tag 0" of the first one.
+  // Names the first unfinished message: "send to rank 1 with tag 0". Requires busy().
   std::string first() const { return name_of((*unfinished())->message()); }
 
  private:
-  // So much is copied for a receiver that may not wait for it yet, and the sender goes on; more of them wait.
+  // A send of up to kEager bytes is copied to a piece and finished (eager), unless kMostEager pieces are unread.
   static constexpr size_t kEager = size_t{64} << 10, kMostEager = 16;
 
   struct Arriving;
   struct Outgoing {
     std::shared_ptr<MessageWork> work;
     uint64_t id = 0;
-    uint64_t offset = 0;  // bytes that were put into pieces
+    uint64_t offset = 0;  // bytes copied to pieces
     bool wanted = false;  // the receiver waits for the next piece
   };
   struct Answer {
     LetterHead head;
     std::string text;
-    std::shared_ptr<MessageWork> receive;  // that is over when the answer is written: its sender waits for that
+    std::shared_ptr<MessageWork> receive;  // to finish when the answer is written: the sender waits for it
   };
-  // What goes on between this rank and one other.
+  // The messages between this rank and one peer.
   struct Lane {
     explicit Lane(Membership& m, Rank peer) : letters(m, peer) {}
 
     Letters letters;
-    uint64_t sent = 0, heard = 0;                            // messages
-    std::deque<Answer> answers;                              // to be written
-    std::deque<Outgoing> unsaid;                             // messages of which the receiver does not know yet
-    std::map<uint64_t, Outgoing> said;                       // and those of which it has not all, by id
-    std::vector<std::byte*> pieces;                          // that the receiver has not read
-    std::map<uint64_t, std::shared_ptr<Arriving>> arriving;  // that are not whole yet, by id
-    std::deque<std::shared_ptr<Arriving>> copying;           // of them those copied from the sender's memory, in turn
-    std::optional<Error> complaint;                          // about a message that this rank had done with
+    uint64_t sent = 0, heard = 0;       // messages
+    std::deque<Answer> answers;         // to be written
+    std::deque<Outgoing> unsaid;        // messages that were not announced to the receiver
+    std::map<uint64_t, Outgoing> said;  // announced messages that the receiver has not copied, by id
+    std::vector<std::byte*> pieces;     // that the receiver has not read
+    std::map<uint64_t, std::shared_ptr<Arriving>> arriving;  // messages not received completely, by id
+    std::deque<std::shared_ptr<Arriving>> copying;           // those copied from the sender's memory, in order
+    std::optional<Error> complaint;                          // a receiver's refusal of a message that was finished here
   };
 
   std::vector<std::shared_ptr<MessageWork>>::const_iterator unfinished() const;
   Lane& lane(Rank peer);
   void send_to_self(const std::shared_ptr<MessageWork>& work);
 
-  // A message and its receive.
+  // A message and its receive (messages.cc).
   void meet(Arriving& in);
   void refuse(Arriving& in, const std::string& why);
   void copy_piece(Arriving& in);
@@ -82,7 +84,7 @@ class Messages {
   void cannot_read(Rank peer, Lane& lane, const std::shared_ptr<Arriving>& message, int error);
   const std::byte* in_segment(Rank peer, uint64_t where, uint64_t bytes);
 
-  // Letters.
+  // Letters (read.cc, write.cc).
   bool read(Rank peer, Lane& lane);
   void hear(Rank peer, Lane& lane, const Letters::Read& letter);
   void take_piece(Rank peer, Arriving& in, const LetterHead& head);

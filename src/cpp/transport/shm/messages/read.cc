@@ -1,4 +1,4 @@
-// What the letters of a peer say: messages, their pieces, and answers.
+// Reads a peer's letters: messages, their pieces, and answers.
 #include <algorithm>
 
 #include "core/facts.h"
@@ -72,11 +72,11 @@ void Messages::take_piece(Rank peer, Arriving& in, const LetterHead& head) {
 void Messages::hear_piece(Rank peer, Arriving& in, const LetterHead& head) {
   if (in.receive == nullptr) m_.nonsense(peer, "piece of a message");
   take_piece(peer, in, head);
-  const auto message = lane(peer).arriving.at(in.id);  // keeps it
+  const auto message = lane(peer).arriving.at(in.id);  // keeps `in` alive: copy_piece() erases it
   copy_piece(in);
 }
 
-// Of a message that was refused while this piece was on its way.
+// Answers a piece of a message that was refused meanwhile.
 void Messages::drop_piece(Rank peer, Lane& lane, const LetterHead& head) {
   if (head.kind != LetterKind::piece) m_.nonsense(peer, "number of a message");
   LetterHead read = answer(LetterKind::read, head.id);

@@ -1,4 +1,4 @@
-// Letters to a peer: answers, first letters of messages, and their pieces.
+// Writes letters to a peer: answers, first letters of messages, and their pieces.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace a2a::shm {
 namespace {
 
-// What is sent in pieces: the receiver copies one while the sender fills the next.
+// The size of a piece. The receiver copies one while the sender fills the next.
 constexpr size_t kPiece = size_t{256} << 10;
 
 }  // namespace
@@ -45,7 +45,7 @@ bool Messages::write(Rank peer, Lane& lane) {
   return moved;
 }
 
-// The first letter of a message.
+// Writes the first letter of a message.
 void Messages::say(Rank peer, Lane& lane, const Outgoing& message) {
   const Message& m = message.work->message();
   const LetterKind kind = m.refusal.empty() ? choose(peer, lane, m) : LetterKind::declined;
@@ -85,8 +85,8 @@ LetterKind Messages::choose(Rank peer, const Lane& lane, const Message& m) {
   return host.cma_to && are_present({&run, 1}) ? LetterKind::cma : LetterKind::piece;
 }
 
-// The next bytes of a message, at most so many; none of them only says that there is a message. The sender has done
-// with it when the last of them are copied.
+// Writes a piece of a message, of at most `most` bytes. A piece without bytes only announces the message. The send is
+// finished when its last bytes are copied.
 void Messages::write_piece(Lane& lane, Outgoing& message, size_t most) {
   const Message& m = message.work->message();
   const size_t length = std::min<size_t>(m.bytes - message.offset, most);

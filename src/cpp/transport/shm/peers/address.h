@@ -1,4 +1,4 @@
-// What a rank says of itself to the ranks that it meets, through the bootstrap.
+// The address that each rank of a group sends to the others through the bootstrap.
 #pragma once
 
 #include <sched.h>
@@ -12,9 +12,9 @@
 
 namespace a2a::shm {
 
-constexpr uint32_t kProtocol = 13;  // changes with every change of layout.h, of Address, and of what meeting.cc sends
+constexpr uint32_t kProtocol = 13;  // bump it with every change of layout.h, of Address, and of what meeting.cc sends
 
-// A plain copy of it is what travels: ranks live on one host, and run one version of this library.
+// The ranks exchange plain copies of it: they are on one host, and run one version of this library.
 struct Address {
   uint32_t protocol = kProtocol;
   uint32_t uid = 0;
@@ -24,24 +24,24 @@ struct Address {
   uint64_t pid_namespace = 0;
   char boot_id[40] = {};
   uint64_t nonce = 0;          // of the process
-  uint64_t nonce_address = 0;  // where the nonce stands in its memory
+  uint64_t nonce_address = 0;  // its place in the process's memory
   uint64_t segment_bytes = 0, common_bytes = 0;
   uint64_t seat = 0, block = 0;   // offsets in the segment
   uint64_t cpu_quota_micros = 0;  // CPU time its control group allows per second, 0 = no limit
   cpu_set_t cpus = {};
-  char listener[32] = {};  // abstract name, without its leading zero
+  char listener[32] = {};  // abstract name of the socket, without its leading zero
 
   std::string_view listener_name() const;
 };
 
-// This rank's own.
+// Returns this rank's address.
 Address own_address(ShmProgress& progress, int size, uint64_t block, const std::string& listener);
 
-// What `text` from the rank of that name holds. Throws Error(unsupported) when it comes from another version, another
-// host or another user, Error(invalid_argument) when it was started with another size.
+// Parses the address in `text`, which came from rank `who`. Throws Error(unsupported) when it comes from another
+// version, another host or another user, Error(invalid_argument) when that rank was started with another size.
 Address parse_address(const std::string& text, const std::string& who, const Address& mine, const std::string& me);
 
-// What the ranks may use together.
+// Returns the CPUs that the ranks may use together.
 Surroundings surroundings_of(std::span<const Address> ranks);
 
 }  // namespace a2a::shm

@@ -29,7 +29,7 @@ Host& Host::get() {
   return *made;
 }
 
-// In each communicator the chunks of a rank are a megabyte at most, or 32 KiB for each peer where that is more.
+// In each communicator the chunks of a rank take a megabyte at most, or 32 KiB for each peer where that is more.
 constexpr size_t kMostCommon = size_t{16} << 30;
 
 Host::Host() : arena_("a2a"), common_("a2a-common", kMostCommon, kBellsBytes), loans_(new Loans(*this)) {

@@ -1,4 +1,4 @@
-// What a process has once: its memory that ranks share.
+// The memory of a process that its ranks share with others.
 #pragma once
 
 #include <sys/types.h>
@@ -18,24 +18,24 @@ class Loans;
 constexpr int kBells = 1024;  // per process: one for each thread that is a rank
 constexpr size_t kBellsBytes = kBells * sizeof(BellWord);
 
-// Lives until the process ends: exported tensors may outlive every communicator.
+// One per process. Lives until the process ends: exported tensors may outlive every communicator.
 class Host {
  public:
-  // The host object of this process, made on first use. After fork() the child gets one of its own.
+  // Returns the host object of this process, and makes it on first use. After fork() the child gets its own.
   static Host& get();
 
-  // What peers map read-only: words, lists, tensors.
+  // Memory that peers map read-only: words, lists, tensors.
   Arena& arena() { return arena_; }
-  // What peers may write, too: the doorbells, at its beginning, and chunks.
+  // Memory that peers may write, too: the doorbells at its beginning, and chunks.
   Arena& common() { return common_; }
   BellWord& bell(uint32_t index) { return reinterpret_cast<BellWord*>(common_.base())[index]; }
   uint32_t take_bell();
   void give_bell(uint32_t index);
 
-  // What the ranks of this process have shown to others.
+  // The tensors that the ranks of this process have lent.
   Loans& loans() { return *loans_; }
 
-  // A random number that tells this process from all others; peers prove with it that they can read this memory.
+  // A random number that identifies this process. Peers prove with it that they can read this memory.
   const uint64_t& nonce() const { return nonce_; }
   // See ForkGuard.
   bool inherited() const { return guard_.inherited(); }
@@ -45,7 +45,7 @@ class Host {
   Host();
 
   Arena arena_, common_;
-  Loans* const loans_;  // never deleted, like this
+  Loans* const loans_;  // never deleted, like the host
   uint64_t nonce_ = 0;
   const ForkGuard guard_;
   std::mutex mutex_;

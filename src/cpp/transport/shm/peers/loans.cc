@@ -11,7 +11,7 @@
 namespace a2a::shm {
 namespace {
 
-// While a rank waits for its tensor: its looks around look at this, too.
+// Lives while a rank waits until its tensor is no longer viewed. The rank's progress polls it, too.
 class Return final : public Active {
  public:
   Return(ShmProgress& progress, const SharedLoan& loan) : progress_(progress), loan_(loan) {
@@ -39,7 +39,7 @@ class Return final : public Active {
   bool returned_ = false;
 };
 
-// What a peer says of its tensor, checked. Nothing when it cannot be.
+// Fills in *view from a peer's card. Returns false when the peer wrote an impossible tensor.
 bool describe(Neighbour& peer, const Card& card, size_t item_bytes, View* view) {
   if (!peer.reach(card.where, card.bytes)) return false;
   const auto& slot = *reinterpret_cast<const Slot*>(peer.base + card.slot);
@@ -111,7 +111,7 @@ View SharedLoan::view(Rank rank) const {
   return view;
 }
 
-// Every rank's card to every rank.
+// An allgather of the cards.
 void SharedLoan::describe(Batch& batch) {
   auto* const mine = reinterpret_cast<std::byte*>(&mine_);
   auto* const all = reinterpret_cast<std::byte*>(cards());
@@ -119,7 +119,8 @@ void SharedLoan::describe(Batch& batch) {
     batch.sends.push_back({rank, mine, sizeof(Card)});
     batch.recvs.push_back({rank, all + static_cast<size_t>(rank) * sizeof(Card), sizeof(Card)});
   }
-  // Peers may get this rank's card although the operation fails here. Then theirs are there too, or they fail as well.
+  // The operation may fail here although peers have this rank's card. The last look gets the peers' cards then, or the
+  // operation fails there as well.
   batch.last_look = true;
 }
 
@@ -135,7 +136,7 @@ void SharedLoan::end_viewing() noexcept {
 
 bool SharedLoan::is_looking(Rank rank, bool ask_kernel) const {
   const Card& card = cards_[static_cast<size_t>(rank)];
-  if (rank == vicinity_->rank || card.views == 0) return false;  // what was not there at the end will not be looked at
+  if (rank == vicinity_->rank || card.views == 0) return false;  // a rank whose card has not come views nothing
   Neighbour& peer = *vicinity_->neighbours[static_cast<size_t>(rank)];
   if (peer.lost.load(std::memory_order_relaxed)) return false;
   if (slot_inside(peer, card)) {
@@ -163,7 +164,7 @@ bool SharedLoan::over(bool ask_kernel) const {
   if (viewing()) return false;
   try {
     if (work_ != nullptr && !work_->done()) return false;
-  } catch (const std::exception&) {  // no memory to look with
+  } catch (const std::exception&) {  // out of memory
     return false;
   }
   return !lent(ask_kernel);
@@ -187,15 +188,15 @@ void Loans::sweep() noexcept try {
     ask_kernel = now - last_asked_ >= kOften;
     if (ask_kernel) last_asked_ = now;
   }
-  // Without the mutex, because a look at an operation in flight moves all operations of its rank.
+  // Without the mutex: a look at an operation in flight advances all operations of its rank.
   std::erase_if(loans, [&](const auto& loan) { return !loan->over(ask_kernel); });
   for (const auto& loan : loans) loan->settle();
   std::lock_guard lock(mutex_);
   std::erase_if(loans_, [&](const auto& loan) { return std::ranges::find(loans, loan) != loans.end(); });
-} catch (const std::exception&) {  // no memory to look with: the next sweep finds what is left
+} catch (const std::exception&) {  // out of memory: the next sweep finds what is left
 }
 
-// Slots are never given back: peers may read their words for as long as they live.
+// Slots are never deallocated: peers may read their words for as long as they live.
 Slot* Loans::take_slot() {
   constexpr size_t kSlotsAtOnce = 16;
   std::lock_guard lock(mutex_);

@@ -1,10 +1,10 @@
-// Tensors that ranks show to each other (Communicator::allgather_views): what they say of them, and how an owner learns
-// that nobody looks any more.
+// Tensors that ranks lend to each other (Communicator::allgather_views): their description, and how an owner learns
+// that nobody views them any more.
 //
-// Each rank has one word in its own segment, which says whether it looks at the tensors of this operation. It is set
-// before the peers hear of it, in the same line as of the tensor, so an owner that hears of a tensor knows where to
-// look whether its own one is still in use. No rank waits for that, and nobody but the word's owner writes it: a rank
-// that dies leaves its word set, and is gone.
+// Each rank has a word in its own segment that says whether it views the tensors of this operation. It sets the word
+// before it publishes the line that announces the word and its own tensor. So an owner that receives a peer's card
+// knows the word that says whether the peer still views the owner's tensor. Only the owner of a word writes it. The
+// word of a rank that died stays set; such a rank counts as gone.
 #pragma once
 
 #include <atomic>
@@ -22,26 +22,26 @@ namespace a2a::shm {
 
 constexpr size_t kMaxDims = 64;
 
-// What a rank tells each peer. It fits into a line.
+// The message to each peer. It fits into a line.
 struct Card {
   uint64_t where;  // offset of the tensor in the segment
   uint64_t bytes;
   uint64_t slot;   // offset of the slot
-  uint64_t views;  // what the slot's word says while the rank looks at the tensors; 0: no card
+  uint64_t views;  // the value of the slot's word while the rank views the tensors; 0: no card
 };
 static_assert(sizeof(Card) <= inline_bytes(kMaxRanks));
 
-// In the segment of its rank. A peer reads the shape while it looks at the tensor, the word at any time.
+// In the segment of its rank. A peer reads the shape while it views the tensor, and the word at any time.
 struct Slot {
   Viewing<StdAtomics> word;
   uint64_t dims;
   int64_t shape[kMaxDims];
 };
 
-// One rank's part in one operation: its tensor, shown to the peers, and its look at theirs.
+// One rank's part in one operation: its own tensor, which peers may view, and its views of theirs.
 class SharedLoan final : public Loan {
  public:
-  // Throws Error(invalid_argument) when the bytes lie in no block of this process's segment.
+  // Throws Error(invalid_argument) when no allocated block of this process's segment holds the bytes.
   SharedLoan(Host& host, std::shared_ptr<const Vicinity> vicinity, const std::byte* data, size_t bytes, DType dtype,
              std::span<const int64_t> shape);
   ~SharedLoan() override;
@@ -58,11 +58,11 @@ class SharedLoan final : public Loan {
   bool wait_returned(Deadline deadline) override;
 
   Card* cards() { return cards_.data(); }  // by rank
-  // Once the work is done: whether a peer may still look at this rank's tensor.
+  // Whether a peer may still view this rank's tensor. Requires that the work is done.
   bool lent(bool ask_kernel) const;
-  // Whether all of it is history.
+  // Whether the work is done and neither this rank nor a peer views anything.
   bool over(bool ask_kernel) const;
-  // When it is: what it used in the segment may be used again.
+  // Releases its memory in the segment. Requires over().
   void settle() noexcept;
 
  private:
@@ -74,7 +74,7 @@ class SharedLoan final : public Loan {
   std::byte* block_ = nullptr;  // pinned; none where the tensor is empty
   Slot* slot_;
   Card mine_{};
-  std::vector<Card> cards_;  // by rank; zeroes where none came
+  std::vector<Card> cards_;  // by rank; zeroes where no card came
   std::shared_ptr<Work> work_;
   std::atomic<bool> viewing_{true}, settled_{false};
 };
@@ -85,8 +85,8 @@ class Loans {
   explicit Loans(Host& host) : host_(host) {}
 
   void add(std::shared_ptr<SharedLoan> loan);
-  // Settles what nobody looks at any more. There is no thread that does it: whoever shows tensors, releases views,
-  // allocates shared memory or lets go of a communicator comes here.
+  // Settles the loans that are over. No thread does it: whoever lends tensors, releases views, allocates shared memory
+  // or leaves a communicator calls this.
   void sweep() noexcept;
 
   Slot* take_slot();
@@ -98,7 +98,7 @@ class Loans {
   std::mutex mutex_;
   std::vector<std::shared_ptr<SharedLoan>> loans_;
   std::vector<Slot*> free_;
-  size_t slots_ = 0;  // in all
+  size_t slots_ = 0;  // allocated so far
   Deadline::Clock::time_point last_asked_{};
   std::atomic<uint64_t> number_{0};
 };

@@ -1,5 +1,5 @@
-// How the ranks of a group meet: each tells the others where its listening socket is (through the bootstrap), then
-// every pair of processes makes one connection, over which each hands the other its segment.
+// The meeting of a group's ranks. Each sends the others the address of its listening socket through the bootstrap. Then
+// each pair of processes makes one connection, over which each passes the other its segment.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -25,25 +25,25 @@
 namespace a2a::shm {
 namespace {
 
-// What two processes tell each other over their connection.
+// The greeting on a connection, from each of the two processes.
 struct Hello {
   uint32_t protocol = kProtocol;
   int32_t rank = 0;
   uint64_t nonce = 0;
-  uint32_t gave_up = 0;  // 1: this rank could not go on; do not wait for it
-  int32_t culprit = -1;  // then: the rank that it has missed, if that is why
+  uint32_t gave_up = 0;  // 1: this rank has given up; do not wait for it
+  int32_t culprit = -1;  // with gave_up: the rank that it missed, if that is the reason
 };
 
-// What comes before that, from both, where user ids do not tell whose process is at the other end.
+// The proof of identity that each sends before Hello, where user ids do not identify the other end's user.
 struct Proof {
   int32_t rank = 0;
   Digest mac{};
 };
 
-// A connection whose other end has not said hello.
-struct Visitor {
+// A connection whose other end has not sent Hello.
+struct Pending {
   Descriptor socket;
-  Rank proven = -1;  // the rank that it has proved to be, where that is asked for
+  Rank proven = -1;  // the rank that it has proved to be, where proofs are required
 };
 
 // The answer to "can you read my memory?".
@@ -53,8 +53,8 @@ struct Verdict {
 
 bool vm_readv_wanted() { return switch_variable("A2A_SHM_CMA").value_or(true); }
 
-// Where the Yama security module restricts reading to ancestors, a process may lift that for its own memory. Other
-// processes of the same user can then read it, as they can everywhere without Yama. A2A_SHM_CMA=0 leaves it closed.
+// The Yama security module may restrict reading to ancestors; a process may lift that for its own memory. Other
+// processes of the same user can then read it, as they can without Yama. A2A_SHM_CMA=0 leaves the restriction.
 void allow_reading() {
   std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
   if (int scope = 0; file >> scope && scope == 1) ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
@@ -66,10 +66,10 @@ std::string_view as_bytes(const T& value) {
 }
 
 // One rank's side of the meeting.
-class Guest {
+class Participant {
  public:
-  Guest(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, Deadline deadline,
-        std::span<const Rank> names)
+  Participant(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, Deadline deadline,
+              std::span<const Rank> names)
       : rank_(rank),
         size_(size),
         bootstrap_(bootstrap),
@@ -98,8 +98,8 @@ class Guest {
     for (Rank peer = 0; peer < size_; ++peer) {
       if (peer != rank_ && at(peer).nonce == host_.nonce()) join_thread(peer);
     }
-    // Connections go from the lower rank to the higher. Connecting never waits for the other side, accepting waits only
-    // for connecting, and answers only for accepting: no order of arrival can block.
+    // The lower rank of a pair connects. Connecting never waits for the other side, accepting waits only for
+    // connecting, and answers only for accepting. So no order of arrival can block.
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
       if (remote(peer)) connect_to(peer);
     }
@@ -112,14 +112,16 @@ class Guest {
     }
   }
 
-  // Descriptors of this process's memory go to nobody who may be a stranger. Threads need no proof.
+  // Requires proofs where user ids do not identify users: nobody else may get descriptors of this process's memory.
+  // Threads need no proof.
   void require_proofs() {
     bool alone = true;
     for (Rank peer = 0; peer < size_; ++peer) alone = alone && !remote(peer);
     if (!alone && !ids_tell_users_apart()) secret_ = secret_instead_of_ids();
   }
 
-  // The addresses hold random numbers: a proof is good for one pair of processes, in one direction.
+  // Returns the proof of rank `from` to rank `to`. The addresses hold random numbers, so it is valid for one pair of
+  // processes, in one direction.
   Proof proof(Rank from, Rank to) const {
     Sha256 all;
     for (const Address& a : addresses_) all.add(as_bytes(a));
@@ -128,20 +130,21 @@ class Guest {
     return {from, hmac_sha256(*secret_, text)};
   }
 
-  // Whether the other end is that rank. Somebody between the two, who passes on what they say, is another process.
+  // Whether the other end is that rank. The pid reveals another process between the two that relays their messages.
   bool proves(int socket, const Proof& theirs, Rank peer) const {
     const bool visible = at(rank_).pid_namespace != 0 && at(peer).pid_namespace == at(rank_).pid_namespace;
     return same_mac(as_text(theirs.mac), as_text(proof(peer, rank_).mac)) &&
            (!visible || other_end(socket).pid == at(peer).pid);
   }
 
-  // Higher ranks wait for this one's connection. Lower ranks notice that the listening socket is closed.
+  // Tells higher ranks, which wait for this rank's connection, that it gave up. Lower ranks notice that its listening
+  // socket is closed.
   void warn_others() {
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
       if (!remote(peer) || neighbour(peer) != nullptr) continue;
       try {
         connect_to(peer, true);
-      } catch (const Error&) {  // it is in trouble itself
+      } catch (const Error&) {  // that rank has failed, too
       }
     }
   }
@@ -152,7 +155,7 @@ class Guest {
   std::shared_ptr<Neighbour>& neighbour(Rank peer) { return meeting_.neighbours[static_cast<size_t>(peer)]; }
   bool remote(Rank peer) const { return at(peer).nonce != host_.nonce(); }
 
-  // Ranks may die before they have connected. Where their processes can be seen, that is noticed at once.
+  // Opens pidfds of all processes that are visible from here, so that a death before the connection is noticed at once.
   void watch(const Address& mine) {
     Rank dead = -1;
     for (Rank peer = 0; peer < size_; ++peer) {
@@ -170,7 +173,7 @@ class Guest {
   }
 
   std::vector<Rank> gone() const {
-    constexpr int kGrace = 20;  // milliseconds: a process that ends closes its sockets a little earlier
+    constexpr int kGrace = 20;  // milliseconds: a process that ends closes its sockets before its pidfd is readable
     std::vector<pollfd> processes;
     for (const Descriptor& process : watched_) processes.push_back({process.fd(), POLLIN, 0});
     if (::poll(processes.data(), processes.size(), kGrace) > 0) ::poll(processes.data(), processes.size(), 0);
@@ -181,7 +184,8 @@ class Guest {
     return ranks;
   }
 
-  // A peer that hangs up or exits may have given up because of another one: whoever is gone is named.
+  // Throws Error(peer_lost). The peer may have given up because of another rank, so the error names all ranks that are
+  // gone.
   [[noreturn]] void lost(Rank peer) {
     std::vector<Rank> ranks = gone();
     ranks.push_back(peer);
@@ -192,7 +196,7 @@ class Guest {
     throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met, waiting for " + blame(whom));
   }
 
-  // Names these ranks and those that are stopped, because one that waits may do so for a stopped one.
+  // Names these ranks, and those that are stopped, because a rank that waits may wait for a stopped one.
   std::string blame(const std::vector<Rank>& ranks) {
     std::string text;
     for (Rank r = 0; r < size_; ++r) {
@@ -204,8 +208,8 @@ class Guest {
     return text;
   }
 
-  // Waits until one of these descriptors, of these ranks, can be read, and returns its index. Throws when a rank dies
-  // first.
+  // Waits until one of the descriptors `sources` can be read, and returns its index. Throws Error(peer_lost) when a
+  // rank dies first, Error(timeout) with the names of `whom`.
   size_t await_readable(const std::vector<int>& sources, const std::vector<Rank>& whom) {
     std::vector<pollfd> fds;
     for (const int fd : sources) fds.push_back({fd, POLLIN, 0});
@@ -241,7 +245,8 @@ class Guest {
   }
 
   void join_thread(Rank peer) {
-    // A process that repeats this one's number would have it read its own memory by that process's word.
+    // A process could send this process's nonce as its own; this rank would then use its own memory at that process's
+    // word.
     if (at(peer).segment_bytes != host_.arena().bytes() || at(peer).common_bytes != host_.common().bytes()) {
       throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " is no thread of this process");
     }
@@ -270,7 +275,7 @@ class Guest {
     auto n = std::make_shared<Neighbour>();
     const std::string_view name = at(peer).listener_name();
     n->socket = connect_to_listener(name);
-    while (n->socket.fd() < 0 && errno == EAGAIN) {  // others than ranks may stand in the queue
+    while (n->socket.fd() < 0 && errno == EAGAIN) {  // connections of other processes may fill the queue
       if (deadline_.passed()) timed_out({peer});
       bootstrap_.while_meeting();
       n->socket = connect_to_listener(name);
@@ -290,7 +295,7 @@ class Guest {
     neighbour(peer) = std::move(n);
   }
 
-  // Who is at the other end, as the kernel says.
+  // Stores the pid and a pidfd of the other end, as the kernel reports them.
   void introduce(Neighbour& n) {
     n.pid = other_end(n.socket.fd()).pid;
     if (n.pid > 0) n.pidfd = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, n.pid, 0)));
@@ -310,7 +315,7 @@ class Guest {
     faultpoint("hello");
   }
 
-  // Maps the memory that came with a peer's hello, and tries to read it.
+  // Maps the memory that came with a peer's Hello, and tries to read it.
   void take_memory(Neighbour& n, Rank peer, const Descriptor& segment, const Descriptor& common) {
     const Address& a = at(peer);
     try {
@@ -325,7 +330,8 @@ class Guest {
     n.cma_from = vm_readv_wanted() && can_read(n.pid, reinterpret_cast<const void*>(a.nonce_address), a.nonce);
   }
 
-  // Who says hello, if it is a rank of this group that is still to come.
+  // Receives a Hello. Returns its rank, or nullopt when it is none of this group's. Throws Error(peer_lost) when that
+  // rank gave up.
   std::optional<Rank> read_hello(int socket, Descriptor* segment, Descriptor* common) {
     const auto hello = receive_message<Hello>(socket, segment, common);
     if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
@@ -340,38 +346,38 @@ class Guest {
     return hello->rank;
   }
 
-  // Takes the connections of all lower ranks. Anybody on the host may connect to an abstract name: other users are hung
-  // up on, and whoever of this user says nothing, or nonsense, keeps nobody waiting.
+  // Takes the connections of all lower ranks. Any process on the host may connect to an abstract name. Connections of
+  // other users are closed; a process of this user that sends nothing, or something else, delays nobody.
   void accept_all() {
-    std::vector<Visitor> silent;
+    std::vector<Pending> silent;
     for (auto left = to_come(); !left.empty(); left = to_come()) {
       std::vector<int> sources{listener_.fd()};
-      for (const Visitor& visitor : silent) sources.push_back(visitor.socket.fd());
+      for (const Pending& pending : silent) sources.push_back(pending.socket.fd());
       const size_t ready = await_readable(sources, left);
       if (ready == 0) {
         Descriptor socket = listener_.accept();
         if (socket.fd() >= 0 && same_user(socket.fd())) silent.push_back({std::move(socket)});
         continue;
       }
-      Visitor visitor = std::move(silent[ready - 1]);
+      Pending pending = std::move(silent[ready - 1]);
       silent.erase(silent.begin() + static_cast<ptrdiff_t>(ready) - 1);
-      if (!secret_ || visitor.proven >= 0) {
-        admit(std::move(visitor));
-      } else if (prove_each_other(visitor)) {
-        silent.push_back(std::move(visitor));
+      if (!secret_ || pending.proven >= 0) {
+        admit(std::move(pending));
+      } else if (prove_each_other(pending)) {
+        silent.push_back(std::move(pending));
       }
     }
   }
 
-  bool prove_each_other(Visitor& visitor) {
-    const auto theirs = receive_message<Proof>(visitor.socket.fd());
+  bool prove_each_other(Pending& pending) {
+    const auto theirs = receive_message<Proof>(pending.socket.fd());
     const auto left = to_come();
     if (!theirs || std::ranges::find(left, theirs->rank) == left.end()) return false;
-    if (!proves(visitor.socket.fd(), *theirs, theirs->rank)) return false;
-    visitor.proven = theirs->rank;
-    // Who has given up has said so already, and hears no answer.
-    pollfd more{visitor.socket.fd(), POLLIN, 0};
-    if (::poll(&more, 1, 0) == 0) try_send(visitor.socket.fd(), proof(rank_, theirs->rank));
+    if (!proves(pending.socket.fd(), *theirs, theirs->rank)) return false;
+    pending.proven = theirs->rank;
+    // A rank that gave up has sent its Hello already, and reads no answer.
+    pollfd more{pending.socket.fd(), POLLIN, 0};
+    if (::poll(&more, 1, 0) == 0) try_send(pending.socket.fd(), proof(rank_, theirs->rank));
     return true;
   }
 
@@ -383,13 +389,13 @@ class Guest {
     return ranks;
   }
 
-  void admit(Visitor visitor) {
+  void admit(Pending pending) {
     Descriptor segment, common;
-    const auto peer = read_hello(visitor.socket.fd(), &segment, &common);
+    const auto peer = read_hello(pending.socket.fd(), &segment, &common);
     if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return;
-    if (secret_ && *peer != visitor.proven) return;
+    if (secret_ && *peer != pending.proven) return;
     auto n = std::make_shared<Neighbour>();
-    n->socket = std::move(visitor.socket);
+    n->socket = std::move(pending.socket);
     introduce(*n);
     take_memory(*n, *peer, segment, common);
     say_hello(*n, *peer);
@@ -430,8 +436,8 @@ class Guest {
   Listener listener_;
   std::vector<Address> addresses_;
   std::vector<Descriptor> watched_;    // by rank: a pidfd, or none
-  std::optional<std::string> secret_;  // what all have to prove that they know, where user ids prove nothing
-  Rank culprit_ = -1;                  // the rank that was missed
+  std::optional<std::string> secret_;  // for proofs, where user ids prove nothing
+  Rank culprit_ = -1;                  // the rank that this one missed
   Meeting meeting_;
 };
 
@@ -439,7 +445,7 @@ class Guest {
 
 Meeting meet(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, uint64_t block_offset, Deadline deadline,
              std::span<const Rank> names) {
-  return Guest(rank, size, bootstrap, progress, deadline, names).run(progress, block_offset);
+  return Participant(rank, size, bootstrap, progress, deadline, names).run(progress, block_offset);
 }
 
 }  // namespace a2a::shm

@@ -22,87 +22,87 @@ uint64_t next_uid() {
   return count.fetch_add(1);
 }
 
-// Blocks that were given up while a peer might still read them. A block is free for other use once every peer has left
-// the group too: closed, dropped, gone, or already used its own block again.
-class Graveyard {
+// Blocks that were given up while a peer might still read them. A block is free for other use when every peer has left
+// the group, too: it has closed or dropped its communicator, is gone, or has reused its own block.
+class RetiredBlocks {
  public:
-  struct Grave {
+  struct Retired {
     Host* host;
     std::vector<std::byte*> in_segment, in_common;
-    struct Mourner {
+    struct Reader {
       std::shared_ptr<Neighbour> host;
       Block block;
       uint64_t uid;
     };
-    std::vector<Mourner> mourners;
+    std::vector<Reader> readers;
   };
 
-  void born(uint64_t uid) {
+  void begin_use(uint64_t uid) {
     std::lock_guard lock(mutex_);
-    alive_.insert(uid);
+    in_use_.insert(uid);
   }
 
-  void forget(uint64_t uid) {
+  void end_use(uint64_t uid) {
     std::lock_guard lock(mutex_);
-    alive_.erase(uid);
+    in_use_.erase(uid);
   }
 
-  void add(Grave grave, uint64_t uid) {
+  void add(Retired retired, uint64_t uid) {
     std::lock_guard lock(mutex_);
-    alive_.erase(uid);
-    graves_.push_back(std::move(grave));
+    in_use_.erase(uid);
+    retired_.push_back(std::move(retired));
   }
 
   void sweep() {
     std::lock_guard lock(mutex_);
-    graves_.remove_if([this](Grave& grave) {
-      if (grave.host->inherited()) return true;
-      if (!std::ranges::all_of(grave.mourners, [this](auto& mourner) { return has_left(mourner); })) return false;
-      for (std::byte* memory : grave.in_common) grave.host->common().release(memory);
-      for (std::byte* memory : grave.in_segment) grave.host->arena().release(memory);
+    retired_.remove_if([this](Retired& retired) {
+      if (retired.host->inherited()) return true;
+      if (!std::ranges::all_of(retired.readers, [this](auto& reader) { return has_left(reader); })) return false;
+      for (std::byte* memory : retired.in_common) retired.host->common().release(memory);
+      for (std::byte* memory : retired.in_segment) retired.host->arena().release(memory);
       return true;
     });
   }
 
  private:
-  bool has_left(Grave::Mourner& mourner) const {
-    if (mourner.host->same_process) return !alive_.contains(mourner.uid);
-    const auto& words = mourner.block.words();
-    return left_of(words) != Left::no || words.uid != mourner.uid || mourner.host->gone();
+  bool has_left(Retired::Reader& reader) const {
+    if (reader.host->same_process) return !in_use_.contains(reader.uid);
+    const auto& words = reader.block.words();
+    return left_of(words) != Left::no || words.uid != reader.uid || reader.host->gone();
   }
 
   std::mutex mutex_;
-  std::list<Grave> graves_;
-  std::set<uint64_t> alive_;  // blocks of this process that are in use
+  std::list<Retired> retired_;
+  std::set<uint64_t> in_use_;  // blocks of this process that are in use
 };
 
-Graveyard& graveyard() {
-  static auto* yard = new Graveyard;  // never destroyed: communicators may be let go while the program exits
-  return *yard;
+RetiredBlocks& retired_blocks() {
+  static auto* blocks = new RetiredBlocks;  // never destroyed: communicators may be dropped while the program exits
+  return *blocks;
 }
 
 }  // namespace
 
 Membership::NewBlock Membership::new_block(Host& host, int size) {
-  graveyard().sweep();
+  retired_blocks().sweep();
   NewBlock block(host.arena().allocate(std::max(Block::bytes(size), size_t{4096})));
   auto* words = new (block.get()) RankWords{};
   words->uid = host.nonce() + next_uid();
-  graveyard().born(words->uid);
+  retired_blocks().begin_use(words->uid);
   return block;
 }
 
 void Membership::abandon(NewBlock block, Left how) noexcept {
   auto& words = *reinterpret_cast<RankWords*>(block.release());
-  graveyard().forget(words.uid);
+  retired_blocks().end_use(words.uid);
   publish_left(words, how);
 }
 
 void Membership::GiveBack::operator()(std::byte* block) const noexcept {
   auto* words = reinterpret_cast<RankWords*>(block);
-  graveyard().forget(words->uid);
-  // Its place was told to the others, who may have met without this rank and read it for as long as they live. So it is
-  // never used again: what another communicator wrote there would pass for this rank's.
+  retired_blocks().end_use(words->uid);
+  // The other ranks know its place, may have met without this rank, and may read it for as long as they live. So it is
+  // never used again: they would take another communicator's words there for this rank's.
   publish_left(*words, Left::dropped);
 }
 
@@ -131,32 +131,32 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> p
   block.release();
 }
 
-// What this membership used may be used again once no peer reads it any more.
+// Its memory may be used again once no peer reads it any more.
 Membership::~Membership() {
   Host& host = progress_->host();
   if (host.inherited()) return;
   leave(Left::dropped);
   const uint64_t uid = block_.words().uid;
   try {
-    Graveyard::Grave grave{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
+    RetiredBlocks::Retired retired{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
     for (size_t slot = 0; slot < kSlots; ++slot) {
-      if (for_all_[slot].data != nullptr) grave.in_segment.push_back(for_all_[slot].data);
+      if (for_all_[slot].data != nullptr) retired.in_segment.push_back(for_all_[slot].data);
       for (const Room& room : for_lists_[slot]) {
-        if (room.data != nullptr) grave.in_segment.push_back(room.data);
+        if (room.data != nullptr) retired.in_segment.push_back(room.data);
       }
     }
-    grave.in_segment.insert(grave.in_segment.end(), lent_.begin(), lent_.end());
+    retired.in_segment.insert(retired.in_segment.end(), lent_.begin(), lent_.end());
     for (Rank r = 0; r < size(); ++r) {
       if (r == rank_) continue;
       Peer& p = peer(r);
-      if (p.chunks.share() != nullptr) grave.in_common.push_back(p.chunks.share());
-      grave.mourners.push_back({p.host, p.block, p.uid});
+      if (p.chunks.share() != nullptr) retired.in_common.push_back(p.chunks.share());
+      retired.readers.push_back({p.host, p.block, p.uid});
     }
-    graveyard().add(std::move(grave), uid);
-  } catch (const std::bad_alloc&) {  // no memory to note it: it is not used again
-    graveyard().forget(uid);
+    retired_blocks().add(std::move(retired), uid);
+  } catch (const std::bad_alloc&) {  // no memory to note it: the block is never used again
+    retired_blocks().end_use(uid);
   }
-  graveyard().sweep();
+  retired_blocks().sweep();
 }
 
 Rank Membership::rank_named(Rank name) const {
@@ -226,7 +226,7 @@ void Membership::pass(const Signature& signature) {
 }
 
 void Membership::spread() {
-  // A part of the ranks on this host tells nothing about how full a CPU is.
+  // Requires a group of all ranks of the host: a part of them does not show how full a CPU is.
   if (!machine_.spread || !surroundings().oversubscribed() || surroundings().ranks != size()) return;
   std::vector<const SeatWords*> seats;
   for (Rank r = 0; r < size(); ++r) seats.push_back(r == rank_ ? progress_->seat() : peer(r).host->seat);
@@ -262,9 +262,8 @@ void Membership::post_abort(Code code, std::string_view text) noexcept {
   }
 }
 
-// Whether a peer may still be in the middle of a copy from this rank's memory, which the caller may unmap as soon as it
-// hears of the error, or to it, which the caller may use for something else. A process that is stopped there must not
-// keep this rank.
+// Whether a peer may be in the middle of a copy from this rank's memory, or to it. When the caller gets the error it
+// may unmap that memory or use it for something else. A stopped process must not keep this rank waiting.
 bool Membership::may_copy(Rank rank, Deadline deadline) {
   const uint32_t mark = static_cast<uint32_t>(rank_) + 1;
   Neighbour& host = *peer(rank).host;
@@ -297,12 +296,13 @@ void Membership::throw_if_aborted(Rank rank) {
   const uint32_t code = abort_of(words);
   if (code == 0) return;
   const bool known = code >= static_cast<uint32_t>(Code::peer_lost) && code <= static_cast<uint32_t>(Code::backend);
-  // The first rank's words, handed on unchanged: they name the culprit, the operation and who noticed.
+  // The text of the first rank that gave up is passed on unchanged: it names the culprit, the operation and the rank
+  // that noticed.
   throw Error(known ? static_cast<Code>(code) : Code::aborted, peer_text(words.abort_text));
 }
 
 void Membership::nonsense(Rank rank, const char* what) {
-  throw_if_aborted(rank);  // what it left behind when it gave up need not make sense
+  throw_if_aborted(rank);  // the words of a rank that gave up may be inconsistent
   throw Error(Code::backend, "shared memory: rank " + std::to_string(name(rank)) + " wrote a line with a bad " + what);
 }
 

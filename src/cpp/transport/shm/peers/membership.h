@@ -1,4 +1,5 @@
-// A rank's place in one group: its own words, its peers' words, and the chunks between them. No operation lives here.
+// A rank's membership in one group: its own words, its peers' words, and the chunks between them. It knows no
+// operation.
 #pragma once
 
 #include <array>
@@ -22,23 +23,23 @@ struct Peer {
   std::shared_ptr<Neighbour> host;  // empty for this rank itself
   Block block;
   uint64_t uid = 0;   // of the block
-  uint64_t done = 0;  // what is known of its `done`
+  uint64_t done = 0;  // the highest value seen of its `done`
   Chunks chunks;      // shared with it
 };
 
 class Membership {
  public:
-  // A zeroed block of this process's segment, given back unless a membership takes it over.
+  // A zeroed block of this process's segment. It is given up unless a membership takes it over.
   struct GiveBack {
     void operator()(std::byte* block) const noexcept;
   };
   using NewBlock = std::unique_ptr<std::byte, GiveBack>;
   static NewBlock new_block(Host& host, int size);
-  // Of a block that peers may have taken into a new group: tells them that this rank has left it. Its memory is never
-  // used again, because nobody knows how long they look at it.
+  // Publishes in a block, which peers may have taken into a new group, that this rank has left that group. The memory
+  // is never used again, because peers may read it at any time.
   static void abandon(NewBlock block, Left how) noexcept;
 
-  // `names` is what messages call the ranks, by rank; empty: by their own numbers.
+  // `names` has the ranks' numbers in the texts of errors; empty: their ranks in this group.
   Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
              std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
              std::vector<Rank> names = {});
@@ -48,9 +49,9 @@ class Membership {
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
-  // What messages call a rank: where a group has ranks on other hosts, too, its number in all of it.
+  // Returns a rank's number in the texts of errors: in a group over several hosts, its rank in the whole group.
   Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
-  // The rank that messages call so; it lives on this host.
+  // Returns the rank with that name. Requires that it is on this host.
   Rank rank_named(Rank name) const;
   Peer& peer(Rank rank) { return peers_[static_cast<size_t>(rank)]; }
   const Block& block() const { return block_; }
@@ -61,23 +62,24 @@ class Membership {
   Arena& arena() { return progress_->host().arena(); }
   bool threads() const { return threads_; }
 
-  // From how many bytes on the kernel's copy is faster. What the lowest rank has measured counts: two ranks that go
-  // different ways keep each other waiting.
+  // Returns the number of bytes from which on CMA is faster. The lowest rank's measurement counts: ranks with different
+  // answers would keep each other waiting.
   size_t cma_pays_from();
 
-  // The chunks shared with a peer; brings this rank's share the first time.
+  // Returns the chunks shared with a peer. Allocates this rank's share the first time.
   Chunks& chunks_to_fill(Rank peer);
 
-  // Room in this rank's segment for what all peers get alike in step n, whose slots are free. Peers may read there
-  // until they have finished it; it is used again by the step that takes the same slots. nullptr where the
-  // program's tensors have left none.
+  // Returns room in this rank's segment for bytes that all peers get alike in step n. Requires that the step's slots
+  // are free. Peers may read there until they have finished the step; the step that takes the same slots reuses it.
+  // Returns nullptr when the segment is full.
   std::byte* room_for_all(uint64_t n, size_t bytes);
-  // The same for the i-th of step n's lists of runs. Throws Error(backend) where there is none.
+  // The same for the i-th list of runs of step n. Throws Error(backend) when the segment is full.
   std::byte* room_for_list(uint64_t n, size_t i, size_t bytes);
 
-  // Memory of this rank's segment that peers may read until they have left. Throws Error(backend) where there is none.
+  // Allocates memory of this rank's segment that peers may read until they have left. Throws Error(backend) when the
+  // segment is full.
   std::byte* lend(size_t bytes);
-  // The peers read it no more.
+  // Frees such memory. Requires that no peer reads it any more.
   void take_back(std::byte* memory) noexcept;
 
   // Whether the slot of step n is free at this peer.
@@ -88,34 +90,34 @@ class Membership {
     return p.done >= n || is_done(p.block.words(), n, &p.done);
   }
 
-  // Publishes that this rank is done with an operation of which nothing goes through shared memory. Everything before
-  // it is finished.
+  // Publishes that this rank is done with an operation of which no bytes go through shared memory. Requires that all
+  // earlier operations are finished.
   void pass(const Signature& signature);
 
-  // Where ranks share CPUs: sees to it that this one does not share its CPU with more of them than necessary.
+  // Where ranks share CPUs: moves the calling thread if another CPU has fewer ranks.
   void spread();
-  // Whether a peer ran on this rank's CPU last.
+  // Whether a peer announced this rank's CPU last.
   bool beside_peer() const;
 
   // Rings every peer that sleeps.
   void wake_sleepers();
   // Rings this peer if it sleeps.
   void wake_sleeper(Rank rank);
-  // Tells every peer that this rank has given up, and wakes them all.
+  // Publishes that this rank has given up, and wakes all peers. Waits until no peer copies from its memory or to it.
   void post_abort(Code code, std::string_view text) noexcept;
-  // Tells every peer that this rank takes no more part.
+  // Publishes that this rank has left, and wakes all peers.
   void leave(Left how) noexcept;
 
-  // Throws what a peer gave up with, if it did. One that gave up may have changed its buffers while they were read, and
-  // has raised an error for this operation: it must not count as a success here.
+  // Throws the error with which a peer gave up, if it did. Such a peer may have changed its buffers while they were
+  // read, and has raised an error for this operation, so it must not succeed here.
   void throw_if_aborted(Rank peer);
-  // Throws because of something that a peer wrote.
+  // Throws Error(backend) because a peer wrote something invalid.
   [[noreturn]] void nonsense(Rank peer, const char* what);
 
   // Waits until every peer has left or is gone, or the deadline passes.
   void see_off(Deadline deadline);
 
-  // "rank 2 (pid 4711, alive): last operation allgather #7, finished up to #6"
+  // Describes a peer: "rank 2 (pid 4711, alive): last operation allgather #7, not finished".
   std::string describe(Rank peer);
 
  private:
@@ -141,14 +143,14 @@ class Membership {
   bool left_ = false;
 };
 
-// Says that this rank is copying from a peer's memory, or to it, in steps short enough to wait for. A peer that gives
-// up waits for the end of the step before its caller may use that memory (see Membership::post_abort).
+// Publishes that this rank is copying from a peer's memory, or to it. A peer that gives up waits for the end of the
+// copy before its caller may use that memory (see Membership::post_abort), so each copy has to be short.
 class CopyingGuard {
  public:
   CopyingGuard(Membership& m, Rank peer) : CopyingGuard(m, static_cast<uint32_t>(peer) + 1) {
     m.throw_if_aborted(peer);
   }
-  // From several peers: whoever copies asks throw_if_aborted() for each of them, once it has this.
+  // For copies from several peers. The caller then calls throw_if_aborted() for each of them before it copies.
   explicit CopyingGuard(Membership& m) : CopyingGuard(m, kAnyPeer) {}
   ~CopyingGuard() { end_copying(words_); }
   CopyingGuard(const CopyingGuard&) = delete;

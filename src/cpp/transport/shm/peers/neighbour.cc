@@ -22,7 +22,7 @@ Neighbour::~Neighbour() {
   if (host == nullptr) return;
   for (Descriptor* fd : {&socket, &pidfd}) {
     if (host->inherited()) {
-      fd->release();  // closed when the child was forked; the number may be in use again
+      fd->release();  // closed at the fork; the number may be in use again
     } else if (fd->fd() >= 0) {
       keep_in_child(fd->fd());
     }
@@ -63,9 +63,9 @@ bool Neighbour::map_outputs() {
 
 bool Neighbour::gone() {
   if (same_process || lost.load(std::memory_order_relaxed)) return lost.load(std::memory_order_relaxed);
-  // A pidfd is readable once the process has ended; the socket hangs up then, and also when a process that cannot be
-  // seen from here ends. Both at once, because a forked child of the peer may hold the socket open.
-  // Where the program has closed them, what has their numbers now tells nothing of the peer.
+  // A pidfd is readable once its process has ended. The socket hangs up then, too, even for a process that is not
+  // visible from here. Both are polled, because a forked child of the peer may hold the socket open. if_ours(): if the
+  // program has closed a descriptor, another file may have its number.
   pollfd fds[2] = {{socket.if_ours(), POLLIN | POLLRDHUP, 0}, {pidfd.if_ours(), POLLIN, 0}};
   if (::poll(fds, 2, 0) > 0 && ((fds[0].revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0 || fds[1].revents != 0)) {
     lost.store(true, std::memory_order_relaxed);

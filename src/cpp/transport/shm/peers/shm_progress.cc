@@ -14,7 +14,7 @@
 namespace a2a::shm {
 namespace {
 
-// The futexes lie in memory that processes share, so the private kinds of operation would not do.
+// The futexes lie in memory that processes share, so FUTEX_PRIVATE_FLAG must not be set.
 long futex(BellWord& bell, int operation, uint32_t value, const timespec* timeout) {
   return ::syscall(SYS_futex, &bell.rings, operation, value, timeout, nullptr, 0);
 }
@@ -40,7 +40,7 @@ ShmProgress::ShmProgress() : host_(Host::get()), bell_index_(host_.take_bell()),
 
 ShmProgress::~ShmProgress() {
   end_thread();
-  // Peers may still look at the seat, and ring the bell of a rank that is gone: both only cost a needless wake-up.
+  // Peers may still read the seat, and ring the bell of a rank that is gone: both only cost a needless wake-up.
   if (inherited()) return;
   host_.give_bell(bell_index_);
   host_.arena().release(reinterpret_cast<std::byte*>(seat_));

@@ -1,4 +1,5 @@
-// The waiting place of a rank whose peers share its memory: where it says that it sleeps, and what they wake it by.
+// The progress of a rank whose peers share its memory: its seat, which says whether it sleeps, and its bell, which
+// wakes it.
 #pragma once
 
 #include <memory>
@@ -12,14 +13,15 @@ namespace a2a::shm {
 
 void futex_wake(BellWord& bell);
 
-// Wakes a peer if it sleeps. Call before_waking() once before a round of these.
+// Wakes a peer if it sleeps. Call before_waking() once before a series of these.
 inline void wake(const Sleeper& peer) {
   if (must_wake(*peer.seat, *peer.bell)) futex_wake(*peer.bell);
 }
 
 class ShmProgress final : public Progress {
  public:
-  // Of the calling thread. Communicators keep it alive, also when they are used from other threads.
+  // Returns the progress of the calling thread. Communicators keep it alive, also when they are used from other
+  // threads.
   static std::shared_ptr<ShmProgress> of_this_thread();
 
   ShmProgress();
@@ -36,7 +38,7 @@ class ShmProgress final : public Progress {
     wake({seat_, bell_});
   }
 
-  // How often somebody has rung. A peer that gives up or leaves always does.
+  // How often the bell has rung. A peer that gives up or leaves always rings.
   uint32_t rings() const { return bell_->rings.load(std::memory_order_relaxed); }
 
  private:

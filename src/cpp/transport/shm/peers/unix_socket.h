@@ -12,7 +12,7 @@
 
 namespace a2a::shm {
 
-// Throws Error(backend) with what errno says.
+// Throws Error(backend) with the text of errno.
 [[noreturn]] void system_failure(const std::string& what);
 
 // Listens on an abstract name that the kernel picks.
@@ -21,7 +21,7 @@ class Listener {
   explicit Listener(int backlog);
   int fd() const { return socket_.fd(); }
   const std::string& name() const { return name_; }  // without its leading zero
-  // The next connection; none when it was taken back meanwhile.
+  // Returns the next connection; an empty one when it was closed meanwhile.
   Descriptor accept();
 
  private:
@@ -29,16 +29,16 @@ class Listener {
   std::string name_;
 };
 
-// A connection to the listener of that name; none, with errno, when nobody listens there, or when the queue in front of
-// it is full and stays so for a moment (EAGAIN).
+// Returns a connection to the listener of that name. Returns an empty one, with errno, when nobody listens there, or
+// its queue stays full for a moment (EAGAIN).
 Descriptor connect_to_listener(std::string_view name);
 
-// Sends one message, with at most two descriptors, and never blocks: the few that two ranks send each other while they
-// meet fit into any socket. False when the other end is gone.
+// Sends one message, with at most two descriptors. Never blocks: the few messages of a meeting fit into any socket's
+// buffer. Returns false when the other end is gone.
 bool send_message(int socket, std::string_view bytes, std::span<const int> fds = {});
 
-// Receives one message of exactly `bytes` bytes, with its descriptors if any come. False when the other end hung up or
-// sent something else.
+// Receives one message of exactly `bytes` bytes, with its descriptors if any come. Returns false when the other end
+// hung up or sent something else.
 bool receive_bytes(int socket, void* to, size_t bytes, Descriptor* first, Descriptor* second);
 
 template <class T>

@@ -7,12 +7,11 @@
 namespace a2a::shm {
 namespace {
 
-constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
-// Less never goes by the kernel's copy.
+// CMA is never chosen for fewer bytes.
 constexpr size_t kLeastCma = 32 * kKiB;
 
-// Bytes of one rank, sent and received on average, from which on the buffers of all ranks are twice what the caches
-// hold.
+// The mean of the bytes that one rank sends and receives from which on the buffers of all ranks are twice the size of
+// the caches.
 size_t share_of_caches(const Machine& machine) {
   return machine.cache / static_cast<size_t>(machine.surroundings.ranks);
 }
@@ -23,25 +22,25 @@ bool exceed_caches(size_t sent, size_t received, const Machine& machine) {
 
 size_t cma_at_least(const Machine& machine) { return machine.cma_min.value_or(kLeastCma); }
 
-// From how many bytes on the kernel's copy wins whatever it costs the CPU. Wherever memory sets the pace it asks less
-// of it. Chunks that are all full cost a turn of the scheduler each time they are, where ranks share CPUs.
+// From this many bytes on CMA is chosen without a measurement. A memory-bound exchange gains because CMA moves each
+// byte once. Where ranks share CPUs, a sender whose chunks are all full waits for a turn of the scheduler.
 size_t cma_wins_from(bool exceeds, const Machine& machine) {
   if (exceeds) return kLeastCma;
   return machine.surroundings.oversubscribed() ? 8 * kMiB : SIZE_MAX;
 }
 
-// From how many bytes on it may win because it is measured to be the faster one. Where ranks share CPUs that is the
-// size that fills the chunks.
+// From this many bytes on CMA is compared by measurement. Where ranks share CPUs that is the size that fills the
+// chunks.
 size_t cma_may_win_from(const Machine& machine, size_t chunk_bytes) {
   return machine.surroundings.oversubscribed() ? std::min(chunk_bytes, kLeastCalibrated) : kLeastCalibrated;
 }
 
-// From how many bytes on it is, by that measurement.
+// From this many bytes on the measurement favours CMA.
 size_t cma_measured_from(const Machine& machine, size_t chunk_bytes, size_t pays_from) {
   return pays_from > kLeastCalibrated ? pays_from : cma_may_win_from(machine, chunk_bytes);
 }
 
-// Of private memory: by the kernel or through chunks.
+// Chooses between CMA and chunks for private memory.
 Choice choose_for_private_memory(const Route& route, const Load& load, const Machine& machine, Probe& probe) {
   if (route.bytes < cma_at_least(machine)) {
     return {Kind::staged, "private memory: two copies of so few bytes through chunks stay in the caches"};
@@ -77,7 +76,7 @@ Choice choose_way(const Route& route, const Load& load, const Machine& machine, 
   return choose_for_private_memory(route, load, machine, probe);
 }
 
-// What all peers get alike is one buffer, and stays in a cache for longer.
+// Bytes that all peers get alike are one buffer, which stays in a cache for longer.
 bool exceeds_caches(const Load& load, const Machine& machine) {
   constexpr size_t kMostOfOne = 8 * kMiB;
   if (!exceed_caches(load.sent, load.received, machine)) return false;
@@ -90,9 +89,9 @@ Stores choose_stores(const Load& load, const Machine& machine) {
   return load.received >= machine.stream_min.value_or(otherwise) ? Stores::streaming : Stores::cached;
 }
 
-// The lines of either side are in both CPUs' caches, so that who writes them has to call them back: `rep movsb` does so
-// without waiting for each, and the program's own stores do not. While the buffers are no more than four times what the
-// cache holds, that is worth more than to leave what is received out of the cache.
+// Before a put the receiver's cache holds the target's lines, and the writer has to fetch each. `rep movsb` does not
+// wait for each line, ordinary stores do. The put pays off while the buffers are at most four times the size of the
+// caches. Beyond that, streaming stores that keep the output out of the caches pay off more.
 bool choose_put(const Load& load, const Machine& machine, bool (*string_puts_pay)()) {
   const size_t sent = load.alike != 0 ? load.alike : load.sent;
   const bool streams =
@@ -100,18 +99,19 @@ bool choose_put(const Load& load, const Machine& machine, bool (*string_puts_pay
   return !streams && (machine.put ? *machine.put : string_puts_pay());
 }
 
-// Writing the copy is dear, because its lines have to come back from the caches of those who read them last time. When
-// all the copies do not fit into the caches, chunks and the kernel's copies win again.
+// The copy's lines have to come back from the readers' caches, so writing it costs more than one ordinary copy. When
+// the copies exceed the caches, chunks and CMA are faster again.
 bool copy_for_all_pays(Kind kind, size_t bytes, size_t ranks) {
   constexpr size_t kLeastSaved = 80 * kKiB, kMost = kMiB, kMostOfAll = 4 * kMiB;
   if (ranks < 4 || bytes * (ranks - 2) < kLeastSaved || bytes > kMost) return false;
   return kind == Kind::staged || (kind == Kind::cma && bytes * ranks <= kMostOfAll);
 }
 
-// In parts a rank waits for the others twice. That costs a turn of the scheduler more where ranks share CPUs.
+// With a fold in parts a rank waits for its peers twice. Where ranks share CPUs each wait costs a turn of the
+// scheduler.
 size_t fold_at_once_max(const Machine& machine) { return (machine.surroundings.oversubscribed() ? 192 : 64) * kKiB; }
 
-// Waiting for the receiver costs a turn of the scheduler where ranks share CPUs.
+// The sender waits for the receiver's copy. Where ranks share CPUs that costs a turn of the scheduler.
 size_t direct_min(const Machine& machine) {
   return machine.direct_min.value_or((machine.surroundings.oversubscribed() ? 16 : 8) * kKiB);
 }

@@ -8,10 +8,8 @@
 namespace a2a::shm {
 namespace {
 
-constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
-
-// Of one CPU. (sysconf() adds up the caches of a whole socket, of which a core may use a tenth; a virtual machine may
-// say that the cache of its whole host is its own.)
+// Returns the last-level cache of one CPU, in bytes. sysconf() sums the caches of a socket, more than one core can use.
+// A virtual machine may report the cache of its whole host, hence the limit.
 size_t last_level_cache() {
   constexpr size_t kUsual = 32 * kMiB;
   std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // such as "32768K"
@@ -21,7 +19,7 @@ size_t last_level_cache() {
   return std::min(kUsual, unit == 'M' ? amount * kMiB : unit == 'K' ? amount * kKiB : amount);
 }
 
-// How many CPUs share it.
+// Returns how many CPUs share the last-level cache.
 int cpus_of_last_level_cache() {
   std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list");  // such as "0-7,64-71"
   int count = 0;

@@ -1,4 +1,4 @@
-// What this machine is, as far as the way of bytes between ranks depends on it.
+// The properties of this machine and of the user's settings that decide how bytes travel.
 #pragma once
 
 #include <cstddef>
@@ -6,28 +6,31 @@
 
 namespace a2a::shm {
 
-// What this host can do for a group of ranks.
+inline constexpr size_t kKiB = 1024, kMiB = kKiB * kKiB;
+
+// The CPUs that a group of ranks has on this host.
 struct Surroundings {
   int ranks = 1;
-  int cpus = 1;  // allowed to the ranks together, by affinity and control group
+  int cpus = 1;  // that the ranks may use together, by affinity and control group
   bool oversubscribed() const { return ranks > cpus; }
 };
 
-// Throws Error(invalid_argument) when a variable of this transport makes no sense: before ranks meet, and not in the
-// middle of an exchange, where some of them are read.
+// Throws Error(invalid_argument) for an invalid environment variable of this transport. Call before ranks meet: some of
+// these variables are read only in the middle of an exchange.
 void check_variables();
 
 struct Machine {
   Surroundings surroundings;
-  size_t cache = size_t{32} << 20;  // bytes of the last level before memory, of all the ranks' CPUs together
+  size_t cache = size_t{32} << 20;  // bytes of the last-level caches of all the ranks' CPUs together
 
-  // What the user has set (docs/transports.md): A2A_SHM_DIRECT_MIN, A2A_SHM_CMA_MIN, A2A_SHM_STREAM_MIN, A2A_SHM_PUT.
+  // The user's settings (docs/guide/variables.md): A2A_SHM_DIRECT_MIN, A2A_SHM_CMA_MIN, A2A_SHM_STREAM_MIN,
+  // A2A_SHM_PUT.
   std::optional<size_t> direct_min, cma_min, stream_min;
   std::optional<bool> put;
-  // Whether the calling thread may be moved to another of its CPUs, where ranks share them: A2A_SHM_SPREAD.
+  // Whether ranks that share CPUs may move their calling threads to another allowed CPU: A2A_SHM_SPREAD.
   bool spread = false;
 
-  // Of this machine and this process's environment. Throws Error(invalid_argument) when a variable makes no sense.
+  // Describes this machine and this process's environment. Throws Error(invalid_argument) for an invalid variable.
   static Machine here(const Surroundings& surroundings);
 };
 

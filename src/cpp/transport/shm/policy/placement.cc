@@ -1,6 +1,6 @@
-// A rank that waits yields, so to the kernel it looks busy: when one CPU has three ranks and the next one has one, both
-// are fully used and nothing calls for a change. The kernel evens that out sooner or later, but at a millisecond's
-// pace, while an exchange takes microseconds and lasts as long as its most crowded CPU needs.
+// A rank that waits yields, so the kernel takes it for busy: a CPU with three ranks and a CPU with one look equally
+// loaded. The kernel balances them more slowly than an exchange takes, and an exchange takes as long as the most
+// crowded CPU needs.
 #include "transport/shm/policy/placement.h"
 
 #include <sched.h>
@@ -11,16 +11,16 @@
 namespace a2a::shm {
 namespace {
 
-using Ranks = std::array<int, CPU_SETSIZE>;  // per CPU
+using RanksPerCpu = std::array<int, CPU_SETSIZE>;  // per CPU
 
-// The CPU that a rank runs on, or -1. Another process wrote the word.
+// Returns the CPU that a rank runs on, or -1. Another process wrote the word, so its range is checked.
 int cpu_of(const SeatWords* seat) {
   if (seat == nullptr) return -1;
   const uint32_t word = seat->cpu.load(std::memory_order_relaxed);
   return word <= CPU_SETSIZE ? static_cast<int>(word) - 1 : -1;
 }
 
-int emptiest(const cpu_set_t& allowed, const Ranks& ranks, int here) {
+int emptiest(const cpu_set_t& allowed, const RanksPerCpu& ranks, int here) {
   int best = here;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &allowed) && ranks[static_cast<size_t>(cpu)] < ranks[static_cast<size_t>(best)]) best = cpu;
@@ -43,7 +43,7 @@ bool on_same_cpu(const SeatWords& a, const SeatWords& b) {
 bool spread(std::span<const SeatWords* const> seats, size_t rank) {
   const int here = cpu_of(seats[rank]);
   if (here < 0) return false;
-  Ranks ranks{};
+  RanksPerCpu ranks{};
   for (const SeatWords* seat : seats) {
     if (const int cpu = cpu_of(seat); cpu >= 0) ++ranks[static_cast<size_t>(cpu)];
   }

@@ -7,13 +7,12 @@
 
 namespace a2a::shm {
 
-// As many as let a sender run ahead of a receiver that has no CPU just now, and no more than stay in the caches.
-// What fits into one chunk comes with the line, and neither rank waits for the other in between: two ranks take a tenth
-// to a third less time for 64 to 128 KiB than in pieces of 32 KiB. Among more ranks, which share CPUs more often, the
-// others go on with the first pieces while the next ones are filled.
+// The shares let a sender run ahead of a receiver that has no CPU just now, and stay in the caches. Two ranks have
+// large chunks: the first chunk comes with the line, so the receiver does not wait for another. More ranks share CPUs
+// more often; with small chunks they take the first ones while the sender fills the next.
 ChunkShape ChunkShape::of(int size) {
   if (size <= 2) return {size_t{256} << 10, 2};
-  constexpr size_t kAllShares = size_t{15} << 16;  // of a rank: with all else it shares, it stays within 1 MiB
+  constexpr size_t kAllShares = size_t{15} << 16;  // of a rank: with its other shared memory at most 1 MiB
   constexpr size_t kSmallestChunk = 4096, kLargestChunk = size_t{32} << 10;
   constexpr unsigned kChunks = 8;
   const size_t share = kAllShares / static_cast<size_t>(size - 1);
@@ -81,11 +80,12 @@ bool Chunks::skip_to(uint64_t number) {
 void Chunks::take_back(const Flow& handed, uint64_t number, uint64_t count) {
   for (uint64_t end = number + count; number < end; ++number) {
     const uint8_t chunk = listed(handed, number);
-    if (is_theirs(chunk)) own(chunk);  // a peer that means well has not touched it
+    if (is_theirs(chunk)) own(chunk);  // a peer that follows the protocol has not touched it
   }
 }
 
-// What the peer has returned counts as well: both would hold back too much otherwise, and one have nothing to fill.
+// Counts the chunks that the peer has returned, too. Otherwise both ranks could hold back chunks until one has none to
+// fill.
 bool Chunks::give_back_surplus(const Flow& from_peer, Flow& to_peer) {
   taken_since_ = false;
   if (!collect(from_peer)) return false;

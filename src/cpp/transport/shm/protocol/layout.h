@@ -1,8 +1,8 @@
-// The words that ranks share: who writes and who reads each of them, and where they stand.
+// The words that ranks share: their writers, their readers and their places.
 //
-// A rank's words stand in its own segment, where peers write nothing but bytes into tensors to which they were invited.
-// The one exception is the doorbell, which stands in memory that peers may write, beside the chunks. Everything read
-// from a peer is copied once into a local and checked before use.
+// A rank's words lie in its own segment. There peers write nothing but bytes into outputs to which they were invited.
+// The exception is the doorbell, which lies in the memory that peers may write, beside the chunks. A reader copies what
+// a peer wrote once, into a local variable, and checks it before use.
 //
 // All atomics that ranks share are in this file, and every access to them that needs a memory order is a step in
 // protocol.h. Both are templates over the atomics, so that a model checker drives this very code (tests/model).
@@ -25,8 +25,8 @@ struct StdAtomics {
 };
 
 constexpr size_t kCacheLine = 64;
-// An operation is one exchange, or two of which the second sends what the first has received. Each exchange has a step:
-// operation n has the steps 2n and 2n + 1. Lines, counters and `done` speak of steps.
+// An operation is one exchange, or two, of which the second sends what the first has received. Each exchange has a
+// step: operation n has the steps 2n and 2n + 1. Lines, counters and `done` refer to steps.
 constexpr uint64_t first_step(uint64_t number) { return 2 * number; }
 constexpr uint64_t last_step(uint64_t number) { return 2 * number + 1; }
 constexpr uint64_t number_of_step(uint64_t step) { return step / 2; }
@@ -35,19 +35,19 @@ constexpr uint64_t kSlots = 4;
 constexpr int kMaxRanks = 1024;     // of one host
 constexpr size_t kTextBytes = 448;  // of a refusal or an abort reason, zero-terminated
 
-// How the bytes of a pair travel.
+// The ways of a pair's bytes.
 enum class Kind : uint8_t {
   none = 0,     // nothing to send
   inlined = 1,  // in the line itself
   staged = 2,   // through chunks that the two ranks hand to and fro
-  shared = 3,   // one copy, from or to the segment of the other one of the two ranks
-  pointer = 4,  // one copy, from or to the other one's memory, which is that of the same process
+  shared = 3,   // one copy, from or to the peer's segment
+  pointer = 4,  // one copy, from or to the peer's memory in the same process
   cma = 5,      // the receiver copies with process_vm_readv
-  refused = 6,  // the sender's arguments were bad; the reason stands in its refusal text
+  refused = 6,  // the sender's arguments are invalid; its refusal text has the reason
 };
 
-// What a line says, besides its sequence number. Plain data: complete before `seq` is stored, constant until the slot
-// is used again.
+// The contents of a line, apart from its sequence number. Plain data: complete before `seq` is stored, constant until
+// the slot is used again.
 struct Head {
   uint64_t sent;           // bytes from the writer to the reader
   uint64_t expected;       // bytes the writer expects from the reader
@@ -58,46 +58,46 @@ struct Head {
   uint8_t op;              // a2a::Op
   uint8_t kind;            // Kind
   uint8_t memory;          // a2a::Memory
-  uint8_t backlog;         // step minus the writer's `done` when it posted, at most kMostBacklog; kRemark
+  uint8_t backlog;         // step minus the writer's `done` when it posted, at most kMostBacklog; and kFlag
   uint32_t
       count;  // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, cma: runs, and kGaps
   uint64_t where;  // staged: the writer's share of the chunks; one run: its offset or address; several: their list
-  uint64_t first;  // staged: how many chunks the writer has handed over before; none, shared, pointer: an invitation
+  uint64_t first;  // staged: chunks the writer has handed over before; none, shared, pointer: an invitation
 };
 static_assert(sizeof(Head) == 56);
-constexpr uint8_t kRemark = 0x80, kMostBacklog = 0x7f;
+constexpr uint8_t kFlag = 0x80, kMostBacklog = 0x7f;
 
-// A rank may invite a peer to put its bytes where they are to go, and offer to do the same. Where both ranks of a pair
-// do, that is how the bytes travel, both ways. The invitation is 0, or 1 + where the receiver's run stands, or the list
-// of its runs, and kSeveral.
+// An invitation to put: the writer of the line lets the peer write into its output, and offers to write into the
+// peer's. The bytes are put both ways if both lines of a pair have one. It is 0, or 1 + the place of the receiver's
+// run, or 1 + the place of the list of its runs, with kSeveral.
 constexpr uint64_t kNoInvitation = 0, kSeveral = uint64_t{1} << 63;
 constexpr uint64_t invitation(uint64_t where) { return where + 1; }
 constexpr uint64_t invited_to(uint64_t invitation) { return (invitation & ~kSeveral) - 1; }
 
 // One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where, so that up to
-// 16 bytes arrive with the first cache line, and runs on behind this struct to the end of the line (line_bytes()).
+// 16 bytes arrive with the first cache line. It continues behind this struct to the end of the line (line_bytes()).
 template <class A>
 struct alignas(kCacheLine) PairLine {
-  typename A::template atomic<uint64_t> seq;  // the step that this line speaks of; stored last
+  typename A::template atomic<uint64_t> seq;  // the step that this line belongs to; stored last
   typename A::template plain<Head> head;
 };
 static_assert(sizeof(PairLine<StdAtomics>) == kCacheLine);
 constexpr size_t kInlineOffset = 48;
 
-// How long the lines of a group are, and what they hold. There are as many as pairs of ranks, so only those of not too
-// large groups are long enough for some hundred bytes.
+// The length of a group's lines, and their payload. There is one line for each pair of ranks, so only groups that are
+// not too large have lines for some hundred bytes.
 constexpr size_t line_bytes(size_t ranks) { return (ranks <= 64 ? 10 : 2) * kCacheLine; }
 constexpr size_t inline_bytes(size_t ranks) { return line_bytes(ranks) - kInlineOffset; }
 
-// One run of a run list, in the segment of the rank whose runs they are. The list of an invitation starts with an entry
+// An entry of a run list, in the segment of the rank that owns the runs. The list of an invitation starts with an entry
 // that has the number of runs in `bytes`.
 struct ListedRun {
   uint64_t where;  // offset in that segment, or address
   uint64_t bytes;
 };
 
-// One with gaps: `run.where` is where the first element of its block lies. kGaps in Head::count says that all entries
-// of the list are such, also where there is one alone.
+// An entry for a run with gaps: `run.where` is the place of the first element of its block. kGaps in Head::count says
+// that all entries of the list are ListedBlocks, even if there is only one.
 struct ListedBlock {
   static constexpr size_t kMostDims = 8;
   struct Dim {
@@ -112,26 +112,27 @@ struct ListedBlock {
 };
 constexpr uint32_t kGaps = uint32_t{1} << 31;
 
-// Chunks that go from one rank to another: how many since the communicator was made, and which the last ones were.
-constexpr size_t kListed = kCacheLine - sizeof(uint64_t);  // no pair has more
+// The chunks that have gone from one rank to another: their number since the communicator was made, and the last of
+// them.
+constexpr size_t kListed = kCacheLine - sizeof(uint64_t);  // no pair has more chunks
 template <class A, size_t kEntries = kListed>
 struct alignas(kCacheLine) ChunkFlow {
   typename A::template atomic<uint64_t> count;
-  typename A::template plain<uint8_t> chunk[kEntries];  // the one of number i at [i % kEntries]
+  typename A::template plain<uint8_t> chunk[kEntries];  // chunk number i is at [i % kEntries]
 };
 
-// What the owner has sent to one peer, and taken from it.
+// The owner's traffic with one peer.
 template <class A, size_t kEntries = kListed>
 struct Pipe {
-  ChunkFlow<A, kEntries> handed;    // chunks, full
-  ChunkFlow<A, kEntries> returned;  // chunks, empty
-  // The last step in which the owner has made all its copies from the peer's own memory, or to it. Stored with release
-  // after the last copy; a peer that reads n may use again what it gave to steps up to n, or has all that it got in
-  // them.
+  ChunkFlow<A, kEntries> handed;    // full chunks
+  ChunkFlow<A, kEntries> returned;  // empty chunks
+  // The last step for which the owner has made all its copies from the peer's own memory, or to it. Stored with release
+  // after the last copy. A peer that reads n may reuse the memory that it offered in steps up to n, and has all bytes
+  // that were put into its outputs in them.
   alignas(kCacheLine) typename A::template atomic<uint64_t> copied;
-  // The step whose bytes the owner cannot read from the peer's memory: the peer is to send them in chunks.
+  // The step whose bytes the owner cannot read from the peer's memory: it asks the peer to send them in chunks.
   typename A::template atomic<uint64_t> asked;
-  // 0, or 1 + where the owner's mailbox for the peer stands in its segment (mailbox.h). Stored once, when it is empty.
+  // 0, or 1 + the place of the owner's mailbox for the peer in its segment (mailbox.h). Stored once, when it is empty.
   typename A::template atomic<uint64_t> mailbox;
   // The step whose line the owner has rewritten because the peer asked for chunks.
   typename A::template atomic<uint64_t> rewritten;
@@ -140,65 +141,66 @@ struct Pipe {
 // A rank's membership in one communicator. Written by its owner only.
 template <class A>
 struct alignas(2 * kCacheLine) RankBlock {
-  alignas(kCacheLine) uint64_t uid;  // of this block; another value means it was given up and the memory used again
-  // All lines of steps up to this one were read and all their bytes copied. The owner stores it with release after its
-  // last copy; a peer that reads n may reuse everything it gave to step n, but for outputs to which it invited the
-  // owner: those are whole when Pipe::copied says so.
+  alignas(kCacheLine) uint64_t uid;  // of this block; a change means that it was given up and its memory reused
+  // The last step of which the owner has read all lines and copied all bytes. The owner stores it with release after
+  // its last copy. A peer that reads n may reuse everything that it offered in steps up to n, except outputs to which
+  // it invited the owner: those are complete when Pipe::copied says so.
   alignas(kCacheLine) typename A::template atomic<uint64_t> done;
-  // 0, or 1 + the rank from or to whose memory the owner is copying just now, or kAnyPeer.
+  // 0, 1 + the rank from or to whose memory the owner is copying, or kAnyPeer.
   typename A::template atomic<uint32_t> copying;
-  // Only for messages: what the owner started last.
+  // The operation that the owner started last; only for the texts of errors.
   alignas(kCacheLine) typename A::template atomic<uint64_t> started;
   typename A::template atomic<uint32_t> started_op;
-  // Notices of the operations whose lines are out, by slot: what a peer has to know of an operation that it runs on a
-  // device, and that has no line of its own. Stored with release before the lines.
+  typename A::template atomic<uint32_t> started_unit;  // bytes of a row or element, 0 if there are more than fit
+  // Notices of the operations whose lines are published, by slot. They tell peers that run the operation on a device,
+  // and have no line for it, what this rank runs. Stored with release before the lines.
   typename A::template atomic<uint64_t> notice[kSlots];
-  // 0, or the a2a::Code with which the owner gave up. Stored with release after abort_text; never goes back to 0. A
-  // reader looks again after it copied from the owner's memory: 0 still means that the bytes were good.
+  // 0, or the a2a::Code with which the owner gave up. Stored with release after abort_text; it never goes back to 0. A
+  // reader looks again after it has copied from the owner's memory: if it is still 0, the copied bytes are valid.
   alignas(kCacheLine) typename A::template atomic<uint32_t> aborted;
-  typename A::template atomic<uint32_t> left;  // Left; stored when the owner lets go of the communicator
-  // From how many bytes on the owner has found the kernel's copy the faster one; 0 before it has measured.
+  typename A::template atomic<uint32_t> left;  // Left; stored when the owner leaves the communicator
+  // The number of bytes from which on the owner has measured CMA to be faster; 0 before it has measured.
   typename A::template atomic<uint64_t> cma_pays_from;
-  // By slot, for operations that are only compared: the number of one in which the owner has found a disagreement.
-  // Stored after the text and before `done`.
-  typename A::template atomic<uint64_t> quarrel[kSlots];
+  // By slot, for operations that are only compared: the step in which the owner has found a disagreement. Stored after
+  // the text and before `done`.
+  typename A::template atomic<uint64_t> disagreement[kSlots];
   // Agreement on the survivors (shrink.cc). Each proposal is a set of ranks; the version is odd while it is written.
   alignas(kCacheLine) typename A::template atomic<uint64_t> version;
-  typename A::template atomic<uint32_t> committed;  // 1: the proposal is this rank's final word
+  typename A::template atomic<uint32_t> committed;  // 1: the proposal is final
   typename A::template atomic<uint64_t> alive[kMaxRanks / 64];
   typename A::template atomic<uint64_t> successor;  // offset of the block of the new group
   char abort_text[kTextBytes];
   char refusal_text[kSlots][kTextBytes];
-  char quarrel_text[kSlots][kTextBytes];
+  char disagreement_text[kSlots][kTextBytes];
 };
 
-// The word of a notice. memory 0 stands for a refusal.
+// Encodes a notice. memory 0 means a refusal.
 constexpr uint64_t notice(uint64_t number, uint8_t op, uint8_t memory) {
   return number << 16 | static_cast<uint64_t>(op) << 8 | memory;
 }
 
-// One per thread of ranks: whether it sleeps, and where it ran last. In the owner's segment, written by the owner's
-// threads only.
+// One per thread of ranks: whether it sleeps, and its last CPU. In the owner's segment, written by the owner's threads
+// only.
 template <class A>
 struct Seat {
   alignas(kCacheLine) typename A::template atomic<uint32_t> sleepers;
   typename A::template atomic<uint32_t> cpu;  // 1 + its number, 0 when unknown; only a hint
 };
 
-// Whether a rank looks at its peers' tensors (loans.h). In its own segment, for the peers that own the tensors. Used
-// again for other views, but for nothing else.
+// Says whether a rank views its peers' tensors (loans.h). In its own segment; the owners of the tensors read it. The
+// memory is used again for other views, but for nothing else.
 template <class A>
 struct Viewing {
-  alignas(kCacheLine) typename A::template atomic<uint64_t> views;  // their number, 0 when it looks at none
+  alignas(kCacheLine) typename A::template atomic<uint64_t> views;  // the number of the views, 0 when it has none
 };
 
-// The word a rank sleeps on. The only word that peers write.
+// The word that a rank sleeps on. Peers write no other word.
 template <class A>
 struct Bell {
   alignas(kCacheLine) typename A::template atomic<uint32_t> rings;
 };
 
-// ---- the layout of a block -----------------------------------------------------------------------------------------
+// ---- the layout of a block ----------------------------------------------------------------------------------------
 
 using RankWords = RankBlock<StdAtomics>;
 using SeatWords = Seat<StdAtomics>;
@@ -206,8 +208,8 @@ using BellWord = Bell<StdAtomics>;
 using Line = PairLine<StdAtomics>;
 using Flow = ChunkFlow<StdAtomics>;
 
-// A block of one rank for a group of `size` ranks: the RankBlock, kSlots rows of lines (one per peer), one pipe per
-// peer. Works for the owner's own block and, through a pointer to const, for a peer's read-only mapping.
+// The block of one rank in a group of `size` ranks: the RankBlock, kSlots rows of lines (one per peer), one pipe per
+// peer. For the owner's own block and, through a pointer to const, for a peer's read-only mapping.
 class Block {
  public:
   using Pair = Pipe<StdAtomics>;
@@ -220,7 +222,7 @@ class Block {
     return sizeof(RankWords) + n * (kSlots * line_bytes(n) + sizeof(Pair));
   }
 
-  // The largest payload that travels inside one of its lines.
+  // The largest payload of one of its lines.
   size_t inline_bytes() const { return line_bytes_ - kInlineOffset; }
   RankWords& words() const { return *reinterpret_cast<RankWords*>(base_); }
   Line& line(uint64_t n, int peer) const {

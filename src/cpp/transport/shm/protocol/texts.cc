@@ -17,7 +17,7 @@ std::string peer_text(const char* text) {
 
 void write_text(char* words, std::string_view text) {
   size_t length = std::min(text.size(), kTextBytes - 1);
-  // Not in the middle of a UTF-8 character.
+  // Does not cut a UTF-8 character.
   while (length > 0 && length < text.size() && (static_cast<unsigned char>(text[length]) & 0xc0) == 0x80) --length;
   text.copy(words, length);
   words[length] = '\0';

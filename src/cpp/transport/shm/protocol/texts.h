@@ -6,9 +6,9 @@
 
 namespace a2a::shm {
 
-// Text that a peer wrote into its words, made safe to print.
+// Returns a text that a peer wrote, with control characters replaced.
 std::string peer_text(const char* text);
-// Writes text into such words, cut to fit.
+// Writes a text into such words, and truncates it to kTextBytes - 1.
 void write_text(char* words, std::string_view text);
 
 }  // namespace a2a::shm

@@ -5,7 +5,7 @@
 namespace a2a::shm {
 namespace {
 
-// Whether all runs of one list lie on one side of all runs of the other.
+// Whether all runs of one list lie below or above all runs of the other.
 bool disjoint(std::span<const Run> a, std::span<const Run> b) {
   const auto begin = [](const Run& run) { return run.memory().data(); };
   const auto end = [](const Run& run) { return run.memory().data() + run.memory().size(); };
@@ -44,7 +44,7 @@ void Operation::begin(Batch&& next) {
     summing.emplace(batch.sum, batch.signature.dtype);
     for (Pair& p : pairs) p.summed = 0, p.read_left = {};
   }
-  // Of its part to itself this rank knows already whether it is less than there is room for (at_most).
+  // This rank knows at once how many bytes it sends itself, which may be fewer than there is room for (at_most).
   own().in_left = std::min(own().in_left, own().mine.sent);
 }
 

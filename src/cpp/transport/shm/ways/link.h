@@ -1,4 +1,4 @@
-// One pair of ranks in one operation: what a way of its bytes works on.
+// The state of one pair of ranks in one operation, on which the ways work.
 #pragma once
 
 #include <optional>
@@ -16,31 +16,32 @@
 
 namespace a2a::shm {
 
-// What this rank owes to, and still wants from, one peer in one operation. To itself only bytes are left.
+// The bytes that this rank still has to send to one peer, and receive from it. For the rank's own part only `in_left`,
+// `source` and `target` are used.
 struct alignas(kCacheLine) Pair {
   enum class Out : uint8_t { settled, streaming, unacknowledged, putting };
   enum class In : uint8_t { awaited, inlined, streaming, pulling, asking, expecting, arrived };
 
-  // What every operation needs comes first, in three cache lines.
+  // The fields that every operation needs come first, in three cache lines.
   Out out = Out::settled;
   In in = In::awaited;
-  Head mine{};         // this rank's line: the facts, and how the bytes travel once that was decided
+  Head mine{};         // this rank's line: the facts, and the way of the bytes once chosen
   Head theirs{};       // the peer's line, once it was seen
-  size_t in_left = 0;  // bytes still to come
-  Cursor source;       // what is left to stage of the sends
-  Cursor target;       // what is left to fill of the receives
+  size_t in_left = 0;  // bytes still to receive
+  Cursor source;       // the sends that are not staged yet
+  Cursor target;       // the receives that are not written yet
 
   uint64_t out_first = 0;                // the number of the first chunk staged
   uint64_t out_handed = 0;               // chunks staged
   uint64_t out_left = 0;                 // chunks still to stage
   std::vector<Run> listed;               // the peer's runs, from which bytes are pulled or to which they are put
-  std::vector<Strides> listed_strides;   // of those that have gaps
-  Cursor remote;                         // what is left of them
-  std::vector<std::byte> read;           // of a reduction: what the kernel has copied from there
-  std::span<const std::byte> read_left;  // and was not folded yet
-  size_t summed = 0;                     // of a weighted sum: bytes
+  std::vector<Strides> listed_strides;   // of the listed runs with gaps
+  Cursor remote;                         // the rest of the listed runs
+  std::vector<std::byte> read;           // of a reduction: bytes that CMA has read ahead
+  std::span<const std::byte> read_left;  // the rest of `read`, which is not folded yet
+  size_t summed = 0;                     // of a weighted sum: bytes summed
 
-  // The bytes of the next chunk to stage.
+  // Returns the size of the next chunk to stage.
   size_t next_out(size_t full) const { return out_left > 1 ? full : (mine.sent - 1) % full + 1; }
 
   Kind kind() const { return static_cast<Kind>(mine.kind); }
@@ -58,7 +59,7 @@ struct alignas(kCacheLine) Pair {
   }
 };
 
-// An operation as its pairs see it.
+// The state of one operation that all its pairs share.
 struct Operation {
   Operation(Rank own, int size) : rank(own), pairs(static_cast<size_t>(size)) {}
 
@@ -66,18 +67,18 @@ struct Operation {
   Rank rank;
   std::vector<Pair> pairs;
   Load load;
-  Stores stores = Stores::cached;   // of what is received
-  size_t lists = 0;                 // how many lists of runs it has in the segment
-  Run for_all;                      // a copy in the segment of what goes to all peers alike, if there is one
-  HugePages huge_pages;             // in what is sent
-  std::optional<bool> all_present;  // see are_present(): what is sent
+  Stores stores = Stores::cached;   // for outputs
+  size_t lists = 0;                 // how many lists of runs it has made in the segment
+  Run for_all;                      // the copy in the segment of bytes that all peers get alike, if there is one
+  HugePages huge_pages;             // of the sends
+  std::optional<bool> all_present;  // are_present() of the sends
   std::optional<Folder> folder;     // of a reduction
   std::optional<Summing> summing;   // of a weighted sum
 
-  // Whether what arrives is not copied, but calculated with.
+  // Whether received bytes are folded or summed rather than copied.
   bool calculates() const { return folder.has_value() || summing.has_value(); }
 
-  // Takes over a batch; gives the memory of the last one's lists for it.
+  // Takes over a batch. Leaves the caller the last batch's lists, for their memory.
   void begin(Batch&& batch);
 
   uint64_t step() const {
@@ -89,9 +90,9 @@ struct Operation {
   Pair& own() { return pair(rank); }
   const Pair& own() const { return pair(rank); }
 
-  // Whether this rank's own part stays where it is, or parts of one buffer overlap: nothing of it was copied yet then,
-  // and it takes care, and segments that are cut alike. Between parts of the library nothing overlaps, and they may be
-  // cut differently.
+  // Whether this rank's own send and receive overlap, and nothing of it was copied yet. Then copy_self() has to copy
+  // it, whose segments are cut alike. Inside the library (at_most) nothing overlaps, and segments may be cut
+  // differently.
   bool own_in_place() const;
 };
 
@@ -107,14 +108,14 @@ struct Link {
 
   uint64_t step() const { return operation.step(); }
   Neighbour& host() const { return *other.host; }
-  // What this rank has sent to the peer and taken from it, and the other way round.
+  // The pipe from this rank to the peer, and the one from the peer to this rank.
   Block::Pair& own_pipe() const { return m.block().pipe(peer); }
   const Block::Pair& their_pipe() const { return other.block.pipe(m.rank()); }
   Line& own_line() const { return m.block().line(step(), peer); }
   const Line& their_line() const { return other.block.line(step(), m.rank()); }
   // Whether the peer has made all its copies from or to this rank's memory.
   bool peer_has_copied() const { return is_copied(their_pipe(), step()); }
-  // "alltoall #4: rank 2", for messages.
+  // Names the operation and this rank, for the texts of errors: "alltoall #4: rank 2".
   std::string name() const;
 
   [[noreturn]] void nonsense(const char* what) const { m.nonsense(peer, what); }

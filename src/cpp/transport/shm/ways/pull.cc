@@ -9,7 +9,7 @@
 namespace a2a::shm::pull {
 namespace {
 
-// From now on this pair goes through chunks. What has come already comes again.
+// Asks the peer for chunks, in this operation and all later ones. Bytes already received come again.
 void ask_for_chunks(const Link& link) {
   Pair& p = link.pair;
   link.host().cma_from = false;
@@ -20,9 +20,9 @@ void ask_for_chunks(const Link& link) {
   p.in = Pair::In::asking;
 }
 
-// Why process_vm_readv failed. A peer that gave up may have unmapped its memory, or exited, since: then its own reason
-// is the one to tell. Where only the target cannot be written the fault is this rank's. Otherwise the peer has memory
-// that the kernel does not show to others, or this rank may not read from it any more.
+// Handles a failure of process_vm_readv. If the peer gave up, its memory may be unmapped: throws the peer's own reason.
+// If it is gone, throws Error(peer_lost). If the peer's memory can be read, this rank's output is the cause. Otherwise
+// the kernel does not let this rank read the memory: asks for chunks.
 void cannot_read(const Link& link, int error) {
   Neighbour& host = link.host();
   link.m.throw_if_aborted(link.peer);
@@ -36,9 +36,9 @@ void cannot_read(const Link& link, int error) {
   ask_for_chunks(link);
 }
 
-// All is copied.
+// Ends the pair's receive, after its last copy.
 void finish(const Link& link) {
-  link.m.throw_if_aborted(link.peer);  // it may have used that memory again while this rank copied from it
+  link.m.throw_if_aborted(link.peer);  // the peer may have reused that memory meanwhile
   publish_copied(link.own_pipe(), link.step());
   link.pair.in = Pair::In::arrived;
 }
@@ -71,7 +71,7 @@ void offer(const Link& link, Kind kind) {
 
 bool settle(const Link& link) {
   Pair& p = link.pair;
-  // Who has put its own bytes has copied as well. Only its line tells whether it also expects some.
+  // A peer that has put its bytes has copied, too. Only its line says whether it also expects bytes, so that is first.
   if (p.in != Pair::In::awaited && link.peer_has_copied()) {
     p.out = Pair::Out::settled;
     return true;
@@ -125,7 +125,7 @@ void hear_answer(const Link& link) {
   staged::begin(link);
 }
 
-// Of what the kernel copies a part is read ahead, and stays in a cache until it is folded.
+// With CMA, reads a part ahead; it stays in a cache until it is folded.
 std::span<const std::byte> peek(const Link& link) {
   constexpr size_t kAhead = size_t{64} << 10;
   Pair& p = link.pair;

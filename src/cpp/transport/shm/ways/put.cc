@@ -9,9 +9,9 @@
 namespace a2a::shm::put {
 namespace {
 
-// Whether this rank makes and takes puts, rather than have either side copy from the other's memory. An operation that
-// moves on while the program computes does not: its peers would have to wait for its puts. What is put in pieces of
-// less is stored as any program does, and waits for each line to be called back.
+// Whether this rank puts and lets its peer put, rather than pull. An asynchronous operation does not: peers would have
+// to wait for its puts while the program computes. Short pieces do not: each is stored by ordinary stores, which wait
+// for every line of the peer's cache.
 bool is_wanted(const Link& link) {
   constexpr size_t kLeastPiece = 4096;
   const Pair& p = link.pair;

@@ -6,7 +6,7 @@
 namespace a2a::shm {
 namespace {
 
-// Where this rank finds what a peer says of its memory, which was checked.
+// Returns the address of a peer's run in this process. The place was checked.
 std::byte* memory_at(const Link& link, Kind kind, uint64_t where) {
   const auto* data = kind == Kind::shared ? link.host().base + where : reinterpret_cast<const std::byte*>(where);
   return const_cast<std::byte*>(data);
@@ -58,7 +58,7 @@ void find_run(const Link& link, Kind kind, const ListedRun& run) {
 
 namespace {
 
-// Whether all memory of the block lies in the peer's segment.
+// Whether the peer's segment holds all memory of the block.
 bool reaches(Neighbour& host, uint64_t where, const Strides& strides) {
   const uint64_t before = 0 - static_cast<uint64_t>(strides.begin()), after = static_cast<uint64_t>(strides.end());
   return where >= before && host.reach(where - before, before + after);
@@ -83,12 +83,13 @@ void add_run(const Link& link, Kind kind, const ListedBlock& block) {
 uint64_t bytes_of(const ListedRun& run) { return run.bytes; }
 uint64_t bytes_of(const ListedBlock& block) { return block.run.bytes; }
 
-// Reads a list of entries of this kind.
+// Reads a peer's list of runs, and checks it.
 template <class Entry>
 void find(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
   Pair& p = link.pair;
   Neighbour& host = link.host();
-  // No run is empty, so a list that is longer than the bytes is none; it could be as long as all memory.
+  // No run is empty, so no valid list has more entries than bytes. A list without that limit could be as long as all
+  // memory.
   if (count == 0 || count > bytes || list % alignof(Entry) != 0 || count > host.bytes / sizeof(Entry) ||
       !host.reach(list, count * sizeof(Entry))) {
     link.nonsense("list of runs");

@@ -10,7 +10,7 @@ namespace a2a::shm::staged {
 namespace {
 
 void store(StagingStores& stores, Cursor& source, std::byte* to, size_t bytes) {
-  constexpr size_t kMeasurable = size_t{8} << 10;  // less fits between the CPU and its cache
+  constexpr size_t kMeasurable = size_t{8} << 10;  // fewer bytes fit into the CPU's store buffers
   if (bytes < kMeasurable) return gather(source, to, bytes);
   if (!stores.is_due()) return gather(source, to, bytes, stores.choose());
   const auto before = StagingStores::Clock::now();
@@ -18,29 +18,30 @@ void store(StagingStores& stores, Cursor& source, std::byte* to, size_t bytes) {
   stores.took(bytes, StagingStores::Clock::now() - before);
 }
 
-// A rank that sends more than it gets stores the rest of a chunk into lines that the peer has read last.
+// Fills a chunk. A rank that sends more than it receives fills the rest of a chunk into lines that the peer has read
+// last.
 void fill(Chunks& chunks, Cursor& source, uint8_t chunk, size_t bytes) {
   const size_t near = std::min(bytes, chunks.read(chunk));
   if (near > 0) store(chunks.stores(), source, chunks.data(chunk), near);
   if (near < bytes) store(chunks.far_stores(), source, chunks.data(chunk) + near, bytes - near);
 }
 
-// Whether there is a chunk to fill.
+// Whether this rank has a chunk to fill.
 bool has_free_chunk(const Link& link) {
   Chunks& chunks = link.other.chunks;
-  // Looked at only when nothing else is left: the line with the counter changes hands with each chunk that comes back.
+  // Loads the counter only when no chunk is left: its line changes hands with each chunk that comes back.
   if (chunks.none_free() && !chunks.collect(link.their_pipe().returned)) link.nonsense("chunk");
   return !chunks.none_free();
 }
 
-// Gives the peer back what this rank has too many of, unless it still has something to send that goes into them.
+// Returns surplus chunks to the peer, unless this rank still has bytes to send in them.
 void share_out(const Link& link) {
   Chunks& chunks = link.other.chunks;
   if (link.pair.out == Pair::Out::streaming || !chunks.taken_since()) return;
   if (!chunks.give_back_surplus(link.their_pipe().returned, link.own_pipe().returned)) link.nonsense("chunk");
 }
 
-// The next chunk is full.
+// Hands over the next chunk, which is full.
 void hand_over(const Link& link) {
   faultpoint("stage");
   Pair& p = link.pair;
@@ -52,7 +53,7 @@ void hand_over(const Link& link) {
   }
 }
 
-// Fills a chunk and hands it over, if there is one. Returns which, to be published.
+// Fills a chunk and hands it over, if one is free. Returns its number, for the caller to publish.
 std::optional<uint8_t> stage_chunk(const Link& link) {
   if (!has_free_chunk(link)) return std::nullopt;
   Chunks& chunks = link.other.chunks;
@@ -71,7 +72,7 @@ void offer(const Link& link) {
   p.mine.first = p.out_first = chunks.handed();
   p.out_left = (p.mine.sent + chunks.shape().bytes - 1) / chunks.shape().bytes;
   p.out = Pair::Out::streaming;
-  const auto chunk = stage_chunk(link);  // the first one travels with the line, the rest while others copy
+  const auto chunk = stage_chunk(link);  // the first chunk comes with the line
   p.mine.count = chunk ? 1 + *chunk : 0;
 }
 
@@ -87,7 +88,7 @@ void replace_cma(const Link& link) {
   if (!can_be_read(p.source)) {
     throw Error(Code::backend, link.name() + " cannot read its own input: " + std::strerror(EFAULT));
   }
-  // Chunks keep their order, and the next operation's may be out already.
+  // The chunks of a pair are one stream: none may be added once the next operation's chunks are published.
   const uint64_t number = link.operation.batch.signature.number;
   const Line& next = link.m.block().line(first_step(number + 1), link.peer);
   if (is_published(next, first_step(number + 1)) && static_cast<Kind>(next.head.kind) == Kind::staged) {
@@ -114,7 +115,7 @@ void begin(const Link& link) {
 
 namespace {
 
-// The peer's next full chunk, if there is one.
+// Returns the peer's next full chunk, if there is one.
 std::optional<uint8_t> next_full(const Link& link) {
   const Pair& p = link.pair;
   Chunks& chunks = link.other.chunks;
@@ -129,8 +130,8 @@ std::optional<uint8_t> next_full(const Link& link) {
 
 }  // namespace
 
-// Takes what is there: all of it where ranks share CPUs, and otherwise, while this rank still sends, a chunk at a time:
-// while it takes one after the other and hands none over, the peer has nothing to do on its own CPU.
+// Takes the chunks that have come. Where ranks do not share CPUs, and this rank still sends, it takes one at a time: if
+// it took several before it hands one over, the peer would be idle meanwhile.
 void take(const Link& link) {
   Pair& p = link.pair;
   Chunks& chunks = link.other.chunks;
@@ -161,13 +162,13 @@ void consume(const Link& link, size_t bytes) {
   Pair& p = link.pair;
   Chunks& chunks = link.other.chunks;
   const auto chunk = next_full(link);
-  if (!chunk) link.nonsense("count of chunks");  // it was there
+  if (!chunk) link.nonsense("count of chunks");  // peek() has seen it
   p.in_left -= bytes;
   const size_t passed = (p.theirs.sent - p.in_left) % chunks.shape().bytes;
   if (passed != 0 && p.in_left > 0) return;
   chunks.take(*chunk, passed != 0 ? passed : chunks.shape().bytes);
-  // In a weighted sum a rank may have to wait for one peer's rows before it reads another's. Each rank fills only its
-  // own chunks then: those of a peer that does not read could all lie full there, and leave that peer none to fill.
+  // A weighted sum reads the peers' rows in a fixed order, so this rank's chunks may lie unread at a peer. So each rank
+  // fills only its own chunks: a peer whose chunks all held unread rows of this rank would have none to fill.
   if (link.operation.summing) {
     chunks.give_back_last(link.own_pipe().returned);
   } else {

@@ -1,0 +1,99 @@
+"""Where experts live, and the ways that tokens take to them. Equal placements on one group are one object, which graphs
+know by a name: so a graph that was compiled for one layer serves the next one."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from a2a import Communicator
+from a2a.adapting import refuse
+from a2a.moe import ExpertParallel as HostExperts
+
+from ._device_experts import DeviceWay
+from ._errors import ArgumentTypeError, TensorError
+from ._experts import HostWay
+
+__all__ = ["DTYPES", "Home", "home_for", "home_of", "require"]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Home:
+    """That of ``num_experts`` experts on the ranks of a communicator. ``places``: see ExpertParallel."""
+
+    def __init__(self, comm: Communicator, num_experts: int, places: Any, name: str) -> None:
+        self.comm, self.name, self.places = comm, name, places
+        self.host = HostExperts(comm, num_experts, places)
+
+    def way_for(
+        self,
+        x: Tensor,
+        topk_idx: Tensor | None,
+        topk_weights: Tensor | None,
+        layout: Any,
+        align: int,
+        timeout: float | None,
+    ) -> HostWay:
+        """Collective. Where each token goes, for a dispatch of ``x``, or of others on its device. topk_weights:
+        float32."""
+        require(self.comm, "topk_idx", topk_idx, (torch.int32, torch.int64))
+        assert topk_idx is not None
+        choices = topk_idx.detach().cpu()
+        given = None
+        if topk_weights is not None:
+            given = topk_weights.detach().cpu()
+        routing = self.host.plan(choices, given, layout=layout, align=align, timeout=timeout)
+        if self.on_host(x):
+            return HostWay(routing, timeout)
+        return DeviceWay(routing, timeout, x.device, choices, given, self._experts_of_ranks())
+
+    @staticmethod
+    def on_host(x: Tensor) -> bool:
+        """Whether a2a.moe moves its rows."""
+        return bool(x.is_cpu)
+
+    def _experts_of_ranks(self) -> list[list[int]]:
+        """The experts of each rank, in the order of their numbers there."""
+        if self.places is None:
+            each = self.host.num_experts // self.comm.size
+            return [list(range(rank * each, (rank + 1) * each)) for rank in range(self.comm.size)]
+        places = [place if isinstance(place, (list, tuple)) else [place] for place in self.places]
+        return [[e for e, ranks in enumerate(places) if rank in ranks] for rank in range(self.comm.size)]
+
+
+_homes: weakref.WeakValueDictionary[Any, Home] = weakref.WeakValueDictionary()
+_by_name: weakref.WeakValueDictionary[str, Home] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def home_for(comm: Communicator, num_experts: int, expert_to_rank: Sequence[Any] | None) -> Home:
+    """Raises InvalidArgumentError for a placement that is none."""
+    places = None if expert_to_rank is None else list(expert_to_rank)
+    key = id(comm), num_experts, repr(places)
+    home = _homes.get(key)
+    if home is None:
+        name = f"experts {next(_numbers)}"
+        home = _homes[key] = _by_name[name] = Home(comm, num_experts, places, name)
+    return home
+
+
+def home_of(name: str) -> Home:
+    """The one of that name."""
+    return _by_name[name]
+
+
+def require(comm: Communicator, name: str, tensor: Any, dtypes: tuple[torch.dtype, ...]) -> None:
+    """A tensor of one of these dtypes, in plain memory. Otherwise the peers are told."""
+    if not isinstance(tensor, Tensor):
+        raise refuse(comm, ArgumentTypeError(f"{name} is {type(tensor).__name__}, not torch.Tensor"))
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
+        raise refuse(comm, TensorError(f"{name} has no values in plain memory"))
+    if tensor.dtype not in dtypes:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise refuse(comm, ArgumentTypeError(f"{name} is {tensor.dtype}; pass one of {known}"))

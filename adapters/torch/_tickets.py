@@ -1,0 +1,63 @@
+"""A *ticket* stands for the way of a dispatch in graphs of torch.compile: a tensor that holds the way's number, and
+whose memory keeps the way alive. So both go with the last tensor on that memory, whoever holds it."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import a2a
+
+__all__ = ["taken", "ticket_for", "way_of"]
+
+
+class _Stub(bytearray):
+    """The memory of a ticket."""
+
+    number: int
+    way: Any
+    rows: Tensor | None
+
+    def __del__(self) -> None:
+        del _stubs[self.number]
+
+
+_stubs: dict[int, weakref.ref[_Stub]] = {}
+_numbers = itertools.count(1)
+
+
+def ticket_for(way: Any, rows: Tensor | None = None) -> Tensor:
+    """A new ticket, with rows that wait to be taken. float64, because a tensor of integers can require no gradient."""
+    number = next(_numbers)
+    stub = _Stub(struct.pack("=d", number))
+    stub.number, stub.way, stub.rows = number, way, rows
+    _stubs[number] = weakref.ref(stub)
+    ticket: Tensor = torch.frombuffer(stub, dtype=torch.float64)
+    return ticket
+
+
+def way_of(ticket: Tensor) -> Any:
+    """Raises InvalidArgumentError for a copy of a ticket that is gone, such as one that was loaded from a file."""
+    return _stub_of(ticket).way
+
+
+def taken(ticket: Tensor) -> tuple[Any, Tensor]:
+    """The way, and the rows, once."""
+    stub = _stub_of(ticket)
+    rows, stub.rows = stub.rows, None
+    if rows is None:
+        raise a2a.InvalidArgumentError("these rows have been taken already")
+    return stub.way, rows
+
+
+def _stub_of(ticket: Tensor) -> _Stub:
+    found = _stubs.get(int(ticket))
+    stub = None if found is None else found()
+    if stub is None:
+        raise a2a.InvalidArgumentError("these rows have lost their routing; keep what dispatch() returned")
+    return stub

@@ -1,0 +1,256 @@
+"""The timelines of ``A2A_TRACE=folder``: every operation of each rank, with its bytes and its times. ``a2a trace``
+reads them; src/cpp/core/trace.h has the format."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._core import InvalidArgumentError
+
+__all__ = ["Group", "Operation", "Timeline", "events", "find", "merge", "read"]
+
+_HEADER = struct.Struct("<8siiQQiI64s128s")
+_ENTRY = struct.Struct("<II")
+_AMOUNTS = struct.Struct("<IIQ")
+_OPERATION = struct.Struct("<IIQQQQII16s8s32s")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of one rank. Times are seconds since 1970, by the clock of its host."""
+
+    number: int
+    op: str
+    memory: str
+    dtype: str
+    started: float
+    ended: float
+    """when a call of the program saw the end"""
+    failed: bool
+    asynchronous: bool
+    sent: tuple[int, ...]
+    """bytes to each rank"""
+    expected: tuple[int, ...]
+    """bytes from each rank"""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The operations of one rank on one communicator, by number."""
+
+    path: Path
+    rank: int
+    size: int
+    group: int
+    """the same for all ranks of the communicator"""
+    label: str
+    """world, or the call that made it"""
+    host: str
+    pid: int
+    opened: float
+    operations: dict[int, Operation] = dataclasses.field(repr=False)
+
+
+def find(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the timelines among these files and in these folders."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        found += sorted(file for file in path.glob("*.a2atrace")) if path.is_dir() else [path]
+    return found
+
+
+def read(path: str | Path) -> Timeline:
+    """Read one file. Operations that a killed process has written only in part are left out. Raises
+    InvalidArgumentError when it is no file of A2A_TRACE, OSError when it cannot be read."""
+    path = Path(path)
+    data = path.read_bytes()
+    if len(data) < _HEADER.size or not data.startswith(b"a2atrac1"):
+        raise InvalidArgumentError(f"{path} is no timeline of A2A_TRACE")
+    _, rank, size, group, opened, pid, _, host, label = _HEADER.unpack_from(data)
+    if not 0 <= rank < size:
+        raise InvalidArgumentError(f"{path} is damaged")
+    operations = {operation.number: operation for operation in _operations(path, data, size)}
+    return Timeline(path, rank, size, group, _text(label), _text(host), pid, opened / 1e9, operations)
+
+
+def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
+    amounts: dict[int, tuple[int, ...]] = {}
+    at = _HEADER.size
+    while at + _ENTRY.size <= len(data):
+        kind, length = _ENTRY.unpack_from(data, at)
+        if at + length > len(data):
+            return
+        if kind == 1 and length == _AMOUNTS.size + 16 * size:
+            amounts[_AMOUNTS.unpack_from(data, at)[2]] = struct.unpack_from(f"<{2 * size}Q", data, at + _AMOUNTS.size)
+        elif kind == 2 and length == _OPERATION.size:
+            _, _, number, started, ended, which, failed, own_pace, op, memory, dtype = _OPERATION.unpack_from(data, at)
+            if which not in amounts:
+                raise InvalidArgumentError(f"{path} is damaged")
+            bytes_ = amounts[which]
+            yield Operation(
+                number,
+                _text(op),
+                _text(memory),
+                _text(dtype),
+                started / 1e9,
+                ended / 1e9,
+                failed != 0,
+                own_pace != 0,
+                bytes_[:size],
+                bytes_[size:],
+            )
+        else:
+            raise InvalidArgumentError(f"{path} is damaged")
+        at += length
+
+
+def _text(raw: bytes) -> str:
+    return raw.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The wait of one rank in an operation for the last of its peers to begin it."""
+
+    rank: int
+    number: int
+    peer: int
+    """the last peer; -1 if the rank did not wait"""
+    seconds: float
+
+
+class Group:
+    """The timelines of the ranks of one communicator. Clocks of other hosts are moved so that no rank finishes an
+    operation before one that it receives from begins it."""
+
+    def __init__(self, timelines: Iterable[Timeline]) -> None:
+        by_rank = {timeline.rank: timeline for timeline in sorted(timelines, key=lambda one: one.opened)}
+        self.ranks = [by_rank[rank] for rank in sorted(by_rank)]
+        self.label, self.size, self.group = self.ranks[0].label, self.ranks[0].size, self.ranks[0].group
+        self._moved = self._aligned()
+        self.waits = [wait for number in self.numbers() for wait in self._waits(number)]
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all operations."""
+        return sorted(set(itertools.chain.from_iterable(timeline.operations for timeline in self.ranks)))
+
+    def operations(self, rank: int) -> list[Operation]:
+        """Return the operations of a rank, by the common clock."""
+        timeline = next((one for one in self.ranks if one.rank == rank), None)
+        if timeline is None:
+            return []
+        return [self._on_common_clock(timeline, one) for _, one in sorted(timeline.operations.items())]
+
+    def traffic(self) -> npt.NDArray[np.int64]:
+        """Return the bytes that rank ``[row]`` sent to rank ``[column]``."""
+        matrix = np.zeros((self.size, self.size), np.int64)
+        for timeline in self.ranks:
+            for operation in timeline.operations.values():
+                if not operation.failed:
+                    matrix[timeline.rank] += np.array(operation.sent, np.int64)
+        return matrix
+
+    def waited(self) -> npt.NDArray[np.float64]:
+        """Return the seconds that rank ``[row]`` waited for rank ``[column]`` to begin an operation."""
+        matrix = np.zeros((self.size, self.size))
+        for wait in self.waits:
+            if wait.peer >= 0:
+                matrix[wait.rank, wait.peer] += wait.seconds
+        return matrix
+
+    def inside(self) -> npt.NDArray[np.float64]:
+        """Return the seconds that each rank spent in operations for which it waited at once."""
+        times = np.zeros(self.size)
+        for timeline in self.ranks:
+            for one in timeline.operations.values():
+                times[timeline.rank] += 0 if one.asynchronous else one.ended - one.started
+        return times
+
+    def _on_common_clock(self, timeline: Timeline, operation: Operation) -> Operation:
+        by = self._moved.get(timeline.host, 0.0)
+        return dataclasses.replace(operation, started=operation.started + by, ended=operation.ended + by)
+
+    def _aligned(self) -> dict[str, float]:
+        """Return the seconds by which the clock of each host is moved to fit that of rank 0's host."""
+        reference = self.ranks[0].host
+        here = [timeline for timeline in self.ranks if timeline.host == reference]
+        moved = {}
+        for host in {timeline.host for timeline in self.ranks} - {reference}:
+            least, most = -np.inf, np.inf
+            for there, near in itertools.product((one for one in self.ranks if one.host == host), here):
+                for number in there.operations.keys() & near.operations.keys():
+                    far, close = there.operations[number], near.operations[number]
+                    if far.expected[near.rank] and not far.failed:
+                        least = max(least, close.started - far.ended)
+                    if close.expected[there.rank] and not close.failed:
+                        most = min(most, close.ended - far.started)
+            if least > 0 or most < 0:
+                bounds = [bound for bound in (least, most) if np.isfinite(bound)]
+                moved[host] = float(sum(bounds) / len(bounds))
+        return moved
+
+    def _waits(self, number: int) -> Iterator[Wait]:
+        begun = {
+            timeline.rank: self._on_common_clock(timeline, timeline.operations[number])
+            for timeline in self.ranks
+            if number in timeline.operations
+        }
+        for rank, own in begun.items():
+            silent = not any(own.sent) and not any(own.expected)  # a barrier waits for all
+            peers = [p for p in begun if p != rank and (silent or own.sent[p] or own.expected[p])]
+            last = max(peers, key=lambda p: begun[p].started, default=-1)
+            late = min(begun[last].started, own.ended) - own.started if last >= 0 else 0.0
+            yield Wait(rank, number, last if late > 0 else -1, max(late, 0.0))
+
+
+def merge(timelines: Iterable[Timeline]) -> list[Group]:
+    """Return the communicators, in the order in which they were made."""
+    groups: dict[int, list[Timeline]] = defaultdict(list)
+    for timeline in timelines:
+        groups[timeline.group].append(timeline)
+    return sorted(map(Group, groups.values()), key=lambda group: min(one.opened for one in group.ranks))
+
+
+def events(groups: Sequence[Group]) -> dict[str, Any]:
+    """Return the timeline as JSON for Perfetto and chrome://tracing: a process for each communicator, a row for each
+    rank."""
+    found: list[dict[str, Any]] = []
+    for process, group in enumerate(groups):
+        found.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": group.label}})
+        waits = {(wait.rank, wait.number): wait for wait in group.waits}
+        for timeline in group.ranks:
+            row = {"pid": process, "tid": timeline.rank}
+            name = f"rank {timeline.rank} ({timeline.host}, pid {timeline.pid})"
+            found.append({"ph": "M", "name": "thread_name", **row, "args": {"name": name}})
+            for one in group.operations(timeline.rank):
+                found += _events_of(one, row, waits.get((timeline.rank, one.number)))
+    return {"traceEvents": found, "displayTimeUnit": "ns"}
+
+
+def _events_of(one: Operation, row: dict[str, int], wait: Wait | None) -> list[dict[str, Any]]:
+    args: dict[str, Any] = {
+        "sent": sum(one.sent),
+        "received": sum(one.expected),
+        "dtype": one.dtype,
+        "memory": one.memory,
+    }
+    if wait is not None and wait.peer >= 0:
+        args |= {"waited for rank": wait.peer, "waited, us": round(wait.seconds * 1e6, 3)}
+    if one.failed:
+        args["failed"] = True
+    event = {"name": f"{one.op} #{one.number}", "cat": "a2a", **row, "ts": one.started * 1e6}
+    if not one.asynchronous:
+        return [{**event, "ph": "X", "dur": (one.ended - one.started) * 1e6, "args": args}]
+    # Several may be in flight at once, so they do not nest in their row.
+    same = {"id": f"{row['pid']}.{row['tid']}.{one.number}"}
+    return [{**event, "ph": "b", **same, "args": args}, {**event, "ph": "e", **same, "ts": one.ended * 1e6}]

@@ -1,0 +1,96 @@
+// The timeline of a rank's operations on one communicator, in a file that `a2a trace` reads: A2A_TRACE names its
+// folder. Unlike the record of A2A_DUMP it keeps every operation, and is written in blocks. Not public.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "core/schedule.h"
+#include "runtime/descriptor.h"
+
+namespace a2a {
+
+// The layout of the file. It is a header, then entries, which begin with their kind and their length. All numbers are
+// little-endian, all texts end with a zero, all times are nanoseconds since 1970. python/a2a/trace.py reads it.
+namespace timeline {
+
+constexpr char kMagic[8] = {'a', '2', 'a', 't', 'r', 'a', 'c', '1'};
+
+struct Header {
+  char magic[8];
+  int32_t rank, size;
+  uint64_t group;   // the same in the files of all ranks of the group
+  uint64_t opened;  // time
+  int32_t pid;
+  uint32_t unused;
+  char host[64];
+  char label[128];  // "world", "split #12 of world"
+};
+static_assert(sizeof(Header) == 40 + 64 + 128);
+
+enum class Kind : uint32_t { amounts = 1, operation = 2 };
+
+// Two numbers of bytes follow for each rank: sent to it, and expected from it.
+struct Amounts {
+  Kind kind = Kind::amounts;
+  uint32_t bytes;  // of the entry, with what follows
+  uint64_t id;
+};
+static_assert(sizeof(Amounts) == 16);
+
+// An operation whose end a call has seen.
+struct Operation {
+  Kind kind = Kind::operation;
+  uint32_t bytes = sizeof(Operation);
+  uint64_t number;
+  uint64_t started, ended;  // times
+  uint64_t amounts;         // the id of an entry before this one
+  uint32_t failed;          // 1: it ended with an error
+  uint32_t asynchronous;    // 1: its caller went on meanwhile
+  char op[16], memory[8], dtype[32];
+};
+static_assert(sizeof(Operation) == 48 + 56);
+
+}  // namespace timeline
+
+class Trace {
+ public:
+  // Opens a file in the folder that A2A_TRACE names; nullptr if it names none. A failure is printed once on standard
+  // error and does not stop the program.
+  static std::unique_ptr<Trace> open(Rank rank, int size, uint64_t group, std::string_view label);
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+
+  // Thread-safe. An operation that was not begun here is ignored.
+  void begin(const Batch& batch);
+  void end(uint64_t number, bool failed) noexcept;
+  // Writes what is kept in memory.
+  void flush() noexcept;
+
+ private:
+  Trace(Descriptor file, int size);
+
+  uint64_t add_amounts(const Batch& batch);
+  void append(const void* entry, size_t bytes);
+  void write_out() noexcept;
+
+  std::mutex mutex_;
+  Descriptor file_;  // closed when a write has failed
+  const int size_;
+  const int pid_;
+  std::vector<std::byte> buffer_;
+  std::vector<uint64_t> bytes_;  // of the operation that begins: sent, expected
+  std::unordered_set<uint64_t> known_amounts_;
+  std::vector<timeline::Operation> in_flight_;
+  uint64_t written_at_ = 0;  // time
+  size_t written_ = 0;       // bytes
+};
+
+}  // namespace a2a

@@ -1,0 +1,358 @@
+"""Messages between two ranks: send and recv."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from forked import apart, connect, job_name, run, values
+from tcp_peer import free_address
+
+import a2a
+
+SIZES = [0, 1, 100, 144, 145, 5000, 20_000, 300_001, 3_000_000]  # float32: around the limits of each way
+
+
+def new(comm: a2a.Communicator, array: np.ndarray[Any, Any], shared: bool) -> np.ndarray[Any, Any]:
+    if not shared:
+        return array.copy()
+    made: np.ndarray[Any, Any] = comm.empty(array.shape, array.dtype)
+    made[...] = array
+    return made
+
+
+def content(source: int, elems: int) -> np.ndarray[Any, Any]:
+    return np.arange(elems, dtype=np.float32) + source
+
+
+def ring(comm: a2a.Communicator, shared: bool) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for elems in SIZES:
+        send, recv = new(comm, content(comm.rank, elems), shared), new(comm, content(-1, elems), shared)
+        work = comm.send(send, right, tag=7, async_op=True)
+        assert comm.recv(recv, left, tag=7) == left
+        assert work is not None
+        work.wait()
+        np.testing.assert_array_equal(recv, content(left, elems))
+        send[...] = -1  # the sender's again
+        comm.barrier()
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+@pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
+def test_sizes(run_ranks: Callable[..., Any], shared: bool, threads: bool) -> None:
+    run_ranks(3, ring, shared, threads=threads)
+
+
+def out_of_order(comm: a2a.Communicator, elems: int) -> None:
+    tags = range(20)
+    if comm.rank == 0:
+        works = [comm.send(content(tag, elems), 1, tag, async_op=True) for tag in tags]
+        again = [comm.send(content(100 + i, elems), 1, tag=-5, async_op=True) for i in range(3)]
+        for work in [*works, *again]:
+            assert work is not None
+            work.wait()
+    elif comm.rank == 1:
+        recv = np.zeros(elems, np.float32)
+        for i in range(3):  # of one tag in the order of the sends
+            comm.recv(recv, 0, tag=-5)
+            np.testing.assert_array_equal(recv, content(100 + i, elems))
+        recvs = {tag: np.zeros(elems, np.float32) for tag in tags}
+        works = [comm.recv(recvs[tag], 0, tag, async_op=True) for tag in reversed(tags)]
+        for work in works:
+            assert work is not None
+            work.wait()
+            assert work.source == 0
+        for tag in tags:
+            np.testing.assert_array_equal(recvs[tag], content(tag, elems))
+    comm.barrier()
+
+
+@pytest.mark.parametrize("elems", [3, 10_000, 400_000])
+def test_tags_in_any_order(run_ranks: Callable[..., Any], elems: int) -> None:
+    run_ranks(3, out_of_order, elems)
+
+
+def any_source(comm: a2a.Communicator) -> None:
+    if comm.rank > 0:
+        for elems in (1, 50_000):
+            comm.send(content(comm.rank, elems), 0)
+            comm.barrier()
+    else:
+        for elems in (1, 50_000):
+            seen = set()
+            for _ in range(comm.size - 1):
+                recv = np.zeros(elems, np.float32)
+                source = comm.recv(recv)
+                assert source is not None
+                np.testing.assert_array_equal(recv, content(source, elems))
+                seen.add(source)
+            assert seen == set(range(1, comm.size))
+            comm.barrier()
+
+
+def test_any_source(run_ranks: Callable[..., Any]) -> None:
+    run_ranks(4, any_source)
+
+
+def between_operations(comm: a2a.Communicator) -> None:
+    """Messages and operations do not hold each other up, and a send to oneself needs nobody."""
+    total, big = np.ones(100_000, np.float32), content(comm.rank, 200_000)
+    recv = np.zeros(200_000, np.float32)
+    later = comm.recv(recv, (comm.rank - 1) % comm.size, 3, async_op=True)
+    for _ in range(5):
+        comm.allreduce(total)
+        total[...] = 1
+    sent = comm.send(big, (comm.rank + 1) % comm.size, 3, async_op=True)
+    comm.allreduce(total)
+    assert later is not None and sent is not None
+    later.wait()
+    sent.wait()
+    np.testing.assert_array_equal(recv, content((comm.rank - 1) % comm.size, 200_000))
+    for elems in (5, 100_000):
+        own = np.zeros(elems, np.float32)
+        work = comm.send(content(9, elems), comm.rank, async_op=True)
+        assert comm.recv(own, comm.rank) == comm.rank
+        assert work is not None
+        work.wait()
+        np.testing.assert_array_equal(own, content(9, elems))
+
+
+def test_between_operations(run_ranks: Callable[..., Any]) -> None:
+    run_ranks(2, between_operations)
+    run_ranks(1, between_operations)
+
+
+def disagrees(comm: a2a.Communicator, elems: int) -> None:
+    send, recv = content(0, elems), np.zeros(elems // 2, np.float32)
+    for wrong in (recv, np.zeros(elems, np.int32)):
+        if comm.rank == 0:
+            with pytest.raises(a2a.MismatchError, match=r"rank 0 sends .* rank 1 receives"):
+                comm.send(send, 1, 2)
+                comm.barrier()
+                comm.send(send, 1, 2)  # where the first one was done with
+            if elems > 16384:
+                comm.barrier()
+        else:
+            with pytest.raises(a2a.MismatchError, match=r"rank 0 sends .* rank 1 receives"):
+                comm.recv(wrong, 0, 2)
+            comm.barrier()
+        comm.barrier()
+    if comm.rank == 0:
+        comm.send(send, 1, 2)
+    else:
+        right = np.zeros(elems, np.float32)
+        comm.recv(right, 0, 2)
+        np.testing.assert_array_equal(right, send)
+
+
+@pytest.mark.parametrize("elems", [4, 10_000, 500_000])
+def test_disagreement(run_ranks: Callable[..., Any], elems: int) -> None:
+    run_ranks(2, disagrees, elems)
+
+
+def refuses(comm: a2a.Communicator) -> None:
+    x = np.zeros((400, 400), np.float32)
+    if comm.rank == 0:
+        with pytest.raises(a2a.InvalidArgumentError, match="objects cannot be exchanged"):
+            comm.send(x.astype(object), 1)
+        with pytest.raises(a2a.InvalidArgumentError, match=r"may share memory|read-only"):
+            comm.recv(np.broadcast_to(x[0], x.shape), 1, 4)
+        for bad in (lambda: comm.send(x, 2), lambda: comm.send(x, -1), lambda: comm.send(x, 1, tag="a")):  # type: ignore[arg-type]
+            with pytest.raises(a2a.InvalidArgumentError):
+                bad()
+    else:
+        with pytest.raises(a2a.MismatchError, match="rank 0 does not take part"):
+            comm.recv(x, 0)
+        with pytest.raises(a2a.MismatchError, match="rank 0 does not take part"):
+            comm.send(x, 0, 4)
+    comm.barrier()
+
+
+def test_bad_arguments_are_told_to_the_peer(run_ranks: Callable[..., Any]) -> None:
+    run_ranks(2, refuses)
+
+
+def refuses_behind_letters(comm: a2a.Communicator) -> float:
+    """The receiver has sent as much as the sender has room for. It does not go before that one can hear of the
+    refusal."""
+    began = time.monotonic()
+    small = np.zeros(4, np.float32)
+    if comm.rank == 0:
+        work = comm.send(content(0, 100_000), 1, async_op=True)
+        time.sleep(0.3)
+        assert work is not None
+        with pytest.raises(a2a.MismatchError):
+            work.wait()
+        took = time.monotonic() - began
+        for _ in range(8):
+            comm.recv(small, 1)
+    else:
+        for _ in range(8):
+            comm.send(small, 0)
+        with pytest.raises(a2a.MismatchError):
+            comm.recv(small, 0)
+        took = 0.0
+        time.sleep(2)  # computes
+    comm.barrier()
+    return took
+
+
+def test_a_refusal_is_told_at_once(run_ranks: Callable[..., Any]) -> None:
+    assert run_ranks(2, refuses_behind_letters)[0] < 1.5
+
+
+def lets_go(comm: a2a.Communicator) -> None:
+    for elems in (3, 10_000, 300_000):
+        tensors = [content(comm.rank, elems), content(-1, elems)]
+        works = [comm.send(tensors[0], 1 - comm.rank, async_op=True), comm.recv(tensors[1], async_op=True)]
+        held = [weakref.ref(tensor) for tensor in tensors]
+        tensors.clear()
+        for work in works:
+            assert work is not None
+            work.wait()
+        del work
+        works.clear()
+        assert all(tensor() is None for tensor in held)
+
+
+def test_tensors_are_let_go_when_a_message_is_over(run_ranks: Callable[..., Any]) -> None:
+    run_ranks(2, lets_go)
+
+
+def test_threads_of_one_rank_wake_each_other(run_ranks: Callable[..., Any]) -> None:
+    run_ranks(1, threads_of_one_rank)
+
+
+def threads_of_one_rank(comm: a2a.Communicator) -> None:
+    sent: list[float] = []
+
+    def send() -> None:
+        for _ in range(15):
+            time.sleep(0.015)  # the receiver sleeps
+            sent.append(time.monotonic())
+            comm.send(content(0, 4), 0)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    delays = []
+    for i in range(15):
+        comm.recv(np.zeros(4, np.float32), 0)
+        delays.append(time.monotonic() - sent[i])
+    thread.join()
+    assert statistics.median(delays) < 2e-3, delays
+
+
+def waits(rank: int, n: int, job: str, how: str) -> str:
+    comm = connect(rank, n, job)
+    recv = np.zeros(4, np.float32)
+    big = np.zeros(1_000_000, np.float32)
+    if rank == 1:
+        if how == "leaves":
+            comm.send(recv + 5, 0, 1)
+        elif how == "dies":
+            comm.send(recv + 5, 0, 1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            with contextlib.suppress(a2a.Error):
+                comm.barrier(timeout=30)
+        del comm
+        return "left"
+    if how != "late":  # what was sent before is received
+        assert comm.recv(recv, 1, 1) == 1
+        assert recv[0] == 5
+    error = a2a.TimeoutError if how == "late" else a2a.PeerLostError
+    with pytest.raises(error, match="rank 1") as caught:
+        if how == "dies":
+            comm.send(big, 1, timeout=20)
+        else:
+            comm.recv(recv, 1, timeout=1 if how == "late" else 20)
+    with pytest.raises(a2a.Error, match="broken"):
+        comm.recv(recv)
+    return str(caught.value)
+
+
+@apart
+@pytest.mark.parametrize("how", ["leaves", "dies", "late"])
+def test_a_peer_that_does_not_come(how: str) -> None:
+    results = run(2, waits, 2, job_name(), how)
+    assert "with tag 0: " in str(results[0].value), results
+
+
+def between_hosts(rank: int, hosts: str, address: str) -> None:
+    from tcp_ranks import meet
+
+    comm = meet(rank, hosts, address)
+    ring(comm, False)
+    if comm.size > 1:
+        out_of_order(comm, 10_000)
+    any_source(comm)
+    between_operations(comm)
+    if comm.size == 2:
+        for elems in (4, 20_000):
+            disagrees(comm, elems)
+        refuses(comm)
+    comm.close()
+
+
+def leaves_between_hosts(rank: int, hosts: str, address: str, how: str) -> str:
+    from tcp_ranks import meet
+
+    comm = meet(rank, hosts, address)
+    recv = np.zeros(40_000, np.float32)
+    if rank == 1:
+        comm.send(recv + 5, 0, 1)
+        if how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "left"
+    assert comm.recv(recv, None, 1) == 1
+    with pytest.raises(a2a.PeerLostError, match="rank 1") as caught:
+        comm.recv(recv, 1, timeout=20)
+    return str(caught.value)
+
+
+@apart
+@pytest.mark.parametrize("hosts", ["a,b", "a,b,a", "a,a,b,b"])
+def test_between_hosts(hosts: str) -> None:
+    values(run(hosts.count(",") + 1, between_hosts, hosts, free_address()))
+
+
+@apart
+@pytest.mark.parametrize("how", ["leaves", "dies"])
+def test_a_peer_on_another_host_that_does_not_come(how: str) -> None:
+    results = run(2, leaves_between_hosts, "a,b", free_address(), how)
+    assert "recv from rank 1 with tag 0: " in str(results[0].value), results
+
+
+def closes_early(rank: int, address: str, source: int) -> None:
+    """Who has received from any rank may leave: the others go on."""
+    from tcp_ranks import meet
+
+    comm = meet(rank, "a,a,b,a", address)
+    x = np.zeros(4, np.float32)
+    if rank == 0:
+        assert comm.recv(x) == source
+        return
+    if rank == source:
+        time.sleep(0.1)
+        comm.send(x, 0)
+    if rank == 1:
+        comm.recv(x, 3)
+    elif rank == 3:
+        time.sleep(0.5)
+        comm.send(x, 1)
+
+
+@apart
+@pytest.mark.parametrize("source", [1, 2])
+def test_who_has_received_from_any_rank_may_leave(source: int) -> None:
+    values(run(4, closes_early, free_address(), source))

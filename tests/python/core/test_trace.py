@@ -1,0 +1,133 @@
+"""A2A_TRACE and `a2a trace`, and A2A_LOG."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from commands import command
+
+import a2a
+from a2a import trace
+
+
+def steps(comm: a2a.Communicator, late: int) -> None:
+    send = np.ones(comm.size * 1000)
+    recv = np.empty_like(send)
+    for step in range(30):
+        if comm.rank == late and step % 10 == 9:
+            time.sleep(0.05)
+        comm.alltoall(send, recv)
+    counts = [0] * comm.size
+    counts[(comm.rank + 1) % comm.size] = 7
+    comm.exchange(np.ones(7), counts)
+    works = [comm.allreduce(np.ones(5000), async_op=True) for _ in range(3)]
+    for work in works:
+        work.wait()
+    comm.barrier()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, run_ranks: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("A2A_TRACE", str(tmp_path / "timeline"))
+    run_ranks(3, steps, 1)
+    return tmp_path / "timeline"
+
+
+def test_every_operation_is_there_with_its_bytes(folder: Path) -> None:
+    groups = trace.merge(map(trace.read, trace.find([folder])))
+    (group,) = (one for one in groups if one.traffic().any())
+    assert (group.label, group.size, len(group.ranks)) == ("world", 3, 3)
+    for rank in range(3):
+        operations = group.operations(rank)
+        assert [one.number for one in operations] == list(range(1, len(operations) + 1))
+        assert [one.op for one in operations[:30]] == ["alltoall"] * 30
+        assert all(one.sent == (8000,) * 3 and one.expected == (8000,) * 3 for one in operations[:30])
+        assert sum(one.asynchronous for one in operations) == 3
+        assert all(one.started <= one.ended and not one.failed for one in operations)
+    moved = group.traffic() - 30 * 8000
+    assert all(moved[rank, (rank + 1) % 3] >= 7 * 8 for rank in range(3))
+
+
+def test_who_is_late_is_named(folder: Path) -> None:
+    done = subprocess.run(command("trace", str(folder)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "straggler: rank 1 kept others waiting" in done.stdout
+    groups = trace.merge(map(trace.read, trace.find([folder])))
+    waited = groups[0].waited()
+    assert waited[0, 1] > 0.1 and waited[2, 1] > 0.1  # three times 50 ms
+    drawn = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert {event["tid"] for event in drawn if event["ph"] == "X"} == {0, 1, 2}
+    assert sum(event["ph"] == "b" for event in drawn) == sum(event["ph"] == "e" for event in drawn) == 9
+    assert {
+        event["args"]["waited for rank"]
+        for event in drawn
+        if event.get("tid") == 0 and "waited, us" in event.get("args", {})
+    } >= {1}
+
+
+def test_clocks_of_other_hosts_are_moved(folder: Path) -> None:
+    def elsewhere(one: trace.Timeline, by: float) -> trace.Timeline:
+        moved = {n: replace(op, started=op.started + by, ended=op.ended + by) for n, op in one.operations.items()}
+        return replace(one, host="other", operations=moved)
+
+    ranks = [trace.read(path) for path in trace.find([folder])]
+    for by in (100.0, -100.0):
+        group = trace.Group([ranks[0], ranks[1], elsewhere(ranks[2], by)])
+        apart = [group.operations(2)[step].ended - group.operations(0)[step].ended for step in range(30)]
+        assert max(map(abs, apart)) < 1
+
+
+def test_what_was_not_written_whole_is_left_out(folder: Path) -> None:
+    path = trace.find([folder])[0]
+    whole = trace.read(path)
+    path.write_bytes(path.read_bytes()[:-5])
+    assert set(whole.operations) - set(trace.read(path).operations) == {max(whole.operations)}
+    path.write_bytes(b"something else")
+    with pytest.raises(a2a.InvalidArgumentError, match="no timeline"):
+        trace.read(path)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    done = subprocess.run(command("trace", str(tmp_path)), capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "no timelines" in done.stderr
+
+
+def test_a_folder_that_cannot_be_made_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    program = "import a2a, numpy as np\nwith a2a.init() as comm: comm.allreduce(np.ones(3))\nprint('done')"
+    env = {"A2A_TRACE": str(tmp_path / "file"), "PATH": "/usr/bin"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=False)
+    assert done.stdout == "done\n" and done.stderr.count("operations are not traced") == 1
+
+
+@pytest.mark.parametrize("word", ["info", "DEBUG"])
+def test_the_log_says_how_ranks_met(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2A_LOG", word)
+    (tmp_path / "program.py").write_text("import a2a\nwith a2a.init(): pass\n")
+    done = subprocess.run(
+        command("run", "-n", "2", str(tmp_path / "program.py")), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert all(f"rank {rank} of 2" in said for rank in range(2))
+    assert ("bytes of each pair" in said) == (word == "DEBUG")
+
+
+def test_a_word_that_is_no_level() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import a2a; a2a.init()"],
+        env={"A2A_LOG": "loud"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "A2A_LOG=loud in the environment is none of warning, info, debug" in done.stderr

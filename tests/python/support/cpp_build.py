@@ -1,0 +1,39 @@
+"""The build of the C++ tests and of the doubles, as a fixture for the tests of every folder."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+from pathlib import Path
+
+import cmake_tools
+import pytest
+
+_SOURCE = Path(__file__).parents[3]
+# test_scorecard.py takes liba2a from there, with the points at which it strikes ranks.
+# Optimised a little: most of the time goes into compiling, and what is installed is optimised fully.
+_OPTIONS = (
+    "-G",
+    "Ninja",
+    "-DA2A_BUILD_TESTS=ON",
+    "-DA2A_FAULTS=ON",
+    "-DA2A_QUICK=ON",
+    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
+)
+
+
+@pytest.fixture(scope="session")
+def build_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """The C++ tests and the doubles of vendor libraries, built once for all workers of pytest-xdist. A2A_TEST_BUILD_DIR
+    keeps the build for the next run."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    build = Path(os.environ.get("A2A_TEST_BUILD_DIR") or shared / "cpp")
+    build.mkdir(parents=True, exist_ok=True)
+    with (build / ".lock").open("w") as lock:
+        faulthandler.cancel_dump_traceback_later()  # this takes longer than a test may
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), *_OPTIONS)
+        cmake_tools.run("cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0))))
+    return build

@@ -1,0 +1,31 @@
+"""A sample of the combinations of parameters of tests."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+
+def sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """Of each test function combinations in which each value of each parameter occurs. The same in every run: workers
+    of pytest-xdist must agree."""
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        functions[item.nodeid.partition("[")[0]].append(item)
+    return {item for name, combinations in functions.items() for item in _of(name, combinations)}
+
+
+def _of(function: str, combinations: list[pytest.Item]) -> list[pytest.Item]:
+    if len(combinations) == 1:
+        return combinations
+    seen: set[tuple[str, str]] = set()
+    kept = []
+    for item in random.Random(function).sample(combinations, len(combinations)):
+        values = {(name, repr(value)) for name, value in item.callspec.params.items()}  # type: ignore[attr-defined]
+        if not values <= seen:
+            seen |= values
+            kept.append(item)
+    return kept
