@@ -1,4 +1,4 @@
-"""Where experts live, and the ways that tokens take to them. Equal placements on one group are one object, which graphs
+"""The ranks of experts, and the routes of tokens to them. Equal placements on one group are one object, which graphs
 know by a name: so a graph that was compiled for one layer serves the next one."""
 
 from __future__ import annotations

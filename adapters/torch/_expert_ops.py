@@ -126,8 +126,9 @@ def _dispatch_back_fake(rows: Tensor, weights: Any, ticket: Tensor, ticket_grad:
     return rows.new_empty([tokens, *rows.shape[1:]]), given, _anchor_like(rows)
 
 
-# What came with a ticket: (rows, their weights, another ticket). Without weights these are an empty tensor. ``count``
-# of them, if there are no choices. Apart from the exchange, because inductor takes no effect with a size that is new.
+# The results that belong to a ticket: (rows, their weights, another ticket); the weights are empty where there are
+# none. ``count`` rows, if there are no choices. Apart from the exchange, because inductor takes no effect with a new
+# size.
 _take = _operator("rows", _rows, _rows_fake, exchanges=False)
 _take.register_autograd(_rows_backward, setup_context=_rows_setup)
 # (the gradients of tokens, of their weights, of the anchor). That of the ticket comes after combine's backward pass.

@@ -62,7 +62,7 @@ class HostWay:
         return made
 
     def give_back(self, values: Tensor) -> Tensor:
-        """What rows have for their weights, to the tokens: [tokens, k]."""
+        """Bring the gradients of the rows' weights back to the tokens: [tokens, k]."""
         if self.routing.layout == "rank":  # each has those of its own experts
             return self.gather(values.masked_fill(self.topk_idx < 0, 0))
         return self.return_each(values)
@@ -141,7 +141,7 @@ def through_product(rows: Tensor, weights: Tensor, grad: Tensor, expert: Tensor)
         each = _matrix(grad[part]).to(wide)
         for_weights[part] = (_matrix(rows[part]).to(wide) * each).sum(1)
         for_rows[part] = (weights[part].unsqueeze(1) * each).view_as(grad[part])
-    # What padding rows hold may be anything.
+    # Padding rows may hold anything.
     return for_rows, for_weights.masked_fill_(expert < 0, 0)
 
 

@@ -23,11 +23,8 @@ class _Stub(bytearray):
     way: Any
     rows: Tensor | None
 
-    def __del__(self) -> None:
-        del _stubs[self.number]
 
-
-_stubs: dict[int, weakref.ref[_Stub]] = {}
+_stubs: weakref.WeakValueDictionary[int, _Stub] = weakref.WeakValueDictionary()
 _numbers = itertools.count(1)
 
 
@@ -36,7 +33,7 @@ def ticket_for(way: Any, rows: Tensor | None = None) -> Tensor:
     number = next(_numbers)
     stub = _Stub(struct.pack("=d", number))
     stub.number, stub.way, stub.rows = number, way, rows
-    _stubs[number] = weakref.ref(stub)
+    _stubs[number] = stub
     ticket: Tensor = torch.frombuffer(stub, dtype=torch.float64)
     return ticket
 
@@ -56,8 +53,7 @@ def taken(ticket: Tensor) -> tuple[Any, Tensor]:
 
 
 def _stub_of(ticket: Tensor) -> _Stub:
-    found = _stubs.get(int(ticket))
-    stub = None if found is None else found()
+    stub = _stubs.get(int(ticket))
     if stub is None:
         raise a2a.InvalidArgumentError("these rows have lost their routing; keep what dispatch() returned")
     return stub

@@ -65,26 +65,26 @@ class Routed:
     @property
     @as_it_is
     def way(self) -> HostWay:
-        """How the rows came."""
+        """The route of the rows."""
         if self._way is None:
             self._way = way_of(self.ticket)
         return self._way
 
     @property
     def routing(self) -> Routing:
-        """What they were dispatched by. See a2a.moe."""
+        """The routing that dispatched the rows. See a2a.moe."""
         return self.way.routing
 
     @property
     def counts(self) -> Any:
-        """How many rows each of this rank's experts has, without padding; int64, on the host."""
+        """The number of rows of each of this rank's experts, without padding; int64, on the host."""
         if self._in_graph():
             return self._about("counts", [self._experts]).numpy()
         return self.routing.counts
 
     @property
     def offsets(self) -> Any:
-        """Where each expert's rows begin, and where the last one's padding ends. None in the layout "rank"."""
+        """The first row of each expert, and the end of the last one's padding. None in the layout "rank"."""
         if self.layout == "rank":
             return None
         if self._in_graph():
@@ -313,7 +313,7 @@ _INDICES = (torch.int32, torch.int64)
 
 
 def _plain(tensor: Any, dtypes: tuple[torch.dtype, ...]) -> TypeGuard[Tensor]:
-    """Whether a graph may have it. What it may not is refused outside."""
+    """Whether a graph may have it. Other arguments are refused outside."""
     return isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.dtype in dtypes
 
 

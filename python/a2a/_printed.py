@@ -9,15 +9,18 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ._descriptors import above_standard
+
+_PIPE = 1 << 16  # the bytes that a pipe holds
+_MOST_READS = 16  # after the end of ranks: a child of theirs may hold the pipe
 
 
 @dataclass
 class _Source:
     stream: io.TextIOBase
-    rest: bytes = b""
+    rest: bytearray = field(default_factory=bytearray)
 
     def write(self, content: bytes) -> None:
         self.stream.write(content.decode(errors="replace"))
@@ -46,28 +49,36 @@ class Printed:
                 os.close(writer)
 
     def copy(self) -> None:
-        """Print the lines that have arrived. Never blocks."""
+        """Print the lines that have arrived, not more than one pipe holds of each rank. Waits for the program's streams
+        only."""
         poller = select.poll()
         for reader in self.pipes:
             poller.register(reader, select.POLLIN)
-        while ready := poller.poll(0):
-            for reader, _ in ready:
-                source = self.pipes[reader]
-                content = os.read(reader, 1 << 16)
-                lines, newline, rest = (source.rest + content).rpartition(b"\n")
-                source.rest = rest
-                if newline:
-                    source.write(lines + newline)
-                if not content:
-                    poller.unregister(reader)
-                    self._end(reader)
+        for reader, _ in poller.poll(0):
+            self._read(reader)
 
     def close(self) -> None:
+        """Call when the ranks have ended."""
+        for _ in range(_MOST_READS):
+            if not self.pipes:
+                return
+            self.copy()
         for reader in list(self.pipes):
             self._end(reader)
+
+    def _read(self, reader: int) -> None:
+        source = self.pipes[reader]
+        content = os.read(reader, _PIPE)
+        if not content:
+            return self._end(reader)
+        source.rest += content
+        end = max(source.rest.rfind(b"\n"), source.rest.rfind(b"\r")) + 1  # progress bars end lines with \r
+        if end > 0:
+            source.write(bytes(source.rest[:end]))
+            del source.rest[:end]
 
     def _end(self, reader: int) -> None:
         os.close(reader)
         source = self.pipes.pop(reader)
         if source.rest:
-            source.write(source.rest)
+            source.write(bytes(source.rest))

@@ -27,14 +27,14 @@ _OPERATION = struct.Struct("<IIQQQQII16s8s32s")
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of one rank. Times are seconds since 1970, by the clock of its host."""
+    """One operation of one rank. Times are nanoseconds since 1970, by the clock of its host."""
 
     number: int
     op: str
     memory: str
     dtype: str
-    started: float
-    ended: float
+    started: int
+    ended: int
     """when a call of the program saw the end"""
     failed: bool
     asynchronous: bool
@@ -57,7 +57,7 @@ class Timeline:
     """world, or the call that made it"""
     host: str
     pid: int
-    opened: float
+    opened: int
     operations: dict[int, Operation] = dataclasses.field(repr=False)
 
 
@@ -80,7 +80,7 @@ def read(path: str | Path) -> Timeline:
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"{path} is damaged")
     operations = {operation.number: operation for operation in _operations(path, data, size)}
-    return Timeline(path, rank, size, group, _text(label), _text(host), pid, opened / 1e9, operations)
+    return Timeline(path, rank, size, group, _text(label), _text(host), pid, opened, operations)
 
 
 def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
@@ -102,8 +102,8 @@ def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
                 _text(op),
                 _text(memory),
                 _text(dtype),
-                started / 1e9,
-                ended / 1e9,
+                started,
+                ended,
                 failed != 0,
                 own_pace != 0,
                 bytes_[:size],
@@ -120,7 +120,8 @@ def _text(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class Wait:
-    """The wait of one rank in an operation for the last of its peers to begin it."""
+    """The time that one rank waited in an operation for the last of its peers to begin it. Of an operation that was
+    started asynchronously there is none."""
 
     rank: int
     number: int
@@ -173,15 +174,15 @@ class Group:
         times = np.zeros(self.size)
         for timeline in self.ranks:
             for one in timeline.operations.values():
-                times[timeline.rank] += 0 if one.asynchronous else one.ended - one.started
+                times[timeline.rank] += 0 if one.asynchronous else (one.ended - one.started) / 1e9
         return times
 
     def _on_common_clock(self, timeline: Timeline, operation: Operation) -> Operation:
-        by = self._moved.get(timeline.host, 0.0)
+        by = self._moved.get(timeline.host, 0)
         return dataclasses.replace(operation, started=operation.started + by, ended=operation.ended + by)
 
-    def _aligned(self) -> dict[str, float]:
-        """Return the seconds by which the clock of each host is moved to fit that of rank 0's host."""
+    def _aligned(self) -> dict[str, int]:
+        """Return the nanoseconds by which the clock of each host is moved to fit that of rank 0's host."""
         reference = self.ranks[0].host
         here = [timeline for timeline in self.ranks if timeline.host == reference]
         moved = {}
@@ -196,7 +197,7 @@ class Group:
                         most = min(most, close.ended - far.started)
             if least > 0 or most < 0:
                 bounds = [bound for bound in (least, most) if np.isfinite(bound)]
-                moved[host] = float(sum(bounds) / len(bounds))
+                moved[host] = round(sum(bounds) / len(bounds))
         return moved
 
     def _waits(self, number: int) -> Iterator[Wait]:
@@ -206,11 +207,14 @@ class Group:
             if number in timeline.operations
         }
         for rank, own in begun.items():
-            silent = not any(own.sent) and not any(own.expected)  # a barrier waits for all
-            peers = [p for p in begun if p != rank and (silent or own.sent[p] or own.expected[p])]
+            if own.asynchronous:
+                continue  # nobody knows when its caller began to wait
+            # On the host ranks compare what they call with all others, also with those that they exchange nothing with.
+            everybody = own.memory == "host"
+            peers = [p for p in begun if p != rank and (everybody or own.sent[p] or own.expected[p])]
             last = max(peers, key=lambda p: begun[p].started, default=-1)
-            late = min(begun[last].started, own.ended) - own.started if last >= 0 else 0.0
-            yield Wait(rank, number, last if late > 0 else -1, max(late, 0.0))
+            late = min(begun[last].started, own.ended) - own.started if last >= 0 else 0
+            yield Wait(rank, number, last if late > 0 else -1, max(late, 0) / 1e9)
 
 
 def merge(timelines: Iterable[Timeline]) -> list[Group]:
@@ -225,6 +229,7 @@ def events(groups: Sequence[Group]) -> dict[str, Any]:
     """Return the timeline as JSON for Perfetto and chrome://tracing: a process for each communicator, a row for each
     rank."""
     found: list[dict[str, Any]] = []
+    origin = min((one.opened for group in groups for one in group.ranks), default=0)
     for process, group in enumerate(groups):
         found.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": group.label}})
         waits = {(wait.rank, wait.number): wait for wait in group.waits}
@@ -233,11 +238,11 @@ def events(groups: Sequence[Group]) -> dict[str, Any]:
             name = f"rank {timeline.rank} ({timeline.host}, pid {timeline.pid})"
             found.append({"ph": "M", "name": "thread_name", **row, "args": {"name": name}})
             for one in group.operations(timeline.rank):
-                found += _events_of(one, row, waits.get((timeline.rank, one.number)))
+                found += _events_of(one, row, origin, waits.get((timeline.rank, one.number)))
     return {"traceEvents": found, "displayTimeUnit": "ns"}
 
 
-def _events_of(one: Operation, row: dict[str, int], wait: Wait | None) -> list[dict[str, Any]]:
+def _events_of(one: Operation, row: dict[str, int], origin: int, wait: Wait | None) -> list[dict[str, Any]]:
     args: dict[str, Any] = {
         "sent": sum(one.sent),
         "received": sum(one.expected),
@@ -248,9 +253,9 @@ def _events_of(one: Operation, row: dict[str, int], wait: Wait | None) -> list[d
         args |= {"waited for rank": wait.peer, "waited, us": round(wait.seconds * 1e6, 3)}
     if one.failed:
         args["failed"] = True
-    event = {"name": f"{one.op} #{one.number}", "cat": "a2a", **row, "ts": one.started * 1e6}
+    event = {"name": f"{one.op} #{one.number}", "cat": "a2a", **row, "ts": (one.started - origin) / 1e3}
     if not one.asynchronous:
-        return [{**event, "ph": "X", "dur": (one.ended - one.started) * 1e6, "args": args}]
+        return [{**event, "ph": "X", "dur": (one.ended - one.started) / 1e3, "args": args}]
     # Several may be in flight at once, so they do not nest in their row.
     same = {"id": f"{row['pid']}.{row['tid']}.{one.number}"}
-    return [{**event, "ph": "b", **same, "args": args}, {**event, "ph": "e", **same, "ts": one.ended * 1e6}]
+    return [{**event, "ph": "b", **same, "args": args}, {**event, "ph": "e", **same, "ts": (one.ended - origin) / 1e3}]

@@ -283,8 +283,8 @@ cdef extern from *:
       for (;;) ::pause();
     }
 
-    // Call while the interpreter ends: from here on no thread asks for its GIL. Those that already ask are ended, or
-    // from CPython 3.14 on stay where they are, which this does not wait for.
+    // Call while the interpreter ends: from here on no thread asks for its GIL. Waits for those that already ask, which
+    // CPython ends, but not longer than 200 ms: from 3.14 on they stay where they are.
     inline void end_python() {
       using namespace std::chrono_literals;
       ending_thread = std::this_thread::get_id();
@@ -530,9 +530,12 @@ cdef extern from *:
       Py_INCREF(owner);
       return SharedMemory(owner, [](void* object) {
         if (!Py_IsInitialized()) return;
-        const PyGILState_STATE state = PyGILState_Ensure();
-        Py_DECREF(static_cast<PyObject*>(object));
-        PyGILState_Release(state);
+        in_python([object] {
+          const PyGILState_STATE state = PyGILState_Ensure();
+          Py_DECREF(static_cast<PyObject*>(object));
+          PyGILState_Release(state);
+          return true;
+        });
       });
     }
 

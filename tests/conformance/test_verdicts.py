@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from a2a import conformance
-from a2a.conformance import groups, rank, signatures
+from a2a.conformance import cases, groups, rank, signatures
 from a2a.conformance.signatures import Call, Signature
 
 Run = Callable[[Call], Any]
@@ -210,6 +211,28 @@ def test_a_failure_in_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = json.loads(matrix.json())["cells"]["numpy"]["core.broken"]
     assert cells == {"int32": {"wrong": 1, "crash": 1, "unsupported": 1}}
     lines = matrix.text().splitlines()
-    assert "core.broken  WC-" in lines and "1 crash, 1 unsupported, 1 wrong" == lines[-1]
+    assert "numpy:       int  all" in lines and "core.broken  WC-  WC-" in lines
+    assert "1 crash, 1 unsupported, 1 wrong" == lines[-1]
     assert any("core.broken: wrong: output: byte 639" in line for line in lines)
-    assert '<td class="bad">WC-</td>' in matrix.html()
+    page = matrix.html()
+    title = "numpy, core.broken, int32: 1 crash, 1 unsupported, 1 wrong"
+    assert f'<td class="bad" title="{title}"><a href="#failure0">WC-</a></td>' in page
+    assert re.search(r'<tr id="failure0" title="2 ranks; .*?<td>wrong: output: byte 639', page)
+    assert '<a href="#numpy">' in page and '<a href="#failures">' in page and "position:sticky" in page
+
+
+def test_the_matrix_is_narrow() -> None:
+    """Whatever fails: what has no room goes below. Each dtype is in a column."""
+    matrix = conformance.Matrix({"a2a": "0", "frameworks": ", ".join(["a framework 1.2.3"] * 9)})
+    case = next(case for case in conformance.load() if case.name == "five rows each, 2 ranks")
+    every = ["pass", "wrong: x", "raises: x", "crash: x", "hang", "unsupported: x"]
+    for dtype in cases.DTYPES:
+        task = conformance.Task(case, dtype, ("paddle.stream.alltoall_single calc stream",) * 2, ("paddle",) * 2)
+        for verdict in every * 20:
+            matrix.add(conformance.Result(task, {0: verdict, 1: verdict}))
+    table = matrix.text().partition("what failed")[0].splitlines()
+    assert max(map(len, table)) <= 100
+    heads = [word for line in table if line.startswith("paddle:") for word in line.split()[1:]]
+    assert heads == ["bool", "int", "uint", "float", "complex", "float8", "float4", "all"]
+    cells = [cell for line in table if line.startswith("paddle.stream") for cell in re.findall(r"\d+/\d+ WRCH-", line)]
+    assert cells[:4] == ["20/120 WRCH-", *["80/480 WRCH-"] * 3] and cells[-1] == f"{20 * 25}/{120 * 25} WRCH-"

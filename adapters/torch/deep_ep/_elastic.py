@@ -67,7 +67,8 @@ class EPHandle:
         return self.way.routing
 
     def _describe_tokens(self) -> None:
-        """Who the tokens are. Collective with do_expand: every row is told its place in its token's top-k."""
+        """Sets the rank and the number of each token. Collective with do_expand: every row also gets its place in the
+        top-k of its token."""
         routing, most = self.routing, self.num_max_tokens_per_rank
         ranks, tokens = (column.long() for column in routing.source.unbind(1))
         names, own = ranks * most + tokens, ranks >= 0
@@ -88,7 +89,7 @@ class EPHandle:
         self.psum_num_recv_tokens_per_scaleup_rank = from_ranks.cumsum(0).int().to(device)
 
     def worst_rows(self) -> int:
-        """How many rows results have at most, whatever tokens choose."""
+        """The largest number of rows that results can have, whatever tokens choose."""
         most = self.num_max_tokens_per_rank * self.routing.comm.size
         if not self.do_expand:
             return most

@@ -26,7 +26,7 @@ class LowLatencyHandle(tuple[Any, ...]):
     _room: Tensor | None = None
 
     def room(self) -> Tensor:
-        """Where a program may put the rows that are to be combined."""
+        """The buffer into which a program may write the rows that are to be combined."""
         if self._room is None:
             _, _, most, hidden, _ = self
             routing, device = self.way.routing, self[0].device

@@ -1,4 +1,4 @@
-"""What both kinds of buffer are made of: the ranks, what is refused, and the shapes of results."""
+"""The parts that both kinds of buffer share: the ranks, refusals, and the shapes of results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Ranks:
         return self.experts(num_experts).way_for(x, topk_idx, topk_weights, layout, align, None)
 
     def require_place(self, name: str, tensor: Tensor, way: HostWay) -> None:
-        """Where the tokens were that went this way."""
+        """Refuses a tensor that is on another device than the tokens that went this way."""
         device = torch.device("cpu") if not isinstance(way, DeviceWay) else way.device
         self.require(tensor.device == device, f"{name} is on {tensor.device}, but the handle is of {device}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from ..workloads import IntArray, Workload, expert_counts, route
 from ._bench_experts import Step, layer_of
 
 OPERATIONS = ("alltoall", "alltoallv", "allgather", "global_scatter", "dispatch", "combine")
+PEER_OPERATIONS = ("alltoall", "alltoallv", "allgather")
+"""What torch.distributed has, too."""
 # Without a workload: experts of a rank, and the largest row.
 _EXPERTS = 4
 _ROW_BYTES = 4096
@@ -36,6 +39,8 @@ class Sweep:
     seed: int
     layer: Workload | None
     routing: str
+    peer_store: str = ""
+    """The file in which the ranks meet for Gloo; "" unless it is measured, too."""
 
 
 @dataclass
@@ -49,6 +54,11 @@ class Row:
     time: float
     p50: float
     p99: float
+    copy: float | None
+    """The median of a copy alone: every rank copies as many bytes as it receives out of another's shared memory. None
+    between hosts."""
+    gloo: float | None
+    """The median of torch.distributed on Gloo; None unless measured."""
     algbw: float
     busbw: float
     wrong: int
@@ -71,10 +81,12 @@ class Case:
     call: Callable[[], object]
     step: Step | None = None
     """For tokens: the object that rewrites them and knows the expected result. ``recv`` is the result of the call."""
+    splits: tuple[list[int], list[int]] | None = None
+    """The bytes to and from each rank, where one exchange moves them."""
 
 
 def header() -> list[str]:
-    return ["size", "count", "type", "time", "p50", "p99", "algbw", "busbw", "#wrong", "messages"]
+    return ["size", "count", "type", "time", "p50", "p99", "copy", "gloo", "algbw", "busbw", "#wrong", "messages"]
 
 
 def run_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
@@ -83,49 +95,128 @@ def run_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
     if comm.rank == 0:
         what = f" {sweep.layer.id}, {sweep.routing} routing," if sweep.layer else ""
         print(f"# {sweep.operation},{what} {comm.size} ranks, {sweep.iterations} iterations, {sweep.warmup} warm-up")
-        columns = "#     size       count        type    time us         p50         p99   algbw   busbw  #wrong"
-        print(columns + ("    msgs" if several else ""))
+        print(_heads(sweep, several))
+    peer = _Gloo(comm, sweep.peer_store) if sweep.peer_store else None
     rows = []
     for dtype in [sweep.layer.dtype] if sweep.layer else sweep.dtypes:
         for size in [0] if sweep.layer else sweep.sizes:
-            row = _measure(comm, _case(comm, sweep, size, dtype), sweep)
+            row = _measure(comm, _case(comm, sweep, size, dtype), sweep, peer)
             rows.append(row)
             if comm.rank == 0:
-                print(
-                    f"{row.size:10} {row.count:11} {row.type:>11} {row.time:10.2f} {row.p50:11.2f} {row.p99:11.2f} "
-                    f"{row.algbw:7.2f} {row.busbw:7.2f} {row.wrong:7}" + (f" {row.messages:7}" if several else ""),
-                    flush=True,
-                )
+                print(_line(row, several), flush=True)
+    if peer:
+        peer.close()
     return rows
 
 
-def _measure(comm: Communicator, case: Case, sweep: Sweep) -> Row:
+def _heads(sweep: Sweep, several: bool) -> str:
+    floor, peer = ("" if several else "    copy p50"), ("    gloo p50" if sweep.peer_store else "")
+    times = f"   time us         p50         p99{floor}{peer}"
+    return f"#     size       count        type {times}   algbw   busbw  #wrong" + ("    msgs" if several else "")
+
+
+def _line(row: Row, several: bool) -> str:
+    times = "".join(f" {us:11.2f}" for us in (row.p50, row.p99, row.copy, row.gloo) if us is not None)
+    line = f"{row.size:10} {row.count:11} {row.type:>11} {row.time:10.2f}{times}"
+    return f"{line} {row.algbw:7.2f} {row.busbw:7.2f} {row.wrong:7}" + (f" {row.messages:7}" if several else "")
+
+
+def _measure(comm: Communicator, case: Case, sweep: Sweep, peer: _Gloo | None) -> Row:
     base = None if case.step else case.send.view(np.uint8).copy()
-    seconds = np.empty(sweep.iterations)
-    for iteration in range(-sweep.warmup, sweep.iterations):
-        _rewrite(case, base, iteration)
-        comm.barrier()
-        started = time.perf_counter()
-        case.call()
-        elapsed = time.perf_counter() - started
-        if iteration >= 0:
-            seconds[iteration] = elapsed
+    slowest = _slowest(comm, sweep, case.call, lambda key: _rewrite(case, base, key))
     wrong = sum(_check(comm, case, base, key) for key in range(sweep.checks))
-    everybody = np.empty((comm.size, sweep.iterations))
-    comm.allgather(seconds, everybody)
     before = host_facts(comm)["messages"]
     case.call()
     messages = host_facts(comm)["messages"] - before
     totals = np.empty((comm.size, 2), np.int64)
     comm.allgather(np.array([wrong, messages]), totals)
-    slowest = everybody.max(axis=0) * 1e6
+    copy = None if host_facts(comm)["hosts"] > 1 else _copy(comm, case, sweep)
+    gloo = None
+    if peer:
+        gloo = float(np.median(_slowest(comm, sweep, peer.exchange(case), lambda key: _rewrite(case, base, key))))
     mean = float(slowest.mean())
     algbw = case.size / mean / 1e3
     return Row(
         case.name, case.size, case.count, case.dtype, mean, float(np.percentile(slowest, 50)),
-        float(np.percentile(slowest, 99)), algbw, algbw * (comm.size - 1) / comm.size,
-        *totals.sum(axis=0).tolist(),
+        float(np.percentile(slowest, 99)), copy, gloo, algbw,
+        algbw * (comm.size - 1) / comm.size, *totals.sum(axis=0).tolist(),
     )  # fmt: skip
+
+
+def _slowest(
+    comm: Communicator, sweep: Sweep, call: Callable[[], object], rewrite: Callable[[int], None]
+) -> npt.NDArray[np.float64]:
+    """Return the microseconds of the slowest rank in each iteration. Inputs are rewritten before each."""
+    seconds = np.empty(sweep.iterations)
+    for iteration in range(-sweep.warmup, sweep.iterations):
+        rewrite(iteration)
+        comm.barrier()
+        started = time.perf_counter()
+        call()
+        elapsed = time.perf_counter() - started
+        if iteration >= 0:
+            seconds[iteration] = elapsed
+    everybody = np.empty((comm.size, sweep.iterations))
+    comm.allgather(seconds, everybody)
+    slowest: npt.NDArray[np.float64] = everybody.max(axis=0) * 1e6
+    return slowest
+
+
+def _copy(comm: Communicator, case: Case, sweep: Sweep) -> float:
+    """Return the median of the microseconds in which every rank copies as many bytes as the busiest one receives."""
+    copies = _Copies(comm, case.recv.nbytes)
+    try:
+        return float(np.median(_slowest(comm, sweep, copies.call, copies.rewrite)))
+    finally:
+        copies.release()
+
+
+class _Copies:
+    """One copy on each rank, out of the next rank's shared memory, and no message."""
+
+    def __init__(self, comm: Communicator, nbytes: int) -> None:
+        every = np.empty(comm.size, np.int64)
+        comm.allgather(np.array([nbytes]), every)
+        self._comm, self._next = comm, (comm.rank + 1) % comm.size
+        self._own = comm.empty(max(1, int(every.max())), "uint8")
+        self._target = np.zeros_like(self._own)
+        self._views: Any = None
+
+    def rewrite(self, key: int) -> None:
+        self.release()
+        self._own[:] = key & 0xFF
+        self._views = self._comm.allgather_views(self._own)
+        self._source = self._views[self._next]
+
+    def call(self) -> None:
+        np.copyto(self._target, self._source)
+
+    def release(self) -> None:
+        if self._views is not None:
+            self._source = None
+            self._views.wait_released()
+
+
+class _Gloo:
+    """torch.distributed on Gloo. The ranks meet in a file."""
+
+    def __init__(self, comm: Communicator, store: str) -> None:
+        self._torch = importlib.import_module("torch")
+        self._torch.set_num_threads(1)
+        self._group = self._torch.distributed
+        self._group.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
+
+    def exchange(self, case: Case) -> Callable[[], object]:
+        """Return the case's exchange, of bytes."""
+        send, recv = self._torch.from_numpy(_flat(case.send)), self._torch.from_numpy(np.zeros_like(_flat(case.recv)))
+        if case.splits is None:
+            allgather = getattr(self._group, "all_gather_single", self._group.all_gather_into_tensor)  # Torch 2.13 on
+            return lambda: allgather(recv, send)
+        to, from_ = case.splits
+        return lambda: self._group.all_to_all_single(recv, send, from_, to)
+
+    def close(self) -> None:
+        self._group.destroy_process_group()
 
 
 def _rewrite(case: Case, base: npt.NDArray[np.uint8] | None, key: int) -> None:
@@ -180,7 +271,9 @@ def _alltoallv(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:
         return comm.alltoallv(send, sent, recv, received)
 
     title = sweep.layer.id if sweep.layer else sweep.operation
-    return Case(title, _busiest(counts) * width * dtype.itemsize, count, name, send, recv, _flat(expected), call)
+    row = width * dtype.itemsize
+    splits = ((sent * row).tolist(), (received * row).tolist())
+    return Case(title, _busiest(counts) * row, count, name, send, recv, _flat(expected), call, None, splits)
 
 
 def _allgather(comm: Communicator, sweep: Sweep, size: int, name: str) -> Case:

@@ -47,7 +47,8 @@ def verdict(ends: Sequence[End], ended: Sequence[int]) -> str:
     if "MismatchError" in said:
         return f"{who} do not agree: {said}{ending}"
     said = f"{who} gave up: {said}"
-    late = [rank for rank in ended if re.search(rf"\brank {rank}\b", first.told)]
+    named = re.sub(r"; ranks? [\d, ]+(and \d+ more )?ha(s|ve) come", "", first.told)
+    late = [rank for rank in ended if re.search(rf"\brank {rank}\b", named)]
     if "TimeoutError" in first.told and late == list(ended) != []:
         return f"{_ranks(ended)} did not come: {said}"
     return said + ending

@@ -5,36 +5,55 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _spawn
+from .. import _spawn, frameworks
 from .._core import Communicator, core_version
 from ..launch import Launch, init
 from ..workloads import ROUTINGS, WORKLOADS, workload
 from . import _plot
-from ._bench_rank import OPERATIONS, Row, Sweep, header, run_rank
+from ._bench_rank import OPERATIONS, PEER_OPERATIONS, Row, Sweep, header, run_rank
 from ._machine import allowed_cpus
 from ._parser import Parser, add_command, offer, ranks, size
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
+
+_FIRST, _LAST = 4 << 10, 4 << 20  # bytes
+
+_BUSIEST = "size: the most that a rank sends or receives"
+_ROWS = "size: bytes of a rank's tokens times top-k"
+_MEANING = {
+    "alltoall": "size: bytes that a rank sends to all",
+    "alltoallv": _BUSIEST,
+    "allgather": "size: bytes that a rank receives",
+    "global_scatter": _BUSIEST,
+    "dispatch": _ROWS,
+    "combine": _ROWS,
+}
 
 _DESCRIPTION = """\
 Time one operation. Inputs are rewritten before every iteration and ranks start together; the time of an iteration is
 that of the slowest rank. size: bytes that one rank sends to all (alltoall), the most that a rank sends or receives
 (alltoallv, global_scatter), bytes that a rank receives (allgather), or bytes of a rank's tokens times top-k
-(dispatch, combine); count: elements per rank pair, 0 where they differ. algbw = size / time in GB/s, busbw = algbw *
-(ranks - 1) / ranks. #wrong: elements that differ from the oracle in the -c extra iterations with poisoned outputs.
-alltoallv sends more to more distant ranks, from 0 to twice the average, in steps of 16 bytes. Under a launcher its
-ranks are used, otherwise processes are started. Other flags are those of nccl-tests. Exits with 1 when an element is
-wrong."""
+(dispatch, combine); count: elements per rank pair, 0 where they differ. copy: every rank copies as many bytes as it
+receives out of another's shared memory, and does nothing else. algbw = size / time in GB/s, busbw = algbw * (ranks -
+1) / ranks. #wrong: elements that differ from the oracle in the -c extra iterations with poisoned outputs. alltoallv
+sends more to more distant ranks, from 0 to twice the average, in steps of 16 bytes. Under a launcher its ranks are
+used, otherwise processes are started. Other flags are those of nccl-tests. Exits with 1 when an element is wrong."""
 
 _EXAMPLES = (
-    ("a2a bench -n 4", "1 MiB from each of four ranks to all"),
-    ("a2a bench -n 4 -b 4K -e 16M -f 4", "sizes from 4 KiB to 16 MiB, each four times the last"),
+    ("a2a bench -n 4", "four ranks; sizes from 4 KiB to 4 MiB, each twice the last"),
+    ("a2a bench -n 4 -b 1K -e 16M -f 4 --plot bench.png", "other sizes, each four times the last; and a picture"),
+    ("a2a bench -n 2 --peer gloo -b 64K", "one size, beside torch.distributed on Gloo"),
     ("a2a bench -n 4 --op alltoallv -J out.json", "another operation; the figures as JSON, too"),
     ("a2a bench -n 4 --workload dsv3-decode", "the layer of a published model"),
     ("mpiexec -n 4 a2a bench --iters 100", "the ranks of a launcher"),
@@ -53,8 +72,10 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("-r", "-np", "--ranks", dest="ranks", type=ranks, metavar="N", help="ranks to start")
     parser.add_argument("--op", choices=OPERATIONS, help="default alltoall, with --workload global_scatter")
-    parser.add_argument("-b", "--minbytes", type=size, default="1M", metavar="SIZE", help="first size (default 1M)")
-    parser.add_argument("-e", "--maxbytes", type=size, metavar="SIZE", help="last size (default: the first)")
+    parser.add_argument("-b", "--minbytes", type=size, metavar="SIZE", help="first size (default 4K)")
+    parser.add_argument(
+        "-e", "--maxbytes", type=size, metavar="SIZE", help="last size (default: that of -b; without -b 4M)"
+    )
     parser.add_argument("-i", "--stepbytes", type=size, metavar="SIZE", help="add this from size to size")
     parser.add_argument(
         "-f", "--stepfactor", type=float, metavar="F", help="multiply by this from size to size (default 2)"
@@ -79,7 +100,12 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
     parser.add_argument("-J", "--json", metavar="FILE", help="write the results to a file too")
-    parser.add_argument("--plot", metavar="FILE", help="write bandwidth over size as a picture (needs matplotlib)")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="write time and bandwidth over size as a picture (needs matplotlib)"
+    )
+    parser.add_argument(
+        "--peer", choices=("gloo",), help="measure torch.distributed, too: alltoall, alltoallv, allgather"
+    )
     parser.set_defaults(function=lambda options: _bench(parser, options))
 
 
@@ -87,6 +113,8 @@ def _bench(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     launch = Launch.from_environ()
     _settle_number(parser, options, launch.size)
     sweep = _sweep(parser, options)
+    if options.peer:
+        _check_peer(parser, sweep, launch)
     if options.plot:
         _plot.check(options.plot)
     if launch.size > 1:
@@ -97,7 +125,10 @@ def _bench(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         count = launch.size
     else:
         count = options.ranks or max(2, allowed_cpus())
-        rows = _spawn.spawn(_spawned_rank, count, sweep)[0]
+        with tempfile.TemporaryDirectory() as folder:
+            store = f"{folder}/store" if options.peer else ""
+            sweep = replace(sweep, peer_store=store)
+            rows = _spawn.spawn(_spawned_rank, count, sweep)[0]
     if launch.rank == 0:
         _write(options, sweep, count, rows)
     return 1 if any(row.wrong for row in rows) else 0
@@ -115,6 +146,15 @@ def _settle_number(parser: argparse.ArgumentParser, options: argparse.Namespace,
         parser.error(f"-n {options.number} is what, when --iters and the number of ranks are given already?")
     if options.iters is None:
         options.iters = 20
+
+
+def _check_peer(parser: argparse.ArgumentParser, sweep: Sweep, launch: Launch) -> None:
+    if launch.size > 1:
+        parser.error(f"--peer: not with the ranks of {launch.launcher}; a2a bench has to start them")
+    if sweep.operation not in PEER_OPERATIONS:
+        parser.error(f"--peer: for {', '.join(PEER_OPERATIONS)}, not for {sweep.operation}")
+    if not frameworks.load("torch").is_installed():
+        parser.error("--peer gloo: Torch is not installed; pip install torch")
 
 
 def _spawned_rank(comm: Communicator, sweep: Sweep) -> list[Row]:
@@ -151,7 +191,8 @@ def _sweep(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Swee
 
 
 def _sizes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[int]:
-    size, last = options.minbytes, options.maxbytes or options.minbytes
+    size = _FIRST if options.minbytes is None else options.minbytes
+    last = options.maxbytes or (_LAST if options.minbytes is None else size)
     if options.stepbytes is not None and options.stepfactor is not None:
         parser.error("-i and -f: give one of them")
     if last < size or options.stepbytes == 0 or (options.stepfactor is not None and options.stepfactor <= 1):
@@ -176,8 +217,20 @@ def _write(options: argparse.Namespace, sweep: Sweep, ranks: int, rows: list[Row
         }
         Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
     if options.plot:
-        lines: dict[str, list[float]] = {}
-        for row in rows:
-            lines.setdefault(f"{sweep.operation}, {row.type}", []).append(row.algbw)
-        sizes = [row.size for row in rows if row.type == rows[0].type]
-        _plot.curves(sizes, dict(lines), options.plot, f"{ranks} ranks on {allowed_cpus()} CPUs", "algbw, GB/s")
+        picture(options.plot, sweep, ranks, rows)
+
+
+def picture(file: str, sweep: Sweep, ranks: int, rows: list[Row]) -> Figure:
+    """Write the plot of the rows: a curve for each dtype, for Gloo if measured, and for one copy."""
+    first = [row for row in rows if row.type == rows[0].type]
+    curves = []
+    for name in dict.fromkeys(row.type for row in rows):
+        own = [row for row in rows if row.type == name]
+        p50 = [row.p50 for row in own]
+        curves.append(_plot.Curve(f"a2a, {name}: median, and up to p99", p50, [row.p99 for row in own]))
+    if sweep.peer_store:
+        curves.append(_plot.Curve("torch.distributed on Gloo: median", [row.gloo or 0.0 for row in first]))
+    if copies := [row.copy for row in first if row.copy is not None]:  # all rows, on one host
+        curves.append(_plot.Curve("one copy out of shared memory: median", copies, floor=True))
+    what = f"{sweep.operation} of {sweep.layer.id}, {sweep.routing} routing" if sweep.layer else sweep.operation
+    return _plot.curves([row.size for row in first], curves, file, f"{what}, {ranks} ranks", _MEANING[sweep.operation])

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from ._demo_rank import Job, Report, run_rank
 from ._machine import allowed_cpus, available_memory
 from ._parser import Parser, add_command, add_ranks, offer
 from ._terminal import Table, show
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MiB = 1 << 20
 # The time limit of all ranks together; far more than they need.
@@ -71,8 +75,7 @@ def _demo(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, allowed_cpus() // job.ranks)))
     reports = _spawn.spawn(run_rank, job.ranks, job, timeout=_TIMEOUT_SECONDS)
     if options.plot:
-        matrix = traffic(reports, job) / MiB
-        _plot.heat_map(matrix, options.plot, f"a2a demo: {job.layer.id}, MiB per step", job.frameworks)
+        picture(options.plot, reports, job)
     code = conclude(reports, job)
     if frameworks.load("torch").is_installed() and job.ranks > 1:
         _compare(job)
@@ -139,11 +142,18 @@ def traffic(reports: Sequence[Report], job: Job) -> npt.NDArray[np.float64]:
     return np.asarray(tokens * (job.row_bytes / job.steps))
 
 
+def picture(file: str, reports: Sequence[Report], job: Job) -> Figure:
+    """Write the picture of the traffic."""
+    labels = [f"{rank} {name}" for rank, name in enumerate(job.frameworks)]
+    title = f"a2a demo: tokens of {job.layer.id} that cross in a step"
+    return _plot.heat_map(traffic(reports, job), file, title, labels)
+
+
 def conclude(reports: Sequence[Report], job: Job) -> int:
     """Print the results and return the exit code: 0 only if every byte was right."""
     matrix = traffic(reports, job)
     rows = [[f"from {rank}", *_two_digits([*row, row.sum()])] for rank, row in enumerate(matrix / MiB)]
-    rows.append(["arrived", *_two_digits(matrix.sum(axis=0) / MiB), ""])
+    rows.append(["arrived", *_two_digits([*matrix.sum(axis=0) / MiB, matrix.sum() / MiB])])
     title = "tokens in MiB per step, from row to column; each crosses once, however many experts want it there"
     columns = ["", *(f"to {rank}" for rank in range(job.ranks)), "sent"]
     print()

@@ -172,6 +172,7 @@ class _Job:
                 self._kill_at = 0
 
     def _reap(self) -> None:
+        ends: list[End] = []
         for rank in sorted(self._running):
             # A dead rank stays a zombie until the job ends, so that the number of its group cannot become another's.
             pid = self._children[rank].pid
@@ -184,8 +185,10 @@ class _Job:
             how = f"exited with code {code}" if exited else f"was killed by {_name(state.si_status)}"
             told = self._told.last_words(rank)
             self._told.add(rank, how)
-            if self._code is None:
-                self._ends.append(End(rank, code, how, told))
+            ends.append(End(rank, code, how, told))
+        if self._code is None:
+            # Of ranks that are found to have ended at once, one that was killed is more likely the cause.
+            self._ends += sorted(ends, key=lambda end: end.code <= 128)
         failures = [end for end in self._ends if end.code != 0]
         if not failures or self._code is not None:
             return

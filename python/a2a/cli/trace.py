@@ -16,6 +16,7 @@ from . import _parser, _plot
 
 _MOST_SHOWN = 16  # ranks in a table
 
+_ADVICE = "ranks write timelines into the folder that A2A_TRACE names: A2A_TRACE=timeline a2a run -n 4 train.py"
 _EXAMPLES = (
     ("A2A_TRACE=timeline a2a run -n 4 train.py", "has the ranks write their timelines into the folder timeline"),
     ("a2a trace timeline", "who sent how much to whom, who came late, and a file for Perfetto"),
@@ -43,6 +44,10 @@ def add_parser(commands: argparse._SubParsersAction[_parser.Parser]) -> None:
 def _trace(options: argparse.Namespace) -> int:
     if options.plot:
         _plot.check(options.plot)
+    missing = [path for path in options.timelines if not Path(path).exists()]
+    if missing:
+        print(f"a2a trace: {missing[0]}: no such folder; {_ADVICE}", file=sys.stderr)
+        return 2
     timelines = []
     for path in trace.find(options.timelines):
         try:
@@ -50,7 +55,7 @@ def _trace(options: argparse.Namespace) -> int:
         except (InvalidArgumentError, OSError) as error:
             print(f"a2a trace: {error}", file=sys.stderr)
     if not timelines:
-        print(f"a2a trace: no timelines in {' '.join(options.timelines)}", file=sys.stderr)
+        print(f"a2a trace: no timelines in {' '.join(options.timelines)}; {_ADVICE}", file=sys.stderr)
         return 2
     groups = trace.merge(timelines)
     print("\n\n".join(map(_text, groups)))

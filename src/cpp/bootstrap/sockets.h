@@ -31,7 +31,7 @@ int slice(Deadline deadline);
 // Returns false, with errno, when it failed (EAGAIN: the queue is full).
 bool connect_soon(int socket, const sockaddr* address, socklen_t length);
 
-// Whether the other end is gone, or hangs up within kGraceMilliseconds: a killed process takes a while to end.
+// Whether the other end is gone, or hangs up within half a second: a killed process takes a while to end.
 bool hangs_up_soon(int socket);
 
 // "1, 2, 5"

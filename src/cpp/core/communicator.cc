@@ -376,9 +376,9 @@ void Communicator::abort(std::string_view reason) noexcept {
     host = state_->host;
     for (const auto& [_, transport] : state_->devices) devices.push_back(transport);
   }
-  if (state_->recorder != nullptr) state_->recorder->close(record::Fate::aborted, reason);
   for (const auto& transport : devices) transport->abort(reason);
   if (host != nullptr) host->abort(reason);
+  if (state_->recorder != nullptr) state_->recorder->close(record::Fate::aborted, reason);
 }
 
 void Communicator::close(std::optional<Deadline> deadline) {

@@ -111,8 +111,9 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
     return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
            " differ in the numbers of elements" + (has_root(signature.op) ? " or in the root" : " of the ranks");
   }
-  if (their_unit_bytes != 0 && their_unit_bytes != unit_bytes &&
-      (theirs.sent != mine.expected || theirs.expected != mine.sent)) {
+  // The rows of a tensor that is divided along an axis are its elements: they say nothing about its width.
+  const bool rows = std::min(unit_bytes, their_unit_bytes) > dtype.bytes();
+  if (rows && their_unit_bytes != unit_bytes && (theirs.sent != mine.expected || theirs.expected != mine.sent)) {
     return name + both(" has rows of ", width(unit_bytes, dtype), width(their_unit_bytes, dtype)) + " (" +
            to_string(dtype) + ")";
   }

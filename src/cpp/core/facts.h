@@ -72,8 +72,8 @@ bool agree(const Line& mine, const Line& theirs) {
          theirs.memory == mine.memory && (theirs.op == mine.op || family(theirs) == family(mine));
 }
 
-// Returns the sentence for a MismatchError. Both sides get the same sentence. `their_unit_bytes` is the peer's
-// `unit_bytes`, 0 if it is not known: rows of different widths are named, because numbers of rows would mislead then.
+// Returns the sentence for a MismatchError. Both sides get the same sentence if both know the other's `unit_bytes`,
+// `their_unit_bytes`, or neither does (0). Rows of different widths are named, because numbers of rows would mislead.
 std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me, const Facts& mine, Rank peer,
                          const Facts& theirs, size_t their_unit_bytes = 0);
 

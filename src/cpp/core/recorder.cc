@@ -35,7 +35,11 @@ class FollowedWork final : public Work {
 
   void order_before(Stream stream) override { work_->order_before(stream); }
   bool arrived(Rank rank) override { return work_->arrived(rank); }
-  bool let_go() override { return work_->let_go(); }
+  bool let_go() override {
+    if (!work_->let_go()) return false;
+    (void)done();  // of a Work that the program has dropped nobody else sees the end
+    return true;
+  }
 
  private:
   std::shared_ptr<Work> work_;

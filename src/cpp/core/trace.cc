@@ -20,8 +20,9 @@ namespace a2a {
 namespace {
 
 constexpr size_t kBlock = size_t{64} << 10;
-constexpr uint64_t kLongestKept = 1'000'000'000;  // nanoseconds that an entry waits for its block to be full
+constexpr uint64_t kLongestKept = 1'000'000'000;  // after so many nanoseconds the next operation writes the block
 constexpr size_t kMostKnown = 4096;
+constexpr size_t kMostInFlight = 4096;  // more are operations whose end no call has seen
 
 }  // namespace
 
@@ -62,37 +63,49 @@ Trace::Trace(Descriptor file, int size)
 
 Trace::~Trace() { flush(); }
 
-void Trace::begin(const Batch& batch) {
+void Trace::begin(const Batch& batch) noexcept {
+  if (::getpid() != pid_ || !batch.refusal.empty()) return;  // a forked child does not write its parent's timeline
   const std::lock_guard lock(mutex_);
-  timeline::Operation operation{};
-  operation.number = batch.signature.number;
-  operation.amounts = add_amounts(batch);
-  operation.asynchronous = batch.asynchronous;
-  write_text(operation.op, to_string(batch.signature.op));
-  write_text(operation.memory, to_string(batch.signature.memory));
-  write_text(operation.dtype, to_string(batch.signature.dtype));
-  operation.started = wall_clock();
-  in_flight_.push_back(operation);
+  try {
+    timeline::Operation operation{};
+    operation.number = batch.signature.number;
+    operation.amounts = add_amounts(batch);
+    operation.asynchronous = batch.asynchronous;
+    write_text(operation.op, to_string(batch.signature.op));
+    write_text(operation.memory, to_string(batch.signature.memory));
+    write_text(operation.dtype, to_string(batch.signature.dtype));
+    if (in_flight_.size() >= kMostInFlight) in_flight_.pop_front();
+    operation.started = wall_clock();
+    in_flight_.push_back(operation);
+    write_out_if_due(operation.started);  // this operation may be the one that hangs
+  } catch (const std::exception&) {       // no memory: this operation is not recorded
+  }
 }
 
 void Trace::end(uint64_t number, bool failed) noexcept {
+  if (::getpid() != pid_) return;
   const uint64_t now = wall_clock();
   const std::lock_guard lock(mutex_);
-  const auto it = std::ranges::find(in_flight_, number, &timeline::Operation::number);
-  if (it == in_flight_.end()) return;
+  const auto it = std::ranges::lower_bound(in_flight_, number, {}, &timeline::Operation::number);
+  if (it == in_flight_.end() || it->number != number) return;
   it->ended = now;
   it->failed = failed;
   try {
     append(&*it, sizeof(*it));
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
   }
   in_flight_.erase(it);
-  if (buffer_.size() >= kBlock || now - written_at_ > kLongestKept) write_out();
+  write_out_if_due(now);
 }
 
 void Trace::flush() noexcept {
+  if (::getpid() != pid_) return;
   const std::lock_guard lock(mutex_);
   write_out();
+}
+
+void Trace::write_out_if_due(uint64_t now) noexcept {
+  if (buffer_.size() >= kBlock || now - written_at_ > kLongestKept) write_out();
 }
 
 // Returns the id of these numbers of bytes. They are written unless they were before.
@@ -103,12 +116,14 @@ uint64_t Trace::add_amounts(const Batch& batch) {
   Hash hash;
   for (const uint64_t bytes : bytes_) hash.add(bytes);
   if (known_amounts_.size() >= kMostKnown) known_amounts_.clear();
-  if (known_amounts_.insert(hash.value()).second) {
+  if (!known_amounts_.contains(hash.value())) {
     timeline::Amounts amounts{};
     amounts.bytes = static_cast<uint32_t>(sizeof(amounts) + bytes_.size() * sizeof(uint64_t));
     amounts.id = hash.value();
+    buffer_.reserve(buffer_.size() + amounts.bytes);  // an entry is written whole or not at all
     append(&amounts, sizeof(amounts));
     append(bytes_.data(), bytes_.size() * sizeof(uint64_t));
+    known_amounts_.insert(hash.value());
   }
   return hash.value();
 }
@@ -120,7 +135,6 @@ void Trace::append(const void* entry, size_t bytes) {
 
 void Trace::write_out() noexcept {
   written_at_ = wall_clock();
-  if (::getpid() != pid_) buffer_.clear();  // a forked child does not write its parent's timeline
   written_ += buffer_.size();
   if (written_ > file_size_limit()) file_ = Descriptor();  // a write would raise SIGXFSZ
   size_t done = 0;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,8 +69,9 @@ class Trace {
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
-  // Thread-safe. An operation that was not begun here is ignored.
-  void begin(const Batch& batch);
+  // Thread-safe. An operation that was not begun here, or so long ago that it was forgotten, is ignored. Refused
+  // operations are not recorded.
+  void begin(const Batch& batch) noexcept;
   void end(uint64_t number, bool failed) noexcept;
   // Writes what is kept in memory.
   void flush() noexcept;
@@ -79,6 +81,7 @@ class Trace {
 
   uint64_t add_amounts(const Batch& batch);
   void append(const void* entry, size_t bytes);
+  void write_out_if_due(uint64_t now) noexcept;
   void write_out() noexcept;
 
   std::mutex mutex_;
@@ -88,9 +91,9 @@ class Trace {
   std::vector<std::byte> buffer_;
   std::vector<uint64_t> bytes_;  // of the operation that begins: sent, expected
   std::unordered_set<uint64_t> known_amounts_;
-  std::vector<timeline::Operation> in_flight_;
-  uint64_t written_at_ = 0;  // time
-  size_t written_ = 0;       // bytes
+  std::deque<timeline::Operation> in_flight_;  // by number; not more than kMostInFlight
+  uint64_t written_at_ = 0;                    // time
+  size_t written_ = 0;                         // bytes
 };
 
 }  // namespace a2a

@@ -18,8 +18,8 @@ import pytest
 from commands import call, command, environment, needs
 
 import a2a
-from a2a import cli, frameworks, moe
-from a2a.cli import _bench_rank, _demo_rank, demo
+from a2a import cli, frameworks, moe, trace
+from a2a.cli import _bench_rank, _demo_rank, _plot, bench, demo
 from a2a.workloads import workload
 
 # a2a demo ---------------------------------------------------------------------------------------------------------
@@ -140,12 +140,100 @@ def test_plots(tmp_path: Path) -> None:
     heat, curve = tmp_path / "heat.png", tmp_path / "curve.svg"
     done = call("demo", "--frameworks", "numpy", "--tokens", "2", "--steps", "1", "--plot", str(heat))
     assert done.returncode == 0 and heat.read_bytes().startswith(b"\x89PNG")
-    done = call("bench", "-r", "2", "-b", "64", "-e", "1K", "-n", "2", "--plot", str(curve))
-    assert done.returncode == 0 and "<svg" in curve.read_text()
+    done = call("bench", "-r", "2", "-n", "2", "-w", "1", "--plot", str(curve))
+    assert done.returncode == 0 and all(
+        f">{text}</text>" in curve.read_text() for text in ("4 KiB", "1 MiB", "time of a call, us", "size / time, GB/s")
+    )
     done = call("demo", "--plot", str(tmp_path / "x.txt"))
     assert done.returncode == 1 and "the name has to end in one of" in done.stderr
     done = call("demo", "--plot", str(tmp_path / "no" / "x.png"))
     assert done.returncode == 1 and "there is no directory" in done.stderr
+
+
+def corner(figure: Any) -> str:
+    """Checks that all axes have names. Returns the text in the corner."""
+    assert all(axes.get_xlabel() or axes.get_label() == "<colorbar>" for axes in figure.axes)
+    assert all(axes.get_ylabel() for axes in figure.axes)
+    return str(figure.get_supxlabel())
+
+
+def test_the_plot_of_a_benchmark(tmp_path: Path) -> None:
+    needs("matplotlib")
+    sizes = [4 << 10, 64 << 10, 1 << 20]
+    sweep = _bench_rank.Sweep("alltoallv", sizes, ["int8", "float64"], 5, 1, 1, 0, None, "zipf", "store")
+    rows = [
+        _bench_rank.Row("alltoallv", size, 0, dtype, size / 1e3, size / 2e3, size / 1e3, size / 4e3, 100.0, 1, 1, 0, 0)
+        for dtype in sweep.dtypes
+        for size in sizes
+    ]
+    figure = bench.picture(str(tmp_path / "x.png"), sweep, 2, rows)
+    assert f"a2a {a2a.__version__}, NumPy {np.__version__}" in corner(figure) and "CPUs, Linux" in corner(figure)
+    slow, fast = figure.axes
+    assert [line.get_label() for line in slow.lines] == [
+        "a2a, int8: median, and up to p99",
+        "a2a, float64: median, and up to p99",
+        "torch.distributed on Gloo: median",
+        "one copy out of shared memory: median",
+    ]
+    for axes, expected in ((slow, [2.048, 32.768, 524.288]), (fast, [2, 2, 2])):
+        assert all(list(line.get_xdata()) == sizes for line in axes.lines) and len(axes.lines) == 4
+        assert list(axes.lines[0].get_ydata()) == pytest.approx(expected)
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["4 KiB", "64 KiB", "1 MiB"]
+        assert axes.get_title() == "alltoallv, 2 ranks"
+
+
+def test_the_plot_of_one_size_has_bars(tmp_path: Path) -> None:
+    needs("matplotlib")
+    lines = [_plot.Curve("one", [10.0]), _plot.Curve("copy", [5.0], floor=True)]
+    figure = _plot.curves([1 << 20], lines, str(tmp_path / "x.png"), "title", "size: bytes")
+    assert "a2a" in corner(figure)
+    assert [text.get_text() for axes in figure.axes for text in axes.texts] == ["10", "5", "105", "210"]
+    assert figure.axes[0].get_ylabel() == "1 MiB"
+
+
+@pytest.mark.parametrize("ranks", [2, 20])
+def test_the_picture_of_traffic_has_totals(ranks: int, tmp_path: Path) -> None:
+    needs("matplotlib")
+    matrix = np.full((ranks, ranks), 3 << 20)
+    figure = _plot.heat_map(matrix, str(tmp_path / "x.svg"), "title", [f"{rank} numpy" for rank in range(ranks)])
+    assert "a2a" in corner(figure)
+    axes, bar = figure.axes
+    assert bar.get_ylabel() == "MiB"
+    texts = [text.get_text() for text in axes.texts]
+    assert texts == (["3", "3", "6", "3", "3", "6", "6", "6", "12"] if ranks == 2 else [])
+    assert [label.get_text() for label in axes.get_yticklabels()][:2] == [
+        "0 numpy",
+        "1 numpy" if ranks == 2 else "2 numpy",
+    ]
+
+
+def test_the_picture_of_a_timeline(tmp_path: Path) -> None:
+    """Three ranks; rank 1 is late by 4 ms for an operation, which others are asynchronous beside."""
+    needs("matplotlib")
+    one = trace.Operation(
+        1, "alltoall", "host", "int8", 10**10, 10**10 + 6_000_000, False, False, (1024,) * 3, (1024,) * 3
+    )
+    late = dataclasses.replace(one, started=one.started + 4_000_000)
+    beside = dataclasses.replace(one, number=2, op="allreduce", asynchronous=True)
+    timelines = [
+        trace.Timeline(tmp_path, rank, 3, 7, "world", "host", 1, 9 * 10**9, {1: late if rank == 1 else one, 2: beside})
+        for rank in range(3)
+    ]
+    figure = _plot.timeline(trace.Group(timelines), str(tmp_path / "x.png"))
+    assert "a2a" in corner(figure)
+    rows, square = figure.axes[:2]
+    assert rows.get_xlabel() == "time, ms" and rows.get_title().endswith("rank 1 kept others waiting 8 ms")
+    assert [text.get_text() for text in square.texts][-4:] == ["6", "6", "6", "18"]
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["allreduce", "alltoall", "waits for the last peer", "thin: asynchronous"]
+
+
+def test_sizes_as_people_write_them() -> None:
+    sizes = (0, 100, 4096, 1536, 100_000, 1 << 20, 3 << 30)
+    assert [_plot.size_text(size) for size in sizes] == [
+        *("0 B", "100 B", "4 KiB", "1.5 KiB", "97.7 KiB", "1 MiB", "3 GiB"),
+    ]
 
 
 # a2a info, a2a bench ----------------------------------------------------------------------------------------------
@@ -303,6 +391,28 @@ def test_bench_measures_and_checks(operation: str, tmp_path: Path) -> None:
         assert result["busbw"] == pytest.approx(result["algbw"] * 2 / 3)
 
 
+def test_bench_has_several_sizes_unless_one_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    for arguments, sizes in (
+        ([], [4096 << step for step in range(11)]),
+        (["-e", "16K"], [4096, 8192, 16384]),
+        (["-b", "64"], [64]),
+    ):
+        done = call("bench", "-r", "2", "-n", "1", "-w", "0", *arguments, "-J", str(file))
+        assert done.returncode == 0, done.stderr
+        assert [result["size"] for result in json.loads(file.read_text())["results"]] == sizes
+
+
+@pytest.mark.parametrize("operation", _bench_rank.PEER_OPERATIONS)
+def test_bench_beside_gloo(operation: str, tmp_path: Path) -> None:
+    needs("torch")
+    file = tmp_path / "out.json"
+    done = call("bench", "-n", "2", "--op", operation, "--peer", "gloo", "-b", "6K", "--iters", "2", "-J", str(file))
+    assert done.returncode == 0 and "gloo p50" in done.stdout, done.stdout + done.stderr
+    (result,) = json.loads(file.read_text())["results"]
+    assert result["wrong"] == 0 and result["gloo"] > 0 and result["copy"] > 0
+
+
 def test_bench_of_a_workload_and_all_types() -> None:
     done = call("bench", "-r", "2", "--workload", "gptoss-120b/1024", "--op", "alltoallv", "-d", "int8", "-n", "1")
     if done.returncode == 1:
@@ -357,6 +467,7 @@ def test_bench_counts_wrong_elements(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--workload", "gpt"], "unknown workload 'gpt'"),
         (["--workload", "dsv3-train", "--op", "allgather"], "a workload runs as global_scatter, alltoallv, dispatch"),
         (["-n", "0"], "-n 0: at least 1"),
+        (["--peer", "gloo", "--op", "dispatch"], "--peer: for alltoall, alltoallv, allgather, not for dispatch"),
     ],
 )
 def test_bench_refuses(arguments: list[str], message: str) -> None:

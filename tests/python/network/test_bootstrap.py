@@ -384,7 +384,7 @@ def test_every_call_ends_at_its_deadline() -> None:
     lateness = []
     for name in WAITS:
         for text, seconds in values(run(4, wait_in_vain, 4, job_name(), name))[:3]:
-            named = r"rank 3 \(pid \d+, alive\): last operation barrier #1; ranks (0, 1|0, 2|1, 2) have come$"
+            named = r"rank 3 \(pid \d+, alive\): last operation barrier #1; ranks (0, 1|0, 2|1, 2) have come;"
             assert " #2" in text and re.search(named, text), text
             lateness.append(seconds - 0.5)
     assert min(lateness) >= -0.05, lateness

@@ -132,7 +132,8 @@ class Pool:
         self._ranks = [ranks[at] for at in range(self.n)]
 
     def _run_on_hosts(self, address: str) -> None:
-        env = {**os.environ, "A2A_HOSTS": self.hosts}
+        # The folders of tests, whose functions ranks import.
+        env = {**os.environ, "A2A_HOSTS": self.hosts, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         if self.mpi is None:
             started = command("run", "-n", str(self.n), __file__, address)
             env["A2A_BOOTSTRAP"] = f"tcp://{free_address()}"

@@ -185,12 +185,9 @@ void Exchange::disagree(const Link& link) {
     disagreements_.push_back(name_of(batch.signature) + ": rank " + std::to_string(name) +
                              " does not take part, its arguments were refused there: " + peer_text(reason));
   } else {
-    // The peer may already be in its next operation; its rows are not compared then.
-    const auto& words = link.other.block.words();
-    const size_t unit = words.started_unit.load(std::memory_order_relaxed);
-    const bool same = words.started.load(std::memory_order_relaxed) == step();
+    const auto& unit = link.other.block.words().unit_bytes[step() % kSlots];
     disagreements_.push_back(disagreement(batch.signature, batch.unit_bytes, m.name(m.rank()), facts_of(p.mine), name,
-                                          facts_of(p.theirs), same ? unit : 0));
+                                          facts_of(p.theirs), unit.load(std::memory_order_relaxed)));
   }
   give_up_pair(link);
 }

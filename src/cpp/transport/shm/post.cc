@@ -57,8 +57,8 @@ bool Exchange::post(Membership& m) {
   }
   auto& words = m.block().words();
   words.started_op.store(static_cast<uint32_t>(batch.signature.op), std::memory_order_relaxed);
-  words.started_unit.store(batch.unit_bytes > UINT32_MAX ? 0 : static_cast<uint32_t>(batch.unit_bytes),
-                           std::memory_order_relaxed);
+  words.unit_bytes[n % kSlots].store(batch.unit_bytes > UINT32_MAX ? 0 : static_cast<uint32_t>(batch.unit_bytes),
+                                     std::memory_order_relaxed);
   words.started.store(n, std::memory_order_relaxed);
   operation_.load.alike = all_alike(batch.sends, operation_.pairs.size()) ? batch.sends[0].bytes : 0;
   operation_.stores = choose_stores(operation_.load, m.machine());

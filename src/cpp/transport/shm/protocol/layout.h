@@ -151,7 +151,9 @@ struct alignas(2 * kCacheLine) RankBlock {
   // The operation that the owner started last; only for the texts of errors.
   alignas(kCacheLine) typename A::template atomic<uint64_t> started;
   typename A::template atomic<uint32_t> started_op;
-  typename A::template atomic<uint32_t> started_unit;  // bytes of a row or element, 0 if there are more than fit
+  // By slot, for the text of a disagreement: bytes of a row or element, 0 if there are more than fit. Stored before the
+  // lines.
+  typename A::template atomic<uint32_t> unit_bytes[kSlots];
   // Notices of the operations whose lines are published, by slot. They tell peers that run the operation on a device,
   // and have no line for it, what this rank runs. Stored with release before the lines.
   typename A::template atomic<uint64_t> notice[kSlots];
