@@ -48,6 +48,7 @@ refuse_construction({
     Work: "Work is made by the calls of a communicator with async_op=True",
     _Choices: f"_Choices {inside}",
     _Collectives: f"_Collectives {inside}",
+    _End: f"_End {inside}",
     _Endpoint: f"_Endpoint {inside}",
     _ExchangeType: f"_ExchangeType {inside}",
     _Flight: f"_Flight {inside}",

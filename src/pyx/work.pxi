@@ -142,4 +142,4 @@ cdef class _End:
         end_python()
 
 
-_end = _End()  # the interpreter drops it when it ends
+_end = _End.__new__(_End)  # the interpreter drops it when it ends

@@ -73,9 +73,9 @@ def compared(world: a2a.Communicator, n: int, tiled: bool, dtype: str) -> int:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
 @pytest.mark.parametrize("tiled", [False, True])
-def test_as_lax(pool: Pool, n: int, tiled: bool) -> None:
-    for dtype in ("float32", "bfloat16", "bool"):
-        assert pool.run(compared, n, tiled, dtype)[0] == 28
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
+def test_as_lax(pool: Pool, n: int, tiled: bool, dtype: str) -> None:
+    assert pool.run(compared, n, tiled, dtype)[0] == 28
 
 
 def grouped(world: a2a.Communicator) -> None:

@@ -39,7 +39,7 @@ def test_it_is_found_without_a_driver(wheel: Path) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["transports"]["nccl"]
     library = wheel / "lib" / "libnccl.so.2"
-    assert told == f"NCCL ({library}) is version {version_text(wheel)}, but cannot find the CUDA driver"
+    assert told == f"no: NCCL ({library}) is version {version_text(wheel)}, but cannot find the CUDA driver"
 
 
 def connect(comm: a2a.Communicator) -> list[str]:

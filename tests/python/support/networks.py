@@ -10,7 +10,7 @@ from mpi_ranks import SIZES
 # Bytes that one call of MPI is not given; and those that do not fit an int, which take more memory than all machines
 # have.
 LARGE = pytest.mark.skipif(os.environ.get("A2A_TEST_LARGE") != "1", reason="large: set A2A_TEST_LARGE=1")
-HUGE = [(1 << 30) + 12345, pytest.param((1 << 31) + 4097, marks=LARGE)]
+HUGE = [pytest.param((1 << 30) + 12345, marks=pytest.mark.full), pytest.param((1 << 31) + 4097, marks=LARGE)]
 
 
 def assert_disagreements(lines: list[str]) -> None:

@@ -10,10 +10,12 @@ import pytest
 
 
 def sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """Of each test function combinations in which each value of each parameter occurs. The same in every run: workers
-    of pytest-xdist must agree."""
+    """Of each test function combinations in which each value of each parameter occurs, and none of a function marked
+    `full`. The same in every run: workers of pytest-xdist must agree."""
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
+        if item.get_closest_marker("full"):
+            continue
         functions[item.nodeid.partition("[")[0]].append(item)
     return {item for name, combinations in functions.items() for item in _of(name, combinations)}
 
