@@ -109,13 +109,13 @@ def read(path: str | Path) -> Record:
         rank,
         size,
         group,
-        _text(label),
-        _text(host),
+        text_of(label),
+        text_of(host),
         pid,
         pid_started,
         opened / 1e9,
         _FATES[fate],
-        _text(reason),
+        text_of(reason),
         {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number) if entry.number},
     )
 
@@ -127,14 +127,14 @@ def _entry(data: bytes, where: int, size: int) -> Entry:
     numbers = struct.unpack_from(f"<{2 * size}Q", data, where + _ENTRY.size)
     return Entry(
         number,
-        _text(op),
-        _text(memory),
-        _text(dtype),
+        text_of(op),
+        text_of(memory),
+        text_of(dtype),
         plan,
         _of(_STATES, state),
         _of(_ERRORS, error),
-        _text(text),
-        _text(site),
+        text_of(text),
+        text_of(site),
         started / 1e9,
         ended / 1e9,
         unit,
@@ -148,5 +148,6 @@ def _of(names: Sequence[str], value: int) -> str:
     return names[value] if value < len(names) else str(value)
 
 
-def _text(raw: bytes) -> str:
+def text_of(raw: bytes) -> str:
+    """A text of fixed length in a record, without the zeros behind it."""
     return raw.partition(b"\0")[0].decode("utf-8", "replace")

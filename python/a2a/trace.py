@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ._core import InvalidArgumentError
+from .dump import text_of
 
 __all__ = ["Group", "Operation", "Timeline", "events", "find", "merge", "read"]
 
@@ -80,7 +81,7 @@ def read(path: str | Path) -> Timeline:
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"{path} is damaged")
     operations = {operation.number: operation for operation in _operations(path, data, size)}
-    return Timeline(path, rank, size, group, _text(label), _text(host), pid, opened, operations)
+    return Timeline(path, rank, size, group, text_of(label), text_of(host), pid, opened, operations)
 
 
 def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
@@ -99,9 +100,9 @@ def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
             bytes_ = amounts[which]
             yield Operation(
                 number,
-                _text(op),
-                _text(memory),
-                _text(dtype),
+                text_of(op),
+                text_of(memory),
+                text_of(dtype),
                 started,
                 ended,
                 failed != 0,
@@ -112,10 +113,6 @@ def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
         else:
             raise InvalidArgumentError(f"{path} is damaged")
         at += length
-
-
-def _text(raw: bytes) -> str:
-    return raw.partition(b"\0")[0].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)

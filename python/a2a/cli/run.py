@@ -188,7 +188,7 @@ class _Job:
             ends.append(End(rank, code, how, told))
         if self._code is None:
             # Of ranks that are found to have ended at once, one that was killed is more likely the cause.
-            self._ends += sorted(ends, key=lambda end: end.code <= 128)
+            self._ends += sorted(ends, key=lambda end: end.how.startswith("exited"))
         failures = [end for end in self._ends if end.code != 0]
         if not failures or self._code is not None:
             return

@@ -22,10 +22,11 @@ int slice(Deadline deadline) {
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 20));
 }
 
-bool hangs_up_soon(int socket) {
+Remains which_remains(int first, int second) {
   constexpr int kMilliseconds = 500;  // a process that is killed may take so long to end on a loaded machine
-  pollfd end{socket, POLLRDHUP, 0};
-  return ::poll(&end, 1, kMilliseconds) > 0;
+  pollfd ends[] = {{first, POLLRDHUP, 0}, {second, POLLRDHUP, 0}};
+  if (::poll(ends, 2, kMilliseconds) <= 0) return Remains::both;
+  return ends[0].revents != 0 ? Remains::second : Remains::first;
 }
 
 bool connect_soon(int socket, const sockaddr* address, socklen_t length) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "a2a/bootstrap.h"
+#include "runtime/object_bytes.h"
 
 namespace a2a {
 
@@ -19,7 +20,7 @@ auto exchange_cards(Bootstrap& bootstrap, Deadline deadline, Make&& make, Name&&
   std::string mine, failure;
   try {
     const Card card = make();
-    mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
+    mine.assign(object_bytes(card));
   } catch (const Error& error) {
     failure = error.what();  // the empty string tells the others
   }

@@ -31,8 +31,10 @@ int slice(Deadline deadline);
 // Returns false, with errno, when it failed (EAGAIN: the queue is full).
 bool connect_soon(int socket, const sockaddr* address, socklen_t length);
 
-// Whether the other end is gone, or hangs up within half a second: a killed process takes a while to end.
-bool hangs_up_soon(int socket);
+// Of two connections of one rank, says which one remains. Waits up to half a second for one of them to hang up: a rank
+// that was killed takes a while to end, and may have been started again by then.
+enum class Remains { first, second, both };
+Remains which_remains(int first, int second);
 
 // "1, 2, 5"
 std::string list(const std::vector<Rank>& ranks);

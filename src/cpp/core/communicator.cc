@@ -11,6 +11,7 @@
 #include "core/packed_copy.h"
 #include "core/reduction.h"
 #include "core/rows.h"
+#include "runtime/object_bytes.h"
 
 namespace a2a {
 namespace {
@@ -56,11 +57,6 @@ class HashingBootstrap final : public Bootstrap {
   Bootstrap& base_;
   Hash hash_;
 };
-
-template <class T>
-std::string_view as_bytes(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof(T)};
-}
 
 template <class T>
 T from_bytes(const std::string& text) {
@@ -270,7 +266,7 @@ std::shared_ptr<Communicator> Communicator::split(int color, int key, std::optio
     int color, key;
   };
   const Deadline until = state_->deadline(deadline);
-  const auto all = allgather_bytes(as_bytes(Choice{color, key}), Op::split, until);
+  const auto all = allgather_bytes(object_bytes(Choice{color, key}), Op::split, until);
   std::vector<std::pair<int, Rank>> order;  // (key, rank) of this color
   for (Rank r = 0; r < size(); ++r) {
     const auto choice = from_bytes<Choice>(all[static_cast<size_t>(r)]);

@@ -117,7 +117,6 @@ Dump::~Dump() {
 }
 
 void Dump::write(const void* part, size_t bytes) noexcept {
-  if (::getpid() != header().pid) return;  // a forked child does not write its parent's record
   const auto* from = static_cast<const std::byte*>(part);
   if (mapped_ != nullptr) {
     const iovec to{mapped_ + (from - all_.get()), bytes}, source{const_cast<std::byte*>(from), bytes};
@@ -136,15 +135,11 @@ Entry& Dump::entry(uint64_t number) const {
   return *reinterpret_cast<Entry*>(all_.get() + record::kHeaderBytes + index * header().entry_bytes);
 }
 
-bool Dump::has(uint64_t number) const {
-  return std::atomic_ref(entry(number).number).load(std::memory_order_acquire) == number;
-}
-
 void Dump::begin(const Batch& batch) {
+  if (::getpid() != header().pid) return;  // a forked child does not write its parent's record
+  const std::lock_guard lock(mutex_);
   const Signature& signature = batch.signature;
   Entry& entry = this->entry(signature.number);
-  std::atomic_ref(entry.number).store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
   auto* const sent = reinterpret_cast<uint64_t*>(&entry + 1);
   const int size = header().size;
   write_bytes(sent, size, batch.sends);
@@ -162,13 +157,15 @@ void Dump::begin(const Batch& batch) {
   write_end_of_text(entry.site, call_site());
   write_text(entry.text, batch.refusal);
   entry.state = static_cast<uint32_t>(batch.refusal.empty() ? State::started : State::refused);
-  std::atomic_ref(entry.number).store(signature.number, std::memory_order_release);
+  entry.number = signature.number;
   write(&entry, header().entry_bytes);
 }
 
 void Dump::end(uint64_t number, const Error* error) {
+  if (::getpid() != header().pid) return;
+  const std::lock_guard lock(mutex_);
   Entry& entry = this->entry(number);
-  if (!has(number) || entry.state != static_cast<uint32_t>(State::started)) return;
+  if (entry.number != number || entry.state != static_cast<uint32_t>(State::started)) return;
   entry.ended = wall_clock();
   if (error != nullptr) {
     entry.error = static_cast<uint32_t>(error->code());
@@ -180,6 +177,8 @@ void Dump::end(uint64_t number, const Error* error) {
 
 void Dump::close(record::Fate fate, std::string_view reason) noexcept {
   Header& header = this->header();
+  if (::getpid() != header.pid) return;
+  const std::lock_guard lock(mutex_);
   if (header.fate != static_cast<uint32_t>(record::Fate::open)) return;
   write_text(header.reason, reason);
   header.fate = static_cast<uint32_t>(fate);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -27,7 +28,9 @@ class Dump {
   Dump(const Dump&) = delete;
   Dump& operator=(const Dump&) = delete;
 
-  // Records that the operation is about to start. Requires calls in the order of the numbers, one at a time.
+  // The next three are thread-safe, and do nothing in a forked child.
+
+  // Records that the operation is about to start.
   void begin(const Batch& batch);
   // Records the end of an operation that is still in the record, with its error or nullptr.
   void end(uint64_t number, const Error* error);
@@ -40,11 +43,10 @@ class Dump {
   void write_header(Rank rank, int size, uint64_t group, std::string_view label, size_t entry_bytes, size_t capacity);
   record::Header& header() const { return *reinterpret_cast<record::Header*>(all_.get()); }
   record::Entry& entry(uint64_t number) const;
-  // Whether the entry still belongs to that operation.
-  bool has(uint64_t number) const;
   // Writes this part of the record, or all of it if somebody has truncated the file.
   void write(const void* part, size_t bytes) noexcept;
 
+  std::mutex mutex_;
   Descriptor file_;
   std::unique_ptr<std::byte[]> all_;  // the contents of the file
   size_t bytes_;

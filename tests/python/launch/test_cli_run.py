@@ -15,6 +15,7 @@ from commands import call, command, environment, is_alive
 
 import a2a
 from a2a.cli import _machine
+from a2a.cli._verdict import End, verdict
 
 PACKAGE = Path(a2a.__file__).parent
 
@@ -214,6 +215,16 @@ def test_the_last_line_has_the_rank_that_caused_it(
     assert lines[-1].startswith(f"a2a run: {last}"), done.stderr
     assert [line for line in lines[:-1] if line.startswith("a2a run:")] == []
     assert done.returncode == {"os._exit(3)": 3, "os.kill(os.getpid(), 9)": 137}.get(action.partition(": ")[2], 1)
+
+
+def test_a_rank_that_has_come_is_not_said_to_be_missing() -> None:
+    told = (
+        "gave up: a2a.TimeoutError: barrier #1: timeout on rank 0, which still waits for rank 2; rank 1 has come; more"
+    )
+    said = verdict([End(0, 1, "exited with code 1", told)], [1, 2])
+    assert said.startswith("rank 0 gave up: ") and said.endswith("; ended ranks 1, 2")
+    late = verdict([End(rank, 1, "exited with code 1", told) for rank in (0, 1)], [2])
+    assert late.startswith("rank 2 did not come: ranks 0, 1 gave up: ")
 
 
 def test_an_error_that_a_program_wraps_is_still_another_ranks(script: Callable[[str], str]) -> None:

@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,13 @@ def await_word(board: mmap.mmap, at: int) -> None:
         time.sleep(0.001)
 
 
+def await_joined(job: str) -> None:
+    """Waits until a rank has connected to rank 0 of that job."""
+    connected = " 0005 03 "  # type and state, as the kernel prints them
+    while not any(job in line and connected in line for line in Path("/proc/net/unix").read_text().splitlines()):
+        time.sleep(0.005)
+
+
 def die_while_meeting(i: int, job: str, board: mmap.mmap) -> None:
     """Rank 0, and a rank 2 that is killed as it waits; another rank 2, and rank 1, are started after that."""
     if i == 1:
@@ -77,16 +85,18 @@ def die_while_meeting(i: int, job: str, board: mmap.mmap) -> None:
 @apart
 def test_rank_restarted_while_ranks_meet(early: bool) -> None:
     board = mmap.mmap(-1, mmap.PAGESIZE)
+    job = job_name()
 
     def during(pids: list[int]) -> None:
-        time.sleep(0.2)
+        await_joined(job)
+        time.sleep(0.1)
         if early:  # it is still ending when the next one comes
             board[0] = 1
             time.sleep(0.05)
         os.kill(pids[1], signal.SIGKILL)
         board[0] = 1
 
-    ends = run(4, die_while_meeting, job_name(), board, during=during)
+    ends = run(4, die_while_meeting, job, board, during=during)
     assert ends[1].status == -signal.SIGKILL
     values([ends[0], *ends[2:]])
 

@@ -87,7 +87,13 @@ class TcpHub final : public TcpBootstrap {
                                                          "' came to rank 0 of this one"));
       return;
     }
-    if (const auto wrong = mistake(newcomer)) {
+    auto wrong = mistake(newcomer);
+    if (!wrong && joined(who.rank)) {
+      const Remains remains = which_remains(member(who.rank).channel.fd(), newcomer.channel.fd());
+      if (remains == Remains::first) return;
+      if (remains == Remains::both) wrong = joined_twice(newcomer);
+    }
+    if (wrong) {
       refuse(newcomer, *wrong);
       throw Error(*wrong);
     }
@@ -109,13 +115,17 @@ class TcpHub final : public TcpBootstrap {
     if (who.rank < 1 || who.rank >= size_) {
       return error(Code::invalid_argument, rank + " is not between 1 and " + std::to_string(size_ - 1));
     }
-    const Member& first = member(who.rank);
-    // A rank that was started again may come while its killed process is still ending.
-    if (!first.channel.open() || outlived(first) || hangs_up_soon(first.channel.fd())) return std::nullopt;
-    return error(Code::invalid_argument, rank + " joined twice, from pid " + std::to_string(first.pid) + " at " +
-                                             first.host + " and pid " + std::to_string(who.pid) + " at " +
-                                             newcomer.host);
+    return std::nullopt;
   }
+
+  Error joined_twice(const Newcomer& newcomer) {
+    const Member& first = member(newcomer.who.rank);
+    return error(Code::invalid_argument, "rank " + std::to_string(newcomer.who.rank) + " joined twice, from pid " +
+                                             std::to_string(first.pid) + " at " + first.host + " and pid " +
+                                             std::to_string(newcomer.who.pid) + " at " + newcomer.host);
+  }
+
+  bool joined(Rank rank) { return member(rank).channel.open() && !outlived(member(rank)); }
 
   // Whether the process of a member has ended, and only a child that it forked keeps the connection open. Known only
   // for processes of this host.

@@ -238,7 +238,13 @@ class Hub final : public Bootstrap {
     std::optional<Packet> packet;
     if (!receive(socket.fd(), packet) || !packet || packet->header.kind != Header::hello) return;
     const Header& h = packet->header;
-    if (const std::string wrong = mistake(h); !wrong.empty()) {
+    std::string wrong = mistake(h);
+    if (wrong.empty() && joined(h.rank)) {
+      const Remains remains = which_remains(member(h.rank).socket.fd(), socket.fd());
+      if (remains == Remains::first) return;
+      if (remains == Remains::both) wrong = joined_twice(h);
+    }
+    if (!wrong.empty()) {
       const Error refusal = error(Code::invalid_argument, wrong);
       tell(socket.fd(), refusal);
       culprit_ = h.rank;
@@ -255,9 +261,12 @@ class Hub final : public Bootstrap {
       return rank + " was started with size " + std::to_string(h.size) + ", rank 0 with size " + std::to_string(size_);
     }
     if (h.rank < 1 || h.rank >= size_) return rank + " is not between 1 and " + std::to_string(size_ - 1);
-    // A rank that was started again may come while its killed process is still ending.
-    if (!joined(h.rank) || hangs_up_soon(member(h.rank).socket.fd())) return "";
-    return rank + " joined twice, from pid " + std::to_string(member(h.rank).pid) + " and pid " + std::to_string(h.pid);
+    return "";
+  }
+
+  std::string joined_twice(const Header& h) {
+    return "rank " + std::to_string(h.rank) + " joined twice, from pid " + std::to_string(member(h.rank).pid) +
+           " and pid " + std::to_string(h.pid);
   }
 
   // Handles a member's packet: its string, or its leave.

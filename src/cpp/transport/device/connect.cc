@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/object_bytes.h"
 #include "transport/device/stream_transport.h"
 
 namespace a2a::device {
@@ -22,7 +23,7 @@ struct Word {
     std::string all(1, static_cast<char>(failure));
     for (const std::string* part : {&text, &device, &uuid, &root}) {
       const uint64_t length = part->size();
-      all.append(reinterpret_cast<const char*>(&length), sizeof(length));
+      all.append(object_bytes(length));
       all += *part;
     }
     return all;

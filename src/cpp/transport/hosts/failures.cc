@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/facts.h"
+#include "runtime/object_bytes.h"
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
@@ -117,7 +118,7 @@ void HostsTransport::end_loans() {
 
 void HostsTransport::tell_why() {
   const Reason why{static_cast<uint32_t>(broken_->code()), died_ ? 1U : 0U};
-  std::string text(reinterpret_cast<const char*>(&why), sizeof(why));
+  std::string text(object_bytes(why));
   text += broken_->what();
   try {
     tell_remote({channel_, MessageKind::aborted, rank_, 0}, text);

@@ -1,5 +1,7 @@
 #include "transport/hosts/messages.h"
 
+#include "runtime/object_bytes.h"
+
 namespace a2a::hosts {
 namespace {
 

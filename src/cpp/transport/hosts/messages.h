@@ -30,12 +30,6 @@ enum class MessageKind : uint32_t {
   answered,    // Reply, and the reason of a refusal; `number` is that of the message
 };
 
-// The bytes of an object that has no pointers, as they travel.
-template <class T>
-std::string_view object_bytes(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof(T)};
-}
-
 // The beginning of each message.
 struct Prefix {
   uint64_t channel = 0;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "runtime/environment.h"
+#include "runtime/object_bytes.h"
 #include "transport/shm/policy/machine.h"
 
 namespace a2a::hosts {
@@ -116,7 +117,7 @@ Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline)
   std::string mine;
   try {
     const Card card = own_card(rank, size);
-    mine.assign(reinterpret_cast<const char*>(&card), sizeof(card));
+    mine.assign(object_bytes(card));
   } catch (const Error& error) {
     failure = error;
     mine = kRefused + error.what();

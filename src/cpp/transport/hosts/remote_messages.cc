@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/facts.h"
+#include "runtime/object_bytes.h"
 #include "transport/hosts/messages.h"
 
 namespace a2a::hosts {

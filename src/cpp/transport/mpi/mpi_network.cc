@@ -6,6 +6,8 @@
 #include <new>
 #include <thread>
 
+#include "runtime/object_bytes.h"
+
 namespace a2a::mpi {
 namespace {
 
@@ -198,7 +200,7 @@ void MpiNetwork::tell_of_death() noexcept {
     if (ended_ || !library_->duplicated()) return;
     for (Endpoint peer = 0; peer < size(); ++peer) {
       if (peer == self()) continue;
-      start_post(peer, std::string(reinterpret_cast<const char*>(&kTombstone), sizeof(kTombstone)), kMessageTag);
+      start_post(peer, std::string(object_bytes(kTombstone)), kMessageTag);
     }
     for (; !posted_.empty() && !deadline.passed(); std::this_thread::yield()) look_after_posted();
   } catch (const Error&) {  // they find out by other means

@@ -14,6 +14,7 @@
 #include "bootstrap/tcp/door.h"
 #include "bootstrap/tcp/session.h"
 #include "bootstrap/tcp/visit.h"
+#include "runtime/object_bytes.h"
 #include "transport/tcp/tcp_network.h"
 
 namespace a2a::tcp {
@@ -92,7 +93,7 @@ class Meeting {
     cards_ = cards;
     links_.resize(cards.size());
     Sha256 all;
-    for (const Card& card : cards) all.add({reinterpret_cast<const char*>(&card), sizeof(card)});
+    for (const Card& card : cards) all.add(object_bytes(card));
     meeting_ = all.digest();
     Door door(std::move(listener_), door_key(rank_));
     for (Rank peer = 0; peer < rank_; ++peer) visit(peer);

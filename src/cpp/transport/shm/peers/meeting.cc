@@ -15,6 +15,7 @@
 #include "bootstrap/user.h"
 #include "runtime/environment.h"
 #include "runtime/faultpoint.h"
+#include "runtime/object_bytes.h"
 #include "runtime/process.h"
 #include "transport/shm/copy/copy.h"
 #include "transport/shm/peers/address.h"
@@ -58,11 +59,6 @@ bool vm_readv_wanted() { return switch_variable("A2A_SHM_CMA").value_or(true); }
 void allow_reading() {
   std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
   if (int scope = 0; file >> scope && scope == 1) ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-}
-
-template <class T>
-std::string_view as_bytes(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof(T)};
 }
 
 // One rank's side of the meeting.
@@ -124,7 +120,7 @@ class Participant {
   // processes, in one direction.
   Proof proof(Rank from, Rank to) const {
     Sha256 all;
-    for (const Address& a : addresses_) all.add(as_bytes(a));
+    for (const Address& a : addresses_) all.add(object_bytes(a));
     std::string text = "a2a rank " + std::to_string(from) + " to rank " + std::to_string(to) + " ";
     text += as_text(all.digest());
     return {from, hmac_sha256(*secret_, text)};
@@ -231,7 +227,7 @@ class Participant {
   void exchange_addresses(ShmProgress& progress, uint64_t block) {
     const Address mine = own_address(progress, size_, block, listener_.name());
     faultpoint("joined");
-    const auto all = bootstrap_.allgather(as_bytes(mine), deadline_);
+    const auto all = bootstrap_.allgather(object_bytes(mine), deadline_);
     faultpoint("addresses");
     if (all.size() != static_cast<size_t>(size_)) {
       throw Error(Code::invalid_argument, "the bootstrap returned " + std::to_string(all.size()) +

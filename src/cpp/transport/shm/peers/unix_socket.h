@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "a2a/types.h"
+#include "runtime/object_bytes.h"
 #include "transport/shm/memory/arena.h"
 
 namespace a2a::shm {
@@ -44,7 +45,7 @@ bool receive_bytes(int socket, void* to, size_t bytes, Descriptor* first, Descri
 template <class T>
 bool try_send(int socket, const T& value, std::span<const int> fds = {}) {
   static_assert(std::is_trivially_copyable_v<T>);
-  return send_message(socket, {reinterpret_cast<const char*>(&value), sizeof(T)}, fds);
+  return send_message(socket, object_bytes(value), fds);
 }
 
 template <class T>
