@@ -33,10 +33,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "gpu"), str(HERE.parent / "tests" / "python" / "support")]
 
+import cudart  # noqa: E402
 import gpu_own_time  # noqa: E402
 import gpu_rank  # noqa: E402
 import gpu_ranks  # noqa: E402
-import nvidia  # noqa: E402
 from results import host_facts  # noqa: E402
 
 import a2a  # noqa: E402
@@ -137,7 +137,7 @@ def choose(options: argparse.Namespace) -> str:
     torch = 0 if found.double else torch_devices()
     if not torch:
         print("# without torch.distributed: " + ("it knows no doubles" if found.double else "no Torch that sees a GPU"))
-    options.gpus = torch or nvidia.devices()
+    options.gpus = torch or cudart.devices()
     return "torch" if torch else "driver"
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import cudart
 import environments
 import gpu_rank
 import gpu_ranks
 import numpy as np
-import nvidia
 
 import a2a
 
@@ -129,7 +129,7 @@ def _apart(comm: a2a.Communicator, library: str) -> dict[str, Any]:
     for name, step in gpu_rank.contenders(comm, exchange, buffers, with_torch=False).items():
         for _ in range(20):
             step()
-        nvidia.synchronize(buffers.stream)
+        cudart.synchronize(buffers.stream)
         comm.barrier()
         calls.reset()
         nanoseconds = 0
@@ -137,7 +137,7 @@ def _apart(comm: a2a.Communicator, library: str) -> dict[str, Any]:
             start = time.perf_counter_ns()
             step()
             nanoseconds += time.perf_counter_ns() - start
-            nvidia.synchronize(buffers.stream)
+            cudart.synchronize(buffers.stream)
         counted = {each: (count / SPLIT_CALLS, ns / SPLIT_CALLS / 1e3) for each, (count, ns) in calls.read().items()}
         found[name] = {
             "us": nanoseconds / SPLIT_CALLS / 1e3,

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+import cudart
 import gpu_ranks
 import numpy as np
 import numpy.typing as npt
-import nvidia
 
 import a2a
 
@@ -83,8 +83,8 @@ class DriverBuffers:
     stream = 0
 
     def __init__(self, exchange: Exchange) -> None:
-        self.exchange, self.device = exchange, exchange.comm.rank % nvidia.devices()
-        self.arrays = [nvidia.Array(words, self.device) for words in (exchange.sent, exchange.wanted)]
+        self.exchange, self.device = exchange, exchange.comm.rank % cudart.devices()
+        self.arrays = [cudart.Array(words, self.device) for words in (exchange.sent, exchange.wanted)]
         self.send, self.recv = (array.tensor for array in self.arrays)
 
     def rewrite(self) -> None:
@@ -98,7 +98,7 @@ class DriverBuffers:
         pass
 
     def device_us(self) -> float:
-        nvidia.synchronize(self.stream)
+        cudart.synchronize(self.stream)
         return 0.0
 
     def wrong(self) -> int:
@@ -151,13 +151,13 @@ def one(buffers: Buffers, call: Call) -> dict[str, float]:
     exchange.round += 1
     buffers.rewrite()
     exchange.comm.barrier()
-    with nvidia.held_up(nvidia.current(), buffers.stream):
+    with cudart.held_up(cudart.current(), buffers.stream):
         buffers.begin()
         start = time.perf_counter_ns()
         call()
         host = time.perf_counter_ns() - start
         buffers.end()
-        waited = not nvidia.busy(buffers.stream)
+        waited = not cudart.busy(buffers.stream)
         exchange.comm.barrier()
     device_us = buffers.device_us()
     return {"host_us": host / 1e3, "device_us": device_us, "wrong": buffers.wrong(), "sync": int(waited)}
@@ -171,7 +171,7 @@ def point(exchange: Exchange, framework: str, rounds: int, until: float, with_to
     for call in calls.values():
         for _ in range(20 if size < 1 << 20 else 2):  # connections, kernels, and what ranks compare
             call()
-        nvidia.synchronize(buffers.stream)
+        cudart.synchronize(buffers.stream)
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():

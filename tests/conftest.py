@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import time
@@ -14,11 +15,11 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent / "python" / "support"))  # whose modules tests and ranks import by name
 
+import sample
 from cpp_build import build_dir  # noqa: F401 (a fixture)
 from network_hosts import hosts
 from possessions import children, descriptors, shared_files
 from rank_pool import Pool
-from sample import sample
 
 from a2a import _spawn
 
@@ -38,13 +39,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--peer", choices=["a2a", "gloo"], default="a2a", help="whose Torch collectives to test")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    sample.full = config.getoption("--full")  # before tests are imported
+
+
 @pytest.hookimpl(trylast=True)  # after what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--full"):
         return
-    kept = sample(items)
+    kept = sample.sample(items)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the imported frameworks from garbage collections: many tests, and ranks that are forked, ask for one."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """More workers than CPUs, because many tests wait."""
+    return max(4, min(len(os.sched_getaffinity(0)), 8))
 
 
 @pytest.fixture(scope="module")

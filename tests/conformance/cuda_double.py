@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1] / "python" / "support"))
-import nvidia
+import cudart
 from device_tensors import ALLOCATORS, DoubleFramework, Tensor, bytes_of
 
 from a2a.frameworks import Bytes
 
-ALLOCATORS[nvidia.CUDA] = lambda nbytes, device: nvidia.Array(np.empty(nbytes, np.uint8), device)
+ALLOCATORS[cudart.CUDA] = lambda nbytes, device: cudart.Array(np.empty(nbytes, np.uint8), device)
 _device = 0
 
 
@@ -25,10 +25,10 @@ class DriverTensors(DoubleFramework):
     def prepare(self, rank: int) -> None:
         global _device
         _device = rank
-        nvidia.use(rank)
+        cudart.use(rank)
 
-    def make(self, content: Bytes) -> nvidia.Array:
-        return nvidia.Array(content, _device)
+    def make(self, content: Bytes) -> cudart.Array:
+        return cudart.Array(content, _device)
 
     def read(self, thing: Any) -> Bytes:
         return bytes_of(thing) if isinstance(thing, Tensor) else thing.read()

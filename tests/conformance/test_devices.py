@@ -38,7 +38,7 @@ def command(environment: dict[str, str], *arguments: str) -> subprocess.Complete
     return done
 
 
-@pytest.mark.parametrize("transport", DOUBLES)
+@pytest.mark.parametrize("transport", ["nccl", pytest.param("hccl", marks=pytest.mark.full)])
 def test_on_a_double(transport: str, build_dir: Path, tmp_path: Path) -> None:
     file, page = tmp_path / "results.json", tmp_path / "matrix.html"
     options = ["--transport", transport, "--frameworks", DOUBLES[transport], "--ranks", "1,2,5", "--sample", "500"]
@@ -58,6 +58,7 @@ def test_on_a_double(transport: str, build_dir: Path, tmp_path: Path) -> None:
     assert f"{transport} (test double), 2 ranks" in done.stderr
 
 
+@pytest.mark.full
 def test_mixed_on_a_double(build_dir: Path, tmp_path: Path) -> None:
     second, file = tmp_path / "second.py", tmp_path / "results.json"
     second.write_text(f"import sys\nsys.path.append({str(HERE)!r})\nfrom cuda_double import FRAMEWORK\n")
@@ -134,6 +135,7 @@ def test_tensors_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         assert module.read(module.tensor(memory, 64, dtype, (0, 2))).size == 0
 
 
+@pytest.mark.full
 def test_what_is_missing_is_told() -> None:
     """On a machine without devices; where there are some, the kit would run."""
     torch = importlib.util.find_spec("torch") is not None

@@ -23,6 +23,8 @@ from a2a.conformance import runner
 from a2a.conformance.groups import OWN
 from a2a.conformance.signatures import SIGNATURES
 
+FULL = pytest.mark.full
+
 FIFTH = str(Path(__file__).with_name("ctypes_arrays.py"))
 COMMAND = [sys.executable, "-m", "a2a.cli", "conformance"]
 
@@ -33,6 +35,7 @@ def command(
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=seconds, check=False, env=env)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)  # a minute where nothing else runs
 def test_this_library_in_every_framework_and_mixed(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
@@ -57,8 +60,16 @@ def test_more_ranks_than_cpus() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize(("peer", "framework"), [("gloo", "torch"), ("paddle-gloo", "paddle"), ("mpi4py", "mpi4py")])
+@pytest.mark.parametrize(
+    ("peer", "framework"),
+    [
+        ("gloo", "torch"),
+        pytest.param("paddle-gloo", "paddle", marks=FULL),
+        pytest.param("mpi4py", "mpi4py", marks=FULL),
+    ],
+)
 def test_peers(peer: str, framework: str, tmp_path: Path) -> None:
     """What they do with the cases is theirs; every task has some result, and each is told."""
     if importlib.util.find_spec(framework) is None:
@@ -96,6 +107,7 @@ def test_between_hosts_over_tcp(tmp_path: Path) -> None:
     between_hosts("tcp", tmp_path / "results.json")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("library", mpi.INSTALLED, ids=lambda library: library.name)
 def test_between_hosts_over_mpi(library: mpi.Mpi, tmp_path: Path) -> None:
     between_hosts("mpi", tmp_path / "results.json", with_mpi(library))
@@ -110,6 +122,7 @@ def test_without_a_launcher() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_framework_that_the_kit_does_not_know(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
     options = ["--ranks", "1,3", "--sample", "300", "--mixed", "--json", str(file)]

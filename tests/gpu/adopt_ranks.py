@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import cudart
 import gpu_ranks
-import nvidia
 
 import a2a
 from a2a._core import library_of
@@ -46,15 +46,15 @@ class Unavailable(Exception):
 
 @contextmanager
 def _by_hand(comm: Comm, store: str) -> Iterator[Own]:
-    address = nvidia.new_communicator(comm)
+    address = cudart.new_communicator(comm)
 
     def use() -> None:
         size = ctypes.c_int()
-        nvidia.require(nvidia.nccl().ncclCommCount(ctypes.c_void_p(address), ctypes.byref(size)))
+        cudart.require(cudart.nccl().ncclCommCount(ctypes.c_void_p(address), ctypes.byref(size)))
         assert size.value == comm.size
 
     yield address, use
-    nvidia.require(nvidia.nccl().ncclCommDestroy(ctypes.c_void_p(address)))
+    cudart.require(cudart.nccl().ncclCommDestroy(ctypes.c_void_p(address)))
 
 
 @contextmanager

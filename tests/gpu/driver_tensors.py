@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("conformance", "python/support")]
-import nvidia  # noqa: E402
+import cudart  # noqa: E402
 from cuda_double import DriverTensors  # noqa: E402
 
 
 class Tensors(DriverTensors):
     def devices(self) -> int:
-        return nvidia.devices()
+        return cudart.devices()
 
 
 FRAMEWORK = Tensors

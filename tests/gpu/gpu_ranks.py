@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cudart
 import device_tensors
 import numpy as np
 import numpy.typing as npt
-import nvidia
 import reduction_ranks
 from rank_pool import _Through
 
@@ -103,7 +103,7 @@ class Exchange:
 
     def poison(self) -> None:
         """Makes the output what it was before any exchange."""
-        nvidia.fill(address(self.recv), POISON % 2 if self.dtype == "bool" else POISON, self.wanted.size)
+        cudart.fill(address(self.recv), POISON % 2 if self.dtype == "bool" else POISON, self.wanted.size)
 
     def check(self) -> None:
         wrong = np.flatnonzero(self.framework.read(self.recv) != self.wanted)
@@ -241,7 +241,7 @@ def reductions(comm: Comm, name: str) -> list[str]:
     dtypes = [dtype for dtype in reduction_ranks.DTYPES if dtype in known and reduction_ranks.numpy_has(dtype)]
     version = tuple(int(part) for part in library_of("nccl").split()[1].split("."))
     place(comm, name)
-    float8 = version >= (2, 24) and nvidia.capability() >= 9
+    float8 = version >= (2, 24) and cudart.capability() >= 9
     for dtype in dtypes:
         ops = reduction_ranks.folded_by_nccl(dtype, float8)
         reduction(comm, name, "every_operation", dtype, 1000, "NCCL", ops)
@@ -250,12 +250,12 @@ def reductions(comm: Comm, name: str) -> list[str]:
 
 def reduction_graph(comm: Comm, name: str) -> None:
     """An allreduce in place, captured once and launched again and again."""
-    x, stream = Copied(np.ones(1000, np.float32), place(comm, name)), nvidia.Stream()
+    x, stream = Copied(np.ones(1000, np.float32), place(comm, name)), cudart.Stream()
     comm.allreduce(x.tensor, stream=stream)
     stream.synchronize()
     comm.barrier()
     tensor = x.tensor
-    captured = nvidia.Graph(stream, lambda: comm.allreduce(tensor, stream=stream))
+    captured = cudart.Graph(stream, lambda: comm.allreduce(tensor, stream=stream))
     for _ in range(2):
         captured.launch()
     stream.synchronize()
@@ -280,7 +280,7 @@ def current(name: str) -> int:
     return 0
 
 
-def side_of(name: str, own: nvidia.Stream) -> tuple[int, Any]:
+def side_of(name: str, own: cudart.Stream) -> tuple[int, Any]:
     """(handle of a stream, context in which the framework works on it)."""
     if name == "torch":
         import torch
@@ -292,7 +292,7 @@ def side_of(name: str, own: nvidia.Stream) -> tuple[int, Any]:
 
         stream = cupy.cuda.Stream(non_blocking=True)
         return int(stream.ptr), stream
-    return own.cuda_stream, device_tensors.working_on(nvidia.CUDA, own.cuda_stream)
+    return own.cuda_stream, device_tensors.working_on(cudart.CUDA, own.cuda_stream)
 
 
 def does_not_wait(comm: Comm, name: str, how: str) -> float:
@@ -306,7 +306,7 @@ def does_not_wait(comm: Comm, name: str, how: str) -> float:
     x.poison()
     stream, works = current(name), []
     comm.barrier()
-    with nvidia.held_up(comm.rank % x.framework.devices(), stream):
+    with cudart.held_up(comm.rank % x.framework.devices(), stream):
         start = time.monotonic()
         if how == "plan":
             plan.run(x.send, x.recv)
@@ -315,7 +315,7 @@ def does_not_wait(comm: Comm, name: str, how: str) -> float:
         else:
             comm.alltoallv(*x.arguments())
         seconds = time.monotonic() - start
-        assert nvidia.busy(stream), "the call has waited for its stream"
+        assert cudart.busy(stream), "the call has waited for its stream"
         assert not any(work.done() for work in works)
     for work in works:
         work.order_before(stream)
@@ -326,16 +326,16 @@ def does_not_wait(comm: Comm, name: str, how: str) -> float:
 def streams(comm: Comm, name: str) -> None:
     """On every stream that a call may name, and on the one that the framework works on."""
     x = Exchange(comm, name, seed=2)
-    own = nvidia.Stream()
+    own = cudart.Stream()
     for given in (None, 0, 1, 2, own, own.cuda_stream):
         x.poison()
         comm.alltoallv(*x.arguments(), stream=given)
-        nvidia.synchronize(current(name) if given is None else getattr(given, "cuda_stream", given))
+        cudart.synchronize(current(name) if given is None else getattr(given, "cuda_stream", given))
         x.check()
     device, (side, current_in_here) = comm.rank % x.framework.devices(), side_of(name, own)
-    stale = nvidia.Array(np.full(x.wanted.size, POISON, np.uint8), device)
-    with nvidia.held_up(device, side), current_in_here:
-        nvidia.copy(stale.address, address(x.recv), stale.nbytes, side)
+    stale = cudart.Array(np.full(x.wanted.size, POISON, np.uint8), device)
+    with cudart.held_up(device, side), current_in_here:
+        cudart.copy(stale.address, address(x.recv), stale.nbytes, side)
         comm.alltoallv(*x.arguments())
         time.sleep(0.1)  # in which an exchange on another stream is over, and the copy comes after it
     x.check()
@@ -364,8 +364,8 @@ def dropped_in_flight(comm: Comm, name: str) -> None:
     comm.alltoallv(*x.arguments())
     x.check()
     x.poison()
-    device, size, stream = comm.rank % x.framework.devices(), int(np.prod(x.send.shape)), nvidia.Stream()
-    with nvidia.held_up(device, stream.cuda_stream):
+    device, size, stream = comm.rank % x.framework.devices(), int(np.prod(x.send.shape)), cudart.Stream()
+    with cudart.held_up(device, stream.cuda_stream):
         work = comm.alltoallv(*x.arguments(), async_op=True, stream=stream)
         assert work is not None
         work.order_before(stream)
@@ -380,11 +380,11 @@ def graph(comm: Comm, name: str) -> None:
     """A planned exchange, captured once and replayed with new contents."""
     x = Exchange(comm, name, "float32", "uneven", 4)
     y = Exchange(comm, name, "float32", "uneven", 4)
-    plan, stream = comm.plan_alltoallv(*x.arguments()), nvidia.Stream()
+    plan, stream = comm.plan_alltoallv(*x.arguments()), cudart.Stream()
     plan.run(x.send, x.recv, stream=stream)
     stream.synchronize()
     comm.barrier()
-    captured = nvidia.Graph(stream, lambda: plan.run(x.send, y.recv, stream=stream))
+    captured = cudart.Graph(stream, lambda: plan.run(x.send, y.recv, stream=stream))
     comm.barrier()
     for _ in range(3):
         y.poison()
@@ -538,7 +538,7 @@ def refused(comm: Comm, name: str) -> list[str]:
         bad.append((tensor((n, 4))[:, ::2], recv, None))
     if framework.devices() > 1:
         framework.prepare((mine + 1) % framework.devices())
-        bad += [(tensor((n, 2)), tensor((n, 2)), None), (send, recv, nvidia.Stream())]
+        bad += [(tensor((n, 2)), tensor((n, 2)), None), (send, recv, cudart.Stream())]
         framework.prepare(mine)
     for case in bad:
         give, take, stream = case if comm.rank == n - 1 else (send, recv, None)
@@ -561,12 +561,12 @@ def another_device_is_current(comm: Comm, name: str) -> None:
     other = (device + 1) % x.framework.devices()
     for how in ("call", "plan", "async"):
         x.poison()
-        nvidia.use(other)
+        cudart.use(other)
         if how == "plan":
             plan.run(x.send, x.recv, stream=0)
         else:
             x.run(how)
-        assert nvidia.current() == other
+        assert cudart.current() == other
         x.framework.prepare(device)
         x.check()
 
@@ -583,8 +583,8 @@ def destroyed_stream(comm: Comm, name: str) -> list[str]:
         except a2a.Error as error:
             told.append(f"{type(error).__name__}: {error}")
 
-    busy, named = nvidia.Stream(), nvidia.Stream()
-    with nvidia.held_up(comm.rank % x.framework.devices(), busy.cuda_stream):
+    busy, named = cudart.Stream(), cudart.Stream()
+    with cudart.held_up(comm.rank % x.framework.devices(), busy.cuda_stream):
         work = made.alltoallv(*x.arguments(), async_op=True, stream=busy)
         if comm.rank == comm.size - 1:
             named.destroy()  # not earlier: CUDA gives its handle to the next stream that somebody makes

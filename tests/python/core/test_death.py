@@ -84,6 +84,7 @@ KILLS: list[tuple[str, dict[str, str], int]] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(110)
 @apart
 def test_killed_50_times_in_the_middle_of_an_exchange() -> None:
@@ -225,6 +226,7 @@ def compute() -> None:
         pass
 
 
+@pytest.mark.full
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("dies", [False, True])
 @apart

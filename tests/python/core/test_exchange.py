@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from mpi import INSTALLED
 from rank_pool import Pool
+from sample import examples
 
 from a2a import testing
 
@@ -56,7 +57,7 @@ def for_examples(pool: Pool, check: Callable[..., None], **strategies: st.Search
     are small, and after a failure new ranks have to be started."""
     max_rows = 300 if pool.n <= 8 else 20
     limits = settings(
-        max_examples=5 if pool.n == 64 else 10 if pool.n == 16 else 30,
+        max_examples=5 if pool.n == 64 else 10 if pool.n == 16 else examples(30),
         phases=[Phase.explicit, Phase.generate],
         deadline=None,
         database=None,

@@ -17,6 +17,7 @@ import a2a
 pytestmark = pytest.mark.timeout(120)
 
 
+@pytest.mark.full
 def test_no_call_crashes() -> None:
     program = Path(__file__).parents[1] / "support" / "hostile_arguments.py"
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=110)

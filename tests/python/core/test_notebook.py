@@ -158,6 +158,7 @@ def test_what_ranks_print_goes_where_the_program_prints(run_ranks: Callable[...,
     assert text.endswith("no end of lineno end of line") and err.getvalue() == "to the other\n" * 2
 
 
+@pytest.mark.full
 def test_what_ranks_printed_before_they_were_ended(run_ranks: Callable[..., list[Any]]) -> None:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), pytest.raises(a2a.TimeoutError):

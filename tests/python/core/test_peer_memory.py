@@ -83,6 +83,7 @@ def send_stalled(rank: int, n: int, job: str, words: memoryview, interrupt: bool
     raise AssertionError(fd)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("interrupt", [False, True])
 @apart

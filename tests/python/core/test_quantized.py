@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_pool import Pool
+from sample import examples
 
 import a2a
 from a2a import testing
@@ -72,7 +73,7 @@ def static_result(seed: int, shape: tuple[int, ...], ranks: int, scale: Any, off
     return shifted * np.asarray(scale, np.float32)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     seed=st.integers(0, 2**32),
     shape=SHAPES,
@@ -119,7 +120,7 @@ def static_inputs(seed: int, ranks: int, shape: tuple[int, ...]) -> tuple[Any, A
     return (qs + np.float64(offset) + error) * np.float64(scale), qs.astype(np.int8), scale, offset
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(seed=st.integers(0, 2**32), shape=SHAPES)
 def test_int8_is_within_the_documented_bound(pool: Pool, seed: int, shape: tuple[int, ...]) -> None:
     xs, qs, scale, offset = static_inputs(seed, pool.n, shape)
@@ -195,7 +196,7 @@ def blocks_result(seed: int, shape: tuple[int, ...], ranks: int, dtype: str, blo
     return total, scales
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     seed=st.integers(0, 2**32),
     shape=SHAPES,

@@ -98,6 +98,7 @@ def test_what_repeats_between_hosts(pools: Callable[..., Pool], hosts: str) -> N
     pools(n, hosts=hosts).run(ranks.repeats, [40, 3000, 20 * KIB, 100 * KIB, *(PIECES if n == 2 else PIECES[:4])])
 
 
+@pytest.mark.full
 def test_frameworks(pools: Callable[..., Pool]) -> None:
     for dtype in ("float32", "bfloat16", "int8"):
         for rows in (1, 40, 1000):

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from mpi import LIBRARIES
 from rank_pool import Pool
+from sample import examples
 from views_ranks import SECONDS
 
 import a2a
@@ -42,7 +43,7 @@ def require_shown(pool: Pool, recipe: Recipe) -> None:
 
 def test_any_tensors(pool: Pool) -> None:
     @settings(
-        max_examples=10,
+        max_examples=examples(10),
         phases=[Phase.explicit, Phase.generate],
         deadline=None,
         database=None,
@@ -184,7 +185,9 @@ def refuse_one(comm: a2a.Communicator, number: int) -> tuple[str, str]:
     return told, like
 
 
-@pytest.mark.parametrize("number", range(len(REFUSED)))
+@pytest.mark.parametrize(
+    "number", [0, 1, *(pytest.param(number, marks=pytest.mark.full) for number in range(2, len(REFUSED)))]
+)
 def test_refused_arguments(number: int, run_ranks: Callable[..., list[Any]]) -> None:
     told = run_ranks(3, refuse_one, number)
     assert re.search(REFUSED[number][2], told[1][0]) and "rank 1" in told[1][0]

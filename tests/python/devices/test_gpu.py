@@ -14,6 +14,8 @@ import cmake_tools
 import pytest
 from commands import environment
 
+FULL = pytest.mark.full
+
 ROOT = Path(__file__).parents[3]
 
 pytestmark = [
@@ -54,9 +56,9 @@ def test_skipped_without_a_gpu() -> None:
     ("version", "gpus", "some"),
     [
         ("", 1, MOST),
-        ("nccl-2.18", 1, MOST),
-        ("", 1, "several_hosts"),
-        ("", 2, "2 and driver and (part or current)"),
+        pytest.param("nccl-2.18", 1, MOST, marks=FULL),
+        pytest.param("", 1, "several_hosts", marks=FULL),
+        pytest.param("", 2, "2 and driver and (part or current)", marks=FULL),
     ],
 )
 def test_on_the_doubles(build_dir: Path, version: str, gpus: int, some: str) -> None:
@@ -65,6 +67,7 @@ def test_on_the_doubles(build_dir: Path, version: str, gpus: int, some: str) -> 
     assert " passed" in told and "failed" not in told and "SKIPPED" not in told, told
 
 
+@pytest.mark.full
 @BUILD
 def test_the_benchmark_on_the_doubles(build_dir: Path, tmp_path: Path) -> None:
     options = ["-e", "64", "--ranks", "2", "--rounds", "1", "--save", str(tmp_path)]
@@ -93,6 +96,7 @@ def check_own_time(name: str, one: dict[str, Any]) -> None:
     assert calls == exact and sum(one["calls"].values()) < sum(exact.values()) + 12, one
 
 
+@pytest.mark.full
 @BUILD
 def test_own_time_needs_no_gpu(tmp_path: Path) -> None:
     nowhere = {"A2A_CUDA_LIBRARY": "/nowhere/libcuda.so.1", "A2A_BENCH_CACHE": str(tmp_path)}

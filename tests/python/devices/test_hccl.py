@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mpi import LIBRARIES
 from rank_pool import Pool
 from reduction_ranks import folded_by_hccl
+from sample import examples
 
 from a2a import testing
 
@@ -83,7 +84,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
 
 def for_examples(check: Callable[..., None], **strategies: st.SearchStrategy[Any]) -> None:
     limits = settings(
-        max_examples=25,
+        max_examples=examples(25),
         phases=[Phase.explicit, Phase.generate],
         deadline=None,
         database=None,

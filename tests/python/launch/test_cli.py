@@ -25,6 +25,9 @@ from a2a.workloads import workload
 # a2a demo ---------------------------------------------------------------------------------------------------------
 
 
+FULL = pytest.mark.full
+
+
 def test_demo_with_numpy_alone() -> None:
     done = call("demo", "--frameworks", "numpy", "--tokens", "6", "--steps", "2")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +37,7 @@ def test_demo_with_numpy_alone() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["torch", "paddle", "jax"])
+@pytest.mark.parametrize("name", ["torch", pytest.param("paddle", marks=FULL), pytest.param("jax", marks=FULL)])
 def test_demo_with_another_framework(name: str) -> None:
     needs(name)
     done = call("demo", "--frameworks", f"{name},numpy", "--ranks", "2", "--tokens", "4", "--steps", "1")
@@ -135,6 +138,7 @@ def test_plot_without_matplotlib_is_refused_before_the_work(arguments: list[str]
     assert done.stderr == "a2a: --plot needs matplotlib: pip install 'a2a-comm[plot]'\n"
 
 
+@pytest.mark.full
 def test_plots(tmp_path: Path) -> None:
     needs("matplotlib")
     heat, curve = tmp_path / "heat.png", tmp_path / "curve.svg"
@@ -278,6 +282,7 @@ def test_info() -> None:
     assert call("info", "-r", "0").returncode == 2
 
 
+@pytest.mark.full
 def test_the_letter_of_ranks_is_that_of_mpiexec(tmp_path: Path) -> None:
     """In every command; -n of the benchmark is nccl-tests' number of iterations where the ranks are given already."""
     usual = ["-b", "64", "-w", "1"]
@@ -403,7 +408,9 @@ def test_bench_has_several_sizes_unless_one_is_given(tmp_path: Path) -> None:
         assert [result["size"] for result in json.loads(file.read_text())["results"]] == sizes
 
 
-@pytest.mark.parametrize("operation", _bench_rank.PEER_OPERATIONS)
+@pytest.mark.parametrize(
+    "operation", ["alltoallv", *(pytest.param(name, marks=FULL) for name in ("alltoall", "allgather"))]
+)
 def test_bench_beside_gloo(operation: str, tmp_path: Path) -> None:
     needs("torch")
     file = tmp_path / "out.json"

@@ -321,6 +321,7 @@ def test_a_reader_that_leaves_ends_the_job(script: Callable[[str], str]) -> None
         assert launcher.wait(20) == 128 + signal.SIGPIPE
 
 
+@pytest.mark.full
 def test_examples_run_on_four_ranks() -> None:
     folder = Path(__file__).parents[3] / "examples"
     if not folder.is_dir():

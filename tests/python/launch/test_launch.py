@@ -418,8 +418,11 @@ def test_under_torchrun(tmp_path: Path) -> None:
     assert "sum 3 of 2" in output
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", [[], ["--backend", "gloo"]], ids=["new", "legacy"])
+@pytest.mark.parametrize(
+    "backend", [[], pytest.param(["--backend", "gloo"], marks=pytest.mark.full)], ids=["new", "legacy"]
+)
 def test_under_paddle_launch(tmp_path: Path, backend: list[str]) -> None:
     needs("paddle")
     command = [sys.executable, "-m", "paddle.distributed.launch", *backend, "--nproc_per_node", "2"]

@@ -77,6 +77,7 @@ def test_the_nearest_launcher_wins(show: str, outer: str, inner: str, wrapped: b
     assert found == ranks(3, groups=2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("other", ["a2a", "mpiexec"])
 @pytest.mark.parametrize("inside", [False, True])
 def test_torchrun_inside_and_outside(show: str, other: str, inside: bool) -> None:

@@ -110,7 +110,9 @@ def call_in_handlers(comm: a2a.Communicator, wait: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize(
+    "wait", [pytest.param(wait, marks=pytest.mark.full) if at % 3 else wait for at, wait in enumerate(WAITS)]
+)
 def test_a_signal_handler_calls(wait: str, run_ranks: Callable[..., list[Any]]) -> None:
     assert run_ranks(2, call_in_handlers, wait) == [[], []]
 

@@ -379,6 +379,7 @@ def wait_in_vain(rank: int, n: int, job: str, name: str) -> tuple[str, float]:
     return text, time.monotonic() - begin
 
 
+@pytest.mark.full
 @apart
 def test_every_call_ends_at_its_deadline() -> None:
     lateness = []

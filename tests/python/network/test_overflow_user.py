@@ -224,6 +224,7 @@ def connects_to_a_stranger(rank: int, pipe: tuple[int, int], mapped: bool, secre
         return len(descriptors)
 
 
+@pytest.mark.full
 @needs_namespaces
 @needs_stranger
 @both_ways

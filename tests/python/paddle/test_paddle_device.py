@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import cmake_tools
+import cudart
 import numpy as np
-import nvidia
 import pytest
 from device_tensors import EXCHANGE_API, Tensor, working_on
 from rank_pool import Pool
@@ -143,7 +143,7 @@ class OnDevice(paddle.Tensor):  # type: ignore[misc]
 
 def on_device(comm: a2a.Communicator, *values: int) -> Any:
     made = OnDevice(paddle.zeros([len(values)], "uint8"))
-    made.array = nvidia.Array(np.array(values, np.uint8), comm.rank)
+    made.array = cudart.Array(np.array(values, np.uint8), comm.rank)
     made.describe = Tensor(made.array, made.array.shape, (1, 8, 1)).describe
     return made
 
@@ -151,27 +151,28 @@ def on_device(comm: a2a.Communicator, *values: int) -> Any:
 def exchange(comm: a2a.Communicator) -> None:
     """What is enqueued on Paddle's stream comes before, and after a ``sync_op`` so does what follows."""
     rank = comm.rank
-    nvidia.use(rank)
-    stream, wanted = nvidia.Stream(), [rank, 10 + rank]
+    cudart.use(rank)
+    stream, wanted = cudart.Stream(), [rank, 10 + rank]
     made, out, copied = on_device(comm, 10 * rank, 10 * rank + 1), on_device(comm, 9, 9), on_device(comm, 9, 9)
-    with working_on(nvidia.CUDA, stream.cuda_stream):
+    with working_on(cudart.CUDA, stream.cuda_stream):
         for options in ({}, {"use_calc_stream": True}, {"sync_op": False}):
             given = on_device(comm, 0, 0)
-            with nvidia.held_up(rank, stream.cuda_stream):
-                nvidia.copy(made.array.address, given.array.address, 2, stream.cuda_stream)
+            with cudart.held_up(rank, stream.cuda_stream):
+                cudart.copy(made.array.address, given.array.address, 2, stream.cuda_stream)
                 task = dist.stream.alltoall_single(out, given, group=comm, **options)
                 assert task.is_completed() == task.is_sync() == (options.get("sync_op", True))
                 if task.is_sync():
-                    nvidia.copy(out.array.address, copied.array.address, 2, stream.cuda_stream)
+                    cudart.copy(out.array.address, copied.array.address, 2, stream.cuda_stream)
             assert task.wait()
             assert out.array.read().tolist() == copied.array.read().tolist() == wanted
             out.array.write([9, 9])
         task = dist.alltoall([out], [made], group=comm.split(rank), sync_op=False)
-        with nvidia.held_up(rank, stream.cuda_stream):
+        with cudart.held_up(rank, stream.cuda_stream):
             assert task.wait(20)  # it is not on Paddle's stream
     assert out.array.read().tolist() == made.array.read().tolist()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not (Path(__file__).parents[3] / "CMakeLists.txt").exists(), reason="no source tree")
 @pytest.mark.skipif(bool(cmake_tools.MISSING), reason=f"not installed: {cmake_tools.MISSING}")
 @pytest.mark.timeout(900)  # builds the doubles

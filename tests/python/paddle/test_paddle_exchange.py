@@ -18,7 +18,7 @@ def require_none(found: list[list[str]]) -> None:
     assert not problems, "\n".join(problems[:10])
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.full) for ranks in (1, 2, *range(4, 9)))])
 def test_global_scatter_and_gather(paddle_pool: Pool, ranks: int) -> None:
     for experts in range(1, 9):
         require_none(paddle_pool.run(paddle_ranks.experts, ranks, experts, DTYPES + ALSO, 10 * ranks + experts))

@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("paddle")
 import paddle_calls
 
+FULL = pytest.mark.full
+
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.timeout(110)
 
@@ -68,7 +70,9 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "launcher", ["launch", *(pytest.param(name, marks=FULL) for name in LAUNCHERS if name != "launch")]
+)
 def test_launcher(program: Path, launcher: str) -> None:
     command, size = LAUNCHERS[launcher]
     require_done(program, run(program, *command), size)
@@ -81,6 +85,7 @@ ENVIRONMENTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("launcher", ENVIRONMENTS)
 def test_environment_of_a_launcher(program: Path, launcher: str) -> None:
     """What other launchers give to two ranks."""
@@ -97,6 +102,7 @@ def test_environment_of_a_launcher(program: Path, launcher: str) -> None:
             rank.wait()
 
 
+@pytest.mark.full
 def test_spawn(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     body = "\n".join(f"    {line}" for line in PROGRAM.strip().splitlines()[2:])
@@ -105,6 +111,7 @@ def test_spawn(tmp_path: Path) -> None:
     require_done(path, run(path), 2)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not (ROOT / "examples").exists(), reason="no source tree beside the tests")
 def test_example_is_as_good_as_the_dense_layer() -> None:
     done = run(ROOT / "examples" / "moe_paddle.py", "-m", "a2a.cli", "run", "-n", "4")
@@ -112,6 +119,7 @@ def test_example_is_as_good_as_the_dense_layer() -> None:
     assert sorted(re.findall(r"rank (\d): loss .* as of the dense layer", done.stdout)) == list("0123")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="no source tree beside the tests")
 def test_programs_of_the_documentation(tmp_path: Path) -> None:
     # All in one program, because starting ranks is what takes long.
@@ -126,6 +134,7 @@ def test_programs_of_the_documentation(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not (ROOT / "docs").exists(), reason="no source tree beside the tests")
 def test_table_of_calls() -> None:
     works = paddle_calls.column("a2a")

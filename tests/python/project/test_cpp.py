@@ -7,6 +7,23 @@ import pytest
 
 SOURCE = Path(__file__).parents[3]
 PATTERNS = ("cpp/*_test.cc", "fakes/*_test.cc", "fuzz/*_fuzz.cc", "model/*_test.cc")
+# These take long, because they try every point of failure, every bit, or many random cases. .ci/run has the sanitizers
+# run them all.
+LONG = {
+    "bit_flip_test",
+    "conformance_test",
+    "course_test",
+    "fold_test",
+    "hccl_fault_test",
+    "hccl_rules_fake_test",
+    "letter_flip_test",
+    "nccl_fault_test",
+    "nccl_rules_fake_test",
+    "nccl_test",
+    "nth_failure_test",
+    "plan_test",
+    "tcp_connection_test",
+}
 NAMES = sorted(path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern))
 
 pytestmark = [
@@ -16,6 +33,8 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name in LONG else name for name in NAMES]
+)
 def test_cpp(build_dir: Path, name: str) -> None:
     cmake_tools.run("ctest", "--test-dir", str(build_dir), "--output-on-failure", "--no-tests=error", "-R", f"^{name}$")

@@ -212,7 +212,9 @@ def programs() -> Iterator[object]:
     """Blocks of the language "python" are whole programs; parts of one are "py"."""
     for page in [*SHORT, DOCS / "frameworks" / "jax.md"]:
         for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE)):
-            yield pytest.param(block, id=f"{page.stem}-{number}")
+            # Importing a framework takes each rank seconds.
+            slow = pytest.mark.full if re.search("import (torch|paddle|jax)", block) else ()
+            yield pytest.param(block, id=f"{page.stem}-{number}", marks=slow)
 
 
 @pytest.mark.parametrize("block", list(programs()) if DOCS.exists() else ())

@@ -40,6 +40,7 @@ LAYERS = [
 LAYER = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("header", INSTALLED, ids=lambda path: path.name)
 def test_installed_header_compiles_alone(header: Path) -> None:
     compiler = shutil.which("c++") or pytest.skip("no C++ compiler")

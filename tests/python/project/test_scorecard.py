@@ -27,8 +27,11 @@ def scorecard(*arguments: str | Path, seconds: float = 80) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_quick(build_dir: Path, tmp_path: Path, family: str) -> None:
-    done = scorecard("--quick", "--only", family, "--build", build_dir, "--json", tmp_path / "card.json")
+def test_quick(build_dir: Path, tmp_path: Path, family: str, pytestconfig: pytest.Config) -> None:
+    scale = "1" if pytestconfig.getoption("--full") else "0.4"
+    done = scorecard(
+        "--quick", "--scale", scale, "--only", family, "--build", build_dir, "--json", tmp_path / "card.json"
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     results = json.loads((tmp_path / "card.json").read_text())["results"]
     assert results and all(result["n"] or result["not_run"] for result in results), done.stdout
@@ -104,7 +107,9 @@ def test_guard() -> None:
     ]
 
 
-@pytest.mark.parametrize("transport", ["shm", "threads", "tcp", "mpi"])
+@pytest.mark.parametrize(
+    "transport", ["shm", "tcp", *(pytest.param(name, marks=pytest.mark.full) for name in ("threads", "mpi"))]
+)
 def test_chaos(transport: str) -> None:
     """A few seconds of what runs for minutes at night."""
     command = [sys.executable, "-m", "tests.faults.chaos", "--minutes", "0.08", "--transport", transport]

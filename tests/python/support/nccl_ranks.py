@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reduction_ranks
-from nvidia import (
+from cudart import (
     Array,
     Produced,
     Stream,

@@ -3,7 +3,10 @@ exchanges without starting a process for each."""
 
 from __future__ import annotations
 
+import gc
 import itertools
+import multiprocessing.connection
+import multiprocessing.context
 import os
 import socket
 import subprocess
@@ -16,6 +19,7 @@ from multiprocessing import connection
 from typing import Any
 
 from commands import command
+from forked import die_with_parent
 from mpi import Mpi
 from tcp_peer import free_address
 
@@ -26,6 +30,7 @@ from a2a._core import host_facts
 OPERATION_SECONDS = 40.0
 RUN_SECONDS = 60.0
 START_SECONDS = 90.0
+LEAVE_SECONDS = 10.0
 
 _numbers = itertools.count()
 
@@ -108,8 +113,10 @@ class Pool:
             try:
                 if self.hosts:
                     self._run_on_hosts(address.removeprefix("\0"))
+                elif self.threads:
+                    a2a.spawn(_serve, self.n, address, threads=True)
                 else:
-                    a2a.spawn(_serve, self.n, address, threads=self.threads)
+                    self._run_processes(address)
             except BaseException as error:
                 errors.append(error)
 
@@ -131,6 +138,26 @@ class Pool:
                 ranks[end.recv()] = end
         self._ranks = [ranks[at] for at in range(self.n)]
 
+    def _run_processes(self, address: str) -> None:
+        # Forked from a process that has imported the frameworks, which takes each rank seconds otherwise.
+        job, context = f"pool-{os.getpid()}-{next(_numbers)}", fork_server()
+        facts = [(rank, self.n, job, address, dict(os.environ)) for rank in range(self.n)]
+        ranks = [context.Process(target=_serve_forked, args=one, daemon=True) for one in facts]
+        for rank in ranks:
+            rank.start()
+        try:
+            while not multiprocessing.connection.wait([rank.sentinel for rank in ranks]):
+                pass
+            for rank in ranks:
+                rank.join(LEAVE_SECONDS)
+        finally:
+            codes = [rank.exitcode for rank in ranks]
+            for rank in ranks:
+                rank.kill()
+                rank.join()
+        if any(codes):
+            raise RankFailure(f"exit codes {codes}")
+
     def _run_on_hosts(self, address: str) -> None:
         # The folders of tests, whose functions ranks import.
         env = {**os.environ, "A2A_HOSTS": self.hosts, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -141,6 +168,24 @@ class Pool:
             started = self.mpi.command(self.n, __file__, address)
             env |= self.mpi.variables()
         subprocess.run(started, env=env, check=True)
+
+
+def fork_server() -> multiprocessing.context.ForkServerContext:
+    """Starts the server with the first call, with what this process has imported by then."""
+    context = multiprocessing.get_context("forkserver")
+    preload = [name for name in ("numpy", "torch", "paddle", "jax", "a2a", "rank_pool") if name in sys.modules]
+    context.set_forkserver_preload(preload)
+    return context
+
+
+def _serve_forked(rank: int, n: int, job: str, address: str, environment: dict[str, str]) -> None:
+    die_with_parent()
+    gc.freeze()
+    os.environ.clear()
+    own = {"A2A_RANK": rank, "A2A_LOCAL_RANK": rank, "A2A_SIZE": n, "A2A_JOB": job}  # as spawn() sets them
+    os.environ.update(environment | {name: str(value) for name, value in own.items()})
+    with a2a.init(timeout=OPERATION_SECONDS) as comm:
+        _serve(comm, address)
 
 
 class _Through:

@@ -8,6 +8,14 @@ from collections.abc import Iterable
 
 import pytest
 
+full = False
+"""Whether everything runs: --full."""
+
+
+def examples(number: int) -> int:
+    """Return how many examples a property test tries: all of them with --full, a third without."""
+    return number if full else max(number // 3, 3)
+
 
 def sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:
     """Of each test function combinations in which each value of each parameter occurs, and none of a function marked

@@ -6,8 +6,8 @@ from typing import Any
 from unittest import mock
 
 import a2a.torch as dist
+import cudart
 import numpy as np
-import nvidia
 import pytest
 import torch
 from device_tensors import EXCHANGE_API
@@ -21,13 +21,13 @@ class Tensor(torch.Tensor):
 
     __dlpack_c_exchange_api__ = EXCHANGE_API
     is_cuda = True  # type: ignore[assignment]
-    array: nvidia.Array
+    array: cudart.Array
     describe: Any
 
 
 def tensor(*values: int) -> Tensor:
     made: Tensor = torch.zeros(len(values), dtype=torch.uint8).as_subclass(Tensor)  # Torch looks at the shape alone
-    made.array = nvidia.Array(np.array(values, np.uint8), dist.get_rank())
+    made.array = cudart.Array(np.array(values, np.uint8), dist.get_rank())
     made.describe = Described(made.array, made.array.shape, (1, 8, 1)).describe
     return made
 
@@ -48,7 +48,7 @@ def exchange(group: Any) -> None:
 
 
 def main() -> None:
-    nvidia.use(dist.get_rank())
+    cudart.use(dist.get_rank())
     exchange(None)  # the ranks of the launcher
     comm = dist.new_group()
     exchange(comm)

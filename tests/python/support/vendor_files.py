@@ -16,7 +16,7 @@ def places(variable: str, package: str) -> Iterator[Path]:
     """Directories where a vendor's files may be."""
     if given := os.environ.get(variable):
         yield Path(given)
-    for folder in sys.path:  # not by importing: these tests have an nvidia.py of their own
+    for folder in sys.path:  # not by importing, which would load other modules of the package, too
         yield Path(folder, *package.split("."))
 
 

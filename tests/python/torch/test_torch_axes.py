@@ -75,7 +75,7 @@ def values(comm: a2a.Communicator, way: str, size: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.full) for size in (1, 2, 4))])
 def test_values(ranks: Pool, way: str, size: int) -> None:
     for dtype in ("float32", "bfloat16", "complex128"):
         ranks.run(values, way, size, dtype)

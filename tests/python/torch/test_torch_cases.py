@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rank_pool import Pool
+from sample import examples
 from torch_cases import CASES, DTYPES, Case
 from torch_worlds import RANKS, WAYS, group
 
@@ -65,7 +66,7 @@ def test_random_exchanges(ranks: Pool, peer: str) -> None:
         assert ranks.run(run_random, way, size, seed, call, dtype, row) == [None] * RANKS
 
     limits = settings(
-        max_examples=60,
+        max_examples=examples(60),
         phases=[Phase.explicit, Phase.generate],
         deadline=None,
         database=None,

@@ -468,6 +468,7 @@ print(deep_ep is a2a.torch.deep_ep, found is deep_ep, getattr(Buffer, "theirs", 
 """
 
 
+@pytest.mark.full
 def test_install_where_deep_ep_is_absent(tmp_path: Path) -> None:
     def installed() -> str:
         command = [sys.executable, "-c", INSTALL]

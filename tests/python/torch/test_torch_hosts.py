@@ -19,6 +19,7 @@ GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}
 FINE = ["rank 0 of 2 is fine, warned 1", "rank 1 of 2 is fine, warned 0"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mpi", INSTALLED, ids=lambda mpi: mpi.name)
 def test_under_mpiexec(mpi: Mpi, addresses: list[str], tmp_path: Path) -> None:
     """The store of the default group is found from another host."""

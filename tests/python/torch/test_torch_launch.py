@@ -25,7 +25,10 @@ WORLDS = [("a2a run", backend) for backend in ("", "gloo", "cpu:a2a")] + [
 ]
 
 
-@pytest.mark.parametrize(("launcher", "backend"), WORLDS)
+@pytest.mark.parametrize(
+    ("launcher", "backend"),
+    [*WORLDS[:1], *(pytest.param(*world, marks=pytest.mark.full) for world in WORLDS[1:-1]), WORLDS[-1]],
+)
 def test_documented_examples(launcher: str, backend: str) -> None:
     command = [sys.executable, *LAUNCHERS[launcher], str(EXAMPLES), *([backend] if backend else [])]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
@@ -34,6 +37,7 @@ def test_documented_examples(launcher: str, backend: str) -> None:
     assert ("does not belong to the given group" in done.stderr) == (done.stderr != "")
 
 
+@pytest.mark.full
 def test_the_expert_parallel_example_is_equal_to_the_dense_layer() -> None:
     example = Path(__file__).parents[3] / "examples" / "torch_expert_parallel.py"
     if not example.exists():
@@ -111,6 +115,7 @@ def test_importing_takes_no_time_beside_torch() -> None:
     assert float(done.stdout) < 1.0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_dtensor_may_be_imported_before() -> None:
     """Afterwards is the other tests' order."""
     done = python(

@@ -449,7 +449,7 @@ def in_a_graph(comm: a2a.Communicator, kind: str, device: bool) -> int | None:
 
 
 @pytest.mark.parametrize("device", [False, True])
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", [*GRAPHS[:2], *(pytest.param(kind, marks=pytest.mark.full) for kind in GRAPHS[2:])])
 def test_one_graph_for_any_number_of_tokens(ranks: Pool, kind: str, device: bool) -> None:
     # The second is the one whose sizes are symbols.
     assert ranks.run(in_a_graph, kind, device)[:2] == [2, 2]
@@ -598,6 +598,7 @@ def round_a_graph(comm: a2a.Communicator, fullgraph: bool) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*made, strict=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fullgraph", [False, True])
 def test_checkpoint_of_a_graph(ranks: Pool, fullgraph: bool) -> None:
     ranks.run(round_a_graph, fullgraph)
@@ -623,6 +624,7 @@ def by_inductor(comm: a2a.Communicator) -> list[float]:
     return far
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_inductor() -> None:
     for far in a2a.spawn(by_inductor, 2, timeout=280):

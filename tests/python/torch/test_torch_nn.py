@@ -199,7 +199,8 @@ def compile_all(comm: a2a.Communicator, way: str, dynamic: bool) -> list[float] 
     return results
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.full
+@pytest.mark.parametrize("dynamic", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_compiled_without_a_break(ranks: Pool, dynamic: bool) -> None:
     for way in ("functions", "communicator", "backend"):
         for results in ranks.run(compile_all, way, dynamic)[:2]:

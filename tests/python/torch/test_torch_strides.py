@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from rank_pool import Pool
+from sample import examples
 from test_torch_operations import array, check, end, values
 from torch_worlds import WAYS, calls, group
 
@@ -131,7 +132,7 @@ def every_operation(comm: a2a.Communicator, way: str, size: int, dtype: str, sha
     seed=st.integers(0, 1 << 20),
 )
 @settings(
-    max_examples=15, deadline=None, database=None, phases=[Phase.generate],
+    max_examples=examples(15), deadline=None, database=None, phases=[Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 def test_random_strides(ranks: Pool, way: str, size: int, dtype: str, shape: list[int], seed: int) -> None:
