@@ -44,10 +44,10 @@ def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Task] | None:
     if is_paddles([*(op.tensor for op in ops), *(op.group for op in ops)]):
         theirs: list[Task] | None = original(_paddle, "batch_isend_irecv")(ops)
         return theirs
-    return for_members(ops[0].group, _start, ops)
+    return for_members(ops[0].group, _batch_isend_irecv, ops)
 
 
-def _start(_: a2a.Communicator, ops: list[Any]) -> list[Task]:
+def _batch_isend_irecv(_: a2a.Communicator, ops: list[Any]) -> list[Task]:
     tasks = []
     for op in ops:
         comm = get_communicator(op.group)

@@ -13,6 +13,7 @@ import a2a
 from . import _axes, _collectives, _messages, _objects, _reductions, _rooted
 from ._device import or_paddles, original
 from ._groups import for_members, get_communicator, require_member
+from ._profiler import recorded
 from ._task import Task, finish_all
 
 
@@ -57,7 +58,7 @@ def alltoall_axis(
 @or_paddles(_paddle)
 def all_gather(tensor_list: Any, tensor: Any, group: Any = None, sync_op: bool = True) -> Task:
     """``stream.all_gather`` without a choice of stream."""
-    return _collectives.all_gather(require_member(group), tensor_list, tensor, sync_op, False)
+    return recorded(_collectives.all_gather, require_member(group), tensor_list, tensor, sync_op, False)
 
 
 @or_paddles(_paddle)

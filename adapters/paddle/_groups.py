@@ -25,6 +25,7 @@ from a2a.launch import Launch, mark_as_rank
 
 from ._device import original
 from ._errors import ArgumentTypeError, CallError
+from ._profiler import recorded
 
 _T = TypeVar("_T")
 
@@ -61,7 +62,7 @@ def for_members(group: Any, call: Callable[..., _T], *arguments: Any) -> _T | No
     if comm is None:
         warnings.warn(f"Current global rank {get_rank()} is not in group {group.name}", stacklevel=4)
         return None
-    return call(comm, *arguments)
+    return recorded(call, comm, *arguments)
 
 
 def require_member(group: Any) -> a2a.Communicator:

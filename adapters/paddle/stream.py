@@ -23,6 +23,7 @@ from paddle.distributed import stream as _paddle
 from . import _collectives, _messages, _reductions, _rooted
 from ._device import or_paddles
 from ._groups import for_members, require_member
+from ._profiler import recorded
 from ._task import Task
 
 __all__ = [
@@ -93,7 +94,8 @@ def all_gather(
     """Gather every rank's ``tensor``, all of one shape, in rank order: in one tensor of ``size`` times the elements,
     concatenated or stacked, or in a list, which may be empty. Mirrors paddle.distributed.stream.all_gather of Paddle
     3.3.1. Has no gradient. Raises RuntimeError on a rank that is not in the group."""
-    return _collectives.all_gather(require_member(group), tensor_or_tensor_list, tensor, sync_op, use_calc_stream)
+    gathered = require_member(group), tensor_or_tensor_list, tensor, sync_op, use_calc_stream
+    return recorded(_collectives.all_gather, *gathered)
 
 
 @or_paddles(_paddle)

@@ -1221,6 +1221,33 @@ def host_ways(comm: Communicator, nbytes: int) -> list[tuple[str, str, str]]:
     """Return [(memory, way, reason), ...]: for each kind of host memory how ``nbytes`` bytes go to a peer in an
     exchange in which every pair of ranks has as many."""
 
+def set_wait_listener(listener: Callable[[Communicator, float, list[int]], None]) -> None:
+    """Have ``listener(communicator, seconds, ranks)`` called while a call waits for these ranks: after 5 seconds, and
+    each time twice as many have passed."""
+
+def run_simulator(
+    bytes_: npt.ArrayLike,
+    schedule: str,
+    *,
+    ranks_per_host: int,
+    link: float,
+    memory: float,
+    latency: float,
+    message: float,
+    start: float,
+    single: bool,
+    kept: int,
+) -> tuple[
+    float,
+    float,
+    npt.NDArray[np.float64],
+    npt.NDArray[np.float64],
+    npt.NDArray[np.float64],
+    list[tuple[int, int, int, float, float]],
+]:
+    """Return (seconds, bound, times of ranks, times of the hosts' out ports, of their in ports, messages) of an
+    exchange with this square matrix of uint64. A message is (from, to, bytes, begin, end)."""
+
 def cpu_quota() -> float | None:
     """Return the CPU time per second that the control groups of this process allow; None without a quota."""
 

@@ -1,5 +1,5 @@
-"""The logger "a2a": how the ranks of a communicator met, and which way their bytes go. A2A_LOG prints it on standard
-error."""
+"""The logger "a2a": how the ranks of a communicator met, which way their bytes go, and for whom a call waits long.
+A2A_LOG prints it on standard error."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import logging
 import os
 import socket
 
-from ._core import Communicator, InvalidArgumentError, host_facts, host_ways
+from ._core import Communicator, InvalidArgumentError, host_facts, host_ways, set_wait_listener
 
 LOGGER = logging.getLogger("a2a")
 LOGGER.addHandler(logging.NullHandler())
 
 _LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+_MOST_NAMED = 8
 _printed = False
 
 
@@ -57,3 +58,12 @@ def met(comm: Communicator, how: str, seconds: float) -> None:
     for size in _SIZES:
         for memory, way, reason in host_ways(comm, size):
             LOGGER.debug("rank %d: %d bytes of each pair, %s: %s (%s)", comm.rank, size, memory, way, reason)
+
+
+def _waits(comm: Communicator, seconds: float, ranks: list[int]) -> None:
+    some = ", ".join(map(str, ranks[:_MOST_NAMED])) + (" and others" if len(ranks) > _MOST_NAMED else "")
+    others = f"for {'ranks' if len(ranks) > 1 else 'rank'} {some}" if ranks else "for its bytes to leave"
+    LOGGER.warning("rank %d of %d has waited %.0f s %s", comm.rank, comm.size, seconds, others)
+
+
+set_wait_listener(_waits)

@@ -32,6 +32,7 @@ KNOWN = frozenset(
         "A2A_PORT_OFFSET",
         "A2A_PROGRESS_THREAD",
         "A2A_RANK",
+        "A2A_RECORD",
         "A2A_SECRET",
         "A2A_SECRET_FILE",
         "A2A_SHM_CMA",
@@ -45,6 +46,7 @@ KNOWN = frozenset(
         "A2A_SIZE",
         "A2A_TEST_DOUBLES",
         "A2A_TRACE",
+        "A2A_TRACEBACK",
     }
 )
 # The prefixes of programs that test or time the library.

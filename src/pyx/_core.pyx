@@ -34,6 +34,8 @@ from dlpack cimport *
 from experts cimport *
 from layouts cimport *
 from quantize cimport *
+from simulator cimport *
+from tracebacks cimport *
 
 import importlib
 import os
@@ -84,6 +86,7 @@ include "vocabulary.pxi"
 include "dialect.pxi"
 include "bootstrap.pxi"
 include "quantize.pxi"
+include "simulator.pxi"
 include "construction.pxi"
 
 

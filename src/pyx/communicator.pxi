@@ -151,7 +151,7 @@ cdef class Communicator(_Planning):
                 started = start_views(dereference(comm), view.data, call.dtype, shape, call.deadline)
             views = make_views(started, view.dtype, framework, self)
             work = dereference(started).work()
-            finish(work, never)
+            finish_of(self, work, never)
             return views
         finally:
             self.leave()

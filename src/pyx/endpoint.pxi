@@ -123,7 +123,7 @@ cdef class _Endpoint:
                         done = wait_slice(dereference(work), never)
             if not done and not async_op:
                 PyErr_CheckSignals()
-                finish(work, never)
+                finish_of(self, work, never)
         except BaseException:  # the operation goes on, or a network still uses its memory
             if work.get() != NULL:
                 self.keep(work, (sent, output) if tensors is None else tensors)
@@ -152,7 +152,7 @@ cdef class _Endpoint:
         if async_op:
             return make_work(self, x.call, work, output, convert)
         if x.call.memory == Memory.npu and x.call.stream.handle == NULL:
-            finish(work, never)
+            finish_of(self, work, never)
         return None
 
     cdef int keep(self, const shared_ptr[CppWork]& work, object tensors) except -1:

@@ -60,7 +60,7 @@ cdef class _Messages(_Endpoint):
                     done = wait_slice(dereference(work), never)
             if not done and not async_op:
                 PyErr_CheckSignals()
-                finish(work, never)
+                finish_of(self, work, never)
         except BaseException:  # the message goes on
             if work.get() != NULL:
                 self.keep_message(work, holder)

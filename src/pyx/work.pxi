@@ -1,15 +1,37 @@
 # Operations in flight, and waits for them.
 
 
+# Called with (communicator, seconds, ranks) during a wait that takes long; a2a._log sets it.
+cdef object wait_listener = None
+
+
+def set_wait_listener(listener):
+    """Have ``listener(communicator, seconds, ranks)`` called while a call waits for these ranks: after 5 seconds, and
+    each time twice as many have passed."""
+    global wait_listener
+    wait_listener = listener
+
+
 cdef int finish(shared_ptr[CppWork]& work, const When& until) except -1:
     """Wait without the GIL until finished or ``until`` passes (TimeoutError). Check for signals in between."""
+    return finish_of(None, work, until)
+
+
+cdef int finish_of(_Endpoint comm, shared_ptr[CppWork]& work, const When& until) except -1:
+    """The same, and tell the listener if it takes long."""
     cdef cbool done
+    cdef int slices = 0, told = 100  # 50 ms each
     while True:
         with nogil:
             done = wait_slice(dereference(work), until)
         if done:
             return 0
         PyErr_CheckSignals()
+        slices += 1
+        if slices == told and wait_listener is not None and comm is not None:
+            told *= 2
+            missing = [rank for rank in range(comm._size) if not dereference(work).arrived(rank)]
+            wait_listener(comm, slices / 20, missing)
 
 
 # An unfinished operation and the objects that hold its memory, kept by the communicator.
@@ -72,7 +94,7 @@ cdef class Work:
         if timeout is not None:
             until = deadline_after(parse_timeout(timeout))
         try:
-            finish(self.work, until)
+            finish_of(self.comm, self.work, until)
         finally:
             self.comm.prune()
 

@@ -35,6 +35,7 @@ from a2a._core cimport (
     type_name,
     view_of,
 )
+from tracebacks cimport *
 from atb cimport *
 from dlpack cimport kDLBfloat, kDLBool, kDLComplex, kDLFloat, kDLInt, kDLUInt
 

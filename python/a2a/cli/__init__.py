@@ -18,7 +18,7 @@ except ImportError:
     raise SystemExit(f"a2a: {ADVICE}") from None
 
 from .._descriptors import open_standard
-from . import _parser, bench, conformance, demo, explain, info, run, trace
+from . import _parser, bench, conformance, demo, explain, info, replay, run, simulate, trace
 
 __all__ = ["main"]
 
@@ -38,6 +38,8 @@ _COMMANDS = {
     "conformance": conformance,
     "explain": explain,
     "trace": trace,
+    "simulate": simulate,
+    "replay": replay,
 }
 
 

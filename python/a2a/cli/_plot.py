@@ -82,7 +82,7 @@ def curves(sizes: Sequence[int], lines: Sequence[Curve], file: str, title: str, 
     for axes in (slow, fast):
         axes.set_title(title)
         axes.grid(alpha=0.3, axis="both" if several else "x")
-    return _saved(figure, file)
+    return saved(figure, file)
 
 
 def heat_map(matrix: npt.NDArray[Any], file: str, title: str, labels: Sequence[str]) -> Figure:
@@ -92,9 +92,9 @@ def heat_map(matrix: npt.NDArray[Any], file: str, title: str, labels: Sequence[s
     side = min(12.0, 3 + 0.8 * len(matrix))
     figure = Figure(figsize=(side + 1.2, side), layout="constrained")
     axes = figure.subplots()
-    _traffic(axes, matrix, labels)
+    traffic(axes, matrix, labels)
     axes.set_title(title)
-    return _saved(figure, file)
+    return saved(figure, file)
 
 
 def timeline(group: trace.Group, file: str) -> Figure:
@@ -105,9 +105,9 @@ def timeline(group: trace.Group, file: str) -> Figure:
     rows, square = figure.subplots(1, 2, width_ratios=[5, 2])
     _operations(rows, group)
     figure.legend(loc="outside upper left", ncols=8, fontsize="small", frameon=False)
-    _traffic(square, group.traffic(), [str(rank) for rank in range(group.size)])
+    traffic(square, group.traffic(), [str(rank) for rank in range(group.size)])
     square.set_title("bytes sent")
-    return _saved(figure, file)
+    return saved(figure, file)
 
 
 def size_text(nbytes: float) -> str:
@@ -126,7 +126,7 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _saved(figure: Figure, file: str) -> Figure:
+def saved(figure: Figure, file: str) -> Figure:
     """Write the picture, with the machine and the versions in its lower right corner. Text in an SVG stays text."""
     from matplotlib import rc_context
 
@@ -179,7 +179,7 @@ def _bars(axes: Any, lines: Sequence[Curve], values: Sequence[float], name: str)
     axes.set_xlabel(name)
 
 
-def _traffic(axes: Any, matrix: npt.NDArray[Any], labels: Sequence[str]) -> None:
+def traffic(axes: Any, matrix: npt.NDArray[Any], labels: Sequence[str]) -> None:
     """Rows send and columns receive; behind the last are the totals."""
     ranks, power = len(matrix), _power(float(matrix.max()))
     matrix = matrix / 1024**power

@@ -27,7 +27,9 @@ constexpr size_t kMostInFlight = 4096;  // more are operations whose end no call
 }  // namespace
 
 std::unique_ptr<Trace> Trace::open(Rank rank, int size, uint64_t group, std::string_view label) {
-  const char* const folder = std::getenv("A2A_TRACE");
+  const char* variable = "A2A_TRACE";
+  const char* folder = std::getenv(variable);
+  if (folder == nullptr || *folder == '\0') folder = std::getenv(variable = "A2A_RECORD");
   if (folder == nullptr || *folder == '\0') return nullptr;
   static std::atomic<unsigned> files{0};
   const auto path = std::filesystem::path(folder) / record_name(rank, size, ++files, "a2atrace");
@@ -50,7 +52,7 @@ std::unique_ptr<Trace> Trace::open(Rank rank, int size, uint64_t group, std::str
   } catch (const std::system_error& error) {
     static std::once_flag said;
     std::call_once(said, [&] {
-      std::fprintf(stderr, "a2a: A2A_TRACE=%s: operations are not traced: %s\n", folder, error.what());
+      std::fprintf(stderr, "a2a: %s=%s: operations are not traced: %s\n", variable, folder, error.what());
     });
     return nullptr;
   }

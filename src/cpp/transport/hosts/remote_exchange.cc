@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/facts.h"
+#include "core/send_order.h"
 #include "transport/hosts/runs.h"
 
 namespace a2a::hosts {
@@ -71,6 +72,7 @@ std::vector<Entry> RemoteExchange::begin(const std::vector<Agreements>* agreed, 
   Known repeated = agreed != nullptr ? known(*agreed, earlier) : Known(pairs_.size());
   tells_itself_ = prefers_to_tell(repeated);
   if (!tells_itself_) tell_receivers(repeated);
+  choose_turns();
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     if (const Agreement* agreement = repeated[static_cast<size_t>(peer)]) repeat(peer, *agreement);
   }
@@ -125,6 +127,15 @@ RemoteExchange::Known RemoteExchange::known(const std::vector<Agreements>& agree
     if (means_it && fresh) known[static_cast<size_t>(peer)] = agreement;
   }
   return known;
+}
+
+void RemoteExchange::choose_turns() {
+  if (places_.size() <= kSendWindow) return;
+  std::vector<uint64_t> bytes(pairs_.size());
+  for (size_t i = 0; i < pairs_.size(); ++i) bytes[i] = pairs_[i].remote ? pairs_[i].mine.sent : 0;
+  turns_.resize(pairs_.size());
+  int turn = 0;
+  for (const Rank peer : send_order(rank_, bytes)) turns_[static_cast<size_t>(peer)] = turn++;
 }
 
 // Removes agreements that must not be repeated. A rank with entries to relay sends its facts to all receivers of its

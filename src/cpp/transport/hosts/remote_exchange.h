@@ -108,6 +108,7 @@ class RemoteExchange {
   void tell_receivers(Known& known) const;
   Carriage choose(const Pair& pair) const;
   Carriage choose_for_repeats(const Pair& pair) const;
+  void choose_turns();
   void repeat(Rank peer, const Agreement& agreement);
   Entry entry_for(Rank peer);
   void settle(Pair& pair);
@@ -131,7 +132,8 @@ class RemoteExchange {
   Network& network_;
   std::vector<Pair> pairs_;   // by rank
   std::vector<Rank> moving_;  // with transfers, which the network has or will get
-  std::vector<Rank> unsent_;  // those whose send waits for its turn, from next_unsent_ on
+  std::vector<int> turns_;    // by rank: its place in the order of sends; empty where all are sent at once
+  std::vector<Rank> unsent_;  // those whose send waits for its turn, in that order, from next_unsent_ on
   size_t next_unsent_ = 0;
   std::vector<Rank> parted_;  // whose abandoned transfers the network may still have
   bool tells_itself_ = false;

@@ -1,7 +1,9 @@
 // The transfers of a RemoteExchange, from memory to memory.
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
+#include "core/send_order.h"
 #include "transport/hosts/pieces.h"
 #include "transport/hosts/remote_exchange.h"
 #include "transport/hosts/runs.h"
@@ -56,14 +58,15 @@ void RemoteExchange::begin_send(Rank peer) {
   Pair& p = pair(peer);
   move(peer);
   p.sends_memory = p.waits_to_send = true;
-  unsent_.push_back(peer);
+  const auto waiting = std::ranges::subrange(unsent_.begin() + static_cast<ptrdiff_t>(next_unsent_), unsent_.end());
+  const auto turn = [this](Rank one) { return turns_.empty() ? 0 : turns_[static_cast<size_t>(one)]; };
+  unsent_.insert(std::ranges::upper_bound(waiting, turn(peer), {}, turn), peer);
 }
 
 // Sends to a few peers at a time, so that a large exchange is not packed or given to the network at once. All receives
 // are posted from the beginning, so no order of sends can block.
 void RemoteExchange::begin_sends() {
-  constexpr int kWindow = 8;
-  while (sending_ < kWindow && next_unsent_ < unsent_.size()) start_send(unsent_[next_unsent_++]);
+  while (sending_ < kSendWindow && next_unsent_ < unsent_.size()) start_send(unsent_[next_unsent_++]);
 }
 
 void RemoteExchange::start_send(Rank peer) {

@@ -1,0 +1,269 @@
+"""Who sends how many bytes to whom: made by a rule, read from a file, or recorded from a program.
+
+A matrix is an array of uint64 of shape [ranks, ranks]; matrix[i, j] bytes go from rank i to rank j.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import trace
+from ._core import InvalidArgumentError
+from .workloads import WORKLOADS, route, workload
+
+__all__ = ["NAMES", "Matrix", "Step", "lower_bound", "made", "read", "resized", "write"]
+
+Matrix = npt.NDArray[np.uint64]
+
+NAMES = ("uniform", "zipf", "log-normal", "hot-rank")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One exchange of a recorded or written program."""
+
+    matrix: Matrix
+    op: str = "alltoallv"
+    dtype: str = "uint8"
+    seconds: float = 0.0
+    """how long it took when it was recorded, from the first rank that began it to the last that finished; 0: unknown"""
+
+
+def lower_bound(matrix: Matrix) -> int:
+    """Return the most bytes that one rank sends, or receives: the exchange takes as long as these bytes at least."""
+    between = matrix.copy()
+    np.fill_diagonal(between, 0)
+    return int(max(between.sum(0).max(), between.sum(1).max()))
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+
+def made(
+    name: str,
+    ranks: int,
+    *,
+    bytes_per_rank: int = 64 << 20,
+    seed: int = 0,
+    alpha: float = 1.2,
+    sigma: float = 1.0,
+    ratio: float = 4.0,
+    routing: str = "zipf",
+) -> Matrix:
+    """Return the traffic of a rule, the same for the same arguments. A rank sends ``bytes_per_rank`` in the mean.
+
+    ``uniform``: every rank sends every other one as much. ``zipf``: rank j receives in proportion to the power
+    ``-alpha`` of its place in a random order. ``log-normal``: each pair is drawn with the deviation ``sigma`` of its
+    logarithm. ``hot-rank``: rank 0 receives ``ratio`` times as much as others. The id of a workload, such as
+    ``dsv3-train/16``: the rows that its tokens send when a router chooses experts by the rule ``routing``
+    (a2a.workloads). Raises InvalidArgumentError for an unknown name, with those that there are."""
+    if ranks < 1:
+        raise InvalidArgumentError(f"traffic of {ranks} ranks: at least one rank is needed")
+    if name.partition("/")[0] in WORKLOADS:
+        return _of_workload(name, ranks, routing, seed)
+    rng = np.random.default_rng(seed)
+    shape = (ranks, ranks)
+    if name == "uniform":
+        weights = np.ones(shape)
+    elif name == "zipf":
+        popularity = (rng.permutation(ranks) + 1.0) ** -alpha
+        weights = np.broadcast_to(popularity, shape).copy()
+    elif name == "log-normal":
+        weights = np.exp(sigma * rng.standard_normal(shape))
+    elif name == "hot-rank":
+        weights = np.ones(shape)
+        weights[:, 0] = ratio
+    else:
+        raise InvalidArgumentError(f"traffic {name!r}: there are {', '.join(NAMES)}, and {', '.join(WORKLOADS)}")
+    np.fill_diagonal(weights, 0)
+    if ranks > 1:
+        weights *= bytes_per_rank * ranks / weights.sum()
+    return np.rint(weights).astype(np.uint64)
+
+
+def _of_workload(name: str, ranks: int, routing: str, seed: int) -> Matrix:
+    try:
+        shape = workload(name)
+    except ValueError as error:
+        raise InvalidArgumentError(f"traffic {name!r}: {error}") from None
+    if shape.experts % ranks:
+        raise InvalidArgumentError(f"traffic {name!r}: {ranks} ranks do not divide {shape.experts} experts")
+    home = shape.experts // ranks
+    row = shape.bytes_per_rank // (shape.tokens * shape.top_k)
+    matrix = np.zeros((ranks, ranks), np.uint64)
+    for rank, choice in enumerate(route(shape, ranks, routing=routing, seed=seed)):
+        matrix[rank] = np.bincount(choice.ravel() // home, minlength=ranks).astype(np.uint64) * np.uint64(row)
+    return matrix
+
+
+def resized(matrix: Matrix, ranks: int) -> Matrix:
+    """Return traffic of the same kind for another number of ranks: rank i sends as much as rank i % len(matrix) does
+    here, spread over the ranks alike."""
+    size = len(matrix)
+    if ranks == size:
+        return matrix
+    rows = matrix[np.arange(ranks) % size].astype(np.float64)
+    if ranks < size:
+        folded = np.zeros((ranks, ranks))
+        for rank in range(size):
+            folded[:, rank % ranks] += rows[:, rank]
+        return np.rint(folded).astype(np.uint64)
+    columns = np.arange(ranks) % size
+    share = np.bincount(columns, minlength=size)[columns]
+    return np.rint(rows[:, columns] / share).astype(np.uint64)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def read(path: str | Path) -> list[Step]:
+    """Read the exchanges of a file or folder: a recording (``A2A_RECORD``, ``A2A_TRACE``), traces of PARAM's
+    comms-replay, one JSON file for each rank, or a matrix of bytes, its numbers separated by commas or blanks, as
+    nccl-tests reads it. Raises InvalidArgumentError for anything else, OSError where it cannot be read."""
+    path = Path(path)
+    if path.is_dir():
+        if recorded := trace.find([path]):
+            return _recorded(recorded)
+        if written := sorted(path.glob("*.json"), key=_rank_in_name):
+            return _of_param(written)
+        raise InvalidArgumentError(f"{path}: no timelines (*.a2atrace) and no traces of PARAM (*.json) are there")
+    if path.suffix == ".a2atrace":
+        return _recorded([path])
+    if path.suffix == ".json":
+        return _of_param([path])
+    return [Step(_matrix(path))]
+
+
+def write(path: str | Path, steps: Sequence[Step]) -> list[Path]:
+    """Write the exchanges, and return the files: with the suffix .csv the sum of their matrices, otherwise a folder of
+    traces for PARAM's comms-replay, one for each rank."""
+    path = Path(path)
+    if not steps:
+        raise InvalidArgumentError("there are no exchanges to write")
+    if path.suffix == ".csv":
+        total = np.sum([step.matrix for step in steps], axis=0, dtype=np.uint64)
+        path.write_text("".join(",".join(map(str, row)) + "\n" for row in total.tolist()), encoding="utf-8")
+        return [path]
+    path.mkdir(parents=True, exist_ok=True)
+    files = []
+    for rank in range(len(steps[0].matrix)):
+        file = path / f"rank-{rank}.json"
+        file.write_text(json.dumps([_entry(step, rank) for step in steps], indent=1) + "\n", encoding="utf-8")
+        files.append(file)
+    return files
+
+
+def _matrix(path: Path) -> Matrix:
+    rows = []
+    for line in csv.reader(path.read_text(encoding="utf-8").splitlines()):
+        numbers = [word for part in line for word in part.split()]
+        if not numbers or numbers[0].startswith("#"):
+            continue
+        try:
+            rows.append([int(float(word)) if re.search("[.eE]", word) else int(word) for word in numbers])
+        except (ValueError, OverflowError):
+            raise InvalidArgumentError(f"{path}: {' '.join(numbers)!r} are no numbers of bytes") from None
+    if not rows or any(len(row) != len(rows) for row in rows) or min(map(min, rows)) < 0 or max(map(max, rows)) >> 63:
+        raise InvalidArgumentError(f"{path}: not as many rows as columns, or a number below 0 or above 2**63")
+    return np.array(rows, np.uint64)
+
+
+_EXCHANGES = frozenset({"alltoall", "alltoallv", "alltoall_list", "global_scatter", "global_gather"})
+
+
+def _recorded(paths: Iterable[Path]) -> list[Step]:
+    groups = trace.merge([trace.read(path) for path in paths])
+    steps = []
+    for group in groups:
+        if len(group.ranks) < group.size:
+            raise InvalidArgumentError(
+                f"the recording of {group.label} has {len(group.ranks)} of {group.size} ranks; all are needed"
+            )
+        for number in group.numbers():
+            operations = [timeline.operations.get(number) for timeline in group.ranks]
+            if any(operation is None for operation in operations):
+                continue  # a killed rank has not written its last operations
+            found = [operation for operation in operations if operation is not None]
+            seconds = (max(one.ended for one in found) - min(one.started for one in found)) / 1e9
+            matrix = np.array([one.sent for one in found], np.uint64)
+            if matrix.any():
+                steps.append(Step(matrix, found[0].op, found[0].dtype, seconds))
+    if not steps:
+        raise InvalidArgumentError("no operation with bytes is in the recording")
+    return steps
+
+
+# ---- PARAM -----------------------------------------------------------------------------------------------------------
+
+_ITEM_BYTES = {
+    "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "int16": 2,
+    "short": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
+}  # fmt: skip
+
+
+def _rank_in_name(path: Path) -> tuple[int, str]:
+    number = re.search(r"\d+(?=\D*$)", path.stem)
+    return (int(number[0]) if number else 0, path.name)
+
+
+def _of_param(paths: Sequence[Path]) -> list[Step]:
+    ranks = [_entries(path) for path in paths]
+    counts = {len(entries) for entries in ranks}
+    if len(counts) > 1:
+        raise InvalidArgumentError(f"the traces have {sorted(counts)} all-to-alls; every rank takes part in each")
+    steps = []
+    for entries in zip(*ranks, strict=True):
+        rows = [_row(entry, path, len(paths)) for entry, path in zip(entries, paths, strict=True)]
+        steps.append(Step(np.array(rows, np.uint64), "alltoallv", str(entries[0].get("dtype", "uint8"))))
+    if not steps:
+        raise InvalidArgumentError(f"{paths[0]}: no all_to_all, all_to_allv or all_to_all_single is in the trace")
+    return steps
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidArgumentError(f"{path} is no JSON: {error}") from None
+    if not isinstance(written, list) or not all(isinstance(entry, dict) for entry in written):
+        raise InvalidArgumentError(f"{path}: a trace of PARAM is a list of objects")
+    return [entry for entry in written if str(entry.get("comms", "")).startswith("all_to_all")]
+
+
+def _row(entry: dict[str, Any], path: Path, ranks: int) -> list[int]:
+    word = str(entry.get("dtype", "uint8")).removeprefix("torch.").lower()
+    item = _ITEM_BYTES.get(word)
+    if item is None:
+        raise InvalidArgumentError(f"{path}: dtype {word!r} is none of {', '.join(sorted(_ITEM_BYTES))}")
+    splits = entry.get("in_split") or []
+    if not splits:  # equal parts
+        elems = int(entry.get("in_msg_size", 0))
+        splits = [elems // ranks] * ranks
+    if len(splits) != ranks or any(not isinstance(one, int) or one < 0 for one in splits):
+        raise InvalidArgumentError(f"{path}: in_split has {splits}; it needs one number for each of {ranks} ranks")
+    return [int(one) * item for one in splits]
+
+
+def _entry(step: Step, rank: int) -> dict[str, Any]:
+    sent, received = step.matrix[rank].tolist(), step.matrix[:, rank].tolist()
+    ranks = len(sent)
+    return {
+        "comms": "all_to_allv",
+        "in_msg_size": sum(sent),
+        "out_msg_size": sum(received),
+        "in_split": sent,
+        "out_split": received,
+        "dtype": "int8",
+        "world_size": ranks,
+        "pg_id": 0,
+        "global_ranks": list(range(ranks)),
+    }

@@ -1,0 +1,43 @@
+# Declarations of simulator/simulator.h.
+from libc.stdint cimport uint64_t
+from libcpp.vector cimport vector
+
+from a2a cimport raise_current
+
+
+cdef extern from "simulator/simulator.h" namespace "a2a::simulator" nogil:
+    """
+    #include "simulator/simulator.h"
+
+    namespace a2a_py {
+
+    inline a2a::simulator::Outcome simulate(const a2a::simulator::Cluster& cluster, int schedule, const uint64_t* bytes,
+                                            size_t count, size_t kept) {
+      return a2a::simulator::simulate(cluster, static_cast<a2a::simulator::Schedule>(schedule), {bytes, count}, kept);
+    }
+
+    }  // namespace a2a_py
+    """
+    cdef enum class Ports(unsigned char):
+        single, shared
+
+    cdef cppclass Cluster:
+        int ranks, ranks_per_host
+        double link, memory, latency, message, start
+        Ports ports
+
+    cdef cppclass SimulatedMessage "a2a::simulator::Message":
+        int sender "from"
+        int to
+        uint64_t bytes
+        double begin, end
+
+    cdef cppclass SimulatedOutcome "a2a::simulator::Outcome":
+        double seconds, bound
+        vector[double] rank
+        vector[double] sends "out"
+        vector[double] receives "in"
+        vector[SimulatedMessage] messages
+
+    SimulatedOutcome cpp_simulate "a2a_py::simulate"(
+        const Cluster&, int, const uint64_t*, size_t, size_t) except +raise_current

@@ -1,0 +1,130 @@
+"""``a2a replay`` and ``a2a simulate``: programs are recorded, run again and simulated; wrong command lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command, environment
+
+from a2a import traffic
+
+PROGRAM = """
+import numpy as np, a2a
+with a2a.init() as comm:
+    counts = np.arange(comm.size) * 1000 + comm.rank
+    for _ in range(3):
+        comm.exchange(np.ones(counts.sum(), np.int32), counts)
+    comm.alltoall(np.zeros(8 * comm.size, np.float64), np.empty(8 * comm.size, np.float64))
+    comm.barrier()
+"""
+
+
+def call(*arguments: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    line = command(*map(str, arguments))
+    return subprocess.run(line, env=environment(**changes), capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    program, recording = folder / "program.py", folder / "recording"
+    program.write_text(PROGRAM)
+    done = call("run", "-n", "4", program, A2A_RECORD=str(recording))
+    assert done.returncode == 0, done.stderr
+    return recording
+
+
+def test_what_is_recorded(recording: Path) -> None:
+    """Sizes and times, and never a byte of the program."""
+    steps = traffic.read(recording)
+    sent = np.array([[4 * (1000 * to + rank) for to in range(4)] for rank in range(4)])
+    exchanged = [step for step in steps if step.dtype == "int32" and step.matrix.sum() > 1000]  # not their counts
+    assert len(exchanged) == 3 and all((step.matrix == sent).all() and step.seconds > 0 for step in exchanged)
+    assert [step.matrix.tolist() for step in steps if step.dtype == "float64"] == [[[64] * 4] * 4]
+    assert sum(file.stat().st_size for file in recording.iterdir()) < 20_000
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--transport", "threads"], ["--transport", "tcp"], ["-n", "2", "--repeat", "2"], ["-n", "5"]]
+)
+def test_replay(recording: Path, options: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    done = call("replay", recording, *options, "-J", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^all: [\d.]+ ms, recorded [\d.]+ ms; 0 wrong bytes$", done.stdout, re.MULTILINE), done.stdout
+    results = json.loads(file.read_text())
+    assert results["wrong"] == 0 and all(result["seconds"] > 0 for result in results["results"])
+    assert len(results["results"]) == len(traffic.read(recording)) * (2 if "--repeat" in options else 1)
+
+
+def test_under_a_launcher(recording: Path) -> None:
+    done = call("run", "-n", "4", "--no-prefix", "--no-python", sys.executable, "-m", "a2a", "replay", recording)
+    assert done.returncode == 0 and done.stdout.count("0 wrong bytes") == 1, done.stdout + done.stderr
+
+
+def test_written_for_others(recording: Path, tmp_path: Path) -> None:
+    assert call("replay", recording, "-o", tmp_path / "sum.csv").stdout == f"{tmp_path / 'sum.csv'}\n"
+    (total,) = traffic.read(tmp_path / "sum.csv")
+    assert (total.matrix == sum(step.matrix for step in traffic.read(recording))).all()
+    done = call("replay", recording, "-o", tmp_path / "param")
+    assert done.stdout.count("rank-") == 4
+    assert call("replay", tmp_path / "param").returncode == 0
+
+
+def test_simulated(recording: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    done = call("replay", recording, "--simulate", "-n", "64", "--link", "400G", "-J", file)
+    assert done.returncode == 0 and "64 ranks on 8 hosts; ports of 400 Gbit/s, shared" in done.stdout, done.stdout
+    results = json.loads(file.read_text())
+    assert [result["schedule"] for result in results["results"]] == ["rotation", "longest", "hierarchical"]
+    assert all(result["seconds"] >= result["bound"] > 0 for result in results["results"])
+    done = call("simulate", "--traffic", recording, "--schedule", "longest")
+    assert done.returncode == 0 and re.search(r"^  longest ", done.stdout, re.MULTILINE), done.stdout + done.stderr
+
+
+def test_a_cluster_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.json"
+    file.write_text('{"ranks_per_host": 4, "link": 1e9, "ports": "single"}')
+    done = call("simulate", "-n", "8", "--cluster", file, "--latency", "3us")
+    assert "8 ranks on 2 hosts; ports of 8 Gbit/s, single; memory 5 GB/s; latency 3 us" in done.stdout, done.stderr
+    file.write_text('{"speed": 4}')
+    done = call("simulate", "-n", "8", "--cluster", file)
+    assert done.returncode == 1 and "ranks_per_host" in done.stderr
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for ranks in ("1", "40"):
+        file = tmp_path / f"{ranks}.svg"
+        done = call("simulate", "-n", ranks, "--traffic", "log-normal", "--plot", file)
+        assert done.returncode == 0, done.stderr
+        assert "lower bound" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("simulate --link fast", "100G"),
+        ("simulate --link 0G", "100G"),
+        ("simulate --latency 5", "10us"),
+        ("simulate -n 0", "at least one rank"),
+        ("simulate --traffic nothing", "log-normal"),
+        ("simulate --plot out.xyz", "ends? in|end in"),
+        ("replay nowhere", "A2A_RECORD=folder"),
+        ("replay . --repeat 0", "at least 1"),
+        ("replay .", "no timelines"),
+        ("replay", "required"),
+    ],
+)
+def test_refused(line: str, words: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(*line.split()), env=environment(), capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert done.returncode in (1, 2) and re.search(words, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
