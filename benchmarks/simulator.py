@@ -4,8 +4,8 @@ links are limited by tc, so that the network and not the CPU decides.
     python benchmarks/simulator.py                              # 4 hosts with one rank each, 400 Mbit/s
     python benchmarks/simulator.py --hosts 4 --each 12 --bytes 2M --rate 100
 
-The rates and costs of the model are fitted to exchanges in which every pair has equally many bytes. The other traffic is
-then compared with what the model says of it. Every byte is checked.
+The rates and costs of the model are fitted to exchanges in which every pair has equally many bytes. The other traffic
+is then compared with what the model says of it. Every byte is checked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rank_main(rank: int, ranks: int, address: str, file: str, rounds: int) -> No
 
 def limit(number: int, megabits: float) -> None:
     """Limit both directions of a host's link."""
-    words = f"root tbf rate {megabits}mbit burst 128kb latency 100ms".split()
+    words = f"root tbf rate {megabits}mbit burst 64kb latency 3s".split()
     own = ["ip", "netns", "exec", namespace(number), "tc", "qdisc", "add", "dev", "eth0", *words]
     there = ["tc", "qdisc", "add", "dev", f"a2av{os.getpid() % 100_000:x}{number}", *words]
     for command in (own, there):
@@ -100,7 +100,10 @@ def main() -> None:
     options = parser.parse_args()
     unit = {"K": 1 << 10, "M": 1 << 20}[options.bytes[-1]]
     mean, ranks = int(options.bytes[:-1]) * unit, options.hosts * options.each
-    named = [(f"uniform / {1 << half}", traffic.made("uniform", ranks, bytes_per_rank=mean >> half)) for half in range(UNIFORM)]
+    named = [
+        (f"uniform / {1 << half}", traffic.made("uniform", ranks, bytes_per_rank=mean >> half))
+        for half in range(UNIFORM)
+    ]
     for name in traffic.NAMES[1:]:
         for seed in (1, 2):
             named.append((f"{name} {seed}", traffic.made(name, ranks, bytes_per_rank=mean, seed=seed)))
@@ -108,8 +111,8 @@ def main() -> None:
     times = measure(options, matrices)
     middle = np.median(times, axis=0)
     cluster = fitted(matrices[:UNIFORM], middle[:UNIFORM], options.each)
-    print(f"{ranks} ranks on {options.hosts} hosts; links of {options.rate:g} Mbit/s; fitted: {cluster.link * 8e-6:.1f} Mbit/s, "
-          f"{cluster.start * 1e3:.2f} ms")  # fmt: skip
+    print(f"{ranks} ranks on {options.hosts} hosts; links of {options.rate:g} Mbit/s")
+    print(f"fitted: {cluster.link * 8e-6:.1f} Mbit/s, {cluster.start * 1e3:.2f} ms")
     print(f"{'traffic':<14} {'measured ms':>12} {'spread':>17} {'model ms':>9} {'error':>7} {'/ bound':>8}")
     rows = []
     for number, (name, matrix) in enumerate(named):

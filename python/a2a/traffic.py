@@ -244,7 +244,7 @@ def _row(entry: dict[str, Any], path: Path, ranks: int) -> list[int]:
     item = _ITEM_BYTES.get(word)
     if item is None:
         raise InvalidArgumentError(f"{path}: dtype {word!r} is none of {', '.join(sorted(_ITEM_BYTES))}")
-    splits = entry.get("in_split") or []
+    splits: list[Any] = entry.get("in_split") or []
     if not splits:  # equal parts
         elems = int(entry.get("in_msg_size", 0))
         splits = [elems // ranks] * ranks

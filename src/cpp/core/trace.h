@@ -1,5 +1,6 @@
 // The timeline of a rank's operations on one communicator, in a file that `a2a trace` and `a2a replay` read: A2A_TRACE,
-// or A2A_RECORD, names its folder. Unlike the record of A2A_DUMP it keeps every operation, and is written in blocks. Not public.
+// or A2A_RECORD, names its folder. Unlike the record of A2A_DUMP it keeps every operation, and is written in blocks.
+// Not public.
 #pragma once
 
 #include <cstddef>
@@ -62,8 +63,8 @@ static_assert(sizeof(Operation) == 48 + 56);
 
 class Trace {
  public:
-  // Opens a file in the folder that A2A_TRACE or A2A_RECORD names; nullptr if they name none. A failure is printed once on standard
-  // error and does not stop the program.
+  // Opens a file in the folder that A2A_TRACE or A2A_RECORD names; nullptr if they name none. A failure is printed once
+  // on standard error and does not stop the program.
   static std::unique_ptr<Trace> open(Rank rank, int size, uint64_t group, std::string_view label);
   ~Trace();
   Trace(const Trace&) = delete;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_every_message_is_there_once_and_ports_carry_one_at_a_time() -> None:
         for port in ("sender", "receiver"):
             for rank in range(24):
                 spans = sorted((m.begin, m.end) for m in outcome.messages if getattr(m, port) == rank)
-                for (_, end), (begin, _) in zip(spans, spans[1:], strict=False):
+                for (_, end), (begin, _) in itertools.pairwise(spans):
                     assert begin >= end * (1 - 1e-9)
 
 

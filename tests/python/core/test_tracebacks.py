@@ -38,6 +38,7 @@ def test_a_call_and_its_error_are_next_to_each_other(call: str, full: bool) -> N
     )
     assert done.returncode == 1 and "Traceback" in done.stderr and '"<string>", line 3' in done.stderr, done.stderr
     assert bool(re.search(r"\.p(yx|xi)\b", done.stderr)) == full, done.stderr
+    assert done.stderr.count('File "<a2a>"') == (0 if full else 1), done.stderr
 
 
 def test_errors_that_the_core_handles_itself() -> None:
@@ -73,4 +74,6 @@ def test_the_log_names_the_ranks_that_a_call_waits_for(run_ranks: Callable[..., 
     said = run_ranks(3, wait_for_a_late_rank)
     assert said[2] == []
     for rank in (0, 1):
-        assert len(said[rank]) == 1 and re.fullmatch(rf"rank {rank} of 3 has waited 5 s for ranks? .*2.*", said[rank][0])
+        assert len(said[rank]) == 1 and re.fullmatch(
+            rf"rank {rank} of 3 has waited 5 s for ranks? .*2.*", said[rank][0]
+        )

@@ -28,7 +28,11 @@ def test_a_workload() -> None:
     shape = workload("mixtral-train/16")
     matrix = traffic.made("mixtral-train/16", 8, routing="uniform")
     assert (matrix.sum(1) == shape.bytes_per_rank).all()
-    for name, words in (("mixtral-train/16", "do not divide"), ("mixtral-train/x", "unknown workload"), ("no", "there are")):
+    for name, words in (
+        ("mixtral-train/16", "do not divide"),
+        ("mixtral-train/x", "unknown workload"),
+        ("no", "there are"),
+    ):
         with pytest.raises(a2a.InvalidArgumentError, match=words):
             traffic.made(name, 3)
     with pytest.raises(a2a.InvalidArgumentError, match="at least one"):
@@ -45,7 +49,9 @@ def test_a_matrix_in_a_file(text: str, tmp_path: Path) -> None:
     assert step.matrix.tolist() == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("text", ["", "1,2\n", "1,2\n3\n", "1,-2\n3,4\n", "a,b\nc,d\n", "1,2\n3,nan\n", f"1,2\n3,{2**64}\n"])
+@pytest.mark.parametrize(
+    "text", ["", "1,2\n", "1,2\n3\n", "1,-2\n3,4\n", "a,b\nc,d\n", "1,2\n3,nan\n", f"1,2\n3,{2**64}\n"]
+)
 def test_no_matrix(text: str, tmp_path: Path) -> None:
     file = tmp_path / "bytes.csv"
     file.write_text(text)
@@ -60,7 +66,9 @@ def test_written_and_read(tmp_path: Path) -> None:
     assert (total.matrix == steps[0].matrix + steps[1].matrix).all()
     files = traffic.write(tmp_path / "param", steps)
     assert [file.name for file in files] == ["rank-0.json", "rank-1.json", "rank-2.json"]
-    assert [step.matrix.tolist() for step in traffic.read(tmp_path / "param")] == [step.matrix.tolist() for step in steps]
+    assert [step.matrix.tolist() for step in traffic.read(tmp_path / "param")] == [
+        step.matrix.tolist() for step in steps
+    ]
 
 
 def test_traces_of_param(tmp_path: Path) -> None:
