@@ -150,7 +150,7 @@ def write(path: str | Path, steps: Sequence[Step]) -> list[Path]:
     if not steps:
         raise InvalidArgumentError("there are no exchanges to write")
     if path.suffix == ".csv":
-        total = np.sum([step.matrix for step in steps], axis=0, dtype=np.uint64)
+        total: Matrix = np.stack([step.matrix for step in steps]).sum(axis=0, dtype=np.uint64)
         path.write_text("".join(",".join(map(str, row)) + "\n" for row in total.tolist()), encoding="utf-8")
         return [path]
     path.mkdir(parents=True, exist_ok=True)
