@@ -90,13 +90,13 @@ class Total:
     """of the exchange that takes the longest"""
 
 
-def total(matrices: Sequence[traffic.Matrix], cluster: Cluster, schedule: Schedule) -> Total:
+def total(matrices: Sequence[traffic.Matrix], cluster: Cluster, schedule: Schedule, keep: int = 0) -> Total:
     known: dict[bytes, Outcome] = {}
     time, bound, worst = 0.0, 0.0, None
     for matrix in matrices:
         key = matrix.tobytes()
         if key not in known:
-            known[key] = simulate(matrix, cluster, schedule)
+            known[key] = simulate(matrix, cluster, schedule, keep=keep)
         outcome = known[key]
         time, bound = time + outcome.seconds, bound + outcome.bound
         if worst is None or outcome.seconds > worst.seconds:

@@ -5,62 +5,61 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ..simulator import Outcome
+from ..simulator import Cluster, Outcome
 from ..traffic import Matrix
 from . import _plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_ROWS = 64
+_MOMENTS = 240
 
 
-def draw(outcome: Outcome, schedule: str, matrix: Matrix, file: str, title: str) -> Figure:
-    """A row for each sender with its messages, coloured by their receivers; beside it who sends to whom."""
+def draw(outcome: Outcome, cluster: Cluster, schedule: str, matrix: Matrix, file: str, title: str) -> Figure:
+    """How busy each host's port is over time, outwards and inwards; beside it who sends to whom. Requires that the
+    outcome has kept all messages."""
     from matplotlib.figure import Figure
 
-    senders = 1 + max((message.sender for message in outcome.messages), default=0)
-    figure = Figure(figsize=(14, 4.5 + 0.1 * min(senders, _MOST_ROWS)), layout="constrained")
-    rows, square = figure.subplots(1, 2, width_ratios=[5, 2])
-    _messages(rows, outcome, schedule, senders)
+    figure = Figure(figsize=(14, 6.5), layout="constrained")
+    left, right = figure.subfigures(1, 2, width_ratios=[3, 2])
+    axes = left.subplots(2, 1, sharex=True)
+    ranks = cluster.ranks_per_host if schedule != "hierarchical" else 1
+    for at, ports in enumerate(("out", "in")):
+        image = _ports(axes[at], outcome, cluster.link, ranks, ports)
+    axes[1].set_xlabel("time, ms")
+    axes[0].set_title(
+        f"{schedule}: {outcome.seconds * 1e3:.3g} ms, {outcome.ratio:.3f} of the lower bound (dashed); "
+        f"rank {outcome.critical_rank} is last"
+    )
+    left.colorbar(image, ax=axes, shrink=0.8, label="share of the link's rate", format="{x:.0%}")
+    square = right.subplots()
     _plot.traffic(square, matrix.astype(np.float64), [str(rank) for rank in range(len(matrix))])
     square.set_title("bytes")
     figure.suptitle(title)
     return _plot.saved(figure, file)
 
 
-def _messages(axes: Any, outcome: Outcome, schedule: str, senders: int) -> None:
-    from matplotlib import colormaps
-    from matplotlib.collections import LineCollection
+def _ports(axes: Any, outcome: Outcome, link: float, ranks: int, ports: str) -> Any:
+    moments = np.linspace(0, outcome.seconds or 1.0, _MOMENTS + 1)
+    shares = _use(outcome, moments, ranks, ports) / (link * moments[1])
+    extent = (0, moments[-1] * 1e3, len(shares) - 0.5, -0.5)
+    image = axes.imshow(shares, aspect="auto", cmap="YlGnBu", vmin=0, vmax=1, extent=extent, interpolation="nearest")
+    axes.axvline(outcome.bound * 1e3, color="k", linestyle="--", linewidth=1)
+    axes.set_ylabel(f"host, {ports}")
+    axes.set_yticks(range(0, len(shares), -(-len(shares) // 8)))
+    return image
 
-    step = -(-senders // _MOST_ROWS)  # of more senders every step-th is drawn
-    shown = [message for message in outcome.messages if message.sender % step == 0]
-    lanes: dict[int, list[float]] = {}
-    lines, colours, most = [], [], 1
-    for message in sorted(shown, key=lambda one: one.begin):
-        ends = lanes.setdefault(message.sender, [])
-        free = next((lane for lane, end in enumerate(ends) if end <= message.begin + 1e-15), len(ends))
-        ends[free:] = [message.end, *ends[free + 1 :]]
-        most = max(most, free + 1)
-        lines.append((message, free))
-        colours.append(message.receiver / max(1, senders - 1))
-    height = 0.8 / most
-    segments = [
-        [
-            (message.begin * 1e3, message.sender - 0.4 + (lane + 0.5) * height),
-            (message.end * 1e3, message.sender - 0.4 + (lane + 0.5) * height),
-        ]
-        for message, lane in lines
+
+def _use(outcome: Outcome, moments: npt.NDArray[np.float64], ranks: int, ports: str) -> npt.NDArray[np.float64]:
+    """Return [hosts, moments]: the bytes that a port carries until the next moment. A message's are spread evenly."""
+    hosts = len(outcome.out_ports)
+    facts = np.array([message[:5] for message in outcome.messages], float).reshape(-1, 5)
+    host = (facts[:, 0 if ports == "out" else 1] // ranks).astype(int)
+    nbytes, begin, end = facts[:, 2], facts[:, 3], facts[:, 4]
+    lasting = np.maximum(end - begin, 1e-12)
+    until = [
+        np.bincount(host, nbytes * np.clip((moment - begin) / lasting, 0, 1), minlength=hosts) for moment in moments
     ]
-    collection = LineCollection(segments, linewidths=max(0.6, 220 * height / min(senders, _MOST_ROWS)))
-    collection.set(array=np.array(colours) * max(1, senders - 1), cmap=colormaps["turbo"])
-    axes.add_collection(collection)
-    axes.axvline(outcome.bound * 1e3, color="k", linestyle="--", linewidth=1, label="lower bound")
-    axes.set(xlim=(0, outcome.seconds * 1.02e3), ylim=(senders - 0.4, -0.6), xlabel="time, ms", ylabel="sender")
-    axes.set_title(
-        f"{schedule}: {outcome.seconds * 1e3:.3g} ms, {outcome.ratio:.3f} of the bound; "
-        f"rank {outcome.critical_rank} is last"
-    )
-    axes.legend(loc="lower right", frameon=False)
-    axes.figure.colorbar(collection, ax=axes, shrink=0.8, label="receiver")
+    return np.diff(np.array(until), axis=0).T

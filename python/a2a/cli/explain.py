@@ -71,7 +71,7 @@ def _explain(options: argparse.Namespace) -> int:
 def _show(diagnosis: Diagnosis, show_all: bool) -> None:
     ranks = f"{diagnosis.size} rank" + ("s" if diagnosis.size > 1 else "") + f", since {_clock(diagnosis.opened)}"
     if diagnosis.operation == 0:
-        print(f"{diagnosis.label}, {ranks}: nothing is in the way")
+        print(f"{diagnosis.label}, {ranks}: no rank is stuck")
     else:
         whom = (
             f"because of {name_ranks(diagnosis.culprits)}" if diagnosis.culprits else "and the records do not tell why"

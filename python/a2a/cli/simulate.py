@@ -46,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--ratio", type=float, default=4.0, help="of hot-rank (default 4)")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
     _cluster.add_options(parser)
-    parser.add_argument("--plot", metavar="FILE", help="draw who sent when, and the traffic (needs matplotlib)")
+    parser.add_argument("--plot", metavar="FILE", help="draw how busy ports are, and the traffic (needs matplotlib)")
     parser.add_argument("-J", "--json", metavar="FILE", help="write the results to a file too")
     parser.set_defaults(function=_simulate)
 
@@ -57,7 +57,8 @@ def _simulate(options: argparse.Namespace) -> int:
     cluster = _cluster.described(options)
     matrices, what = _traffic(options)
     ranks = len(matrices[0])
-    totals = [_cluster.total(matrices, cluster, schedule) for schedule in _cluster.chosen(options)]
+    keep = ranks * ranks if options.plot else 0
+    totals = [_cluster.total(matrices, cluster, schedule, keep) for schedule in _cluster.chosen(options)]
     _cluster.show(totals, cluster, ranks, what)
     if options.json:
         results = {
@@ -70,7 +71,7 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.plot:
         best = min(totals, key=lambda one: one.seconds)
         heaviest = max(matrices, key=traffic.lower_bound)
-        _simulation_plot.draw(best.worst, best.schedule, heaviest, options.plot, f"{ranks} ranks, {what}")
+        _simulation_plot.draw(best.worst, cluster, best.schedule, heaviest, options.plot, f"{ranks} ranks, {what}")
         print(f"\npicture: {options.plot}")
     return 0
 

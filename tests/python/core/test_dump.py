@@ -118,7 +118,7 @@ def test_record_of_a_program_that_ends_well(tmp_path: Path) -> None:
         assert len({record.group for record in records}) == 2
         code, diagnoses = job.explain()
         assert code == 0 and [d["operation"] for d in diagnoses] == [0, 0]
-        assert "nothing is in the way" in call("explain", str(job.folder)).stdout
+        assert "no rank is stuck" in call("explain", str(job.folder)).stdout
 
 
 def culprits(job: Job) -> tuple[dict[str, Any], list[int]]:

@@ -104,7 +104,7 @@ def test_a_picture(tmp_path: Path) -> None:
         file = tmp_path / f"{ranks}.svg"
         done = call("simulate", "-n", ranks, "--traffic", "log-normal", "--plot", file)
         assert done.returncode == 0, done.stderr
-        assert "lower bound" in file.read_text()
+        assert "lower bound" in file.read_text() and "host, out" in file.read_text()
 
 
 @pytest.mark.parametrize(
