@@ -18,12 +18,13 @@ import numpy.typing as npt
 from ._core import InvalidArgumentError
 from .dump import text_of
 
-__all__ = ["Group", "Operation", "Timeline", "events", "find", "merge", "read"]
+__all__ = ["Group", "Message", "Operation", "Timeline", "events", "find", "merge", "read"]
 
 _HEADER = struct.Struct("<8siiQQiI64s128s")
 _ENTRY = struct.Struct("<II")
 _AMOUNTS = struct.Struct("<IIQ")
 _OPERATION = struct.Struct("<IIQQQQII16s8s32s")
+_MESSAGE = struct.Struct("<IIQQQiIII32s")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,21 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class Message:
+    """One send or recv of one rank. Times are those of Operation."""
+
+    sends: bool
+    peer: int
+    """-1: a recv from any rank that failed"""
+    nbytes: int
+    dtype: str
+    started: int
+    ended: int
+    failed: bool
+    asynchronous: bool
+
+
+@dataclass(frozen=True)
 class Timeline:
     """The operations of one rank on one communicator, by number."""
 
@@ -60,6 +76,7 @@ class Timeline:
     pid: int
     opened: int
     operations: dict[int, Operation] = dataclasses.field(repr=False)
+    messages: tuple[Message, ...] = dataclasses.field(default=(), repr=False)
 
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
@@ -80,11 +97,13 @@ def read(path: str | Path) -> Timeline:
     _, rank, size, group, opened, pid, _, host, label = _HEADER.unpack_from(data)
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"{path} is damaged")
-    operations = {operation.number: operation for operation in _operations(path, data, size)}
-    return Timeline(path, rank, size, group, text_of(label), text_of(host), pid, opened, operations)
+    entries = list(_entries(path, data, size))
+    operations = {one.number: one for one in entries if isinstance(one, Operation)}
+    messages = tuple(one for one in entries if isinstance(one, Message))
+    return Timeline(path, rank, size, group, text_of(label), text_of(host), pid, opened, operations, messages)
 
 
-def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
+def _entries(path: Path, data: bytes, size: int) -> Iterator[Operation | Message]:
     amounts: dict[int, tuple[int, ...]] = {}
     at = _HEADER.size
     while at + _ENTRY.size <= len(data):
@@ -110,6 +129,9 @@ def _operations(path: Path, data: bytes, size: int) -> Iterator[Operation]:
                 bytes_[:size],
                 bytes_[size:],
             )
+        elif kind == 3 and length == _MESSAGE.size:
+            _, _, started, ended, nbytes, peer, sends, failed, own_pace, dtype = _MESSAGE.unpack_from(data, at)
+            yield Message(sends != 0, peer, nbytes, text_of(dtype), started, ended, failed != 0, own_pace != 0)
         else:
             raise InvalidArgumentError(f"{path} is damaged")
         at += length
@@ -150,12 +172,15 @@ class Group:
         return [self._on_common_clock(timeline, one) for _, one in sorted(timeline.operations.items())]
 
     def traffic(self) -> npt.NDArray[np.int64]:
-        """Return the bytes that rank ``[row]`` sent to rank ``[column]``."""
+        """Return the bytes that rank ``[row]`` sent to rank ``[column]``, in operations and messages."""
         matrix = np.zeros((self.size, self.size), np.int64)
         for timeline in self.ranks:
             for operation in timeline.operations.values():
                 if not operation.failed:
                     matrix[timeline.rank] += np.array(operation.sent, np.int64)
+            for message in timeline.messages:
+                if message.sends and not message.failed:
+                    matrix[timeline.rank, message.peer] += message.nbytes
         return matrix
 
     def waited(self) -> npt.NDArray[np.float64]:
@@ -173,6 +198,13 @@ class Group:
             for one in timeline.operations.values():
                 times[timeline.rank] += 0 if one.asynchronous else (one.ended - one.started) / 1e9
         return times
+
+    def messages(self, rank: int) -> list[Message]:
+        """Return the messages that a rank sent and received, by the common clock."""
+        timeline = next((one for one in self.ranks if one.rank == rank), None)
+        by = 0 if timeline is None else self._moved.get(timeline.host, 0)
+        found = () if timeline is None else timeline.messages
+        return [dataclasses.replace(one, started=one.started + by, ended=one.ended + by) for one in found]
 
     def _on_common_clock(self, timeline: Timeline, operation: Operation) -> Operation:
         by = self._moved.get(timeline.host, 0)
@@ -236,6 +268,8 @@ def events(groups: Sequence[Group]) -> dict[str, Any]:
             found.append({"ph": "M", "name": "thread_name", **row, "args": {"name": name}})
             for one in group.operations(timeline.rank):
                 found += _events_of(one, row, origin, waits.get((timeline.rank, one.number)))
+            for number, message in enumerate(group.messages(timeline.rank)):
+                found += _events_of_message(message, number, row, origin)
     return {"traceEvents": found, "displayTimeUnit": "ns"}
 
 
@@ -251,8 +285,21 @@ def _events_of(one: Operation, row: dict[str, int], origin: int, wait: Wait | No
     if one.failed:
         args["failed"] = True
     event = {"name": f"{one.op} #{one.number}", "cat": "a2a", **row, "ts": (one.started - origin) / 1e3}
+    return _lasting(event, one, str(one.number), origin, args)
+
+
+def _events_of_message(one: Message, number: int, row: dict[str, int], origin: int) -> list[dict[str, Any]]:
+    args: dict[str, Any] = {"bytes": one.nbytes, "dtype": one.dtype} | ({"failed": True} if one.failed else {})
+    other = f"{'send to' if one.sends else 'recv from'} {one.peer if one.peer >= 0 else 'any'}"
+    event = {"name": other, "cat": "a2a", **row, "ts": (one.started - origin) / 1e3}
+    return _lasting(event, one, f"message {number}", origin, args)
+
+
+def _lasting(
+    event: dict[str, Any], one: Operation | Message, name: str, origin: int, args: dict[str, Any]
+) -> list[dict[str, Any]]:
     if not one.asynchronous:
         return [{**event, "ph": "X", "dur": (one.ended - one.started) / 1e3, "args": args}]
     # Several may be in flight at once, so they do not nest in their row.
-    same = {"id": f"{row['pid']}.{row['tid']}.{one.number}"}
+    same = {"id": f"{event['pid']}.{event['tid']}.{name}"}
     return [{**event, "ph": "b", **same, "args": args}, {**event, "ph": "e", **same, "ts": (one.ended - origin) / 1e3}]

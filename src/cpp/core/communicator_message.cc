@@ -47,7 +47,7 @@ std::shared_ptr<Work> Communicator::start_message(Message message, const Call& c
     throw;
   }
   message.deadline = state_->deadline(call.deadline);
-  return state_->open(call.op)->post(message);
+  return Recorder::follow(state_->recorder, message, call.asynchronous, state_->open(call.op)->post(message));
 }
 
 void Communicator::refuse_message(bool sends, Rank peer, int64_t tag, std::string_view reason) {

@@ -1,15 +1,19 @@
 #include "core/recorder.h"
 
+#include <functional>
+#include <mutex>
 #include <utility>
+
+#include "core/record_file.h"
 
 namespace a2a {
 namespace {
 
-// Records the end of an operation when a caller sees it.
+// Calls end(error), or end(nullptr), whenever a caller sees that it is over.
 class FollowedWork final : public Work {
  public:
-  FollowedWork(std::shared_ptr<Work> work, Recorder::Operation operation)
-      : work_(std::move(work)), operation_(std::move(operation)) {}
+  using End = std::function<void(const Error*)>;
+  FollowedWork(std::shared_ptr<Work> work, End end) : work_(std::move(work)), end_(std::move(end)) {}
 
   bool done() override {
     if (!work_->done()) return false;
@@ -26,15 +30,16 @@ class FollowedWork final : public Work {
     } catch (const Interrupted&) {  // the operation goes on
       throw;
     } catch (const Error& error) {
-      operation_.end(&error);
+      end_(&error);
       throw;
     }
-    operation_.end(nullptr);
+    end_(nullptr);
     return true;
   }
 
   void order_before(Stream stream) override { work_->order_before(stream); }
   bool arrived(Rank rank) override { return work_->arrived(rank); }
+  Rank source() override { return work_->source(); }
   bool let_go() override {
     if (!work_->let_go()) return false;
     (void)done();  // of a Work that the program has dropped nobody else sees the end
@@ -43,7 +48,7 @@ class FollowedWork final : public Work {
 
  private:
   std::shared_ptr<Work> work_;
-  Recorder::Operation operation_;
+  const End end_;
 };
 
 }  // namespace
@@ -69,7 +74,31 @@ void Recorder::Operation::end(const Error* error) const {
 }
 
 std::shared_ptr<Work> Recorder::Operation::follow(std::shared_ptr<Work> work) const {
-  return std::make_shared<FollowedWork>(std::move(work), *this);
+  return std::make_shared<FollowedWork>(std::move(work),
+                                        [operation = *this](const Error* error) { operation.end(error); });
+}
+
+std::shared_ptr<Work> Recorder::follow(const std::shared_ptr<Recorder>& recorder, const Message& message,
+                                       bool asynchronous, std::shared_ptr<Work> work) {
+  if (recorder == nullptr || recorder->trace_ == nullptr) return work;
+  timeline::Message entry;
+  entry.started = wall_clock();
+  entry.amount = message.bytes;
+  entry.peer = message.peer;
+  entry.sends = message.sends, entry.asynchronous = asynchronous;
+  write_text(entry.dtype, to_string(message.dtype));
+  // It is alive when `end` is called, which is within its own functions.
+  Work* const posted = work.get();
+  auto once = std::make_shared<std::once_flag>();
+  return std::make_shared<FollowedWork>(std::move(work), [=](const Error* error) {
+    std::call_once(*once, [&] {
+      timeline::Message ended = entry;
+      ended.ended = wall_clock();
+      ended.failed = error != nullptr;
+      if (error == nullptr && !entry.sends) ended.peer = posted->source();
+      recorder->trace_->add(ended);
+    });
+  });
 }
 
 void Recorder::close(record::Fate fate, std::string_view reason) noexcept {

@@ -8,6 +8,7 @@
 
 #include "a2a/work.h"
 #include "core/dump.h"
+#include "core/message.h"
 #include "core/trace.h"
 
 namespace a2a {
@@ -50,6 +51,9 @@ class Recorder {
 
   // Requires calls in the order of the numbers, one at a time.
   static Operation begin(const std::shared_ptr<Recorder>& recorder, const Batch& batch);
+  // Returns the message's Work, and records the message when its end is seen. `recorder` may be nullptr.
+  static std::shared_ptr<Work> follow(const std::shared_ptr<Recorder>& recorder, const Message& message,
+                                      bool asynchronous, std::shared_ptr<Work> work);
   // Records what became of the communicator.
   void close(record::Fate fate, std::string_view reason = "") noexcept;
 

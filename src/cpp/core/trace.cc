@@ -100,6 +100,16 @@ void Trace::end(uint64_t number, bool failed) noexcept {
   write_out_if_due(now);
 }
 
+void Trace::add(const timeline::Message& message) noexcept {
+  if (::getpid() != pid_) return;
+  const std::lock_guard lock(mutex_);
+  try {
+    append(&message, sizeof(message));
+  } catch (const std::exception&) {  // no memory: this message is not recorded
+  }
+  write_out_if_due(message.ended);
+}
+
 void Trace::flush() noexcept {
   if (::getpid() != pid_) return;
   const std::lock_guard lock(mutex_);

@@ -36,7 +36,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 40 + 64 + 128);
 
-enum class Kind : uint32_t { amounts = 1, operation = 2 };
+enum class Kind : uint32_t { amounts = 1, operation = 2, message = 3 };
 
 // Two numbers of bytes follow for each rank: sent to it, and expected from it.
 struct Amounts {
@@ -59,6 +59,18 @@ struct Operation {
 };
 static_assert(sizeof(Operation) == 48 + 56);
 
+// A send or recv whose end a call has seen.
+struct Message {
+  Kind kind = Kind::message;
+  uint32_t bytes = sizeof(Message);
+  uint64_t started = 0, ended = 0;  // times
+  uint64_t amount = 0;              // bytes
+  int32_t peer = 0;
+  uint32_t sends = 0, failed = 0, asynchronous = 0;  // 1: yes
+  char dtype[32] = {};
+};
+static_assert(sizeof(Message) == 48 + 32);
+
 }  // namespace timeline
 
 class Trace {
@@ -74,6 +86,8 @@ class Trace {
   // operations are not recorded.
   void begin(const Batch& batch) noexcept;
   void end(uint64_t number, bool failed) noexcept;
+  // Records a message that has ended. Thread-safe.
+  void add(const timeline::Message& message) noexcept;
   // Writes what is kept in memory.
   void flush() noexcept;
 

@@ -163,3 +163,27 @@ def test_a_word_that_is_no_level() -> None:
         check=False,
     )
     assert "A2A_LOG=loud in the environment is none of warning, info, debug" in done.stderr
+
+
+def send_in_a_ring(comm: a2a.Communicator) -> None:
+    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    work = comm.send(np.ones(100, np.int16), to, async_op=True)
+    assert comm.recv(np.empty(100, np.int16)) == source
+    work.wait()
+    work.wait()
+
+
+def test_messages_are_in_the_timeline(
+    run_ranks: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A2A_TRACE", str(tmp_path))
+    run_ranks(3, send_in_a_ring)
+    (group,) = [one for one in trace.merge(map(trace.read, trace.find([tmp_path]))) if one.label == "world"]
+    for rank in range(3):
+        sent, received = sorted(group.messages(rank), key=lambda one: not one.sends)
+        assert (sent.sends, sent.peer, sent.nbytes, sent.dtype) == (True, (rank + 1) % 3, 200, "int16")
+        assert (received.sends, received.peer, received.nbytes) == (False, (rank - 1) % 3, 200)
+        assert sent.asynchronous and not received.asynchronous and not sent.failed
+        assert group.traffic()[rank, (rank + 1) % 3] == 200
+    names = {event["name"] for event in trace.events([group])["traceEvents"]}
+    assert {"send to 1", "recv from 1"} <= names
