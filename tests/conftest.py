@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_xdist_auto_num_workers() -> int:
     """More workers than CPUs, because many tests wait."""
-    return max(4, min(len(os.sched_getaffinity(0)), 8))
+    return min(len(os.sched_getaffinity(0)) + 1, 8)
 
 
 @pytest.fixture(scope="module")

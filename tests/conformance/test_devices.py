@@ -38,6 +38,7 @@ def command(environment: dict[str, str], *arguments: str) -> subprocess.Complete
     return done
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("transport", ["nccl", pytest.param("hccl", marks=pytest.mark.full)])
 def test_on_a_double(transport: str, build_dir: Path, tmp_path: Path) -> None:
     file, page = tmp_path / "results.json", tmp_path / "matrix.html"

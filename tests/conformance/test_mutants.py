@@ -309,6 +309,7 @@ def test_there_are_enough() -> None:
     assert len(CORE) + sum(map(len, PYTHON.values())) >= 35
 
 
+@pytest.mark.full
 def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     def run(name: str, mutant: Mutant, text: str) -> subprocess.CompletedProcess[str]:
         work = tmp_path / name
@@ -330,7 +331,9 @@ def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path
     on_all_cpus(check, CORE if pytestconfig.getoption("--full") else CORE[::3])
 
 
-@pytest.mark.parametrize("name", PYTHON)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name in ("torch", "paddle") else name for name in PYTHON]
+)
 def test_mutants_in_python(name: str, packages: Packages, pytestconfig: pytest.Config) -> None:
     framework = name if name in ("torch", "paddle") else "numpy"
     if importlib.util.find_spec(framework) is None:

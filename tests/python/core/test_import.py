@@ -182,6 +182,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_a_users_program_passes_mypy(tmp_path: Path) -> None:
     needs("mypy")
     (tmp_path / "good.py").write_text(TYPED_PROGRAM)

@@ -106,6 +106,7 @@ print(json.dumps(texts))
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not NOTEBOOK.exists(), reason="no source tree beside the tests")
 def test_the_example_runs_in_a_kernel(tmp_path: Path) -> None:
     for module in ("cloudpickle", "nbclient", "ipykernel"):

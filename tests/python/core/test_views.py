@@ -61,7 +61,9 @@ def test_any_tensors(pool: Pool) -> None:
     check()
 
 
-@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+@pytest.mark.parametrize(
+    "threads", [pytest.param(False, id="processes"), pytest.param(True, id="threads", marks=pytest.mark.full)]
+)
 def test_every_dtype(threads: bool) -> None:
     with Pool(3, threads) as pool:
         for dtype in DTYPES:

@@ -285,7 +285,7 @@ def interrupt(rank: int, size: int, address: str, where: str) -> Any:
 @apart
 def test_ctrl_c(where: str) -> None:
     ends = values(run(3, interrupt, 3, free_address(), where))
-    assert ends[0 if where == "rank 0" else 1] < 0.1, ends
+    assert ends[0 if where == "rank 0" else 1] < 0.3, ends
     if where == "allgather":
         assert ends[0][:2] == ("AbortedError", "job 'job': rank 1 was interrupted by a signal"), ends
 

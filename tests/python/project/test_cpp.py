@@ -16,12 +16,15 @@ LONG = {
     "fold_test",
     "hccl_fault_test",
     "hccl_rules_fake_test",
+    "hosts_test",
     "letter_flip_test",
     "nccl_fault_test",
     "nccl_rules_fake_test",
     "nccl_test",
     "nth_failure_test",
     "plan_test",
+    "schedule_test",
+    "strides_test",
     "tcp_connection_test",
 }
 NAMES = sorted(path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern))

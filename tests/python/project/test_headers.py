@@ -24,6 +24,7 @@ LAYERS = [
     {"bootstrap"},
     {"bootstrap/tcp"},
     {"bootstrap/unix"},
+    {"simulator"},
     {"transport/shm/memory"},
     {"transport/shm/copy"},
     {"transport/shm/protocol"},

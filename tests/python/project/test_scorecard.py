@@ -126,6 +126,7 @@ print(scorecard.fault_library(Path(sys.argv[2])).stat().st_size)
 """
 
 
+@pytest.mark.full
 def test_an_interrupted_build_goes_on(tmp_path: Path) -> None:
     """After the configuration, and in the middle of writing the library."""
     source = tmp_path / "source"

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ranks", [4, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("name", "words"),

@@ -194,14 +194,18 @@ CHECKERS = ["mypy", "pyright"]
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize("program", [RIGHT, RIGHT_TORCH], ids=["core", "torch"])
+@pytest.mark.parametrize(
+    "program", [pytest.param(RIGHT, id="core"), pytest.param(RIGHT_TORCH, id="torch", marks=pytest.mark.full)]
+)
 def test_a_right_program_passes(folder: Path, checker: str, program: str) -> None:
     require(checker)
     assert complaints(folder, checker, program) == {}
 
 
 @pytest.mark.parametrize("checker", CHECKERS)
-@pytest.mark.parametrize("program", [WRONG, WRONG_TORCH], ids=["core", "torch"])
+@pytest.mark.parametrize(
+    "program", [pytest.param(WRONG, id="core"), pytest.param(WRONG_TORCH, id="torch", marks=pytest.mark.full)]
+)
 def test_every_wrong_line_is_refused(folder: Path, checker: str, program: str) -> None:
     require(checker)
     wrong = {at: line for at, line in enumerate(program.splitlines(), 1) if line.endswith("# wrong")}

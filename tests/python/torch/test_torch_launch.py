@@ -27,7 +27,7 @@ WORLDS = [("a2a run", backend) for backend in ("", "gloo", "cpu:a2a")] + [
 
 @pytest.mark.parametrize(
     ("launcher", "backend"),
-    [*WORLDS[:1], *(pytest.param(*world, marks=pytest.mark.full) for world in WORLDS[1:-1]), WORLDS[-1]],
+    [WORLDS[0], *(pytest.param(*world, marks=pytest.mark.full) for world in WORLDS[1:])],
 )
 def test_documented_examples(launcher: str, backend: str) -> None:
     command = [sys.executable, *LAUNCHERS[launcher], str(EXAMPLES), *([backend] if backend else [])]
@@ -125,6 +125,7 @@ def test_dtensor_may_be_imported_before() -> None:
     assert done.stdout == "a2a.torch._dtensor\n", done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_a_plain_program_starts_under_a2a_run(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

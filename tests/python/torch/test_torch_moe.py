@@ -448,6 +448,7 @@ def in_a_graph(comm: a2a.Communicator, kind: str, device: bool) -> int | None:
     return int(counter.frame_count)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", [False, True])
 @pytest.mark.parametrize("kind", [*GRAPHS[:2], *(pytest.param(kind, marks=pytest.mark.full) for kind in GRAPHS[2:])])
 def test_one_graph_for_any_number_of_tokens(ranks: Pool, kind: str, device: bool) -> None:
