@@ -25,16 +25,10 @@ class FollowedWork final : public Work {
   }
 
   bool wait_until(Deadline deadline) override {
-    try {
-      if (!work_->wait_until(deadline)) return false;
-    } catch (const Interrupted&) {  // the operation goes on
-      throw;
-    } catch (const Error& error) {
-      end_(&error);
-      throw;
-    }
-    end_(nullptr);
-    return true;
+    return sees([&] { return work_->wait_until(deadline); });
+  }
+  bool wait_briefly() override {
+    return sees([&] { return work_->wait_briefly(); });
   }
 
   void order_before(Stream stream) override { work_->order_before(stream); }
@@ -47,6 +41,21 @@ class FollowedWork final : public Work {
   }
 
  private:
+  // Runs wait(), which returns whether the operation has finished, or throws its error.
+  template <class Wait>
+  bool sees(const Wait& wait) {
+    try {
+      if (!wait()) return false;
+    } catch (const Interrupted&) {  // the operation goes on
+      throw;
+    } catch (const Error& error) {
+      end_(&error);
+      throw;
+    }
+    end_(nullptr);
+    return true;
+  }
+
   std::shared_ptr<Work> work_;
   const End end_;
 };

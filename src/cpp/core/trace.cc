@@ -125,6 +125,7 @@ uint64_t Trace::add_amounts(const Batch& batch) {
   std::ranges::fill(bytes_, 0);
   for (const Run& run : batch.sends) bytes_[static_cast<size_t>(run.peer)] += run.bytes;
   for (const Run& run : batch.recvs) bytes_[static_cast<size_t>(size_ + run.peer)] += run.bytes;
+  if (bytes_ == latest_bytes_) return latest_amounts_;
   Hash hash;
   for (const uint64_t bytes : bytes_) hash.add(bytes);
   if (known_amounts_.size() >= kMostKnown) known_amounts_.clear();
@@ -137,7 +138,9 @@ uint64_t Trace::add_amounts(const Batch& batch) {
     append(bytes_.data(), bytes_.size() * sizeof(uint64_t));
     known_amounts_.insert(hash.value());
   }
-  return hash.value();
+  latest_bytes_ = bytes_;
+  latest_amounts_ = hash.value();
+  return latest_amounts_;
 }
 
 void Trace::append(const void* entry, size_t bytes) {

@@ -104,7 +104,9 @@ class Trace {
   const int size_;
   const int pid_;
   std::vector<std::byte> buffer_;
-  std::vector<uint64_t> bytes_;  // of the operation that begins: sent, expected
+  std::vector<uint64_t> bytes_;         // of the operation that begins: sent, expected
+  std::vector<uint64_t> latest_bytes_;  // and the id of these, because programs often repeat an exchange
+  uint64_t latest_amounts_ = 0;
   std::unordered_set<uint64_t> known_amounts_;
   std::deque<timeline::Operation> in_flight_;  // by number; not more than kMostInFlight
   uint64_t written_at_ = 0;                    // time
