@@ -23,7 +23,8 @@ def draw(outcome: Outcome, cluster: Cluster, schedule: str, matrix: Matrix, file
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 6.5), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[3, 2])
+    halves: Any = figure.subfigures(1, 2, width_ratios=[3, 2])
+    left, right = halves
     axes = left.subplots(2, 1, sharex=True)
     ranks = cluster.ranks_per_host if schedule != "hierarchical" else 1
     for at, ports in enumerate(("out", "in")):
@@ -62,4 +63,5 @@ def _use(outcome: Outcome, moments: npt.NDArray[np.float64], ranks: int, ports: 
     until = [
         np.bincount(host, nbytes * np.clip((moment - begin) / lasting, 0, 1), minlength=hosts) for moment in moments
     ]
-    return np.diff(np.array(until), axis=0).T
+    used: npt.NDArray[np.float64] = np.diff(np.array(until), axis=0).T
+    return used
