@@ -24,12 +24,12 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def exchange(comm: a2a.Communicator, elems: int) -> None:
+def exchange(comm: a2a.Communicator, elems: int, timeout: float | None = None) -> None:
     """Uneven: rank r and rank p exchange more, the larger (r + p) % 3 is."""
     counts = [elems * ((comm.rank + peer) % 3) for peer in range(comm.size)]
     send = np.concatenate([np.full(c, 1000 * comm.rank + p, np.int32) for p, c in enumerate(counts)])
     recv = np.full(sum(counts), -1, np.int32)
-    comm.alltoallv(send, counts, recv, counts)
+    comm.alltoallv(send, counts, recv, counts, timeout=timeout)
     expected = np.concatenate([np.full(c, 1000 * p + comm.rank, np.int32) for p, c in enumerate(counts)])
     assert np.array_equal(recv, expected), elems
 
@@ -185,14 +185,14 @@ def disagreements() -> None:
 
 def missing() -> None:
     """The last rank does not come."""
-    comm = a2a.init(timeout=2)
+    comm = a2a.init(timeout=30)
     exchange(comm, 10)
     begin = time.monotonic()
     text = "stayed away"
     if comm.rank == comm.size - 1:
         time.sleep(3)
     else:
-        text = outcome(lambda: exchange(comm, 10))
+        text = outcome(lambda: exchange(comm, 10, 2))
     say(comm.rank, f"{time.monotonic() - begin:.2f}", text)
     if comm.rank == comm.size - 1:
         say("afterwards", outcome(lambda: exchange(comm, 10)))
