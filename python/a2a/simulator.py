@@ -102,10 +102,17 @@ def simulate(
         raise InvalidArgumentError(f"simulate: schedule {schedule!r} is none of {', '.join(SCHEDULES)}")
     if cluster.ports not in ("single", "shared"):
         raise InvalidArgumentError(f"simulate: ports {cluster.ports!r} is neither single nor shared")
+    each = cluster.ranks_per_host
+    if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each < 2**31:
+        raise InvalidArgumentError(f"simulate: ranks_per_host is {each!r}; it is at least one rank")
+    for name in ("link", "memory", "latency", "message", "start"):
+        value = getattr(cluster, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidArgumentError(f"simulate: {name} is {value!r}; it is a number")
     seconds, bound, ranks, outs, ins, messages = run_simulator(
         given,
         schedule,
-        ranks_per_host=cluster.ranks_per_host,
+        ranks_per_host=each,
         link=cluster.link,
         memory=cluster.memory,
         latency=cluster.latency,

@@ -70,6 +70,9 @@ def made(
         raise InvalidArgumentError(f"traffic of {ranks} ranks: at least one rank is needed")
     if name.partition("/")[0] in WORKLOADS:
         return _of_workload(name, ranks, routing, seed)
+    for word, value in (("alpha", alpha), ("sigma", sigma), ("ratio", ratio), ("bytes_per_rank", bytes_per_rank)):
+        if not 0 <= value < float("inf"):
+            raise InvalidArgumentError(f"traffic: {word} is {value}; it is a number that is not negative")
     rng = np.random.default_rng(seed)
     shape = (ranks, ranks)
     if name == "uniform":
@@ -85,7 +88,7 @@ def made(
     else:
         raise InvalidArgumentError(f"traffic {name!r}: there are {', '.join(NAMES)}, and {', '.join(WORKLOADS)}")
     np.fill_diagonal(weights, 0)
-    if ranks > 1:
+    if weights.any():
         weights *= bytes_per_rank * ranks / weights.sum()
     return np.rint(weights).astype(np.uint64)
 
@@ -162,9 +165,16 @@ def write(path: str | Path, steps: Sequence[Step]) -> list[Path]:
     return files
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgumentError(f"{path} is no text") from None
+
+
 def _matrix(path: Path) -> Matrix:
     rows = []
-    for line in csv.reader(path.read_text(encoding="utf-8").splitlines()):
+    for line in csv.reader(_text(path).splitlines()):
         numbers = [word for part in line for word in part.split()]
         if not numbers or numbers[0].startswith("#"):
             continue
@@ -177,9 +187,6 @@ def _matrix(path: Path) -> Matrix:
     return np.array(rows, np.uint64)
 
 
-_EXCHANGES = frozenset({"alltoall", "alltoallv", "alltoall_list", "global_scatter", "global_gather"})
-
-
 def _recorded(paths: Iterable[Path]) -> list[Step]:
     groups = trace.merge([trace.read(path) for path in paths])
     steps = []
@@ -190,15 +197,17 @@ def _recorded(paths: Iterable[Path]) -> list[Step]:
             )
         for number in group.numbers():
             operations = [timeline.operations.get(number) for timeline in group.ranks]
-            if any(operation is None for operation in operations):
-                continue  # a killed rank has not written its last operations
             found = [operation for operation in operations if operation is not None]
+            if len(found) < group.size:
+                continue  # a killed rank has not written its last operations
             seconds = (max(one.ended for one in found) - min(one.started for one in found)) / 1e9
             matrix = np.array([one.sent for one in found], np.uint64)
             if matrix.any():
                 steps.append(Step(matrix, found[0].op, found[0].dtype, seconds))
     if not steps:
-        raise InvalidArgumentError("no operation with bytes is in the recording")
+        raise InvalidArgumentError(
+            "no operation with bytes is in the recording of all ranks; a rank that is killed loses its last second"
+        )
     return steps
 
 
@@ -231,8 +240,8 @@ def _of_param(paths: Sequence[Path]) -> list[Step]:
 
 def _entries(path: Path) -> list[dict[str, Any]]:
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        written = json.loads(_text(path))
+    except json.JSONDecodeError as error:
         raise InvalidArgumentError(f"{path} is no JSON: {error}") from None
     if not isinstance(written, list) or not all(isinstance(entry, dict) for entry in written):
         raise InvalidArgumentError(f"{path}: a trace of PARAM is a list of objects")
@@ -246,9 +255,15 @@ def _row(entry: dict[str, Any], path: Path, ranks: int) -> list[int]:
         raise InvalidArgumentError(f"{path}: dtype {word!r} is none of {', '.join(sorted(_ITEM_BYTES))}")
     splits: list[Any] = entry.get("in_split") or []
     if not splits:  # equal parts
-        elems = int(entry.get("in_msg_size", 0))
+        elems = entry.get("in_msg_size", 0)
+        if not isinstance(elems, int) or elems < 0:
+            raise InvalidArgumentError(f"{path}: in_msg_size is {elems!r}; it is a number of elements")
         splits = [elems // ranks] * ranks
-    if len(splits) != ranks or any(not isinstance(one, int) or one < 0 for one in splits):
+    if (
+        not isinstance(splits, list)
+        or len(splits) != ranks
+        or any(not isinstance(one, int) or one < 0 for one in splits)
+    ):
         raise InvalidArgumentError(f"{path}: in_split has {splits}; it needs one number for each of {ranks} ranks")
     return [int(one) * item for one in splits]
 

@@ -84,3 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.__cause__ is not None:
             print(error.__cause__, file=sys.stderr)
         return 1
+    except (OSError, MemoryError) as error:  # a file that cannot be read or written, more than fits
+        print(f"a2a: {str(error) or 'not enough memory'}", file=sys.stderr)
+        return 1

@@ -136,7 +136,17 @@ def show(totals: Sequence[Total], cluster: Cluster, ranks: int, what: str) -> No
     _terminal.show(_terminal.Table("", rows, columns, right=[1, 2, 4, 5]))
 
 
-def as_json(one: Total) -> dict[str, Any]:
+def write(file: Path, totals: Sequence[Total], cluster: Cluster, ranks: int, what: str) -> None:
+    results = {
+        "ranks": ranks,
+        "traffic": what,
+        "cluster": vars(cluster),
+        "results": [*map(_as_json, totals)],
+    }
+    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def _as_json(one: Total) -> dict[str, Any]:
     return {
         "schedule": one.schedule,
         "seconds": one.seconds,

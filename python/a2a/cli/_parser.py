@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 _EXAMPLES = "examples:\n"
@@ -75,6 +76,19 @@ def size(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 64K, 32M or 1G")
     return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+
+
+def writable(text: str) -> Path:
+    """Check that the file can be written, before the run, which may take long."""
+    path = Path(text)
+    existed = path.exists()
+    try:
+        path.open("a").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from None
+    return path
 
 
 def refuse_unknown(parser: Parser, words: Sequence[str], known: Sequence[str], what: str) -> NoReturn:

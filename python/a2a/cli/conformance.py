@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__, frameworks
 from .._core import dtype_names
-from ._parser import Parser, add_command, offer
+from ._parser import Parser, add_command, offer, writable
 from ._terminal import Progress
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="cases and calls whose names contain the text")
     parser.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first failure")
-    parser.add_argument("--json", type=_writable, metavar="FILE", help="write the results to a file")
-    parser.add_argument("--html", type=_writable, metavar="FILE", help="write the matrix to a file")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write the results to a file")
+    parser.add_argument("--html", type=writable, metavar="FILE", help="write the matrix to a file")
     parser.set_defaults(function=lambda options: _conformance(parser, options))
 
 
@@ -105,19 +105,6 @@ def _positive(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
-
-
-def _writable(text: str) -> Path:
-    """Check that the file can be written, before the run, which may take long."""
-    path = Path(text)
-    existed = path.exists()
-    try:
-        path.open("a").close()
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from None
-    return path
 
 
 # ---- the run ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import socket
 import sys
@@ -15,8 +16,8 @@ import numpy as np
 from .. import _spawn, traffic
 from ..launch import Launch, init
 from . import _cluster, _plot, _terminal
-from ._parser import Parser, add_command, add_ranks
-from ._replay_rank import Times, require_ranks, run_over_tcp, run_steps
+from ._parser import Parser, add_command, add_ranks, writable
+from ._replay_rank import Times, run_over_tcp, run_steps
 
 _MOST_SHOWN = 20  # exchanges in a table
 
@@ -51,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run everything so often (default 1)")
     parser.add_argument("--simulate", action="store_true", help="compute the times, with the options of a2a simulate")
     _cluster.add_options(parser)
-    parser.add_argument("-J", "--json", metavar="FILE", help="write the results to a file too")
+    parser.add_argument("-J", "--json", type=writable, metavar="FILE", help="write the results to a file too")
     parser.add_argument(
         "-o", "--output", metavar="PATH", help="write the traffic instead: a matrix to a .csv, or a folder for PARAM"
     )
@@ -63,6 +64,8 @@ def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         parser.error(f"{options.traffic}: no such file or folder; A2A_RECORD=folder records a program")
     if min(options.repeat, options.hosts) < 1:
         parser.error("--repeat and --hosts are at least 1")
+    for variable in ("A2A_RECORD", "A2A_TRACE"):  # a replay is no part of the recording
+        os.environ.pop(variable, None)
     launch = Launch.from_environ()
     steps = traffic.read(options.traffic)
     recorded = len(steps[0].matrix)
@@ -78,7 +81,6 @@ def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         if ranks != launch.size or options.transport:
             parser.error(f"-n and --transport: {launch.launcher} has started {launch.size} ranks")
         with init() as comm:
-            require_ranks(comm, matrices)
             times, wrong = run_steps(comm, matrices)
     else:
         times, wrong = _spawned(options, ranks, matrices)
@@ -105,13 +107,7 @@ def _simulated(options: argparse.Namespace, matrices: Sequence[traffic.Matrix], 
     what = f"{options.traffic}, {len(matrices)} exchange{'s' if len(matrices) > 1 else ''}"
     _cluster.show(totals, cluster, ranks, what)
     if options.json:
-        results = {
-            "ranks": ranks,
-            "traffic": what,
-            "cluster": vars(cluster),
-            "results": [*map(_cluster.as_json, totals)],
-        }
-        Path(options.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        _cluster.write(options.json, totals, cluster, ranks, what)
     return 0
 
 
@@ -145,7 +141,7 @@ def _show(
 
 
 def _write(
-    file: str,
+    file: Path,
     steps: Sequence[traffic.Step],
     matrices: Sequence[traffic.Matrix],
     times: Times,
@@ -163,4 +159,4 @@ def _write(
         for step, matrix, time in zip(steps, matrices, np.asarray(times), strict=True)
     ]
     whole = {"ranks": ranks, "wrong": wrong, "results": results}
-    Path(file).write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from .. import traffic
 from ..workloads import ROUTINGS, WORKLOADS
 from . import _cluster, _plot, _simulation_plot
-from ._parser import Parser, add_command, add_ranks, offer, size
+from ._parser import Parser, add_command, add_ranks, offer, size, writable
 
 _DESCRIPTION = """\
 Compute how long an exchange takes between many ranks, by a model of hosts, ports and links, without running it. The
@@ -47,7 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
     _cluster.add_options(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw how busy ports are, and the traffic (needs matplotlib)")
-    parser.add_argument("-J", "--json", metavar="FILE", help="write the results to a file too")
+    parser.add_argument("-J", "--json", type=writable, metavar="FILE", help="write the results to a file too")
     parser.set_defaults(function=_simulate)
 
 
@@ -61,13 +60,7 @@ def _simulate(options: argparse.Namespace) -> int:
     totals = [_cluster.total(matrices, cluster, schedule, keep) for schedule in _cluster.chosen(options)]
     _cluster.show(totals, cluster, ranks, what)
     if options.json:
-        results = {
-            "ranks": ranks,
-            "traffic": what,
-            "cluster": vars(cluster),
-            "results": [*map(_cluster.as_json, totals)],
-        }
-        Path(options.json).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        _cluster.write(options.json, totals, cluster, ranks, what)
     if options.plot:
         best = min(totals, key=lambda one: one.seconds)
         heaviest = max(matrices, key=traffic.lower_bound)

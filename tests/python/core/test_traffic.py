@@ -97,6 +97,8 @@ def test_traces_of_param(tmp_path: Path) -> None:
         ("[]", "no all_to_all"),
         ('[{"comms": "all_to_allv", "in_split": [1, 2], "dtype": "int8"}]', "in_split"),
         ('[{"comms": "all_to_allv", "in_split": [1], "dtype": "what"}]', "dtype"),
+        ('[{"comms": "all_to_all", "in_msg_size": "x", "dtype": "int8"}]', "in_msg_size"),
+        ('[{"comms": "all_to_allv", "in_split": "ab", "dtype": "int8"}]', "in_split"),
     ],
 )
 def test_wrong_traces(text: str, words: str, tmp_path: Path) -> None:

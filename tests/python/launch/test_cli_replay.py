@@ -130,3 +130,32 @@ def test_refused(line: str, words: str, tmp_path: Path) -> None:
     )
     assert done.returncode in (1, 2) and re.search(words, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "words"),
+    [
+        (bytes(range(256)), "replay FILE", "is no text"),
+        (b"0,9000000000000000000\n0,0\n", "replay FILE", "a2a: .+"),
+        (b'{"link": "fast"}', "simulate -n 4 --cluster FILE", "link is 'fast'"),
+        (b'{"ranks_per_host": 1.5}', "simulate -n 4 --cluster FILE", "ranks_per_host is 1.5"),
+        (b"", "simulate -n 4 --ranks-per-host 99999999999", "ranks_per_host is 99999999999"),
+        (b"", "simulate -n 4 --traffic hot-rank --ratio -3", "ratio is -3.0"),
+        (b"", "simulate -n 4 --traffic zipf --alpha nan", "alpha is nan"),
+        (b"", "simulate -n 9999999", "Unable to allocate"),
+        (b"", "simulate -n 4 -J FILE/out.json", "cannot write"),
+        (b"1,2\n3,4\n", "replay FILE -o FILE/out", "Not a directory"),
+    ],
+)
+def test_nonsense_is_told_in_a_line(content: bytes, line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "given").write_bytes(content)
+    done = call(*line.replace("FILE", str(tmp_path / "given")).split())
+    assert done.returncode in (1, 2) and re.search(words, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_nothing_and_a_replay_is_not_recorded(tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("0,0\n0,0\n")
+    done = call("replay", tmp_path / "none.csv", A2A_RECORD=str(tmp_path / "recording"))
+    assert done.returncode == 0 and "0 wrong bytes" in done.stdout, done.stderr
+    assert not (tmp_path / "recording").exists()
