@@ -11,6 +11,8 @@ from ._core import Communicator, InvalidArgumentError, host_facts, host_ways, se
 
 LOGGER = logging.getLogger("a2a")
 LOGGER.addHandler(logging.NullHandler())
+if LOGGER.level == logging.NOTSET:
+    LOGGER.setLevel(logging.WARNING)  # because importing Paddle has the root logger print what is INFO
 
 _LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -19,7 +21,7 @@ _printed = False
 
 
 def configure() -> None:
-    """Prints what A2A_LOG asks for. The first call counts; a program that configures ``logging`` needs no variable."""
+    """Prints what A2A_LOG asks for. The first call counts; a program that sets the logger's level needs no variable."""
     global _printed
     word = os.environ.get("A2A_LOG", "").strip().lower()
     if not word or _printed:

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def chosen(options: argparse.Namespace) -> list[tuple[Row, int]]:
     for row in load().values():
         if options.only and not any(_names(part, row) for part in options.only):
             continue
-        n = options.n or round((row.full if options.full else row.quick) * options.scale)
+        n = options.n or ceil((row.full if options.full else row.quick) * options.scale)
         if n > 0 or row.name in (options.only or ()):
             wanted.append((row, max(n, 1)))
     return wanted

@@ -165,6 +165,14 @@ def test_a_word_that_is_no_level() -> None:
     assert "A2A_LOG=loud in the environment is none of warning, info, debug" in done.stderr
 
 
+@pytest.mark.parametrize(("ask", "said"), [("", False), ("logging.getLogger('a2a').setLevel('INFO')", True)])
+def test_only_a_program_that_asks_gets_the_log(ask: str, said: bool) -> None:
+    """Paddle sets the root logger to INFO, as here."""
+    program = f"import logging; logging.basicConfig(level='INFO'); import a2a; {ask}\na2a.init(0, 1)"
+    done = subprocess.run([sys.executable, "-c", program], env={}, capture_output=True, text=True, check=True)
+    assert ("rank 0 of 1" in done.stderr) == said, done.stderr
+
+
 def send_in_a_ring(comm: a2a.Communicator) -> None:
     to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     work = comm.send(np.ones(100, np.int16), to, async_op=True)

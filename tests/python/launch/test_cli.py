@@ -29,7 +29,7 @@ FULL = pytest.mark.full
 
 
 def test_demo_with_numpy_alone() -> None:
-    done = call("demo", "--frameworks", "numpy", "--tokens", "6", "--steps", "2")
+    done = call("demo", "--frameworks", "numpy", "--tokens", "2", "--steps", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"rank 3: numpy {np.__version__}" in done.stdout
     assert re.search(

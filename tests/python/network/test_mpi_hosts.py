@@ -11,7 +11,7 @@ import pytest
 from commands import needs
 from mpi import LEAVES_OTHERS_ALONE, LIBRARIES, Mpi, command_on_hosts
 from network_hosts import remote_shell
-from networks import assert_disagreements
+from networks import ONE_ABI, assert_disagreements
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -20,7 +20,7 @@ pytestmark = [
 PROGRAM = str(Path(__file__).parents[1] / "support" / "mpi_ranks.py")
 
 
-@pytest.fixture(params=LIBRARIES, ids=lambda mpi: mpi.name)
+@pytest.fixture(params=ONE_ABI, ids=lambda mpi: mpi.name)
 def mpi(request: pytest.FixtureRequest) -> Mpi:
     return request.param  # type: ignore[no-any-return]
 

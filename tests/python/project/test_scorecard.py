@@ -28,7 +28,7 @@ def scorecard(*arguments: str | Path, seconds: float = 80) -> subprocess.Complet
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_quick(build_dir: Path, tmp_path: Path, family: str, pytestconfig: pytest.Config) -> None:
-    scale = "1" if pytestconfig.getoption("--full") else "0.4"
+    scale = "1" if pytestconfig.getoption("--full") else "0.2"
     done = scorecard(
         "--quick", "--scale", scale, "--only", family, "--build", build_dir, "--json", tmp_path / "card.json"
     )
