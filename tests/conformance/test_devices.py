@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from doubles import DOUBLES, variables
 from leftovers import CODES, assert_none_after
+from sample import with_full
 
 from a2a import frameworks
 from a2a.conformance import signatures
@@ -39,7 +40,7 @@ def command(environment: dict[str, str], *arguments: str) -> subprocess.Complete
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("transport", ["nccl", pytest.param("hccl", marks=pytest.mark.full)])
+@pytest.mark.parametrize("transport", ["nccl", *with_full(["hccl"])])
 def test_on_a_double(transport: str, build_dir: Path, tmp_path: Path) -> None:
     file, page = tmp_path / "results.json", tmp_path / "matrix.html"
     options = ["--transport", transport, "--frameworks", DOUBLES[transport], "--ranks", "1,2,5", "--sample", "500"]

@@ -315,6 +315,19 @@ def test_progress_bar() -> None:
     assert b"shm, 2 ranks, numpy: 500 of 500 tasks" in shown
 
 
+_INTERRUPTED_FORK = """
+import os, signal, sys
+from a2a.conformance import processes
+os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+processes._fork(lambda: None)
+"""
+
+
+def test_an_interrupt_while_a_rank_is_forked_is_not_lost() -> None:
+    assert subprocess.run([sys.executable, "-c", _INTERRUPTED_FORK], check=False).returncode == 143
+
+
 @pytest.mark.parametrize("number", CODES)
 @pytest.mark.parametrize(("transport", "processes"), [("shm", 5), ("threads", 2)])
 def test_nothing_is_left_after_an_interrupt(number: signal.Signals, transport: str, processes: int) -> None:

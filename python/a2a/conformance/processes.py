@@ -29,6 +29,7 @@ __all__ = ["Child", "Processes", "die_with_parent", "run_rank"]
 
 LAUNCHED = "a2a.conformance.launched"
 _PR_SET_PDEATHSIG = 1
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Child:
@@ -193,7 +194,14 @@ def _connected(address: str, rank: int) -> Iterator[socket.socket]:
 
 def _fork(body: Callable[[], None]) -> int:
     parent = os.getpid()
-    pid = os.fork()
+    # What the handler of a signal raises while os.fork() calls its hooks is lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid != 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if pid:
         return pid
     try:
@@ -204,6 +212,7 @@ def _fork(body: Callable[[], None]) -> int:
         faulthandler.disable()  # a crash is a result, which handlers of a framework would delay
         for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from mpi import INSTALLED
 from rank_pool import Pool
-from sample import examples
+from sample import examples, with_full
 
 from a2a import testing
 
@@ -25,8 +25,10 @@ pytestmark = pytest.mark.timeout(110)
 
 HOWS = ("call", "async", "plan")
 POOLS = [
-    *(Pool(n) for n in (1, 2, 3, 5, 7, 8, 16, 64)),
-    *(Pool(n, threads=True) for n in (1, 2, 3, 5, 8)),
+    *(Pool(n) for n in (1, 2, 3, 8, 64)),
+    *with_full(Pool(n) for n in (5, 7, 16)),
+    *(Pool(n, threads=True) for n in (2, 5)),
+    *with_full(Pool(n, threads=True) for n in (1, 3, 8)),
     *(Pool(5, hosts="a,b,a,c,b", mpi=mpi) for mpi in INSTALLED),
     Pool(5, hosts="a,b,a,c,b"),
 ]

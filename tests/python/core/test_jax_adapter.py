@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from commands import command, environment, needs
 from rank_pool import Pool
+from sample import with_full
 
 import a2a
 
@@ -74,11 +75,9 @@ def compared(world: a2a.Communicator, n: int, tiled: bool, dtype: str) -> int:
 
 
 # JAX compiles for each shape, which takes long.
-@pytest.mark.parametrize(
-    "n", [2, pytest.param(1, marks=FULL), pytest.param(3, marks=FULL), pytest.param(4, marks=FULL)]
-)
-@pytest.mark.parametrize("tiled", [True, pytest.param(False, marks=FULL)])
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=FULL), pytest.param("bool", marks=FULL)])
+@pytest.mark.parametrize("n", [2, *with_full([1, 3, 4])])
+@pytest.mark.parametrize("tiled", [True, *with_full([False])])
+@pytest.mark.parametrize("dtype", ["float32", *with_full(["bfloat16", "bool"])])
 def test_as_lax(pool: Pool, n: int, tiled: bool, dtype: str) -> None:
     assert pool.run(compared, n, tiled, dtype)[0] == 28
 

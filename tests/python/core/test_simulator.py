@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sample import with_full
 
 import a2a
 from a2a import simulator, traffic
@@ -101,7 +102,7 @@ def test_few_bytes_go_by_host() -> None:
 
 @pytest.mark.parametrize("ports", ["single", "shared"])
 @pytest.mark.parametrize("name", traffic.NAMES)
-@pytest.mark.parametrize("ranks", [8, 64, 256, pytest.param(1024, marks=pytest.mark.full)])
+@pytest.mark.parametrize("ranks", [8, 64, 256, *with_full([1024])])
 def test_near_the_bound(name: str, ranks: int, ports: str) -> None:
     """With shared ports nothing but the network decides between messages that are under way: some draws are worse."""
     ratios = []

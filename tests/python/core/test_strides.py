@@ -12,6 +12,7 @@ import pytest
 import strides_ranks as ranks
 from mpi import INSTALLED
 from rank_pool import Pool
+from sample import with_full
 
 import a2a
 
@@ -19,9 +20,10 @@ pytestmark = pytest.mark.timeout(110)
 
 KIB, MIB = 1 << 10, 1 << 20
 POOLS = [
-    *(Pool(n) for n in (1, 2, 3, 8)),
-    *(Pool(n, threads=True) for n in (2, 5)),
-    *(Pool(hosts.count(",") + 1, hosts=hosts) for hosts in ("a,b", "a,b,a,c,b")),
+    *(Pool(n) for n in (1, 3, 8)),
+    *with_full([Pool(2), Pool(2, threads=True), Pool(2, hosts="a,b")]),
+    Pool(5, threads=True),
+    Pool(5, hosts="a,b,a,c,b"),
     *(Pool(3, hosts="a,b,a", mpi=mpi) for mpi in INSTALLED),
 ]
 

@@ -17,14 +17,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from mpi import LIBRARIES
 from rank_pool import Pool
-from sample import examples
+from sample import examples, with_full
 from views_ranks import SECONDS
 
 import a2a
 from a2a import _core, testing
 
 pytestmark = pytest.mark.timeout(110)
-POOLS = [*(Pool(n) for n in (1, 2, 3, 5, 8)), *(Pool(n, threads=True) for n in (2, 3, 8))]
+POOLS = [*(Pool(n) for n in (1, 2, 5)), *with_full(Pool(n) for n in (3, 8))]
+POOLS += [Pool(3, threads=True), *with_full(Pool(n, threads=True) for n in (2, 8))]
 
 
 @pytest.fixture(scope="module", params=POOLS, ids=repr)
@@ -189,9 +190,7 @@ def refuse_one(comm: a2a.Communicator, number: int) -> tuple[str, str]:
     return told, like
 
 
-@pytest.mark.parametrize(
-    "number", [0, 1, *(pytest.param(number, marks=pytest.mark.full) for number in range(2, len(REFUSED)))]
-)
+@pytest.mark.parametrize("number", [0, 1, *with_full(range(2, len(REFUSED)))])
 def test_refused_arguments(number: int, run_ranks: Callable[..., list[Any]]) -> None:
     told = run_ranks(3, refuse_one, number)
     assert re.search(REFUSED[number][2], told[1][0]) and "rank 1" in told[1][0]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mpi import LIBRARIES
 from rank_pool import Pool
 from reduction_ranks import folded_by_hccl
-from sample import examples
+from sample import examples, with_full
 
 from a2a import testing
 
@@ -44,8 +44,8 @@ def doubles(build_dir: Path) -> Iterator[None]:
         yield
 
 
-POOLS = [*map(Pool, [2, 3, 8]), *(Pool(4, hosts="a,b,a,b", mpi=mpi) for mpi in LIBRARIES[:1])]
-POOLS.append(Pool(4, hosts="a,b,a,b"))
+POOLS = [Pool(2), Pool(8), Pool(4, hosts="a,b,a,b"), *with_full([Pool(3)])]
+POOLS += with_full(Pool(4, hosts="a,b,a,b", mpi=mpi) for mpi in LIBRARIES[:1])
 
 
 @pytest.fixture(scope="module", params=POOLS, ids=repr)

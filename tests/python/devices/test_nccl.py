@@ -13,6 +13,7 @@ import pytest
 from mpi import LIBRARIES
 from rank_pool import Pool
 from reduction_ranks import DTYPES, folded_by_nccl
+from sample import with_full
 
 pytestmark = [
     pytest.mark.skipif(not (Path(__file__).parents[3] / "CMakeLists.txt").exists(), reason="no source tree"),
@@ -30,8 +31,8 @@ def version(request: pytest.FixtureRequest, build_dir: Path) -> Iterator[str]:
         yield request.param
 
 
-POOLS = [*map(Pool, [1, 2, 5]), *(Pool(4, hosts="a,b,a,b", mpi=mpi) for mpi in LIBRARIES[:1])]
-POOLS.append(Pool(4, hosts="a,b,a,b"))
+POOLS = [Pool(1), Pool(5), Pool(4, hosts="a,b,a,b"), *with_full([Pool(2)])]
+POOLS += with_full(Pool(4, hosts="a,b,a,b", mpi=mpi) for mpi in LIBRARIES[:1])
 
 
 @pytest.fixture(scope="module", params=POOLS, ids=repr)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call, command, environment, needs
+from sample import with_full
 
 import a2a
 from a2a import cli, frameworks, moe, trace
@@ -37,7 +38,7 @@ def test_demo_with_numpy_alone() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["torch", pytest.param("paddle", marks=FULL), pytest.param("jax", marks=FULL)])
+@pytest.mark.parametrize("name", with_full(["torch", "paddle", "jax"]))
 def test_demo_with_another_framework(name: str) -> None:
     needs(name)
     done = call("demo", "--frameworks", f"{name},numpy", "--ranks", "2", "--tokens", "4", "--steps", "1")
@@ -408,9 +409,7 @@ def test_bench_has_several_sizes_unless_one_is_given(tmp_path: Path) -> None:
         assert [result["size"] for result in json.loads(file.read_text())["results"]] == sizes
 
 
-@pytest.mark.parametrize(
-    "operation", ["alltoallv", *(pytest.param(name, marks=FULL) for name in ("alltoall", "allgather"))]
-)
+@pytest.mark.parametrize("operation", ["alltoallv", *with_full(["alltoall", "allgather"])])
 def test_bench_beside_gloo(operation: str, tmp_path: Path) -> None:
     needs("torch")
     file = tmp_path / "out.json"

@@ -12,6 +12,7 @@ import pytest
 from commands import needs
 from mpi import LEAVES_OTHERS_ALONE, LIBRARIES, Mpi
 from networks import HUGE, ONE_ABI, assert_disagreements
+from sample import with_full
 
 import a2a
 
@@ -41,14 +42,14 @@ def run(mpi: Mpi, hosts: str, *program: str, options: tuple[str, ...] = (), **ch
 
 
 @EITHER_ABI
-@pytest.mark.parametrize("hosts", ["a,b", "a,a,b", "a,b,a,b", "a,a,b,b,c", "a,a,a,a,b,b,b,b"])
+@pytest.mark.parametrize("hosts", ["a,b", "a,a,b,b,c", *with_full(["a,a,b", "a,b,a,b", "a,a,a,a,b,b,b,b"])])
 def test_exchanges(mpi: Mpi, hosts: str) -> None:
     status, lines = run(mpi, hosts, "works", str(len(set(hosts.split(",")))))
     ranks = hosts.count(",") + 1
     assert (status, lines) == (0, [f"rank {rank} of {ranks} is fine" for rank in range(ranks)])
 
 
-@pytest.mark.parametrize("hosts", ["a,b", "a,b,c", "a,a,b,b", "a,a,b,b,c"])
+@pytest.mark.parametrize("hosts", ["a,b", "a,a,b,b,c", *with_full(["a,b,c", "a,a,b,b"])])
 def test_repeated_exchanges(mpi: Mpi, hosts: str) -> None:
     ranks = hosts.count(",") + 1
     assert run(mpi, hosts, "repeats", str(ranks)) == (0, [f"rank {rank} is fine" for rank in range(ranks)])
@@ -67,7 +68,7 @@ def test_disagreements(mpi: Mpi) -> None:
     assert_disagreements(lines)
 
 
-@pytest.mark.parametrize("hosts", ["a,a,b,b", "a,b,c"])
+@pytest.mark.parametrize("hosts", ["a,a,b,b", *with_full(["a,b,c"])])
 def test_a_rank_that_does_not_come(mpi: Mpi, hosts: str) -> None:
     _, lines = run(mpi, hosts, "missing")
     last = hosts.count(",")

@@ -22,6 +22,7 @@ from commands import environment
 from forked import apart, run, values
 from networks import HUGE, assert_disagreements
 from possessions import descriptors
+from sample import with_full
 from tcp_peer import free_address
 from tcp_ranks import SECRET, join, meet
 
@@ -52,14 +53,14 @@ def launch(hosts: str, *program: str, **changes: str) -> tuple[list[int], list[s
     return [process.returncode for process in started], lines, "".join(err for _, err in said)
 
 
-@pytest.mark.parametrize("hosts", ["a,a,a", "a,b", "a,a,b", "a,b,a,b", "a,a,b,b,c", "a,a,a,a,b,b,b,b"])
+@pytest.mark.parametrize("hosts", ["a,a,a", "a,b", "a,a,b,b,c", *with_full(["a,a,b", "a,b,a,b", "a,a,a,a,b,b,b,b"])])
 def test_exchanges(hosts: str) -> None:
     statuses, lines, errors = launch(hosts, "works", str(len(set(hosts.split(",")))))
     ranks = hosts.count(",") + 1
     assert (statuses, lines) == ([0] * ranks, [f"rank {rank} of {ranks} is fine" for rank in range(ranks)]), errors
 
 
-@pytest.mark.parametrize("hosts", ["a,b", "a,b,c", "a,a,b,b", "a,a,b,b,c"])
+@pytest.mark.parametrize("hosts", ["a,b", "a,a,b,b,c", *with_full(["a,b,c", "a,a,b,b"])])
 def test_repeated_exchanges(hosts: str) -> None:
     ranks = hosts.count(",") + 1
     statuses, lines, errors = launch(hosts, "repeats", str(ranks))
@@ -79,7 +80,7 @@ def test_disagreements() -> None:
     assert_disagreements(lines)
 
 
-@pytest.mark.parametrize("hosts", ["a,a,b,b", "a,b,c"])
+@pytest.mark.parametrize("hosts", ["a,a,b,b", *with_full(["a,b,c"])])
 def test_a_rank_that_does_not_come(hosts: str) -> None:
     _, lines, errors = launch(hosts, "missing")
     last = hosts.count(",")

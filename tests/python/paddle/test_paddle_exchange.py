@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 from rank_pool import Pool
+from sample import with_full
 
 pytest.importorskip("paddle")
 import paddle_ranks
@@ -18,7 +19,7 @@ def require_none(found: list[list[str]]) -> None:
     assert not problems, "\n".join(problems[:10])
 
 
-@pytest.mark.parametrize("ranks", [3, *(pytest.param(ranks, marks=pytest.mark.full) for ranks in (1, 2, *range(4, 9)))])
+@pytest.mark.parametrize("ranks", [3, *with_full([1, 2, *range(4, 9)])])
 def test_global_scatter_and_gather(paddle_pool: Pool, ranks: int) -> None:
     for experts in range(1, 9):
         require_none(paddle_pool.run(paddle_ranks.experts, ranks, experts, DTYPES + ALSO, 10 * ranks + experts))

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sample import with_full
 
 pytest.importorskip("paddle")
 import paddle_calls
@@ -70,9 +71,7 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "launcher", ["launch", *(pytest.param(name, marks=FULL) for name in LAUNCHERS if name != "launch")]
-)
+@pytest.mark.parametrize("launcher", ["launch", *with_full(name for name in LAUNCHERS if name != "launch")])
 def test_launcher(program: Path, launcher: str) -> None:
     command, size = LAUNCHERS[launcher]
     require_done(program, run(program, *command), size)

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import cmake_tools
 import pytest
-from cpp_build import LONG
+from cpp_build import ONLY_FULL
+from sample import with_full
 
 SOURCE = Path(__file__).parents[3]
 PATTERNS = ("cpp/*_test.cc", "fakes/*_test.cc", "fuzz/*_fuzz.cc", "model/*_test.cc")
-NAMES = sorted(path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern))
+NAMES = {path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern)}
 
 pytestmark = [
     pytest.mark.skipif(not (SOURCE / "CMakeLists.txt").exists(), reason="no source tree beside the tests"),
@@ -17,8 +18,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if name in LONG else name for name in NAMES]
-)
+@pytest.mark.parametrize("name", [*sorted(NAMES - ONLY_FULL), *with_full(sorted(NAMES & ONLY_FULL))])
 def test_cpp(build_dir: Path, name: str) -> None:
     cmake_tools.run("ctest", "--test-dir", str(build_dir), "--output-on-failure", "--no-tests=error", "-R", f"^{name}$")

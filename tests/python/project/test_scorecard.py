@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cmake_tools
 import pytest
+from sample import with_full
 
 ROOT = Path(__file__).parents[3]
 FAMILIES = sorted(path.stem for path in (ROOT / "tests" / "faults" / "families").glob("*.py"))
@@ -107,9 +108,7 @@ def test_guard() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "transport", ["shm", "tcp", *(pytest.param(name, marks=pytest.mark.full) for name in ("threads", "mpi"))]
-)
+@pytest.mark.parametrize("transport", ["shm", *with_full(["tcp", "threads", "mpi"])])
 def test_chaos(transport: str) -> None:
     """A few seconds of what runs for minutes at night."""
     command = [sys.executable, "-m", "tests.faults.chaos", "--minutes", "0.08", "--transport", transport]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import command, environment, needs
+from sample import with_full
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 pytestmark = [
@@ -17,7 +18,7 @@ pytestmark = [
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", [4, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("ranks", [4, *with_full([1])])
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -12,6 +12,7 @@ import pytest
 import sample
 
 _SOURCE = Path(__file__).parents[3]
+_TESTS = _SOURCE / "tests"
 # test_scorecard.py takes liba2a from there, with the points at which it strikes ranks.
 # Optimised a little: most of the time goes into compiling, and what is installed is optimised fully.
 _OPTIONS = (
@@ -23,9 +24,9 @@ _OPTIONS = (
     "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
 )
 
-# Built and run with --full only. They take long, because they try every point of failure, every bit, or many random
-# cases. .ci/run has the sanitizers run them all.
-LONG = {
+# C++ tests that --full alone builds and runs; .ci/run has the sanitizers run them all. They take long, because they try
+# every point of failure, every bit, or many random cases.
+ONLY_FULL = {
     "bit_flip_test",
     "conformance_test",
     "course_test",
@@ -43,6 +44,8 @@ LONG = {
     "strides_test",
     "tcp_connection_test",
 }
+# These test the doubles themselves, and replay the corpora of the fuzzers.
+ONLY_FULL |= {path.stem for pattern in ("fakes/*_test.cc", "fuzz/*_fuzz.cc") for path in _TESTS.glob(pattern)}
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +59,7 @@ def build_dir(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     with (build / ".lock").open("w") as lock:
         faulthandler.cancel_dump_traceback_later()  # this takes longer than a test may
         fcntl.flock(lock, fcntl.LOCK_EX)
-        leave_out = "" if sample.full else ";".join(sorted(LONG))
+        leave_out = "" if sample.full else ";".join(sorted(ONLY_FULL))
         cmake_tools.run("cmake", "-S", str(_SOURCE), "-B", str(build), *_OPTIONS, f"-DA2A_LEAVE_OUT={leave_out}")
         cmake_tools.run("cmake", "--build", str(build), "--parallel", str(len(os.sched_getaffinity(0))))
     return build

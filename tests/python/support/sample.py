@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,11 @@ full = False
 def examples(number: int) -> int:
     """Return how many examples a property test tries: all of them with --full, a third without."""
     return number if full else max(number // 3, 3)
+
+
+def with_full(values: Iterable[Any]) -> list[Any]:
+    """Return values of a parameter that only --full runs."""
+    return [pytest.param(value, marks=pytest.mark.full) for value in values]
 
 
 def sample(items: Iterable[pytest.Item]) -> set[pytest.Item]:

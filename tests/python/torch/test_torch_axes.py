@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rank_pool import Pool
+from sample import with_full
 from test_torch_nn import ends
 from test_torch_strides import Strided
 from torch_worlds import WAYS, group
@@ -75,7 +76,7 @@ def values(comm: a2a.Communicator, way: str, size: int, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.full) for size in (1, 2, 4))])
+@pytest.mark.parametrize("size", [3, *with_full([1, 2, 4])])
 def test_values(ranks: Pool, way: str, size: int) -> None:
     for dtype in ("float32", "bfloat16", "complex128"):
         ranks.run(values, way, size, dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rank_pool import Pool
+from sample import with_full
 from torch_worlds import group
 
 import a2a
@@ -450,7 +451,7 @@ def in_a_graph(comm: a2a.Communicator, kind: str, device: bool) -> int | None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("device", [False, True])
-@pytest.mark.parametrize("kind", [*GRAPHS[:2], *(pytest.param(kind, marks=pytest.mark.full) for kind in GRAPHS[2:])])
+@pytest.mark.parametrize("kind", [*GRAPHS[:2], *with_full(GRAPHS[2:])])
 def test_one_graph_for_any_number_of_tokens(ranks: Pool, kind: str, device: bool) -> None:
     # The second is the one whose sizes are symbols.
     assert ranks.run(in_a_graph, kind, device)[:2] == [2, 2]

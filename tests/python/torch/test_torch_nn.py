@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rank_pool import Pool
+from sample import with_full
 from torch_worlds import group
 
 import a2a
@@ -200,7 +201,7 @@ def compile_all(comm: a2a.Communicator, way: str, dynamic: bool) -> list[float] 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dynamic", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.parametrize("dynamic", [True, *with_full([False])])
 def test_compiled_without_a_break(ranks: Pool, dynamic: bool) -> None:
     for way in ("functions", "communicator", "backend"):
         for results in ranks.run(compile_all, way, dynamic)[:2]:
