@@ -15,6 +15,7 @@ from pathlib import Path
 import make_families
 import mpi
 import pytest
+from commands import call_here
 from leftovers import CODES, assert_none_after
 
 import a2a
@@ -246,7 +247,7 @@ def test_every_assignment_is_tried_with_every_case(ranks: int) -> None:
     ],
 )
 def test_command_line_mistakes(arguments: list[str], part: str) -> None:
-    done = command(*arguments, seconds=60)
+    done = call_here("conformance", *arguments)
     assert done.returncode == 2 and part in done.stderr, done
     assert "Traceback" not in done.stderr and done.stdout == ""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import call, command, environment, needs
+from commands import call, call_here, command, environment, needs
 from sample import with_full
 
 import a2a
@@ -122,7 +122,7 @@ def test_demo_gives_all_ranks_one_dtype(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_demo_refuses(arguments: list[str], code: int, message: str) -> None:
-    done = call("demo", *arguments)
+    done = call_here("demo", *arguments)
     assert done.returncode == code and message in done.stderr
 
 
@@ -304,7 +304,7 @@ def test_the_letter_of_ranks_is_that_of_mpiexec(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["run", "demo", "info", "bench", "conformance", "explain"])
 def test_help_has_examples_that_parse(command: str) -> None:
-    done = call(command, "-h")
+    done = call_here(command, "-h")
     assert done.returncode == 0
     examples = done.stdout.partition("\nexamples:\n")[2].splitlines()
     assert len(examples) > 1
@@ -329,7 +329,7 @@ def test_help_has_examples_that_parse(command: str) -> None:
     ],
 )
 def test_a_wrong_command_line_names_what_to_read(arguments: list[str], message: str) -> None:
-    done = call(*arguments)
+    done = call_here(*arguments)
     assert done.returncode == 2 and done.stdout == "" and message in done.stderr, done.stderr
     assert "usage:" not in done.stderr
 
@@ -477,5 +477,5 @@ def test_bench_counts_wrong_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bench_refuses(arguments: list[str], message: str) -> None:
-    done = call("bench", *arguments)
+    done = call_here("bench", *arguments)
     assert done.returncode == 2 and message in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import command, environment
+from commands import call_here, command, environment
 
 from a2a import traffic
 
@@ -122,12 +122,11 @@ def test_a_picture(tmp_path: Path) -> None:
         ("replay", "required"),
     ],
 )
-def test_refused(line: str, words: str, tmp_path: Path) -> None:
+def test_refused(line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "--plot" in line:
         pytest.importorskip("matplotlib")
-    done = subprocess.run(
-        command(*line.split()), env=environment(), capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
-    )
+    monkeypatch.chdir(tmp_path)
+    done = call_here(*line.split())
     assert done.returncode in (1, 2) and re.search(words, done.stderr), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -149,7 +148,7 @@ def test_refused(line: str, words: str, tmp_path: Path) -> None:
 )
 def test_nonsense_is_told_in_a_line(content: bytes, line: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "given").write_bytes(content)
-    done = call(*line.replace("FILE", str(tmp_path / "given")).split())
+    done = call_here(*line.replace("FILE", str(tmp_path / "given")).split())
     assert done.returncode in (1, 2) and re.search(words, done.stderr), done.stderr
     assert "Traceback" not in done.stderr and done.stdout == ""
 

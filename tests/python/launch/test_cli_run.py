@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import call, command, environment, is_alive
+from commands import call, call_here, command, environment, is_alive
 
 import a2a
 from a2a.cli import _machine
@@ -125,7 +125,7 @@ def test_run_any_executable() -> None:
     ],
 )
 def test_wrong_command_lines(arguments: list[str], message: str) -> None:
-    done = call("run", *arguments)
+    done = call_here("run", *arguments)
     assert done.returncode == 2 and done.stderr == f"a2a run: {message}\na2a run -h shows how to call it\n"
 
 

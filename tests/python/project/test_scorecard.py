@@ -13,6 +13,7 @@ import pytest
 from sample import with_full
 
 ROOT = Path(__file__).parents[3]
+USUAL = ["death", "disagreement", "joining", "network", "signals"]
 FAMILIES = sorted(path.stem for path in (ROOT / "tests" / "faults" / "families").glob("*.py"))
 
 pytestmark = [
@@ -27,7 +28,7 @@ def scorecard(*arguments: str | Path, seconds: float = 80) -> subprocess.Complet
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*USUAL, *with_full(name for name in FAMILIES if name not in USUAL)])
 def test_quick(build_dir: Path, tmp_path: Path, family: str, pytestconfig: pytest.Config) -> None:
     scale = "1" if pytestconfig.getoption("--full") else "0.2"
     done = scorecard(

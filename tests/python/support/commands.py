@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -38,6 +42,25 @@ def free_port() -> int:
 def call(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     env = environment(**changes)
     return subprocess.run(command(*arguments), env=env, capture_output=True, text=True, timeout=100, check=False)
+
+
+def call_here(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Like call(), without another process. For command lines that are refused before any work."""
+    from a2a import cli  # takes longer than all the rest that ranks import of this module
+
+    out, errors = io.StringIO(), io.StringIO()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGCHLD, signal.SIGTERM)}
+    with mock.patch.dict(os.environ, environment(), clear=True), contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(errors))
+        try:
+            code = cli.main(arguments)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
 def is_alive(pid: int, patience: float = 3) -> bool:
