@@ -81,8 +81,9 @@ class Launch:
     def named_job(self) -> str:
         """``job``. Raises InvalidArgumentError when the launcher does not say."""
         if self.job is None:
+            giver = "A2A_RANK" if self.launcher == "a2a run" else self.launcher  # a2a run names every job
             raise InvalidArgumentError(
-                f"{self.launcher} gives rank {self.rank} of {self.size} no name for its job: "
+                f"{giver} gives rank {self.rank} of {self.size} no name for its job: "
                 f"{_NO_JOB[self.launcher]}; set A2A_JOB to one text for all ranks of the job, or pass job="
             )
         return self.job

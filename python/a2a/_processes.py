@@ -25,6 +25,7 @@ from ._core import Error, PeerLostError, connect
 from ._descriptors import above_standard
 from ._ended import EndedRanks
 from ._printed import Printed
+from ._signals import held_signals
 from ._spawn import Outcome, call_rank, first_failure, job_name, new_secret, unfinished
 from .launch import mark_as_rank
 
@@ -37,18 +38,33 @@ _LEAVE_SECONDS = 2.0
 
 _PR_SET_PDEATHSIG = 1
 
+# Without a function to call in the child, Popen does not call the hooks of os.fork(), with which JAX warns.
+_OWN_GROUP: dict[str, Any]
+if sys.version_info >= (3, 11):
+    _OWN_GROUP = {"process_group": 0}
+else:
+    _OWN_GROUP = {"preexec_fn": os.setpgrp}
+
 
 class _Process:
     """The parent's side of one rank."""
 
     def __init__(
-        self, rank: int, size: int, job: str, secret: str, call: int, ended: EndedRanks, printed: Printed
+        self,
+        rank: int,
+        size: int,
+        job: str,
+        secret: str,
+        call: int,
+        held: set[int],
+        ended: EndedRanks,
+        printed: Printed,
     ) -> None:
         self.rank = rank
         self._lost = ""
         self.board = above_standard(os.memfd_create("a2a-result", os.MFD_CLOEXEC))
         self.news, writer = map(above_standard, os.pipe())
-        facts = (rank, size, job, os.getpid(), call, self.board, writer)
+        facts = (rank, size, job, os.getpid(), call, self.board, writer, held)
         # In ranks, too, a2a-sdk may have replaced this package's ``__init__.py``, which that module repairs.
         imports = "import a2a_comm; " if "a2a_comm" in sys.modules else ""
         imports += "from a2a._processes import rank_main"
@@ -71,10 +87,14 @@ class _Process:
                     env=env,
                     stdin=subprocess.DEVNULL,
                     pass_fds=(call, self.board, writer),
-                    preexec_fn=os.setpgrp,
                     stdout=streams.get("stdout"),
                     stderr=streams.get("stderr"),
+                    **_OWN_GROUP,
                 )
+        except BaseException:
+            os.close(self.news)
+            os.close(self.board)
+            raise
         finally:
             os.close(writer)
 
@@ -135,7 +155,8 @@ def run_processes(
     ended, printed = EndedRanks(job, n), Printed()
     try:
         for rank in range(n):
-            ranks.append(_Process(rank, n, job, secret, call, ended, printed))
+            with held_signals() as held:
+                ranks.append(_Process(rank, n, job, secret, call, held, ended, printed))
         return _collect(ranks, deadline, keep_going, ended, printed)
     finally:
         os.close(call)
@@ -228,11 +249,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int, news: int) -> None:
+def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int, news: int, held: set[int]) -> None:
     """The program of one rank."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited from the parent; this rank may start processes
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mark_as_rank()

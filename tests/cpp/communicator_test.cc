@@ -170,8 +170,7 @@ TEST("bytes are put into the receiver's memory, or taken from the sender's, as b
       check::Random random(check::seed());
       for (uint64_t round = 0; round < 10; ++round) {  // large parts only, some in one direction
         Case c{comm.size(), {}, 1, false, true, true};
-        for (int i = 0; i < c.size * c.size; ++i)
-          c.counts.push_back(random.chance(0.3) ? 0 : random.in(4096, 800'000));
+        for (int i = 0; i < c.size * c.size; ++i) c.counts.push_back(random.chance(0.3) ? 0 : random.in(4096, 800'000));
         run_case(comm, c, round);
       }
     });

@@ -18,8 +18,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from .. import _core, frameworks
+from .._signals import held_signals
 from ..launch import Launch
 from . import mpiexec
 from .groups import OPERATION_SECONDS, WAYS, Place
@@ -29,7 +31,6 @@ __all__ = ["Child", "Processes", "die_with_parent", "run_rank"]
 
 LAUNCHED = "a2a.conformance.launched"
 _PR_SET_PDEATHSIG = 1
-_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Child:
@@ -194,16 +195,14 @@ def _connected(address: str, rank: int) -> Iterator[socket.socket]:
 
 def _fork(body: Callable[[], None]) -> int:
     parent = os.getpid()
-    # What the handler of a signal raises while os.fork() calls its hooks is lost.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    pid = -1
-    try:
+    with held_signals() as before:
         pid = os.fork()
-    finally:
-        if pid != 0:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if pid:
-        return pid
+        if pid == 0:
+            _run_child(body, parent, before)
+    return pid
+
+
+def _run_child(body: Callable[[], None], parent: int, held: set[int]) -> NoReturn:
     try:
         die_with_parent()
         if os.getppid() != parent:
@@ -212,7 +211,7 @@ def _fork(body: Callable[[], None]) -> int:
         faulthandler.disable()  # a crash is a result, which handlers of a framework would delay
         for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from commands import is_alive
 from possessions import children
 
 import a2a
-from a2a import _spawn
+from a2a import _processes, _spawn
 
 
 def exchange(comm: a2a.Communicator, offset: int) -> tuple[int, list[int]]:
@@ -214,6 +215,38 @@ def test_spawn_without_a_guard_fails_clearly_and_once(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "put the call under `if __name__ == '__main__':`" in done.stderr
+
+
+def test_an_interrupt_while_a_rank_is_started_ends_all(
+    run_ranks: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*arguments, **options))
+        os.kill(os.getpid(), signal.SIGINT)
+        return started[-1]
+
+    monkeypatch.setattr(_processes, "subprocess", SimpleNamespace(Popen=interrupted, DEVNULL=subprocess.DEVNULL))
+    with pytest.raises(KeyboardInterrupt):
+        run_ranks(3, time.sleep, 600)
+    assert [rank.returncode for rank in started] == [-signal.SIGTERM]
+
+
+def signals_that_wait(comm: a2a.Communicator) -> set[int]:
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+
+def test_signals_of_ranks_do_not_wait(run_ranks: Callable[..., list[Any]]) -> None:
+    assert run_ranks(2, signals_that_wait) == [signal.pthread_sigmask(signal.SIG_BLOCK, ())] * 2
+
+
+def test_nothing_is_left_where_a_rank_cannot_be_started(
+    run_ranks: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(FileNotFoundError):
+        run_ranks(2, raise_on_rank_two)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
