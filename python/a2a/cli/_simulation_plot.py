@@ -63,5 +63,6 @@ def _use(outcome: Outcome, moments: npt.NDArray[np.float64], ranks: int, ports: 
     until = [
         np.bincount(host, nbytes * np.clip((moment - begin) / lasting, 0, 1), minlength=hosts) for moment in moments
     ]
-    used: npt.NDArray[np.float64] = np.diff(np.array(until), axis=0).T
+    carried = np.array(until, np.float64)
+    used: npt.NDArray[np.float64] = (carried[1:] - carried[:-1]).T
     return used
