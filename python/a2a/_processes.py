@@ -50,21 +50,13 @@ class _Process:
     """The parent's side of one rank."""
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        job: str,
-        secret: str,
-        call: int,
-        held: set[int],
-        ended: EndedRanks,
-        printed: Printed,
+        self, rank: int, size: int, job: str, secret: str, call: int, ended: EndedRanks, printed: Printed
     ) -> None:
         self.rank = rank
         self._lost = ""
         self.board = above_standard(os.memfd_create("a2a-result", os.MFD_CLOEXEC))
         self.news, writer = map(above_standard, os.pipe())
-        facts = (rank, size, job, os.getpid(), call, self.board, writer, held)
+        facts = (rank, size, job, os.getpid(), call, self.board, writer)
         # In ranks, too, a2a-sdk may have replaced this package's ``__init__.py``, which that module repairs.
         imports = "import a2a_comm; " if "a2a_comm" in sys.modules else ""
         imports += "from a2a._processes import rank_main"
@@ -155,8 +147,8 @@ def run_processes(
     ended, printed = EndedRanks(job, n), Printed()
     try:
         for rank in range(n):
-            with held_signals() as held:
-                ranks.append(_Process(rank, n, job, secret, call, held, ended, printed))
+            with held_signals():
+                ranks.append(_Process(rank, n, job, secret, call, ended, printed))
         return _collect(ranks, deadline, keep_going, ended, printed)
     finally:
         os.close(call)
@@ -249,12 +241,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int, news: int, held: set[int]) -> None:
+def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int, news: int) -> None:
     """The program of one rank."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    signal.pthread_sigmask(signal.SIG_SETMASK, held)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # inherited from the parent; this rank may start processes
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mark_as_rank()

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 
 __all__ = ["held_signals"]
 
 
 @contextlib.contextmanager
-def held_signals() -> Iterator[set[int]]:
-    """Hold SIGINT and SIGTERM back until the end of the block. What their handlers raise there would be lost in the
-    hooks of os.fork(), or come between the start of a process and the note of its number. Yields the signals that were
-    held back before; the new process sets them with ``signal.pthread_sigmask(signal.SIG_SETMASK, ...)``."""
-    before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))}
-    try:
-        yield before
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def held_signals() -> Iterator[Callable[[], None]]:
+    """Call Python's handlers of SIGINT and SIGTERM only at the end of the block. What they raise would be lost in the
+    hooks of os.fork(), or come between the start of a process and the note of its number. Yields what gives a forked
+    child the handlers back. Masking the signals would not do: another thread takes them, and Python calls the handlers
+    in the main thread all the same."""
+    came: list[int] = []
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # the only one in which Python calls handlers
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        handlers = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+
+    def catch_up() -> None:
+        for number in came:
+            signal.raise_signal(number)
+
+    def release() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(catch_up)
+        for number, handler in handlers.items():
+            stack.callback(signal.signal, number, handler)
+            signal.signal(number, lambda number, _: came.append(number))
+        yield release

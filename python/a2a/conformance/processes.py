@@ -195,14 +195,14 @@ def _connected(address: str, rank: int) -> Iterator[socket.socket]:
 
 def _fork(body: Callable[[], None]) -> int:
     parent = os.getpid()
-    with held_signals() as before:
+    with held_signals() as release:
         pid = os.fork()
         if pid == 0:
-            _run_child(body, parent, before)
+            _run_child(body, parent, release)
     return pid
 
 
-def _run_child(body: Callable[[], None], parent: int, held: set[int]) -> NoReturn:
+def _run_child(body: Callable[[], None], parent: int, release: Callable[[], None]) -> NoReturn:
     try:
         die_with_parent()
         if os.getppid() != parent:
@@ -211,7 +211,7 @@ def _run_child(body: Callable[[], None], parent: int, held: set[int]) -> NoRetur
         faulthandler.disable()  # a crash is a result, which handlers of a framework would delay
         for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        release()
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(silent, stream)

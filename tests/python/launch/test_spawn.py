@@ -233,14 +233,6 @@ def test_an_interrupt_while_a_rank_is_started_ends_all(
     assert [rank.returncode for rank in started] == [-signal.SIGTERM]
 
 
-def signals_that_wait(comm: a2a.Communicator) -> set[int]:
-    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
-
-
-def test_signals_of_ranks_do_not_wait(run_ranks: Callable[..., list[Any]]) -> None:
-    assert run_ranks(2, signals_that_wait) == [signal.pthread_sigmask(signal.SIG_BLOCK, ())] * 2
-
-
 def test_nothing_is_left_where_a_rank_cannot_be_started(
     run_ranks: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
