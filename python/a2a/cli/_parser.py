@@ -23,10 +23,11 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Wraps descriptions, but keeps the lines of examples."""
+    """Wraps the paragraphs of descriptions, but keeps examples and paragraphs with indented lines."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
+        fill = super()._fill_text
+        return "\n\n".join(part if "\n  " in part else fill(part, width, indent) for part in text.split("\n\n"))
 
 
 def add_command(

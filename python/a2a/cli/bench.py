@@ -41,14 +41,23 @@ _MEANING = {
 }
 
 _DESCRIPTION = """\
-Time one operation. Inputs are rewritten before every iteration and ranks start together; the time of an iteration is
-that of the slowest rank. size: bytes that one rank sends to all (alltoall), the most that a rank sends or receives
-(alltoallv, global_scatter), bytes that a rank receives (allgather), or bytes of a rank's tokens times top-k
-(dispatch, combine); count: elements per rank pair, 0 where they differ. copy: every rank copies as many bytes as it
-receives out of another's shared memory, and does nothing else. algbw = size / time in GB/s, busbw = algbw * (ranks -
-1) / ranks. #wrong: elements that differ from the oracle in the -c extra iterations with poisoned outputs. alltoallv
-sends more to more distant ranks, from 0 to twice the average, in steps of 16 bytes. Under a launcher its ranks are
-used, otherwise processes are started. Other flags are those of nccl-tests. Exits with 1 when an element is wrong."""
+Time one operation. Inputs are rewritten before every iteration, and ranks start together. The time of an iteration is
+that of the slowest rank. The ranks are those of a launcher; without one, processes are started. Other flags are those
+of nccl-tests. Exits with 1 when an element is wrong.
+
+columns:
+  size    bytes that one rank sends to all (alltoall), the most that a rank
+          sends or receives (alltoallv, global_scatter), bytes that a rank
+          receives (allgather), or of its tokens times top-k (dispatch, combine)
+  count   elements of each pair of ranks, 0 where pairs differ
+  copy    time in which every rank copies as many bytes as it receives out of
+          another's shared memory, and does nothing else
+  algbw   size / time in GB/s
+  busbw   algbw * (ranks - 1) / ranks
+  #wrong  elements that differ from the oracle in the -c extra iterations, whose
+          outputs are poisoned before
+
+alltoallv sends more to more distant ranks: from 0 to twice the average, in steps of 16 bytes."""
 
 _EXAMPLES = (
     ("a2a bench -n 4", "four ranks; sizes from 4 KiB to 4 MiB, each twice the last"),

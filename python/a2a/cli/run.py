@@ -31,13 +31,19 @@ _PR_SET_PDEATHSIG = 1
 _prctl = ctypes.CDLL(None).prctl
 
 _DESCRIPTION = """\
-Start a Python program as N ranks of this host. Each rank finds A2A_RANK, A2A_SIZE, A2A_LOCAL_RANK and A2A_JOB in its
-environment, which a2a.init() reads, and a secret, A2A_SECRET, for those that have to prove who they are; and RANK,
-WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torch reads, unless they are set. Output
-lines are prefixed by [rank]. When a rank fails the others are ended, the last line says which one was the cause, and
-its exit code is passed on (128 + number for a signal). Ranks that wait in a2a.init() for one that has ended are told.
-SIGINT, SIGTERM and SIGHUP are forwarded; ranks that do not leave within 5 seconds are killed, at once after a second
-signal. Ranks read nothing from standard input. OMP_NUM_THREADS is set to the CPUs per rank unless it is set."""
+Start a Python program as N ranks of this host.
+
+Environment: each rank finds A2A_RANK, A2A_SIZE, A2A_LOCAL_RANK and A2A_JOB, which a2a.init() reads, and A2A_SECRET, the
+job's secret. RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torch reads, and
+OMP_NUM_THREADS, the CPUs per rank, are set unless they are set already.
+
+Output: each line begins with its rank, such as [0]. Ranks read nothing from standard input.
+
+Failures: when a rank fails, the others are ended. The last line names the rank that caused it. The exit code is that
+rank's, or 128 + the number of its signal. A rank that waits in a2a.init() for one that has ended raises an error.
+
+Signals: SIGINT, SIGTERM and SIGHUP are forwarded. Ranks that do not leave within 5 seconds are killed, and at once
+after a second signal."""
 
 _EXAMPLES = (
     ("a2a run -n 4 train.py --epochs 3", "four ranks; what follows the program is the program's"),

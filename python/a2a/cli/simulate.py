@@ -13,8 +13,12 @@ from ._parser import Parser, add_command, add_ranks, offer, size, writable
 _DESCRIPTION = """\
 Compute how long an exchange takes between many ranks, by a model of hosts, ports and links, without running it. The
 order of sends is that of the transports between hosts. Prints for each schedule the time, how far it is above the lower
-bound, the rank that is last, and for how much of the time ports carry bytes. rotation: rank r sends to r + 1, r + 2 and
-so on. longest: what a2a does. hierarchical: hosts send each other one message, what a2a does with few bytes."""
+bound, the rank that is last, and for how much of the time ports carry bytes.
+
+schedules:
+  rotation      rank r sends to r + 1, r + 2 and so on
+  longest       what a2a does
+  hierarchical  hosts send each other one message, what a2a does with few bytes"""
 
 _EXAMPLES = (
     ("a2a simulate -n 64", "64 ranks on 8 hosts, every pair sends as much"),
