@@ -82,8 +82,12 @@ class ThreadBootstrap final : public Bootstrap {
         throw Error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the threads of rank " +
                                        list(those(done)));
       }
-      SignalWatch::look();
       table_->changed.wait_for(lock, 20ms);
+      // Without the mutex: look() may wait for a language's own lock, whose holder may destroy a bootstrap, which takes
+      // the mutex.
+      lock.unlock();
+      SignalWatch::look();
+      lock.lock();
     }
   }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -83,3 +85,32 @@ def call_in_a_signal_handler(comm: a2a.Communicator) -> bool:
 
 def test_a_signal_handler_may_call(run_ranks: Callable[..., list[Any]]) -> None:
     assert run_ranks(2, call_in_a_signal_handler) == [True, True]
+
+
+DROPPED = """
+import sys, threading, time
+from a2a import _core
+
+def wait(bootstrap):
+    try:
+        _core.connect(0, 2, bootstrap=bootstrap, timeout=60)
+    except _core.PeerLostError as error:
+        print(error)
+
+here, there = _core.thread_bootstraps(2)
+thread = threading.Thread(target=wait, args=[here])
+thread.start()
+time.sleep(0.3)
+sys.setswitchinterval(10)  # this thread keeps the interpreter's lock, for which the other one soon waits
+until = time.monotonic() + 0.2
+while time.monotonic() < until:
+    pass
+del there
+thread.join()
+"""
+
+
+def test_a_bootstrap_may_be_dropped_while_another_rank_waits() -> None:
+    """The waiting rank looks for signals, for which it needs the interpreter's lock."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout == "rank 1 left before all threads had met\n"
