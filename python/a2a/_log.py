@@ -12,7 +12,7 @@ from ._core import Communicator, InvalidArgumentError, host_facts, host_ways, se
 LOGGER = logging.getLogger("a2a")
 LOGGER.addHandler(logging.NullHandler())
 if LOGGER.level == logging.NOTSET:
-    LOGGER.setLevel(logging.WARNING)  # because importing Paddle has the root logger print what is INFO
+    LOGGER.setLevel(logging.WARNING)  # importing Paddle makes the root logger print INFO
 
 _LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)

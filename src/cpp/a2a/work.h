@@ -21,7 +21,8 @@ class A2A_API SignalWatch {
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
 
-  // Throws a2a::Interrupted if the innermost watch of this thread says so.
+  // Throws a2a::Interrupted if the innermost watch of this thread says so. Requires that the caller holds no mutex:
+  // `interrupted` may wait for a lock of the language, whose holder may wait for that mutex.
   static void look();
 
  private:

@@ -83,9 +83,7 @@ class ThreadBootstrap final : public Bootstrap {
                                        list(those(done)));
       }
       table_->changed.wait_for(lock, 20ms);
-      // Without the mutex: look() may wait for a language's own lock, whose holder may destroy a bootstrap, which takes
-      // the mutex.
-      lock.unlock();
+      lock.unlock();  // look() requires it, and destroying another rank's bootstrap takes the mutex
       SignalWatch::look();
       lock.lock();
     }

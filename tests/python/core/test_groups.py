@@ -201,7 +201,7 @@ def test_opposite_order_does_not_deadlock(pool: Pool, elements: int, blocking: b
 
 
 def footprint(threads: int) -> dict[str, Any]:
-    """What this process has, once it has not more than so many threads: one that ends takes a moment."""
+    """What this process has. Waits until it has no more than so many threads: that of a close() ends a moment later."""
     gc.collect()
     until = time.monotonic() + 2
     while True:

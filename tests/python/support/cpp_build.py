@@ -24,19 +24,17 @@ _OPTIONS = (
     "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG",
 )
 
-# C++ tests that --full alone builds and runs; .ci/run has the sanitizers run them all. They take long, because they try
-# every point of failure, every bit, or many random cases.
+# C++ tests that only --full builds and runs. The sanitizers of .ci/run run each of them. They take long, because they
+# try every point of failure, every bit, or many random cases.
 ONLY_FULL = {
     "bit_flip_test",
     "conformance_test",
     "course_test",
     "fold_test",
     "hccl_fault_test",
-    "hccl_rules_fake_test",
     "hosts_test",
     "letter_flip_test",
     "nccl_fault_test",
-    "nccl_rules_fake_test",
     "nccl_test",
     "nth_failure_test",
     "plan_test",
@@ -44,8 +42,8 @@ ONLY_FULL = {
     "strides_test",
     "tcp_connection_test",
 }
-# These test the doubles themselves, and replay the corpora of the fuzzers.
-ONLY_FULL |= {path.stem for pattern in ("fakes/*_test.cc", "fuzz/*_fuzz.cc") for path in _TESTS.glob(pattern)}
+# These replay the corpora of the fuzzers.
+ONLY_FULL |= {path.stem for path in _TESTS.glob("fuzz/*_fuzz.cc")}
 
 
 @pytest.fixture(scope="session")

@@ -7,13 +7,14 @@ import os
 import pytest
 from mpi import INSTALLED, LIBRARIES
 from mpi_ranks import SIZES
+from sample import with_full
 
 # Bytes that one call of MPI is not given; and those that do not fit an int, which take more memory than all machines
 # have.
 LARGE = pytest.mark.skipif(os.environ.get("A2A_TEST_LARGE") != "1", reason="large: set A2A_TEST_LARGE=1")
 HUGE = [pytest.param((1 << 30) + 12345, marks=pytest.mark.full), pytest.param((1 << 31) + 4097, marks=LARGE)]
 # The MPIs for a test that sees no difference between the two ABIs of MPICH.
-ONE_ABI = [mpi if mpi in INSTALLED else pytest.param(mpi, marks=pytest.mark.full) for mpi in LIBRARIES]
+ONE_ABI = [*INSTALLED, *with_full(mpi for mpi in LIBRARIES if mpi not in INSTALLED)]
 
 
 def assert_disagreements(lines: list[str]) -> None:
