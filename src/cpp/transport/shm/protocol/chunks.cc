@@ -11,10 +11,11 @@ namespace a2a::shm {
 // large chunks: the first chunk comes with the line, so the receiver does not wait for another. More ranks share CPUs
 // more often; with small chunks they take the first ones while the sender fills the next.
 ChunkShape ChunkShape::of(int size) {
-  if (size <= 2) return {size_t{256} << 10, 2};
+  if (size <= 2) return {size_t{256} << 10, kLeastShare};
   constexpr size_t kAllShares = size_t{15} << 16;  // of a rank: with its other shared memory at most 1 MiB
   constexpr size_t kSmallestChunk = 4096, kLargestChunk = size_t{32} << 10;
   constexpr unsigned kChunks = 8;
+  static_assert(kChunks >= kLeastShare);
   const size_t share = kAllShares / static_cast<size_t>(size - 1);
   return {std::clamp(std::bit_floor(share / kChunks), kSmallestChunk, kLargestChunk), kChunks};
 }
