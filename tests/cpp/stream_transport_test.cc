@@ -133,6 +133,7 @@ class TestHost final : public Transport {
   explicit TestHost(World& world) : w_(world), presence_(world) {}
   std::shared_ptr<Work> start(Batch&&) override { return nullptr; }
   std::shared_ptr<a2a::MessageWork> post(const a2a::Message&) override { return nullptr; }
+  a2a::Predecessors conflicting(const a2a::Footprint&) override { return {}; }
   void abort(std::string_view) noexcept override {}
   std::optional<Error> pass(const Signature&) override { return std::nullopt; }
   std::optional<Error> contradiction(const Signature&) override { return look(w_.against); }

@@ -23,6 +23,7 @@ namespace a2a {
 struct Message;
 
 class DeviceTransport;
+class Predecessors;
 class Transport;
 struct Batch;
 
@@ -89,10 +90,12 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   uint64_t last_number() const;
 
   // Starts the exchange of a plan made for this rank and size. send[i] and recv[i] are the buffers that segments with
-  // buffer == i refer to. Requires that they stay alive until the work is done. On host memory it never waits for a
-  // peer. On device memory it waits for the peers where the ranks have to meet first: for the first operation, and
-  // where Check says so. Of a plan that folds, send and recv may be the same buffer. With Call::recv_layouts no two
-  // received elements may share memory; the caller checks that.
+  // buffer == i refer to. Requires that they stay alive until the work is done. An operation that shares memory with an
+  // earlier operation or message in flight, which one of them writes, begins when that is finished. On host memory it
+  // never waits for a peer, except that an exchange in place, or a reduction that overwrites a part of its input, waits
+  // for such an earlier one. On device memory it waits for the peers where the ranks have to meet first: for the first
+  // operation, and where Check says so. Of a plan that folds, send and recv may be the same buffer. With
+  // Call::recv_layouts no two received elements may share memory; the caller checks that.
   std::shared_ptr<Work> start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                               const Call& call);
   // The same on host memory for a caller that holds a lock which others want, such as an interpreter's. Starts nothing
@@ -108,9 +111,9 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // and recv() receives such a message from it; a negative peer receives from whichever rank sends first
   // (Work::source()). Messages of one tag from one rank to another arrive in the order in which they were started,
   // those of other tags in any order. A send may finish before it is received. A tensor with gaps (Call::send_layouts,
-  // Call::recv_layouts) is packed. Messages take no operation number, and do not hold up operations. If the two ranks
-  // disagree on dtype or bytes, the receive raises Error(mismatch), and so does the send or the next message with that
-  // rank.
+  // Call::recv_layouts) is packed. Messages take no operation number, and hold up only operations that
+  // use the same memory. If the two ranks disagree on dtype or bytes, the receive raises Error(mismatch), and so does
+  // the send or the next message with that rank.
   std::shared_ptr<Work> send(const void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
   std::shared_ptr<Work> recv(void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
   // Tells the other rank why this one does not take part: its send or receive with that tag raises Error(mismatch).
@@ -187,6 +190,10 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Communicator> derive(std::vector<Rank> members, Op op, Deadline deadline);
   std::shared_ptr<Work> start_in_place(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                                        const Call& call);
+  // Wait for what was started earlier and uses the same memory. Refuse the call when they throw.
+  void wait_for(Predecessors&& earlier, const Call& call);
+  void wait_for_later(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+                      const Call& call);
   std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);
   std::shared_ptr<Work> start_message(Message message, const Call& call);
   std::shared_ptr<Work> start_reduction(const Plan& plan, const void* send, void* recv, const Call& call);

@@ -1,23 +1,29 @@
 // An operation that is followed by work of this rank alone, once the bytes of a peer, or of all peers, have arrived.
 #pragma once
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "a2a/work.h"
+#include "core/in_flight.h"
 
 namespace a2a {
 
-class AfterWork final : public Work {
+class AfterWork final : public InFlight {
  public:
   // Calls after(p) once for each rank p < `ranks`, when its bytes have arrived; not after a failure. With each_rank
-  // false it calls after(0) alone, when all have arrived.
-  AfterWork(std::shared_ptr<Work> work, int ranks, bool each_rank, std::function<void(Rank)> after)
+  // false it calls after(0) alone, when all have arrived. after() uses `memory`.
+  AfterWork(std::shared_ptr<Work> work, std::string name, int ranks, bool each_rank, Footprint memory,
+            std::function<void(Rank)> after)
       : work_(std::move(work)),
+        name_(std::move(name)),
+        memory_(std::move(memory)),
         after_(std::move(after)),
         each_rank_(each_rank),
         ran_(each_rank ? static_cast<size_t>(ranks) : 1) {}
@@ -37,6 +43,14 @@ class AfterWork final : public Work {
     return failure_ == nullptr;
   }
   bool let_go() override { return work_->let_go() && done(); }
+
+  // Whether after() was called for all ranks, or never will be.
+  bool finished() const override {
+    const std::lock_guard lock(mutex_);
+    return failure_ != nullptr || std::ranges::all_of(ran_, [](bool ran) { return ran; });
+  }
+  std::string name() const override { return name_; }
+  const Footprint& footprint() const { return memory_; }
 
  private:
   // Requires the mutex. After a failure it does nothing.
@@ -69,9 +83,11 @@ class AfterWork final : public Work {
   }
 
   const std::shared_ptr<Work> work_;
+  const std::string name_;
+  const Footprint memory_;
   const std::function<void(Rank)> after_;
   const bool each_rank_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<bool> ran_;
   std::exception_ptr failure_;
 };

@@ -8,6 +8,7 @@
 #include "core/communicator_state.h"
 #include "core/connect.h"
 #include "core/hash.h"
+#include "core/in_flight.h"
 #include "core/packed_copy.h"
 #include "core/reduction.h"
 #include "core/rows.h"
@@ -168,13 +169,17 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
     refuse(call, reason);
     throw Error(Code::invalid_argument, reason);
   }
+  if (state_->has_later.load(std::memory_order_relaxed)) wait_for_later(plan, send, recv, call);
   if (plan.folds() && call.memory == Memory::host) return start_reduction(plan, send[0], recv[0], call);
   if (plan.summands() != nullptr) return start_sum(plan, send[0], recv[0], call);
   const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv, call); };
   if (call.memory == Memory::host) {
     if (call.in_place) return start_in_place(plan, send, recv, call);
     auto work = state_->submit(call, fill);
-    return plan.copies() == nullptr ? work : copying(std::move(work), plan, recv);
+    if (plan.copies() == nullptr) return work;
+    const auto after = copying(std::move(work), call.op, plan, recv);
+    state_->add_later(after);
+    return after;
   }
   state_->home.refuse_if_inherited();  // before the mutex, as in submit()
   const std::lock_guard order(state_->device_order);
@@ -183,8 +188,31 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   return start_on_device(state_->device_blank, call);
 }
 
+void Communicator::wait_for_later(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+                                  const Call& call) {
+  Footprint memory;
+  const auto add = [](const auto& buffers, const auto& extents, const auto& layouts, const auto& use) {
+    for (size_t i = 0; i < buffers.size() && i < extents.size(); ++i) {
+      use(memory_of(buffers[i], extents[i], layouts.empty() ? layouts : layouts.subspan(i, 1)));
+    }
+  };
+  add(send, plan.send_extents(), call.send_layouts, [&](const auto& used) { memory.read(used); });
+  add(recv, plan.recv_extents(), call.recv_layouts, [&](const auto& used) { memory.write(used); });
+  wait_for(state_->conflicting_later(memory), call);
+}
+
+void Communicator::wait_for(Predecessors&& earlier, const Call& call) {
+  prepare(*this, call, [&] { earlier.wait(state_->deadline(call.deadline)); });
+}
+
 std::shared_ptr<Work> Communicator::start_in_place(const Plan& plan, std::span<const void* const> send,
                                                    std::span<void* const> recv, const Call& call) {
+  Footprint packed;  // is read before the operation has its turn
+  for (size_t i = 0; i < send.size(); ++i) {
+    const auto layouts = call.send_layouts;
+    packed.read(memory_of(send[i], plan.send_extents()[i], layouts.empty() ? layouts : layouts.subspan(i, 1)));
+  }
+  wait_for(state_->open(call.op)->conflicting(packed), call);
   return state_->submit(call, [&](Batch& batch) {
     put_runs(batch, plan, send, recv, call);
     batch.copy = pack_runs(batch.sends);
@@ -197,6 +225,7 @@ std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const 
   const bool packed = call.send_layouts.empty() && call.recv_layouts.empty();
   const bool simple = packed && !call.in_place && (!plan.folds() || is_simple_reduction(plan, send[0], recv[0], call));
   if (plan.summands() != nullptr || plan.copies() != nullptr) return nullptr;
+  if (state_->has_later.load(std::memory_order_relaxed)) return nullptr;
   const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host && simple;
   return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv, call); }) : nullptr;
 }

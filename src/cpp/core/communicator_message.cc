@@ -6,12 +6,11 @@
 namespace a2a {
 namespace {
 
-// Makes the message use packed memory.
+// Makes the message use packed memory. MessageWork copies the bytes to and from it.
 void pack(Message& message, std::span<const TensorLayout> layouts) {
   if (layouts.empty() || message.bytes == 0) return;
   const std::shared_ptr<PackedTensor> packed(
       new PackedTensor{message.data, Strides(layouts[0]), std::make_unique_for_overwrite<std::byte[]>(message.bytes)});
-  if (message.sends) gather(message.data, packed->strides, 0, message.bytes, packed->packed.get());
   message.data = packed->packed.get();
   message.packed = packed;
 }
@@ -47,6 +46,14 @@ std::shared_ptr<Work> Communicator::start_message(Message message, const Call& c
     throw;
   }
   message.deadline = state_->deadline(call.deadline);
+  if (state_->has_later.load(std::memory_order_relaxed)) {
+    try {
+      state_->conflicting_later(footprint_of(message)).wait(message.deadline);
+    } catch (const std::exception& error) {
+      refuse_message(message.sends, message.peer, message.tag, error.what());
+      throw;
+    }
+  }
   return Recorder::follow(state_->recorder, message, call.asynchronous, state_->open(call.op)->post(message));
 }
 

@@ -26,7 +26,7 @@ void sum_received(const WeightedSum& sum, DType dtype, std::span<const Run> rece
 
 }  // namespace
 
-std::shared_ptr<Work> copying(std::shared_ptr<Work> work, const Plan& plan, std::span<void* const> recv) {
+std::shared_ptr<AfterWork> copying(std::shared_ptr<Work> work, Op op, const Plan& plan, std::span<void* const> recv) {
   const auto copy = [copies = plan.copies(), buffers = std::vector<void*>(recv.begin(), recv.end())](Rank source) {
     for (size_t i = 0; i < buffers.size(); ++i) {
       auto* const base = static_cast<std::byte*>(buffers[i]);
@@ -37,7 +37,11 @@ std::shared_ptr<Work> copying(std::shared_ptr<Work> work, const Plan& plan, std:
       }
     }
   };
-  return std::make_shared<AfterWork>(std::move(work), plan.size(), true, copy);
+  Footprint memory;
+  for (size_t i = 0; i < recv.size(); ++i) {
+    memory.write({static_cast<const std::byte*>(recv[i]), plan.recv_extents()[i]});
+  }
+  return std::make_shared<AfterWork>(std::move(work), to_string(op), plan.size(), true, std::move(memory), copy);
 }
 
 std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send, void* recv, const Call& call) {
@@ -73,7 +77,12 @@ std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send
   const auto finish = [sum, dtype = call.dtype, runs = std::move(runs), received, size = size()](Rank) {
     sum_received(sum, dtype, runs, size);
   };
-  return std::make_shared<AfterWork>(std::move(work), size(), false, finish);
+  Batch summed;
+  summed.sum = sum;
+  const auto after =
+      std::make_shared<AfterWork>(std::move(work), to_string(call.op), size(), false, footprint_of(summed), finish);
+  state_->add_later(after);
+  return after;
 }
 
 }  // namespace a2a

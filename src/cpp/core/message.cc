@@ -54,6 +54,12 @@ bool MessageWork::let_go() {
   }
 }
 
+void MessageWork::begin() {
+  const auto& packed = message_.packed;
+  if (packed == nullptr || !message_.sends) return;
+  gather(packed->data, packed->strides, 0, message_.bytes, packed->packed.get());
+}
+
 void MessageWork::finish(Rank source) {
   if (finished()) return;
   const auto& packed = message_.packed;
@@ -89,6 +95,22 @@ void Matching::arrive(const std::shared_ptr<Incoming>& incoming) {
 
 void Matching::prune() {
   receives_.remove_if([](const auto& receive) { return receive->finished(); });
+}
+
+bool HeldMessages::hold(const std::shared_ptr<MessageWork>& work) {
+  if (!waits(*work, held_.end())) return false;
+  held_.push_back(work);
+  return true;
+}
+
+bool HeldMessages::waits(MessageWork& work, Held::const_iterator end) const {
+  if (!work.predecessors().finished()) return true;
+  const Message& message = work.message();
+  return std::any_of(held_.begin(), end, [&](const auto& earlier) {
+    const Message& other = earlier->message();
+    const bool same_peer = other.peer == message.peer || other.peer == kAnySource || message.peer == kAnySource;
+    return !earlier->finished() && other.sends == message.sends && other.tag == message.tag && same_peer;
+  });
 }
 
 std::string refused_there(Rank rank, const std::string& reason) {

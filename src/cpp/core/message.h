@@ -9,6 +9,7 @@
 #include <string>
 
 #include "a2a/work.h"
+#include "core/in_flight.h"
 #include "core/schedule.h"
 #include "runtime/progress.h"
 
@@ -39,7 +40,7 @@ struct Message {
 std::string name_of(const Message& message);
 
 // One message in flight, on one of its two sides. All but the Work interface requires the progress mutex.
-class MessageWork final : public Work {
+class MessageWork final : public InFlight {
  public:
   MessageWork(std::shared_ptr<Progress> progress, const Message& message)
       : progress_(std::move(progress)), message_(message) {}
@@ -51,7 +52,13 @@ class MessageWork final : public Work {
   bool let_go() override;
 
   const Message& message() const { return message_; }
-  bool finished() const { return finished_.load(std::memory_order_acquire); }
+  bool finished() const override { return finished_.load(std::memory_order_acquire); }
+  std::string name() const override { return name_of(message_); }
+  Footprint footprint() const { return footprint_of(message_); }
+  // What has to be finished before the message begins.
+  Predecessors& predecessors() { return predecessors_; }
+  // Call before the bytes of a send are read. Packs a tensor with gaps.
+  void begin();
   void finish(Rank source);
   void fail(const Error& error);
   // Call before fail() when a network still uses its memory. `let_go` returns whether the network has finished with it.
@@ -60,6 +67,7 @@ class MessageWork final : public Work {
  private:
   std::shared_ptr<Progress> progress_;
   const Message message_;
+  Predecessors predecessors_;
   std::optional<Error> error_;  // written before finished_, like source_
   Rank source_ = kAnySource;
   std::function<bool()> let_go_;
@@ -94,6 +102,38 @@ class Matching {
  private:
   std::list<std::shared_ptr<MessageWork>> receives_;  // waiting, in the order of their calls
   std::list<std::shared_ptr<Incoming>> arrived_;      // waiting for a receive
+};
+
+// Messages that were started and may not begin yet: because of what uses their memory, or because an earlier message of
+// the same tag may not, with which they could be confused.
+class HeldMessages {
+ public:
+  // Returns whether the message has to wait, and keeps it then.
+  bool hold(const std::shared_ptr<MessageWork>& work);
+  // Calls begin(work) for those that may begin now. Returns whether there were any.
+  template <class Begin>
+  bool release(Begin&& begin) {
+    bool any = false;
+    for (auto next = held_.begin(); next != held_.end();) {
+      const auto work = *next;
+      if (!work->finished() && waits(*work, next)) {
+        ++next;
+        continue;
+      }
+      next = held_.erase(next);
+      if (work->finished()) continue;  // it has failed
+      begin(work);
+      any = true;
+    }
+    return any;
+  }
+
+ private:
+  using Held = std::list<std::shared_ptr<MessageWork>>;
+  // Whether it waits for its memory, or for one of the messages before `end`.
+  bool waits(MessageWork& work, Held::const_iterator end) const;
+
+  Held held_;  // in the order of their calls
 };
 
 // "rank 2 does not take part, its arguments were refused there: ..."

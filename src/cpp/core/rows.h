@@ -5,11 +5,11 @@
 #include <span>
 
 #include "a2a/plan.h"
-#include "a2a/work.h"
+#include "core/after_work.h"
 
 namespace a2a {
 
-// Returns the operation with the copies of its received rows within `recv` (Plan::copies).
-std::shared_ptr<Work> copying(std::shared_ptr<Work> work, const Plan& plan, std::span<void* const> recv);
+// Returns the operation `op` with the copies of its received rows within `recv` (Plan::copies).
+std::shared_ptr<AfterWork> copying(std::shared_ptr<Work> work, Op op, const Plan& plan, std::span<void* const> recv);
 
 }  // namespace a2a

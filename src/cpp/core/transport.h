@@ -30,9 +30,10 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Starts the exchange and returns at once: never waits for a peer. Operations run in the order of their numbers. A
-  // batch with a refusal only tells every peer why this rank does not take part. Afterwards only the memory of the
-  // lists in `batch` is of use; it may come from a finished operation.
+  // Starts the exchange and returns at once: never waits for a peer. Operations run in the order of their numbers, and
+  // those that share memory with an earlier operation or message begin when that is finished. A batch with a refusal
+  // only tells every peer why this rank does not take part. Afterwards only the memory of the lists in `batch` is of
+  // use; it may come from a finished operation.
   virtual std::shared_ptr<Work> start(Batch&& batch) = 0;
 
   // Whether it writes the output of a reduction while peers may still read this rank's input. Every transport folds
@@ -48,9 +49,14 @@ class Transport {
   virtual size_t most_at_once() const { return 0; }
 
   // Starts to send a message, or to receive one. Only the two ranks take part: messages have no number, and nothing
-  // orders them among the operations. Messages of one tag from one rank to another arrive in the order in which they
-  // were started.
+  // orders them among the operations, except that one which shares memory with an earlier message or operation begins
+  // when that is finished. Messages of one tag from one rank to another arrive in the order in which they were
+  // started.
   virtual std::shared_ptr<MessageWork> post(const Message& message) = 0;
+
+  // Returns the operations and messages in flight that use that memory. Once they are finished none does that was
+  // started before.
+  virtual Predecessors conflicting(const Footprint& memory) = 0;
 
   // For a caller that holds a lock which others want, and must not wait. claim() returns the lock that start_claimed()
   // requires in place of taking it. It owns nothing when another thread has the lock, or when a start needs more than

@@ -1,4 +1,4 @@
-"""Several operations in flight on ranks of one host: they end."""
+"""Several operations in flight on ranks of one host: they end, and those that share a tensor run in their order."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
         yield made
 
 
-def test_random_operations(pool: Pool) -> None:
-    pool.run(rounds, list(range(examples(120))), False)
+@pytest.mark.parametrize("shared", [False, True], ids=["own tensors", "shared tensors"])
+def test_random_operations(pool: Pool, shared: bool) -> None:
+    pool.run(rounds, list(range(examples(120))), shared)
 
 
 def test_small_operations_behind_a_large_one(pool: Pool) -> None:

@@ -72,6 +72,7 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
 }
 
 void HostsTransport::expire(const Operation& operation) {
+  const std::string earlier = operation.predecessors().describe();
   std::string missing;
   std::vector<Rank> here;
   for (Rank r = 0; r < places_->size(); ++r) {
@@ -82,6 +83,7 @@ void HostsTransport::expire(const Operation& operation) {
       here.push_back(r);
     }
   }
+  if (!earlier.empty()) missing = earlier;
   if (missing.empty()) missing = "ranks that pass on what they have heard";
   break_with(Error(Code::timeout, name_of(operation.batch().signature) + ": timeout on " + name_of_rank(rank_) +
                                       ", which still waits for " + missing + have_come(here) + advice_on_timeout()),

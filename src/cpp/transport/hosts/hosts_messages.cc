@@ -9,6 +9,7 @@ std::shared_ptr<MessageWork> HostsTransport::post(const a2a::Message& message) {
   progress_->refuse_if_inherited();
   auto work = std::make_shared<MessageWork>(progress_, message);
   std::lock_guard lock(progress_->mutex());
+  if (in_flight()) work->predecessors() = find_conflicting(work->footprint());
   if (!broken_) {
     guarded([&] {
       const bool anybody = message.peer == kAnySource;

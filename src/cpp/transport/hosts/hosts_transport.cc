@@ -78,6 +78,7 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
       return operation;
     }
     started_ = operation->number();
+    if (in_flight()) operation->predecessors() = find_conflicting(operation->footprint());
     queue_.push_back(operation);
     guarded([this] {
       // A rank that has sent its facts already needs facts in return, not repeated bytes.
@@ -105,6 +106,19 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
     }
   }
   return operation;
+}
+
+Predecessors HostsTransport::conflicting(const Footprint& memory) {
+  const std::lock_guard lock(progress_->mutex());
+  return in_flight() ? find_conflicting(memory) : Predecessors();
+}
+
+Predecessors HostsTransport::find_conflicting(const Footprint& memory) const {
+  Predecessors found;
+  add_latest(found, queue_, memory);
+  add_all(found, messages_.pending(), memory);
+  local_->add_messages(found, memory);
+  return found;
 }
 
 bool HostsTransport::advance() {
@@ -199,6 +213,7 @@ void HostsTransport::begin_here() {
   for (; begun_here_ < queue_.size(); ++begun_here_) {
     Operation& operation = *queue_[begun_here_];
     pass_until(operation.number());
+    if (!operation.predecessors().finished()) return;
     if (auto batch = operation.next_here()) operation.begun_here(local_->enqueue(std::move(*batch)));
     if (!operation.all_begun_here()) return;
   }
@@ -224,6 +239,7 @@ bool HostsTransport::post_next() {
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
     if (queue_[i]->posted) continue;
     if ((i > 0 && queue_[i]->is_second()) || !queue_[i]->may_post()) break;
+    if (!queue_[i]->predecessors().finished()) break;
     post(*queue_[i]);
     posted = true;
   }

@@ -34,6 +34,7 @@ class HostsTransport final : public Transport, private Active, private Network::
 
   std::shared_ptr<Work> start(Batch&& batch) override;
   std::shared_ptr<MessageWork> post(const a2a::Message& message) override;
+  Predecessors conflicting(const Footprint& memory) override;
   size_t most_at_once() const override { return hosts::most_at_once(*places_); }
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
@@ -77,6 +78,8 @@ class HostsTransport final : public Transport, private Active, private Network::
   bool busy() const override { return !queue_.empty() || messages_.active(); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   bool must_look() override;
+  bool in_flight() const { return busy() || local_->in_flight(); }
+  Predecessors find_conflicting(const Footprint& memory) const;
   bool must_listen();
   bool wants_look();
   bool advance_messages();

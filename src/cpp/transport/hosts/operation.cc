@@ -29,6 +29,11 @@ Operation::Operation(Batch batch, std::unique_ptr<Course> course, std::shared_pt
       network_(std::move(network)),
       next_(course_ == nullptr || course_->here ? Next::here : Next::here_again) {}
 
+const Footprint& Operation::footprint() {
+  if (!footprint_) footprint_.emplace(footprint_of(batch_));
+  return *footprint_;
+}
+
 bool Operation::done() {
   progress_->refuse_if_inherited();
   if (!finished()) progress_->poll();

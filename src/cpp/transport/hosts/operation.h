@@ -15,7 +15,7 @@
 
 namespace a2a::hosts {
 
-class Operation final : public Work {
+class Operation final : public InFlight {
   const Batch batch_;                     // first, because `remote` refers to these
   const std::unique_ptr<Course> course_;  // empty: the operation runs as the batch says
 
@@ -34,7 +34,12 @@ class Operation final : public Work {
   // The step, as in shared memory: the second half of an operation is another step.
   uint64_t step() const { return is_second() ? shm::last_step(number()) : shm::first_step(number()); }
   bool is_second() const { return batch_.half == Half::second; }
-  bool finished() const { return finished_.load(std::memory_order_acquire); }
+  bool finished() const override { return finished_.load(std::memory_order_acquire); }
+  std::string name() const override { return name_of(batch_.signature); }
+  const Footprint& footprint();
+  // What has to be finished before this begins, here and between hosts.
+  Predecessors& predecessors() { return predecessors_; }
+  const Predecessors& predecessors() const { return predecessors_; }
   // Whether this host relays it; nullopt until that is known.
   std::optional<bool> host_relays() const { return local == nullptr ? std::nullopt : local->any_flag(); }
 
@@ -81,6 +86,8 @@ class Operation final : public Work {
   bool concluding_ = false;
   bool local_settled_ = false;
   std::string local_disagreement_;
+  std::optional<Footprint> footprint_;  // made when it is asked for
+  Predecessors predecessors_;
   std::optional<Error> error_;  // written before finished_
   std::atomic<bool> finished_{false};
 };

@@ -62,8 +62,13 @@ void RemoteMessages::start(const std::shared_ptr<MessageWork>& work) {
     if (complaint) return work->fail(*std::exchange(complaint, std::nullopt));
   }
   if (message.refusal.empty()) pending_.push_back(work);
-  if (message.sends) return send(work);
-  if (message.peer != kAnySource) matching_.post(work);
+  if (!held_.hold(work)) begin(work);
+}
+
+void RemoteMessages::begin(const std::shared_ptr<MessageWork>& work) {
+  work->begin();
+  if (work->message().sends) return send(work);
+  if (work->message().peer != kAnySource) matching_.post(work);
 }
 
 void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
@@ -177,7 +182,8 @@ bool RemoteMessages::advance() {
     moving.work->finish(moving.source);
     return true;
   };
-  const bool moved = std::erase_if(moving_, is_done) > 0;
+  bool moved = held_.release([this](const auto& work) { begin(work); });
+  moved |= std::erase_if(moving_, is_done) > 0;
   if (!leaving_.empty() && network_->flushed()) {
     for (const auto& work : leaving_) work->finish(rank_);
     leaving_.clear();

@@ -35,6 +35,7 @@ class RemoteMessages {
 
   // Whether a message is unfinished.
   bool active() const;
+  const std::vector<std::shared_ptr<MessageWork>>& pending() const { return pending_; }
   bool moves() const { return !moving_.empty(); }
   std::shared_ptr<MessageWork> expired(Deadline::Clock::time_point now) const;
   // Returns the first unfinished message that needs that rank, or nullptr.
@@ -66,6 +67,7 @@ class RemoteMessages {
     std::optional<Error> complaint;             // a receiver's refusal of a message that was finished here
   };
 
+  void begin(const std::shared_ptr<MessageWork>& work);
   void send(const std::shared_ptr<MessageWork>& work);
   bool take(Rank source, uint64_t number, std::string_view rest);
   void meet(Arriving& in);
@@ -78,6 +80,7 @@ class RemoteMessages {
   const Tell tell_;
   std::vector<Lane> lanes_;  // by rank
   std::vector<std::shared_ptr<MessageWork>> pending_;
+  HeldMessages held_;
   std::vector<Moving> moving_;
   std::vector<std::shared_ptr<MessageWork>> leaving_;  // sends whose bytes the network has copied, but not sent
 };

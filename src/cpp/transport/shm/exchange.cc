@@ -16,10 +16,17 @@ void Exchange::begin(Batch&& batch) {
   awaited_.clear();
   unsettled_.clear();
   disagreements_.clear();
+  footprint_.reset();
+  predecessors_.clear();
   error_.reset();
   own_waits_ = operation_.batch.own_last && operation_.own().in_left > kOwnBeside;
   posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
+}
+
+const Footprint& Exchange::footprint() {
+  if (!footprint_) footprint_.emplace(footprint_of(operation_.batch));
+  return *footprint_;
 }
 
 bool Exchange::streaming(Membership& m) const {
@@ -170,6 +177,7 @@ bool Exchange::only_unfinished(Rank peer) const {
 }
 
 std::string Exchange::missing(Membership& m) const {
+  if (const std::string earlier = predecessors_.describe(); !posted_ && !earlier.empty()) return earlier;
   std::vector<Rank> absent, unfinished, here;
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer == m.rank()) continue;

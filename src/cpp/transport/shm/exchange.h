@@ -20,7 +20,7 @@ inline constexpr size_t kPacked = size_t{8} << 10;
 
 // States: queued -> posted (its lines are published) -> finished. All functions require the progress mutex, except
 // finished() and those of Work.
-class Exchange final : public Work {
+class Exchange final : public InFlight {
  public:
   Exchange(std::shared_ptr<ShmProgress> progress, Rank rank, int size);
 
@@ -44,7 +44,11 @@ class Exchange final : public Work {
   // Whether some of its bytes are not in chunks yet, or may still have to go there because a peer cannot read this
   // rank's memory.
   bool streaming(Membership& m) const;
-  bool finished() const { return finished_.load(std::memory_order_acquire); }
+  bool finished() const override { return finished_.load(std::memory_order_acquire); }
+  std::string name() const override { return name_of(operation_.batch.signature); }
+  const Footprint& footprint();
+  // What has to be finished before the lines are published.
+  Predecessors& predecessors() { return predecessors_; }
   // See Terms::own_last.
   void let_own_go() { own_waits_ = false; }
 
@@ -64,7 +68,7 @@ class Exchange final : public Work {
   // comes too late.
   void look_for_pass(Membership& m, Rank peer);
   // Describes the peers that are missing, and lists those that have come: "rank 2 (pid 4711, alive): ...; ranks 0, 1
-  // have come".
+  // have come". Or names what has to be finished before.
   std::string missing(Membership& m) const;
 
  private:
@@ -109,8 +113,10 @@ class Exchange final : public Work {
   std::vector<Rank> unsettled_;  // peers that this rank still stages or puts bytes for, or that have not acknowledged
   std::vector<std::string> disagreements_;  // disagreements with single peers
   std::vector<const std::byte*> parts_;     // of a fold, by rank: the next piece
-  std::optional<Error> error_;              // written before finished_
-  bool own_waits_ = false;                  // see Terms::own_last
+  std::optional<Footprint> footprint_;      // made when it is asked for
+  Predecessors predecessors_;
+  std::optional<Error> error_;  // written before finished_
+  bool own_waits_ = false;      // see Terms::own_last
   bool posted_ = false;
   bool received_ = false;  // `done` was published
   std::atomic<bool> finished_{false};

@@ -53,7 +53,7 @@ std::shared_ptr<Work> ShmTransport::start(Batch&& batch) {
   std::shared_ptr<Exchange> exchange;
   {
     std::lock_guard lock(membership_.progress().mutex());
-    exchange = enqueue(std::move(batch));
+    exchange = enqueue_in_order(std::move(batch));
     if (asynchronous && !exchange->finished()) membership_.progress().hand_over();
   }
   // The caller raises its own error next and may never wait, so the peers have to see the refusal first.
@@ -82,13 +82,20 @@ std::shared_ptr<Exchange> ShmTransport::new_exchange(Batch&& batch) {
   return exchange;
 }
 
-std::shared_ptr<Exchange> ShmTransport::enqueue(Batch&& batch) {
+std::shared_ptr<Exchange> ShmTransport::enqueue_in_order(Batch&& batch) {
+  Predecessors predecessors;
+  if (in_flight()) predecessors = find_conflicting(footprint_of(batch));
+  return enqueue(std::move(batch), std::move(predecessors));
+}
+
+std::shared_ptr<Exchange> ShmTransport::enqueue(Batch&& batch, Predecessors predecessors) {
   auto exchange = new_exchange(std::move(batch));
   if (broken_) {
     exchange->fail(membership_, broken_for(exchange->batch().signature));
   } else if (exchange->batch().half == Half::second && queue_.empty() && first_half_failed_) {
     exchange->fail(membership_, *first_half_failed_);
   } else {
+    exchange->predecessors() = std::move(predecessors);
     queue_.push_back(exchange);
     const bool later = exchange->batch().asynchronous && membership_.progress().is_served();
     guarded([&] { return later ? post_ready() : step(); });
@@ -101,6 +108,7 @@ std::shared_ptr<MessageWork> ShmTransport::post(const Message& message) {
   progress.refuse_if_inherited();
   auto work = std::make_shared<MessageWork>(membership_.shared_progress(), message);
   std::lock_guard lock(progress.mutex());
+  if (in_flight()) work->predecessors() = find_conflicting(work->footprint());
   if (!broken_) {
     guarded([&] { return start_message(work), true; });
   }
@@ -110,6 +118,18 @@ std::shared_ptr<MessageWork> ShmTransport::post(const Message& message) {
     progress.hand_over();
   }
   return work;
+}
+
+Predecessors ShmTransport::conflicting(const Footprint& memory) {
+  std::lock_guard lock(membership_.progress().mutex());
+  return in_flight() ? find_conflicting(memory) : Predecessors();
+}
+
+Predecessors ShmTransport::find_conflicting(const Footprint& memory) const {
+  Predecessors found;
+  add_latest(found, queue_, memory);
+  add_messages(found, memory);
+  return found;
 }
 
 void ShmTransport::start_message(const std::shared_ptr<MessageWork>& work) {
@@ -148,6 +168,7 @@ bool ShmTransport::post_ready() {
     if (i > 0 && queue_[i]->batch().half == Half::second) break;  // it sends what the first half receives
     // The chunks of a pair are one stream: the next operation's chunks have to follow all of this one's.
     if (i > 0 && queue_[i - 1]->streaming(membership_)) break;
+    if (!queue_[i]->predecessors().finished()) break;
     if (!queue_[i]->post(membership_)) break;
     moved = true;
   }

@@ -45,8 +45,9 @@ class ShmTransport final : public Transport, private Active {
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
   std::vector<WayOfBytes> ways(size_t bytes) override;
+  Predecessors conflicting(const Footprint& memory) override;
   std::unique_lock<std::mutex> claim() override;
-  std::shared_ptr<Work> start_claimed(Batch&& batch) override { return enqueue(std::move(batch)); }
+  std::shared_ptr<Work> start_claimed(Batch&& batch) override { return enqueue_in_order(std::move(batch)); }
   std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
 
   int size() const { return membership_.size(); }
@@ -58,8 +59,9 @@ class ShmTransport final : public Transport, private Active {
                                        std::vector<Rank> names);
   const Surroundings& surroundings() const { return membership_.surroundings(); }
   const std::shared_ptr<ShmProgress>& progress() const { return membership_.shared_progress(); }
-  // start() without the wait until peers can see a refusal, and fail(). Both require the progress mutex.
-  std::shared_ptr<Exchange> enqueue(Batch&& batch);
+  // start() without the wait until peers can see a refusal, and fail(). Both require the progress mutex. The exchange
+  // begins when its predecessors are finished; the caller has found them.
+  std::shared_ptr<Exchange> enqueue(Batch&& batch, Predecessors predecessors = {});
   void break_with(const Error& error);
   // Both require the progress mutex; this rank need not wait for a peer. given_up() returns the error with which a peer
   // gave up. find_lost() returns an error for a peer that died or left before it finished step `needed`.
@@ -69,6 +71,12 @@ class ShmTransport final : public Transport, private Active {
   std::optional<Error> find_lost(uint64_t needed);
   const std::optional<Error>& break_error() const { return broken_; }
   Matching& matching() { return matching_; }
+  // Whether an operation or a message of this rank is in flight. Requires the progress mutex.
+  bool in_flight() const { return !queue_.empty() || (messages_ && messages_->busy()); }
+  // Adds the messages of this host that are in flight and conflict. Requires the progress mutex.
+  void add_messages(Predecessors& predecessors, const Footprint& memory) const {
+    if (messages_) add_all(predecessors, messages_->pending(), memory);
+  }
   // Starts a message to or from a rank of this host, or from any rank. Throws when it cannot. Requires the progress
   // mutex.
   void start_message(const std::shared_ptr<MessageWork>& work);
@@ -86,6 +94,8 @@ class ShmTransport final : public Transport, private Active {
   bool beside_peer() override { return !queue_.empty() && membership_.beside_peer(); }
 
   std::shared_ptr<Exchange> new_exchange(Batch&& batch);
+  std::shared_ptr<Exchange> enqueue_in_order(Batch&& batch);
+  Predecessors find_conflicting(const Footprint& memory) const;
   template <class Step>
   bool guarded(Step&& step);
   bool post_ready();

@@ -45,15 +45,18 @@ void Messages::start(const std::shared_ptr<MessageWork>& work) {
     if (auto complaint = std::exchange(with.complaint, std::nullopt)) return work->fail(*complaint);
   }
   if (message.refusal.empty() || message.sends) pending_.push_back(work);
-  if (!message.sends) {
-    matching_.post(work);
-  } else if (peer == m_.rank()) {
-    send_to_self(work);
-  } else {
-    Lane& to = lane(peer);
-    to.unsaid.push_back({work, ++to.sent});
-  }
+  if (!held_.hold(work)) begin(work);
   advance();
+}
+
+void Messages::begin(const std::shared_ptr<MessageWork>& work) {
+  work->begin();
+  const Message& message = work->message();
+  if (!message.sends) return matching_.post(work);
+  const Rank peer = m_.rank_named(message.peer);
+  if (peer == m_.rank()) return send_to_self(work);
+  Lane& to = lane(peer);
+  to.unsaid.push_back({work, ++to.sent});
 }
 
 void Messages::fail_all(const Error& error) {
@@ -87,7 +90,7 @@ bool Messages::active() const {
 }
 
 bool Messages::advance() {
-  bool moved = false;
+  bool moved = held_.release([this](const auto& work) { begin(work); });
   for (Rank peer = 0; peer < m_.size(); ++peer) {
     if (lanes_[static_cast<size_t>(peer)] == nullptr) continue;
     Lane& at = *lanes_[static_cast<size_t>(peer)];

@@ -29,6 +29,7 @@ class Messages {
   bool advance();
   // Whether advance() may have work: unfinished messages, answers to write, or receives that another host may match.
   bool active() const;
+  const std::vector<std::shared_ptr<MessageWork>>& pending() const { return pending_; }
   // Whether an unfinished send or receive of this rank is under way.
   bool busy() const { return unfinished() != pending_.end(); }
   // Returns the first unfinished message whose deadline has passed, or nullptr.
@@ -73,6 +74,7 @@ class Messages {
 
   std::vector<std::shared_ptr<MessageWork>>::const_iterator unfinished() const;
   Lane& lane(Rank peer);
+  void begin(const std::shared_ptr<MessageWork>& work);
   void send_to_self(const std::shared_ptr<MessageWork>& work);
 
   // A message and its receive (messages.cc).
@@ -100,6 +102,7 @@ class Messages {
   std::vector<std::unique_ptr<Lane>> lanes_;  // by rank; empty where no message went
   Matching& matching_;
   std::vector<std::shared_ptr<MessageWork>> pending_;
+  HeldMessages held_;
 };
 
 }  // namespace a2a::shm

@@ -1,0 +1,97 @@
+// The order of operations and messages in flight that share memory. Not public.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "a2a/work.h"
+
+namespace a2a {
+
+struct Batch;
+struct Message;
+
+// The memory that an operation or a message reads and writes. The gaps of a tensor count as its memory.
+class Footprint {
+ public:
+  void read(std::span<const std::byte> memory) { reads_.add(memory); }
+  void write(std::span<const std::byte> memory) { writes_.add(memory); }
+
+  // Whether both use the same memory, and one of them writes it.
+  bool conflicts(const Footprint& other) const {
+    return writes_.overlaps(other.writes_) || writes_.overlaps(other.reads_) || reads_.overlaps(other.writes_);
+  }
+
+ private:
+  struct Span {
+    const std::byte *begin, *end;
+  };
+  class Spans {
+   public:
+    void add(std::span<const std::byte> memory);
+    bool overlaps(const Spans& other) const { return begin_ < other.end_ && other.begin_ < end_ && any_overlap(other); }
+
+   private:
+    bool any_overlap(const Spans& other) const;
+
+    const std::byte *begin_ = nullptr, *end_ = nullptr;  // of all; both are nullptr where there is none
+    std::vector<Span> spans_;                            // sorted by address
+  };
+  Spans reads_, writes_;
+};
+
+Footprint footprint_of(const Batch& batch);
+Footprint footprint_of(const Message& message);
+
+// An operation or a message that was started.
+class InFlight : public Work {
+ public:
+  virtual bool finished() const = 0;
+  // "broadcast #3", "recv from rank 2 with tag 5"
+  virtual std::string name() const = 0;
+};
+
+// What has to finish before an operation or a message may begin, because they conflict and were started earlier.
+class Predecessors {
+ public:
+  void add(std::shared_ptr<InFlight> earlier) { earlier_.push_back(std::move(earlier)); }
+  void clear() { earlier_.clear(); }
+  // Whether none is left. Forgets those that are finished.
+  bool finished() {
+    if (earlier_.empty()) return true;
+    std::erase_if(earlier_, [](const auto& one) { return one->finished(); });
+    return earlier_.empty();
+  }
+  // Waits for all of them, whatever becomes of them. Throws Error(timeout) when the deadline passes, and Interrupted.
+  void wait(Deadline deadline);
+  // "recv from rank 2 with tag 5, which uses the same memory": the first of them, if there is one.
+  std::string describe() const {
+    return earlier_.empty() ? "" : earlier_.front()->name() + ", which uses the same memory";
+  }
+
+ private:
+  std::vector<std::shared_ptr<InFlight>> earlier_;
+};
+
+// Adds the latest operation of a queue that conflicts. Operations finish in the order of their numbers, so it is the
+// last to wait for.
+template <class Queue>
+void add_latest(Predecessors& predecessors, const Queue& queue, const Footprint& memory) {
+  const auto conflicts = [&](const auto& one) { return !one->finished() && one->footprint().conflicts(memory); };
+  const auto found = std::find_if(queue.rbegin(), queue.rend(), conflicts);
+  if (found != queue.rend()) predecessors.add(*found);
+}
+
+// Adds all messages that conflict.
+template <class Messages>
+void add_all(Predecessors& predecessors, const Messages& messages, const Footprint& memory) {
+  for (const auto& one : messages) {
+    if (!one->finished() && one->footprint().conflicts(memory)) predecessors.add(one);
+  }
+}
+
+}  // namespace a2a
