@@ -288,6 +288,55 @@ def test_a_peer_that_does_not_come(how: str) -> None:
     assert "with tag 0: " in str(results[0].value), results
 
 
+def more_than_there_is_room_for(comm: a2a.Communicator, elems: int) -> None:
+    """The receiver takes the last message first. A send that waits is not lost, and one to this rank itself neither."""
+    number = 700
+    if comm.rank == 0:
+        works = [comm.send(content(i, elems), 1, 9, async_op=True) for i in range(number)]
+        comm.send(content(-1, elems), 1, 1)
+        for work in works:
+            work.wait()
+    elif comm.rank == 1:
+        recv = np.zeros(elems, np.float32)
+        comm.recv(recv, 0, 1)
+        assert (recv == content(-1, elems)).all()
+        for i in range(number):
+            comm.recv(recv, 0, 9)
+            assert (recv == content(i, elems)).all(), i
+    works = [comm.send(content(i, elems), comm.rank, 2, async_op=True) for i in range(100)]
+    for i in range(100):
+        recv = np.zeros(elems, np.float32)
+        comm.recv(recv, comm.rank, 2)
+        assert (recv == content(i, elems)).all(), i
+    for work in works:
+        work.wait()
+
+
+def waits_for_room(comm: a2a.Communicator, elems: int, most: int) -> None:
+    """Rank 1 receives nothing of that tag: rank 0 soon has to wait."""
+    if comm.rank == 0:
+        works = [comm.send(content(i, elems), 1, 9, async_op=True) for i in range(most + 2)]
+        deadline = time.monotonic() + 20
+        while sum(work.done() for work in works) < most and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        assert sum(work.done() for work in works) == most
+        comm.send(content(0, 1), 1, 1)
+    else:
+        comm.recv(np.zeros(1, np.float32), 0, 1)
+        works = [comm.recv(np.zeros(elems, np.float32), 0, 9, async_op=True) for _ in range(most + 2)]
+    for work in works:
+        work.wait()
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+def test_messages_that_nobody_receives_yet(run_ranks: Callable[..., Any], threads: bool) -> None:
+    for elems in (0, 5, 144, 1000):
+        run_ranks(2, more_than_there_is_room_for, elems, threads=threads)
+    # Eight more than the receiver keeps lie in its letter box.
+    run_ranks(2, waits_for_room, 20, 256 + 16, threads=threads)
+
+
 def between_hosts(rank: int, hosts: str, address: str) -> None:
     from tcp_ranks import meet
 
@@ -301,6 +350,9 @@ def between_hosts(rank: int, hosts: str, address: str) -> None:
         for elems in (4, 20_000):
             disagrees(comm, elems)
         refuses(comm)
+        for elems in (0, 20):
+            more_than_there_is_room_for(comm, elems)
+        waits_for_room(comm, 20, 256)
     comm.close()
 
 

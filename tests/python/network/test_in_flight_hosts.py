@@ -1,4 +1,4 @@
-"""Several operations in flight on ranks of several hosts: they end, and those that share a tensor run in their order."""
+"""Several operations in flight on ranks of several hosts: they end, and those that share a tensor run in order."""
 
 from __future__ import annotations
 

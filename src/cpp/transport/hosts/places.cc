@@ -50,7 +50,7 @@ std::string own_host() {
 const std::string kRefused = "refused: ";
 
 struct Card {
-  uint32_t version = 8;
+  uint32_t version = 9;
   Rank rank = 0;
   Limits limits;
   char host[96] = {}, machine[40] = {};

@@ -12,12 +12,16 @@
 namespace a2a::hosts {
 
 // How the announcement of a message carries it.
-enum class Form : uint32_t { whole = 1, memory, declined };
+enum class Form : uint32_t { whole = 1, memory, declined, confirmed };
 
 namespace {
 
 // The most bytes that travel with the announcement of a message (eager).
 constexpr size_t kWithWord = size_t{16} << 10;
+// The most such messages of a rank that may wait for receives, because the receiver keeps each of them. A send beyond
+// them is finished when the receiver says that a receive has taken it. The receiver says after every few messages how
+// many of the others were taken.
+constexpr uint64_t kMostUnmatched = 256, kPerCount = 64;
 
 struct SentHead {
   int64_t tag = 0;
@@ -28,7 +32,7 @@ struct SentHead {
   uint32_t unused = 0;
 };
 
-enum class Reply : uint32_t { wanted = 1, refused };
+enum class Reply : uint32_t { wanted = 1, refused, taken, count };
 
 }  // namespace
 
@@ -83,13 +87,18 @@ void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
     head.form = Form::memory;
     head.transfer = network_->next_tag(places_.endpoint_of(message.peer));
     rest = {};
+  } else if (to.whole - to.met >= kMostUnmatched) {
+    head.form = Form::confirmed;
+  } else {
+    ++to.whole;
   }
   std::string text(object_bytes(head));
   text += rest;
   const uint64_t number = ++to.sent;
-  if (head.form == Form::memory) to.unanswered.emplace(number, Unanswered{work, head.transfer});
+  const bool waits = head.form == Form::memory || head.form == Form::confirmed;
+  if (waits) to.unanswered.emplace(number, Unanswered{work, head.transfer, head.form});
   tell_(message.peer, false, number, text);
-  if (head.form != Form::memory) leaving_.push_back(work);
+  if (!waits) leaving_.push_back(work);
 }
 
 // Sorts messages by number, because messages between two processes may overtake each other on the network.
@@ -110,8 +119,9 @@ bool RemoteMessages::take(Rank source, uint64_t number, std::string_view rest) {
   if (rest.size() < sizeof(head)) return false;
   std::memcpy(&head, rest.data(), sizeof(head));
   rest.remove_prefix(sizeof(head));
-  if (head.form < Form::whole || head.form > Form::declined) return false;
-  if (head.form == Form::whole && rest.size() != head.bytes) return false;
+  if (head.form < Form::whole || head.form > Form::confirmed) return false;
+  const bool comes_along = head.form == Form::whole || head.form == Form::confirmed;
+  if (comes_along && rest.size() != head.bytes) return false;
   const auto message = std::make_shared<Arriving>(*this);
   message->source = source;
   message->tag = head.tag;
@@ -128,6 +138,7 @@ bool RemoteMessages::take(Rank source, uint64_t number, std::string_view rest) {
 
 void RemoteMessages::meet(Arriving& in) {
   const a2a::Message& wanted = in.receive->message();
+  if (in.form == Form::whole) count_matched(in.source);
   if (in.form == Form::declined) {
     return in.receive->fail(Error(Code::mismatch, name_of(wanted) + ": " + refused_there(in.source, in.text)));
   }
@@ -136,12 +147,20 @@ void RemoteMessages::meet(Arriving& in) {
     std::string reply(object_bytes(Reply::refused));
     return tell_(in.source, true, in.number, reply += *why);
   }
-  if (in.form == Form::whole) {
+  if (in.form == Form::whole || in.form == Form::confirmed) {
     if (in.bytes > 0) std::memcpy(wanted.data, in.text.data(), in.bytes);
+    if (in.form == Form::confirmed) tell_(in.source, true, in.number, std::string(object_bytes(Reply::taken)));
     return in.receive->finish(in.source);
   }
   move(in.receive, in.source, in.source, in.transfer);  // so that the receive is posted before the bytes are sent
   tell_(in.source, true, in.number, std::string(object_bytes(Reply::wanted)));
+}
+
+void RemoteMessages::count_matched(Rank source) {
+  Lane& from = lanes_[static_cast<size_t>(source)];
+  if (++from.matched % kPerCount == 0) {
+    tell_(source, true, from.matched, std::string(object_bytes(Reply::count)));
+  }
 }
 
 bool RemoteMessages::hear_answer(Rank source, uint64_t number, std::string_view rest) {
@@ -150,13 +169,22 @@ bool RemoteMessages::hear_answer(Rank source, uint64_t number, std::string_view 
   std::memcpy(&reply, rest.data(), sizeof(reply));
   rest.remove_prefix(sizeof(reply));
   Lane& lane = lanes_[static_cast<size_t>(source)];
+  if (reply == Reply::count) {
+    lane.met = std::max(lane.met, number);  // answers may overtake each other
+    return number <= lane.whole;
+  }
   const auto found = lane.unanswered.extract(number);
   if (reply == Reply::refused) {
     const Error error(Code::mismatch, std::string(rest));
     if (found.empty()) return lane.complaint.emplace(error), true;
     return found.mapped().work->fail(error), true;
   }
-  if (reply != Reply::wanted || found.empty()) return false;
+  if (found.empty()) return false;
+  if (reply == Reply::taken && found.mapped().form == Form::confirmed) {
+    found.mapped().work->finish(rank_);
+    return true;
+  }
+  if (reply != Reply::wanted || found.mapped().form != Form::memory) return false;
   move(found.mapped().work, source, rank_, found.mapped().tag);
   return true;
 }

@@ -15,6 +15,8 @@
 
 namespace a2a::hosts {
 
+enum class Form : uint32_t;
+
 // All functions require the progress mutex. The caller breaks the communicator when one throws.
 class RemoteMessages {
  public:
@@ -54,14 +56,17 @@ class RemoteMessages {
     Rank source;
     std::shared_ptr<Loan> loan;
   };
-  // A send whose receiver has not asked for the bytes.
+  // A send whose receiver has not asked for the bytes, or not said that it has them.
   struct Unanswered {
     std::shared_ptr<MessageWork> work;
     uint32_t tag;
+    Form form;
   };
   // The messages between this rank and one other.
   struct Lane {
     uint64_t sent = 0, heard = 0;               // messages
+    uint64_t whole = 0, met = 0;                // sent with their announcement, and known to be received
+    uint64_t matched = 0;                       // of the other rank's
     std::map<uint64_t, std::string> early;      // that overtook earlier ones, by number
     std::map<uint64_t, Unanswered> unanswered;  // by number
     std::optional<Error> complaint;             // a receiver's refusal of a message that was finished here
@@ -69,6 +74,7 @@ class RemoteMessages {
 
   void begin(const std::shared_ptr<MessageWork>& work);
   void send(const std::shared_ptr<MessageWork>& work);
+  void count_matched(Rank source);
   bool take(Rank source, uint64_t number, std::string_view rest);
   void meet(Arriving& in);
   void move(const std::shared_ptr<MessageWork>& work, Rank peer, Rank source, uint32_t tag);

@@ -50,6 +50,16 @@ void Letters::write(const LetterHead& head, const void* payload) {
   publish_letter(*next, written_);
 }
 
+void Letters::count_matched() { publish_matched(*own(), ++matched_); }
+
+bool Letters::crowded() {
+  constexpr uint64_t kMostUnmatched = 256;
+  if (inlined_ - met_ < kMostUnmatched) return false;
+  if (const Mailbox<StdAtomics>* const reader = theirs()) met_ = matched_of(*reader);
+  if (met_ > inlined_) m_.nonsense(peer_, "count of messages");
+  return inlined_ - met_ >= kMostUnmatched;
+}
+
 std::optional<Letters::Read> Letters::next() {
   const Mailbox<StdAtomics>* const box = theirs();
   if (box == nullptr) return std::nullopt;

@@ -17,6 +17,13 @@ class Letters {
   // Writes the next letter; the payload has head.length bytes. Requires may_write(). Does not wake the peer.
   void write(const LetterHead& head, const void* payload = nullptr);
 
+  // Counts a message that is written in a letter as a whole, and one of the peer that has met a receive.
+  void count_inlined() { ++inlined_; }
+  void count_matched();
+  // Whether so many messages of this rank in letters wait for receives that the next one had better not be in a letter:
+  // the peer keeps each of them.
+  bool crowded();
+
   struct Read {
     LetterHead head;
     const std::byte* payload;  // kLetterPayload bytes, valid until take()
@@ -39,6 +46,8 @@ class Letters {
   Mailbox<StdAtomics>* own_ = nullptr;
   const Mailbox<StdAtomics>* theirs_ = nullptr;
   uint64_t written_ = 0, taken_ = 0;
+  uint64_t inlined_ = 0, met_ = 0;  // of this rank's messages in letters; met_ as it was read last
+  uint64_t matched_ = 0;            // of the peer's
 };
 
 // Returns the head of an answer to message `id`.

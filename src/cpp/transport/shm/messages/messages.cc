@@ -117,7 +117,8 @@ void Messages::send_to_self(const std::shared_ptr<MessageWork>& work) {
   arriving->dtype = pack(message.dtype);
   arriving->own = work;
   if (!message.refusal.empty()) return work->finish(m_.rank());  // no other rank has to know
-  if (message.bytes <= kEager) {
+  if (message.bytes <= kEager && kept_ < kMostEager) {
+    ++kept_;
     arriving->kept.assign(message.data, message.data + message.bytes);
     work->finish(m_.rank());
   }
@@ -129,6 +130,8 @@ void Messages::send_to_self(const std::shared_ptr<MessageWork>& work) {
 void Messages::meet(Arriving& in) {
   const Message& wanted = in.receive->message();
   if (in.own != nullptr) m_.progress().wake_own();  // another thread of this rank may wait for the send
+  if (in.own != nullptr && in.own->finished()) --kept_;
+  if (in.own == nullptr && in.kind == LetterKind::inlined) lane(in.peer).letters.count_matched();
   if (in.kind == LetterKind::declined) {
     const std::string why = peer_text(reinterpret_cast<const char*>(in.kept.data()));
     return in.receive->fail(Error(Code::mismatch, name_of(wanted) + ": " + refused_there(in.source, why)));

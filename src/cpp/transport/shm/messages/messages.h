@@ -95,7 +95,7 @@ class Messages {
   void hear_answer(Rank peer, Lane& lane, const Letters::Read& letter);
   bool write(Rank peer, Lane& lane);
   void say(Rank peer, Lane& lane, const Outgoing& message);
-  LetterKind choose(Rank peer, const Lane& lane, const Message& message);
+  LetterKind choose(Rank peer, Lane& lane, const Message& message);
   void write_piece(Lane& lane, Outgoing& message, size_t most);
 
   Membership& m_;
@@ -103,6 +103,7 @@ class Messages {
   Matching& matching_;
   std::vector<std::shared_ptr<MessageWork>> pending_;
   HeldMessages held_;
+  size_t kept_ = 0;  // sends of this rank to itself whose bytes are copied, and wait for a receive
 };
 
 }  // namespace a2a::shm

@@ -56,6 +56,7 @@ void Messages::say(Rank peer, Lane& lane, const Outgoing& message) {
       lane.letters.write(head, m.refusal.data());
       return message.work->finish(m_.rank());
     case LetterKind::inlined:
+      lane.letters.count_inlined();
       head.length = static_cast<uint32_t>(m.bytes);
       lane.letters.write(head, m.bytes > 0 ? m.data : nullptr);
       return message.work->finish(m_.rank());
@@ -66,7 +67,7 @@ void Messages::say(Rank peer, Lane& lane, const Outgoing& message) {
       return;
     }
     case LetterKind::shared:
-      head.where = m_.arena().offset(m.data);
+      head.where = m.bytes > 0 ? m_.arena().offset(m.data) : 0;
       break;
     default:
       head.where = reinterpret_cast<uint64_t>(m.data);
@@ -75,9 +76,10 @@ void Messages::say(Rank peer, Lane& lane, const Outgoing& message) {
   lane.letters.write(head);
 }
 
-LetterKind Messages::choose(Rank peer, const Lane& lane, const Message& m) {
+LetterKind Messages::choose(Rank peer, Lane& lane, const Message& m) {
   const Neighbour& host = *m_.peer(peer).host;
-  if (m.bytes <= kLetterPayload) return LetterKind::inlined;
+  if (m.bytes <= kLetterPayload && !lane.letters.crowded()) return LetterKind::inlined;
+  if (m.bytes == 0) return LetterKind::shared;  // of nothing: the sender waits for the receive
   if (m.bytes <= kEager && lane.pieces.size() < kMostEager) return LetterKind::piece;
   if (host.same_process) return LetterKind::pointer;
   if (m_.arena().contains(m.data, m.bytes)) return LetterKind::shared;

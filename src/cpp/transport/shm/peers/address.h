@@ -12,7 +12,7 @@
 
 namespace a2a::shm {
 
-constexpr uint32_t kProtocol = 14;  // bump it with every change of layout.h, of Address, and of what meeting.cc sends
+constexpr uint32_t kProtocol = 15;  // bump it with every change of layout.h, of Address, and of what meeting.cc sends
 
 // The ranks exchange plain copies of it: they are on one host, and run one version of this library.
 struct Address {

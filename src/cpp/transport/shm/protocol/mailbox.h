@@ -52,6 +52,9 @@ template <class A>
 struct Mailbox {
   // The number of letters of the peer that the owner has taken. It has copied their contents before.
   alignas(kCacheLine) typename A::template atomic<uint64_t> taken;
+  // How many of the peer's messages that came in a letter have met a receive. It frees no memory of the peer, so it
+  // needs no order.
+  typename A::template atomic<uint64_t> matched;
 };
 constexpr size_t kMailboxBytes = kCacheLine + kLetters * kLetterBytes;
 
@@ -73,6 +76,15 @@ void publish_taken(Mailbox<A>& own, uint64_t n) {
 template <class A>
 uint64_t taken_of(const Mailbox<A>& theirs) {
   return theirs.taken.load(std::memory_order_acquire);
+}
+
+template <class A>
+void publish_matched(Mailbox<A>& own, uint64_t n) {
+  own.matched.store(n, std::memory_order_relaxed);
+}
+template <class A>
+uint64_t matched_of(const Mailbox<A>& theirs) {
+  return theirs.matched.load(std::memory_order_relaxed);
 }
 
 // Publishes the mailbox to a peer. Requires that all its words are zero.
