@@ -885,11 +885,24 @@ class Communicator:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 def collective(function: _F) -> _F:
-    """A function or method whose calls the ranks match, one of its arguments being the communicator. Where a call
-    raises before it has taken the number of an operation or has told the peers why it does not take part, such as for
-    arguments that do not fit the signature, it does both now."""
+    """A function or method whose calls the ranks match, one of its arguments being the communicator. If a call raises
+    on one rank before it has started all of its operations, whatever the reason, such as arguments that do not fit the
+    signature or a signal handler that raises, the peers are told. They raise MismatchError in the next operation of the
+    call, and the numbers of all ranks stay equal. A call has one operation unless it says so by takes()."""
+
+def takes(operations: int, *, together: bool = False) -> None:
+    """Say how many operations of the communicator the innermost ``collective`` call starts in all: the same number on
+    all ranks. Calls of the communicator count, and ``refuse``; an inner ``collective`` function counts as those that it
+    starts. Call it before the second operation, and again where the number is known later.
+
+    Without ``together`` only the last operation may be asynchronous: where one fails, it fails on every rank, and none
+    starts the next. With it every rank starts all of them, even if one fails, and the decorator refuses the rest."""
 
 _E = TypeVar("_E", bound=BaseException)
+
+def everywhere(error: _E) -> _E:
+    """Return an error that every rank raises after this operation, because all have compared the same values. Then
+    none starts the next one, and nobody has to be told."""
 
 def refuse(comm: Communicator, error: _E) -> _E:
     """For packages that check arguments before a call of ``comm``: take the number of the refused operation, and tell
@@ -1132,6 +1145,8 @@ class ExpertRouting:
     @property
     def comm(self) -> Communicator: ...
     @property
+    def number(self) -> int: ...
+    @property
     def by_expert(self) -> bool: ...
     @property
     def tokens(self) -> int: ...
@@ -1184,6 +1199,10 @@ class ExpertRouting:
     def give_back(self, values: Tensor, *, timeout: float | None = None) -> npt.NDArray[np.float32]:
         """Send one value or row of values for each routed row back to its token and place in top-k. The result has the
         shape [tokens, top_k, ...], 0 where there is no expert. Only in the layout "expert"."""
+    def alltoallv(
+        self, send: Tensor, send_counts: Counts, recv: Tensor, recv_counts: Counts, *, timeout: float | None = None
+    ) -> None:
+        """Communicator.alltoallv() of rows that others have put in the order of this routing."""
 
 def route(
     comm: Communicator,
@@ -1195,10 +1214,13 @@ def route(
     align: int = 1,
     x: Tensor | None = None,
     scales: Tensor | None = None,
+    equal: Sequence[tuple[str, int]] = (),
+    after: ExpertRouting | None = None,
     timeout: float | None = None,
 ) -> ExpertRouting:
     """Collective. Every rank tells every other which of its tokens come, and the ranks compare the values that must be
-    equal: for dispatch() also those of x and scales."""
+    equal: for dispatch() also those of x and scales. ``equal``: more of them, pairs of a name and an integer, as many
+    on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same."""
 
 def set_result(work: Any, result: Any, like: Any = None) -> Work:
     """Set the ``result`` of a work: a tensor in the framework of ``like``, or any object. Returns the work."""

@@ -1,13 +1,14 @@
 """The tools of packages that imitate another library's calls: ``a2a.torch``, ``a2a.paddle``, and yours.
 
 ``Dialect`` is one function of that library, with its own names and classes of errors, run by the core in one step. If a
-check of the package fails before that, ``refuse`` tells the peers; in a ``collective`` function the decorator does.
+check of the package fails before that, ``refuse`` tells the peers; in a ``collective`` function the decorator does, for
+the operations of the call that ``takes`` has announced. ``everywhere`` marks errors that all ranks raise.
 ``Division`` says how an exchange along axes divides a tensor. CONTRIBUTING.md has the steps.
 """
 
 from __future__ import annotations
 
-from ._core import Dialect, collective, refuse
+from ._core import Dialect, collective, everywhere, refuse, takes
 from ._divisions import Division
 
-__all__ = ["Dialect", "Division", "collective", "refuse"]
+__all__ = ["Dialect", "Division", "collective", "everywhere", "refuse", "takes"]

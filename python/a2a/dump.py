@@ -29,6 +29,10 @@ _ERRORS: tuple[str, ...] = (
 )
 
 
+ROUTING = 1 << 31
+"""What is added to the numbers of routings, which stand in the place of those of plans."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One operation of one rank. Times are seconds since 1970; ``ended`` is 0 while no call has seen the end."""
@@ -38,6 +42,7 @@ class Entry:
     memory: str
     dtype: str
     plan: int
+    """of a reusable plan, from 1; ROUTING + that of a routing; or 0"""
     state: str
     """started, finished, failed or refused"""
     error: str

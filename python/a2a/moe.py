@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._core import Communicator, ExpertRouting, InvalidArgumentError, Work, collective
+from ._core import Communicator, ExpertRouting, InvalidArgumentError, Work, collective, takes
 
 __all__ = ["ExpertParallel", "Routed", "Routing"]
 
@@ -130,15 +130,17 @@ class Routed:
 
 class Routing:
     """The routes of the tokens of one step to their experts, as this rank sees them. ExpertParallel.plan() makes it; it
-    runs any number of times. The attributes are those of Routed."""
+    runs any number of times, each time on all ranks. The attributes are those of Routed, and ``comm``, the ranks."""
 
     def __init__(self, core: ExpertRouting) -> None:
         self.core = core
+        self.comm: Communicator = core.comm
 
     @property
-    def comm(self) -> Communicator:
-        """The ranks."""
-        return self.core.comm
+    def number(self) -> int:
+        """The number on which the ranks have agreed. They compare it in every dispatch and combine by this routing, and
+        raise MismatchError where it differs."""
+        return self.core.number
 
     @property
     def layout(self) -> Layout:
@@ -258,9 +260,10 @@ class ExpertParallel:
             turn, beginning with number ``rank % replicas``). By default every rank has the same number of experts, in
             blocks. The same on all ranks. A rank numbers its experts from 0, in their order.
 
-    Raises InvalidArgumentError for an invalid placement.
+    Raises InvalidArgumentError for an invalid placement; the peers then get MismatchError from their next call.
     """
 
+    @collective
     def __init__(
         self,
         comm: Communicator,
@@ -359,6 +362,7 @@ class ExpertParallel:
         Returns: Routed. Raises InvalidArgumentError for an expert that does not exist, or that a token has twice; the
         peers then get MismatchError, as all do when the ranks differ in k, dtypes, row sizes, layout or placement.
         """
+        takes(3 if routing is None else 1)
         if routing is None:
             routing = self._route(topk_idx, topk_weights, layout, align, x, scales, timeout)
         elif topk_idx is not None or topk_weights is not None:
@@ -427,7 +431,16 @@ class ExpertParallel:
         return routing.combine(rows, weights=weights, bias=bias, async_op=async_op, timeout=timeout)
 
     def _route(
-        self, topk_idx: Any, topk_weights: Any, layout: str, align: int, x: Any, scales: Any, timeout: float | None
+        self,
+        topk_idx: Any,
+        topk_weights: Any,
+        layout: str,
+        align: int,
+        x: Any,
+        scales: Any,
+        timeout: float | None,
+        equal: Sequence[tuple[str, int]] = (),
+        after: ExpertRouting | None = None,
     ) -> Routing:
         if layout not in ("expert", "rank"):
             raise InvalidArgumentError(f'layout is {layout!r}; pass "expert" or "rank"')
@@ -440,6 +453,8 @@ class ExpertParallel:
             align=align,
             x=x,
             scales=scales,
+            equal=equal,
+            after=after,
             timeout=timeout,
         )
         return Routing(core)

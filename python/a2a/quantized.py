@@ -18,18 +18,18 @@ import numpy.typing as npt
 
 from ._core import (
     Communicator,
-    Error,
     InvalidArgumentError,
     MismatchError,
     collective,
     dequantize_blocks_sum,
     dequantize_sum,
     describe_tensor,
+    everywhere,
     flat_array,
     from_float32,
     new_like,
     quantize_blocks,
-    refuse,
+    takes,
     to_float32,
 )
 
@@ -105,26 +105,21 @@ def quantized_all_reduce(
     ``x`` is a contiguous tensor, on the host or of Torch on a device, and is not changed. Raises InvalidArgumentError
     for invalid arguments, and MismatchError on every rank when ranks disagree about the number of elements, scale,
     offset, gather or block. ``timeout`` in seconds is the deadline of each of the two exchanges."""
-    try:
-        block = _block_of(block)
-        _require_choice(gather, "float16", "int8")
-        arithmetic = _arithmetic_for(x)
-        flat, _ = arithmetic.flat(x, "x", "int8")
-        elems = len(flat)
-        channels = _channels(x)
-        scales, offsets = _parameter(scale, "scale", channels), _parameter(offset, "offset", channels)
-        ours = _Parts(comm.size, elems, block)
-        header = _header(elems, block, gather, scales, offsets)
-        sends = [arithmetic.message(header, flat[part]) for part in ours.parts]
-    except BaseException as error:
-        raise refuse(comm, error) from None
+    takes(2)
+    block = _block_of(block)
+    _require_choice(gather, "float16", "int8")
+    arithmetic = _arithmetic_for(x)
+    flat, _ = arithmetic.flat(x, "x", "int8")
+    elems = len(flat)
+    channels = _channels(x)
+    scales, offsets = _parameter(scale, "scale", channels), _parameter(offset, "offset", channels)
+    ours = _Parts(comm.size, elems, block)
+    header = _header(elems, block, gather, scales, offsets)
+    sends = [arithmetic.message(header, flat[part]) for part in ours.parts]
     received = _first(comm, arithmetic, sends, header.size + ours.elems[comm.rank], header, timeout)
-    try:
-        q = arithmetic.joined([message[header.size :] for message in received], "int8")
-        first = ours.parts[comm.rank].start % max(channels, 1)
-        summed = arithmetic.dequantize_sum(q, comm.size, scales, offsets, first)
-    except BaseException as error:
-        raise refuse(comm, error) from None
+    q = arithmetic.joined([message[header.size :] for message in received], "int8")
+    first = ours.parts[comm.rank].start % max(channels, 1)
+    summed = arithmetic.dequantize_sum(q, comm.size, scales, offsets, first)
     result: _T = _gather(comm, arithmetic, ours, summed, x, "float16", gather == "int8", timeout)
     return result
 
@@ -152,28 +147,23 @@ def block_quantized_all_reduce(
 
     ``x`` is a contiguous tensor, on the host or of Torch on a device, and is not changed. Errors and ``timeout`` are
     those of quantized_all_reduce."""
-    try:
-        block = _block_of(block)
-        _require_choice(gather, "int8", "same")
-        arithmetic = _arithmetic_for(x)
-        flat, dtype = arithmetic.flat(x, "x", "float32", "float16", "bfloat16")
-        ours = _Parts(comm.size, len(flat), block)
-        header = _header(len(flat), block, f"{dtype} {gather}")
-        # The blocks are those of the whole tensor: parts are made of whole blocks.
-        q, scales = arithmetic.quantize_blocks(arithmetic.to_float32(flat, dtype), block)
-        sends = [
-            arithmetic.message(header, scales[blocks], q[part])
-            for part, blocks in zip(ours.parts, ours.blocks, strict=True)
-        ]
-    except BaseException as error:
-        raise refuse(comm, error) from None
+    takes(2)
+    block = _block_of(block)
+    _require_choice(gather, "int8", "same")
+    arithmetic = _arithmetic_for(x)
+    flat, dtype = arithmetic.flat(x, "x", "float32", "float16", "bfloat16")
+    ours = _Parts(comm.size, len(flat), block)
+    header = _header(len(flat), block, f"{dtype} {gather}")
+    # The blocks are those of the whole tensor: parts are made of whole blocks.
+    q, scales = arithmetic.quantize_blocks(arithmetic.to_float32(flat, dtype), block)
+    sends = [
+        arithmetic.message(header, scales[blocks], q[part])
+        for part, blocks in zip(ours.parts, ours.blocks, strict=True)
+    ]
     expected = header.size + ours.packed_bytes(comm.rank)
     received = _first(comm, arithmetic, sends, expected, header, timeout)
-    try:
-        messages = [message[header.size :] for message in received]
-        summed = _sum_packed(arithmetic, messages, ours.elems[comm.rank], block)
-    except BaseException as error:
-        raise refuse(comm, error) from None
+    messages = [message[header.size :] for message in received]
+    summed = _sum_packed(arithmetic, messages, ours.elems[comm.rank], block)
     result: _T = _gather(comm, arithmetic, ours, summed, x, dtype, gather == "int8", timeout)
     return result
 
@@ -242,18 +232,12 @@ def _first(
     """Run the all-to-all of one message for each pair, which begins with the header. When ranks disagree, each of them
     notices that here, from the header or from the length, so that none goes on to the second exchange alone."""
     received = [arithmetic.empty(expected) for _ in sends]
-    try:
-        comm.alltoall_list(sends, received, timeout=timeout)
-    except Error:
-        raise
-    except BaseException as error:  # Ctrl-C: the peers go on to the second exchange
-        raise refuse(comm, error) from None
+    comm.alltoall_list(sends, received, timeout=timeout)
     for rank, message in enumerate(received):
         theirs = arithmetic.on_host(message[: header.size])
         if (theirs != header).any():
-            raise MismatchError(
-                f"quantized all-reduce: rank {rank} has {_said(theirs)}, but rank {comm.rank} has {_said(header)}"
-            )
+            text = f"quantized all-reduce: rank {rank} has {_said(theirs)}, but rank {comm.rank} has {_said(header)}"
+            raise everywhere(MismatchError(text))
     return received
 
 
@@ -268,19 +252,16 @@ def _gather(
     timeout: float | None,
 ) -> Any:
     """Run the all-gather of every rank's sums, into a new tensor."""
-    try:
-        out, finish = arithmetic.new_like(like, dtype)
-        if quantized:
-            q, scales = arithmetic.quantize_blocks(summed, ours.block)
-            mine = arithmetic.message(scales, q)
-            counts = [ours.packed_bytes(rank) for rank in range(ours.ranks)]
-            target = arithmetic.empty(sum(counts))
-        else:
-            mine = arithmetic.empty(len(summed), out.dtype)
-            arithmetic.from_float32(summed, dtype, mine)
-            counts, target = ours.elems, out
-    except BaseException as error:
-        raise refuse(comm, error) from None
+    out, finish = arithmetic.new_like(like, dtype)
+    if quantized:
+        q, scales = arithmetic.quantize_blocks(summed, ours.block)
+        mine = arithmetic.message(scales, q)
+        counts = [ours.packed_bytes(rank) for rank in range(ours.ranks)]
+        target = arithmetic.empty(sum(counts))
+    else:
+        mine = arithmetic.empty(len(summed), out.dtype)
+        arithmetic.from_float32(summed, dtype, mine)
+        counts, target = ours.elems, out
     everybody = [len(mine)] * ours.ranks
     comm.alltoallv(mine, everybody, target, counts, send_displs=[0] * ours.ranks, timeout=timeout)
     if quantized:

@@ -152,6 +152,8 @@ cdef extern from "a2a/communicator.h" nogil:
 
     Check default_check "a2a::default_check"() except +raise_current
 
+    uint64_t number_of_routing "a2a::number_of_routing"(uint64_t)
+
     cdef cppclass Call "a2a::Call":
         Op op
         DType dtype
@@ -199,6 +201,7 @@ cdef extern from "a2a/communicator.h" nogil:
         int size() except +raise_current
         double timeout_seconds() except +raise_current
         uint64_t next_plan() except +raise_current
+        uint64_t last_number() except +raise_current
         void refuse(const Call&, string) except +raise_current
         shared_ptr[CppWork] send(const void*, size_t, int, int64_t, const Call&) except +raise_current
         shared_ptr[CppWork] recv(void*, size_t, int, int64_t, const Call&) except +raise_current

@@ -1,5 +1,6 @@
-# Collective methods: a call that raises before it has taken its number takes it all the same.
+# Collective methods: when a call raises before it has taken all of its numbers, the peers are told.
 from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t
 
 
 cdef extern from *:
@@ -11,11 +12,24 @@ cdef extern from *:
 
     namespace a2a_py {
 
-    // The number of times that calls of this thread have taken a number, or have told the peers why they do not take
-    // part.
-    static thread_local uint64_t told = 0;
+    // What the innermost collective call of this thread has done. Its operations are counted, not the numbers that they
+    // take: a control call counts as one.
+    struct Scope {
+      uint64_t told = 0;    // operations that this thread has started, or refused, so far
+      uint64_t failed = 0;  // `told` after the last operation that failed: on every rank, so that no peer goes on
+      uint64_t begin = 0;   // `told` when the call began
+      uint64_t end = 1;     // `told` when it has started all of its operations
+      bool together = false;  // whether every rank starts all of them, even if one fails
+    };
+    static thread_local Scope scope;
 
-    inline void note_told() { ++told; }
+    inline void note_told() { ++scope.told; }
+    inline void note_failed() { scope.failed = scope.told; }
+    inline void takes(uint64_t operations, bool together) {
+      scope.end = scope.begin + operations;
+      scope.together = together;
+    }
+    inline uint64_t count_told() { return scope.told; }
 
     // A function around another one, which adds hardly any time to a valid call. Python checks arguments against the
     // signature before the first line of the function runs, so only code outside of the function can tell the peers of
@@ -27,21 +41,50 @@ cdef extern from *:
     };
 
     // Tells the peers of the communicator that is among the arguments. Arguments given by name come last. Does not
-    // raise.
-    using Tell = void (*)(PyObject* wrapped, PyObject* const* args, Py_ssize_t count, PyObject* error);
+    // raise. Returns nullptr, or a new reference to what a signal handler has raised meanwhile.
+    using Tell = PyObject* (*)(PyObject* wrapped, PyObject* const* args, Py_ssize_t count, PyObject* error);
     static Tell tell_peers = nullptr;
 
-    static PyObject* collective_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
-      PyObject* const wrapped = reinterpret_cast<Collective*>(self)->wrapped;
-      const uint64_t before = told;
-      PyObject* const result = PyObject_Vectorcall(wrapped, args, count, names);
-      if (result != nullptr || told != before) return result;
+    // Tells the peers of the error that is set, until this thread has told them `end` times. Chains what a signal
+    // handler raises meanwhile.
+    static void tell(PyObject* wrapped, PyObject* const* args, Py_ssize_t count, PyObject* names, uint64_t end) {
       PyObject *type, *error, *trace;
       PyErr_Fetch(&type, &error, &trace);
       PyErr_NormalizeException(&type, &error, &trace);
-      const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-      if (error != nullptr) tell_peers(wrapped, args, PyVectorcall_NARGS(count) + named, error);
+      if (trace != nullptr && error != nullptr) PyException_SetTraceback(error, trace);
+      count += names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+      for (uint64_t before = end; error != nullptr && scope.told < end && scope.told != before;) {
+        before = scope.told;
+        PyObject* const interrupt = tell_peers(wrapped, args, count, error);
+        if (interrupt == nullptr) continue;
+        PyException_SetContext(interrupt, error);  // takes the reference
+        error = interrupt;
+        Py_XDECREF(type);
+        type = Py_NewRef(reinterpret_cast<PyObject*>(Py_TYPE(error)));
+        Py_XDECREF(trace);
+        trace = PyException_GetTraceback(error);
+      }
       PyErr_Restore(type, error, trace);
+    }
+
+    // Signal handlers run between two instructions of Python, so only code outside of the function can tell the peers
+    // whatever happens in it.
+    static PyObject* collective_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+      PyObject* const wrapped = reinterpret_cast<Collective*>(self)->wrapped;
+      const uint64_t outer_begin = scope.begin, outer_end = scope.end;
+      const bool outer_together = scope.together;
+      const uint64_t begin = scope.begin = scope.told;
+      scope.end = begin + 1;
+      scope.together = false;
+      PyObject* const result = PyObject_Vectorcall(wrapped, args, count, names);
+      const uint64_t end = scope.end;
+      const bool together = scope.together;
+      scope.begin = outer_begin;
+      scope.end = outer_end;
+      scope.together = outer_together;
+      if (result != nullptr || scope.told >= end) return result;
+      const bool all_stop = !together && scope.told != begin && scope.failed == scope.told;
+      if (!all_stop) tell(wrapped, args, PyVectorcall_NARGS(count), names, together ? end : scope.told + 1);
       return nullptr;
     }
 
@@ -115,8 +158,11 @@ cdef extern from *:
 
     }  // namespace a2a_py
     """
-    void (*tell_peers "a2a_py::tell_peers")(PyObject*, PyObject* const*, Py_ssize_t, PyObject*) noexcept
+    PyObject* (*tell_peers "a2a_py::tell_peers")(PyObject*, PyObject* const*, Py_ssize_t, PyObject*) noexcept
 
     void note_told "a2a_py::note_told"() noexcept nogil
+    void note_failed "a2a_py::note_failed"() noexcept nogil
+    void takes_operations "a2a_py::takes"(uint64_t operations, bint together) noexcept nogil
+    uint64_t count_told "a2a_py::count_told"() noexcept nogil
     object make_collective_type "a2a_py::make_collective_type"()
     object make_collective "a2a_py::make_collective"(object kind, object wrapped)

@@ -1,26 +1,64 @@
-# Collective calls take their number even if they raise on one rank.
+# Collective calls tell the peers when they raise before they have taken all of their numbers.
 
 cdef object collective_type = make_collective_type()
 
 
 def collective(function):
-    """Decorate a collective function or method that has the communicator among its arguments. If a call raises before
-    it has taken the number of an operation or has told the peers why it does not take part, as for arguments that do
-    not fit the signature, the decorator does both."""
+    """Decorate a collective function or method that has the communicator among its arguments. If a call raises on one
+    rank before it has started all of its operations, the peers are told why. They raise MismatchError in the next
+    operation of the call, and the numbers of all ranks stay equal. A call has one operation unless it says so by
+    takes()."""
     return make_collective(collective_type, function)
 
 
-cdef void tell_peers_of(PyObject* function, PyObject* const* arguments, Py_ssize_t count, PyObject* error) noexcept:
+def takes(operations, *, bint together=False):
+    """Say how many operations the innermost collective call starts in all, the same number on all ranks. Call it before
+    the second one, and again where the number is known later. Without ``together`` only the last may be asynchronous:
+    where one fails, it fails on every rank, and none starts the next. With it every rank starts all of them, even if
+    one fails."""
+    takes_operations(operations, together)
+
+
+def everywhere(error):
+    """Return an error that every rank raises after this operation, because all have compared the same values. Then
+    none starts the next one, and nobody has to be told."""
+    note_failed()
+    return error
+
+
+cdef PyObject* tell_peers_of(PyObject* function, PyObject* const* arguments, Py_ssize_t count,
+                             PyObject* error) noexcept:
+    """Signal handlers may raise here, too, in code of the program that describes the error. Then the peers are told of
+    that, and it is returned."""
+    cdef uint64_t before = count_told()
+    interrupt = None
+    try:
+        tell_of_call(<object> function, arguments, count, <object> error)
+    except Exception:
+        pass  # The communicator is closed, or there is no memory. The call's own error says more.
+    except BaseException as raised:
+        interrupt = raised
+    if interrupt is None:
+        return NULL
+    try:
+        if count_told() == before:
+            tell_of_call(<object> function, arguments, count, interrupt)
+    except BaseException:
+        pass
+    Py_INCREF(interrupt)
+    return <PyObject*> interrupt
+
+
+cdef int tell_of_call(object function, PyObject* const* arguments, Py_ssize_t count, object error) except -1:
     cdef Py_ssize_t i
     for i in range(count):
         argument = <object> arguments[i]
-        argument = getattr(argument, "comm", argument)  # a Routing, or an a2a.moe.ExpertParallel
+        if not isinstance(argument, (Communicator, Plan)):
+            argument = getattr(argument, "comm", None)  # of a Routing, or an a2a.moe.ExpertParallel
         if isinstance(argument, (Communicator, Plan)):
-            try:
-                take_number(argument, (<object> function).__name__, <object> error)
-            except Exception:
-                pass  # The communicator is closed, or there is no memory. The call's own error says more.
-            return
+            take_number(argument, function.__name__, error)
+            break
+    return 0
 
 
 cdef int take_number(object argument, str name, object error) except -1:

@@ -153,6 +153,9 @@ cdef class Communicator(_Planning):
             work = dereference(started).work()
             finish_of(self, work, never)
             return views
+        except Error:
+            note_failed()
+            raise
         finally:
             self.leave()
 
@@ -161,6 +164,7 @@ cdef class Communicator(_Planning):
         """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send`` and on its
         device. Returns (recv, recv_counts). For JAX arrays on a device it waits until all data has arrived."""
         cdef Exchange first
+        takes_operations(2, False)
         try:
             parse_call(&first.call, Op.exchange_counts, stream, timeout)
             given, wanted = prepare_counts(first, self._rank, self._size, send, send_counts)
@@ -174,7 +178,7 @@ cdef class Communicator(_Planning):
 
     cdef object exchange_halves(self, Exchange& first, object send, object given, object wanted):
         cdef Exchange second
-        self.run_first_half(first, (given, wanted))
+        self.launch(first, False, (given, wanted), None, None)
         second.call = first.call
         second.call.op = Op.exchange
         try:
@@ -183,16 +187,6 @@ cdef class Communicator(_Planning):
         except BaseException as error:
             raise self.refused(second.call, error)
         return self.received(second, False, tensors, recv, convert)
-
-    cdef int run_first_half(self, Exchange& first, object tensors) except -1:
-        """Run the first half of a call in which the ranks first tell each other what they will send."""
-        try:
-            self.launch(first, False, tensors, None, None)
-        except Error:
-            raise
-        except BaseException as error:  # Ctrl-C: the peers go on to the second half, and must learn that it is empty
-            raise self.refused(first.call, error)
-        return 0
 
     cdef object received(self, Exchange& x, bint async_op, object tensors, object recv, object convert):
         """Run an operation that has allocated ``recv``. Returns its Work, or the received tensor."""

@@ -239,6 +239,7 @@ cdef class Dialect(_Vocabulary):
     cdef object fill_list(self, Communicator comm, list recvs, object sends, bint async_op, object timeout):
         cdef Exchange first
         cdef vector[View] sent
+        takes_operations(2, False)
         try:
             parse_call(&first.call, Op.exchange_counts, None, timeout)
             self.require_list(sends, self.send, comm._size)
@@ -257,7 +258,7 @@ cdef class Dialect(_Vocabulary):
         cdef Exchange second
         cdef View like
         try:
-            comm.run_first_half(first, (given, wanted))
+            comm.launch(first, False, (given, wanted), None, None)
         except MismatchError as error:
             error.args = (f"{error} ({self.recv} is empty on rank {comm._rank}; it must be so on all or on none)",)
             raise

@@ -105,11 +105,11 @@ cdef class _Endpoint:
         x.call.asynchronous = async_op
         if tensors is None and (async_op or x.call.memory != Memory.host):
             tensors = sent, output
-        note_told()
         if x.call.memory != Memory.host:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
         if self.flights or self.messages:
             self.prune()
+        note_told()
         try:
             if not async_op:
                 # If try_start() starts it, it usually takes less time than releasing the GIL and acquiring it again.
@@ -124,7 +124,9 @@ cdef class _Endpoint:
             if not done and not async_op:
                 PyErr_CheckSignals()
                 finish_of(self, work, never)
-        except BaseException:  # the operation goes on, or a network still uses its memory
+        except BaseException as error:  # the operation goes on, or a network still uses its memory
+            if isinstance(error, Error):
+                note_failed()
             if work.get() != NULL:
                 self.keep(work, (sent, output) if tensors is None else tensors)
             raise
@@ -141,10 +143,15 @@ cdef class _Endpoint:
         cdef When never
         cdef _Flight before = self.oldest()
         cdef cbool done = False
-        with nogil:
-            work = start(dereference(comm), x)  # this advances the operations before it
-            if before is not None:
-                done = let_go(dereference(before.work))
+        note_told()
+        try:
+            with nogil:
+                work = start(dereference(comm), x)  # this advances the operations before it
+                if before is not None:
+                    done = let_go(dereference(before.work))
+        except Error:
+            note_failed()
+            raise
         if done:
             self.drop(before)
             self.prune()
@@ -208,10 +215,12 @@ cdef class _Endpoint:
         cdef Task control = self.pending()
         cdef string reason
         text = words_of(error)
-        if isinstance(error, Error) and not text.startswith("rank "):
+        # A MismatchError names the ranks in the same words on all of them.
+        if isinstance(error, Error) and not isinstance(error, MismatchError) and not text.startswith("rank "):
             error.args = (f"rank {self._rank}: {text}",)
         reason = reason_of(error)
         note_told()
+        note_failed()
         if comm.get() == NULL:
             return error
         try:
@@ -236,6 +245,9 @@ cdef class _Endpoint:
             wait_task(task)
             self.forget(task)
             return dereference(task).result()
+        except Error:
+            note_failed()
+            raise
         finally:
             self.leave()
 

@@ -50,6 +50,7 @@ cdef class ExpertRouting:
     """The core's part of an a2a.moe.Routing."""
 
     cdef readonly Communicator comm
+    cdef readonly uint64_t number   # on which the ranks have agreed. They compare it in every exchange by this routing.
     cdef RoutingPtr routing
     cdef vector[float] weights      # of this rank's tokens
     cdef dict plans                 # operation and row sizes -> _Kept
@@ -135,6 +136,7 @@ cdef class ExpertRouting:
         given; the Work, or None if it is done)."""
         cdef Exchange ex
         try:
+            ex.call.plan = number_of_routing(self.number)
             parse_call(&ex.call, Op.dispatch, stream, timeout)
             outputs, tensors = self.prepare_dispatch(ex, x, scales)
         except BaseException as error:
@@ -185,8 +187,10 @@ cdef class ExpertRouting:
         row, replace those of the routing."""
         cdef Exchange ex
         if weights is not None:
+            takes_operations(2, False)
             weights = self.weights_of_terms(weights, timeout)
         try:
+            ex.call.plan = number_of_routing(self.number)
             parse_call(&ex.call, Op.combine, stream, timeout)
             output, tensors = self.prepare_combine(ex, rows, weights, bias)
             if weights is None and weighted and self.by_expert and self.weights.size() > 0:
@@ -246,6 +250,7 @@ cdef class ExpertRouting:
         cdef Exchange ex
         cdef View sent, received
         try:
+            ex.call.plan = number_of_routing(self.number)
             parse_call(&ex.call, Op.give_back, None, timeout)
             if not self.by_expert:
                 raise InvalidArgumentError('weights of rows are those of the layout "expert"; in the layout "rank" a '
@@ -265,6 +270,21 @@ cdef class ExpertRouting:
             raise self.comm.refused(ex.call, error)
         self.comm.launch(ex, False, [holder, kept], result, None)
         return result
+
+    @collective
+    def alltoallv(self, send, send_counts, recv, recv_counts, *, timeout=None):
+        """Communicator.alltoallv() of rows that others have put in the order of this routing."""
+        cdef Communicator comm = self.comm
+        cdef Exchange ex
+        try:
+            ex.call.plan = number_of_routing(self.number)
+            parse_call(&ex.call, Op.alltoallv, None, timeout)
+            tensors = prepare_alltoallv(ex, comm._rank, comm._size, send, send_counts, recv, recv_counts, None, None, 0,
+                                        0, False, comm.latest)
+            claim(recv, "recv")
+        except BaseException as error:
+            raise comm.refused(ex.call, error)
+        comm.launch(ex, False, tensors, recv, None, send)
 
 
 @cython.final

@@ -36,10 +36,11 @@ cdef class ExpertPlacement:
         return dereference(self.placement).experts_on(rank)
 
 
-# The values that ranks tell each other about a routing and the operation after it. All must be equal. `told_names` has
-# their names for messages.
+# The values that ranks tell each other about a routing and the operation after it. The first two may differ, all others
+# must be equal. `told_names` has their names for messages. After them stand those that the caller has named.
 cdef enum:
-    TOLD_COUNT      # the number of tokens to that rank: the only value that may differ
+    TOLD_COUNT      # the number of tokens to that rank
+    TOLD_NUMBER     # of the next operation; the highest of all ranks becomes that of the routing
     TOLD_TOP_K
     TOLD_WEIGHTED
     TOLD_ORDER
@@ -50,7 +51,7 @@ cdef enum:
     TOLD_SCALE_ROW
     TOLD_FIELDS
 
-cdef tuple told_names = ("", "columns of topk_idx", "topk_weights", "layout", "placement of experts", "dtype of x",
+cdef tuple told_names = ("", "", "columns of topk_idx", "topk_weights", "layout", "placement of experts", "dtype of x",
                          "bytes of a row of x", "dtype of scales", "bytes of a row of scales")
 
 
@@ -121,16 +122,18 @@ cdef int read_weights(object tensor, str name, int64_t rows, int64_t columns, Vi
 
 # The buffers of the two halves of a routing.
 cdef class _Telling:
+    cdef tuple names    # of the values in `row`
     cdef vector[int64_t] experts, sent, counts, row
     cdef vector[float] weights
     cdef vector[char] messages, answers
 
 
 cdef int fill_told(Communicator comm, ExpertPlacement placement, ExpertRouting made, _Telling told, object x,
-                   object scales) except -1:
+                   object scales, object equal) except -1:
     """Fill in the values that this rank tells every other, except the number of tokens."""
     cdef View view
     told.row.assign(<int> TOLD_FIELDS, 0)
+    told.row[<int> TOLD_NUMBER] = <int64_t> dereference(comm.live()).last_number() + 1
     told.row[<int> TOLD_TOP_K] = made.top_k
     told.row[<int> TOLD_WEIGHTED] = made.weighted
     told.row[<int> TOLD_ORDER] = made.by_expert
@@ -143,21 +146,29 @@ cdef int fill_told(Communicator comm, ExpertPlacement placement, ExpertRouting m
         made.require_tensor(&view, name, made.tokens, "tokens")
         require_kept_like(tensor, view.dtype)
         told.row[at], told.row[at + 1] = packed_dtype(view.dtype), view.row_bytes
+    told.names = told_names
+    for name, value in equal:
+        told.names += (name,)
+        told.row.push_back(value)
     return 0
 
 
 @collective
 def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=None, *, bint by_expert=True, align=1,
-          x=None, scales=None, timeout=None):
+          x=None, scales=None, equal=(), ExpertRouting after=None, timeout=None):
     """Collective. Every rank tells every other which of its tokens come, and the ranks compare the values that must be
-    equal: for dispatch() also those of x and scales."""
+    equal: for dispatch() also those of x and scales. ``equal``: more of them, pairs of a name and an integer, as many
+    on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same."""
     cdef Exchange ex
     cdef ExpertRouting made = ExpertRouting.__new__(ExpertRouting)
     cdef _Telling told = _Telling.__new__(_Telling)
     cdef _Choices given = _Choices.__new__(_Choices)
     cdef int64_t align_
     cdef int rank = comm._rank
+    takes_operations(2, False)
     try:
+        if after is not None:
+            ex.call.plan = number_of_routing(after.number)
         parse_call(&ex.call, Op.route, None, timeout)
         align_ = parse_int(align, "align")
         made.comm, made.plans, made.by_expert = comm, {}, by_expert
@@ -168,7 +179,7 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
         if topk_weights is not None:
             refuse_lost_gradient(topk_weights, "topk_weights")
             read_weights(topk_weights, "topk_weights", made.tokens, made.top_k, &given.weights, told.weights)
-        fill_told(comm, placement, made, told, x, scales)
+        fill_told(comm, placement, made, told, x, scales, equal)
         with nogil:
             made.routing = make_routing(placement.placement, rank, told.experts, made.tokens, made.top_k, by_expert,
                                         align_)
@@ -177,10 +188,10 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
         raise comm.refused(ex.call, error)
     comm.enter(Op.route)  # one entry for all steps, so that no other thread's call comes between them
     try:
-        comm.run_first_half(ex, tensors)
-        compare_told(comm, told, tensors[1])
-        tell(comm, ex.call, made, told, x is not None)
-        hear(comm, ex.call, made, told, x is not None)
+        comm.launch(ex, False, tensors, None, None)
+        compare_told(comm, made, told, tensors[1])
+        tell(comm, ex.call, made, told)
+        hear(made, told)
     finally:
         comm.leave()
     return made
@@ -190,31 +201,32 @@ cdef object prepare_told(Exchange& ex, Communicator comm, ExpertRouting made, _T
     cdef int peer, size = comm._size
     cdef int64_t[:, ::1] rows
     told.sent = sent_counts(dereference(made.routing))
-    given, heard = np.empty((size, <int> TOLD_FIELDS), np.int64), np.empty((size, <int> TOLD_FIELDS), np.int64)
+    given, heard = np.empty((size, told.row.size()), np.int64), np.empty((size, told.row.size()), np.int64)
     rows = given
     for peer in range(size):
         told.row[<int> TOLD_COUNT] = told.sent[peer]
-        memcpy(&rows[peer, 0], told.row.data(), <int> TOLD_FIELDS * sizeof(int64_t))
+        memcpy(&rows[peer, 0], told.row.data(), told.row.size() * sizeof(int64_t))
     prepare_alltoall(ex, comm._rank, size, given, heard, 0, 0, True)
     return given, heard
 
 
-cdef int compare_told(Communicator comm, _Telling told, object heard) except -1:
+cdef int compare_told(Communicator comm, ExpertRouting made, _Telling told, object heard) except -1:
     """Raise if a rank differs from this one. Each rank compares itself with all others, so either all raise or none
-    does."""
+    does. Set the number of the routing, which no later one gets: every rank's number of operations rises."""
     cdef int64_t[:, ::1] rows = heard
     cdef int peer, field
     for peer in range(comm._size):
-        for field in range(<int> TOLD_TOP_K, <int> TOLD_FIELDS):
+        for field in range(<int> TOLD_TOP_K, <int> told.row.size()):
             if rows[peer, field] != told.row[field]:
-                raise MismatchError(
-                    f"dispatch: {told_names[field]}: rank {comm._rank} has "
-                    f"{told_text(field, told.row[field])}, rank {peer} has {told_text(field, rows[peer, field])}")
+                raise everywhere(MismatchError(
+                    f"dispatch: {told.names[field]}: rank {comm._rank} has "
+                    f"{told_text(field, told.row[field])}, rank {peer} has {told_text(field, rows[peer, field])}"))
         told.counts.push_back(rows[peer, <int> TOLD_COUNT])
+        made.number = max(made.number, <uint64_t> rows[peer, <int> TOLD_NUMBER])
     return 0
 
 
-cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling told, bint dispatches) except -1:
+cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling told) except -1:
     """Exchange the messages that tell which tokens come."""
     cdef Exchange ex
     cdef CallCounts counts
@@ -237,29 +249,18 @@ cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling 
         ex.send, ex.recv = told.messages.data(), told.answers.data()
     except BaseException as error:
         raise comm.refused(ex.call, error)
-    if dispatches:
-        comm.run_first_half(ex, told)
-    else:
-        comm.launch(ex, False, told, None, None)
+    comm.launch(ex, False, told, None, None)
     return 0
 
 
-cdef int hear(Communicator comm, const Call& call, ExpertRouting made, _Telling told, bint dispatches) except -1:
-    """Make the rows from the messages of all ranks. If tokens follow, an error is told to the peers, which wait for
-    this rank's."""
-    cdef Call next = call
+cdef int hear(ExpertRouting made, _Telling told) except -1:
+    """Make the rows from the messages of all ranks."""
     cdef cbool weighted = made.weighted
-    try:
-        with nogil:
-            hear_all(dereference(made.routing), told.counts, weighted, told.answers)
-        made.weights.swap(told.weights)
-        made.rows = dereference(made.routing).rows()
-        made.counts = np.array(row_counts(dereference(made.routing)), np.int64)
-        if made.by_expert:
-            made.offsets = np.array(row_begins(dereference(made.routing)), np.int64)
-    except BaseException as error:
-        if not dispatches:
-            raise
-        next.op = Op.dispatch
-        raise comm.refused(next, error)
+    with nogil:
+        hear_all(dereference(made.routing), told.counts, weighted, told.answers)
+    made.weights.swap(told.weights)
+    made.rows = dereference(made.routing).rows()
+    made.counts = np.array(row_counts(dereference(made.routing)), np.int64)
+    if made.by_expert:
+        made.offsets = np.array(row_begins(dereference(made.routing)), np.int64)
     return 0

@@ -95,6 +95,11 @@ cdef class Work:
             until = deadline_after(parse_timeout(timeout))
         try:
             finish_of(self.comm, self.work, until)
+        except TimeoutError:  # the operation may go on
+            raise
+        except Error:
+            note_failed()
+            raise
         finally:
             self.comm.prune()
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "a2a/communicator.h"
 #include "check.h"
 
 namespace {
@@ -55,6 +56,10 @@ TEST("a disagreement tells what differs, on both sides alike") {
            "alltoallv #7: rank 0 uses dtype float32, rank 1 uses dtype float64");
   CHECK_EQ(said({Op::allgather, Memory::npu, {2, 32, 1}, 7, 0}),
            "operation #7: rank 0 calls alltoallv, rank 1 calls allgather");
+  CHECK_EQ(said({Op::alltoallv, Memory::host, {2, 32, 1}, 7, 3}),
+           "alltoallv #7: rank 0 runs no plan, rank 1 runs plan 3");
+  CHECK_EQ(said({Op::alltoallv, Memory::host, {2, 32, 1}, 7, number_of_routing(3)}),
+           "alltoallv #7: rank 0 uses no plan, rank 1 uses routing 3");
   // alltoall and alltoallv are equal on the host and different on a device. The facts here differ in something else.
   const Facts mine = facts({Op::alltoall, Memory::host, {2, 32, 1}, 7, 0}, run, run);
   const Facts theirs = facts({Op::alltoall, Memory::npu, {2, 32, 1}, 7, 0}, run, run);

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..dump import Entry, Record
+from ..dump import ROUTING, Entry, Record
 
 
 @dataclass
@@ -86,11 +86,16 @@ def _refused(entries: dict[int, Entry]) -> tuple[list[int], list[str]]:
     return [*refused], [f"{_called(rank, e)}, and its arguments were refused: {e.text}" for rank, e in refused.items()]
 
 
+def _plan(entry: Entry) -> str:
+    routing = entry.plan - ROUTING
+    return f"routing {routing}" if routing >= 0 else f"plan {entry.plan}" if entry.plan else "no plan"
+
+
 def _different(entries: dict[int, Entry]) -> tuple[list[int], list[str]]:
     """Return the ranks that call another operation, or the same on other elements or in other memory."""
     for what, of in (
         ("calls", _family),
-        ("uses", lambda e: f"plan {e.plan}" if e.plan else "no plan"),
+        ("uses", _plan),
         ("has tensors in", lambda e: f"{e.memory} memory"),
         ("has elements of", lambda e: e.dtype),
     ):

@@ -27,13 +27,18 @@ class Predecessors;
 class Transport;
 struct Batch;
 
+// Returns the number of a routing (a2a/experts.h) for Call::plan. Ranks compare it as they compare those of plans.
+// `agreed`: a number on which the ranks have agreed and that no other routing of the communicator has.
+constexpr uint64_t number_of_routing(uint64_t agreed) { return (agreed & 0x7fff'ffff) | 0x8000'0000; }
+constexpr bool is_of_routing(uint64_t plan) { return (plan & 0x8000'0000) != 0; }
+
 // The arguments of a call besides its plan and its buffers.
 struct Call {
   Op op = Op::alltoallv;
   DType dtype;
   Memory memory = Memory::host;
   size_t unit_bytes = 1;             // bytes of one row or element; only for messages
-  uint64_t plan = 0;                 // number of a reusable plan, 0 = made for this call
+  uint64_t plan = 0;                 // number of a reusable plan or of a routing, 0 = made for this call
   std::optional<Deadline> deadline;  // empty: now + the communicator's default timeout
   int device = 0;                    // device memory: its index
   Stream stream;                     // device memory: what the operation comes after, and what comes after it

@@ -27,7 +27,7 @@ class Comparisons {
   // Returns whether the next operation is compared, and counts it.
   bool next(const Call& call) {
     bool first = false;
-    if (call.plan == 0) {
+    if (call.plan == 0 || is_of_routing(call.plan)) {
       first = unplanned_++ < kFirst;
     } else {
       if (ran_.size() <= call.plan) ran_.resize(call.plan + 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "a2a/communicator.h"
 #include "core/hash.h"
 #include "runtime/environment.h"
 
@@ -50,7 +51,10 @@ bool is_of_all(Op op) {
   return has_root(op) || op == Op::reduce_scatter || op == Op::allgather || op == Op::allgatherv;
 }
 
-std::string plan_name(uint32_t plan) { return plan == 0 ? "no plan" : "plan " + std::to_string(plan); }
+std::string plan_name(uint32_t plan) {
+  if (is_of_routing(plan)) return "routing " + std::to_string(plan - number_of_routing(0));
+  return plan == 0 ? "no plan" : "plan " + std::to_string(plan);
+}
 
 }  // namespace
 
@@ -92,7 +96,10 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   }
   const std::string name = name_of(signature) + ": ";
   if (mine.memory != theirs.memory) return name + both(" uses memory of kind ", memory(mine), memory(theirs));
-  if (mine.plan != theirs.plan) return name + both(" runs ", plan_name(mine.plan), plan_name(theirs.plan));
+  if (mine.plan != theirs.plan) {
+    const bool routings = is_of_routing(mine.plan) || is_of_routing(theirs.plan);
+    return name + both(routings ? " uses " : " runs ", plan_name(mine.plan), plan_name(theirs.plan));
+  }
   const bool reduction = signature.fold != Fold::none;
   const DType dtype = dtype_of(mine.dtype, reduction), their_dtype = dtype_of(theirs.dtype, reduction);
   if (dtype != their_dtype) return name + both(" uses dtype ", to_string(dtype), to_string(their_dtype));

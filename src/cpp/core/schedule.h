@@ -58,7 +58,7 @@ struct Signature {
   Memory memory = Memory::host;
   DType dtype;
   uint64_t number = 0;     // of the operation on its communicator, from 1
-  uint64_t plan = 0;       // of the reusable plan, from 1; 0 = made for this call
+  uint64_t plan = 0;       // of the reusable plan, from 1, or of the routing; 0 = made for this call
   Fold fold = Fold::none;  // of a reduction: how the arriving parts are combined
   // Of a first half: the number of elements, which all ranks have alike, modulo 2^32. A rank with another number
   // disagrees with every other rank, so the half fails on all ranks or on none. In other operations a transport may

@@ -42,6 +42,14 @@ def test_quantised_tokens(pool: Pool) -> None:
     pool.run(ranks.scales)
 
 
+def test_routings_have_an_identity(pool: Pool) -> None:
+    pool.run(ranks.routings)
+
+
+def test_a_placement_that_one_rank_refuses(pool: Pool) -> None:
+    pool.run(ranks.placements)
+
+
 @pytest.mark.parametrize("path", ["default", "direct", "staged", "put"])
 def test_rows_from_peers_in_turn(pool: Pool, path: str) -> None:
     if pool.hosts and path != "default":

@@ -6,6 +6,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 from exchange_ranks import with_thresholds
 from strides_ranks import Tensors, dtype_of, same
 
@@ -311,3 +312,46 @@ def refusals(comm: a2a.Communicator) -> list[tuple[str, str, str]]:
     bias = np.ones((3, 8), np.float32) if comm.rank == 0 else None
     end("bias of another shape", lambda: ep.combine(routed.x, routed, bias=bias))
     return ended
+
+
+def routings(comm: a2a.Communicator) -> None:
+    """Rank 1 takes the routing of another step, with as many rows: every rank raises, and nothing is mixed up."""
+    me, size = comm.rank, comm.size
+    if size == 1:
+        return
+    experts = moe.ExpertParallel(comm, 2 * size)
+    tokens = np.arange(2 * size, dtype=np.float32).reshape(-1, 1) + 100 * me
+    choices = np.arange(2 * size).reshape(-1, 1)
+    first, second = experts.plan(choices), experts.plan(choices[::-1].copy())
+    routed, other = experts.dispatch(tokens, routing=first), experts.dispatch(tokens, routing=second)
+    ours = second if me == 1 else first
+    ones = np.ones(len(routed.x), np.float32)
+    for call in (
+        lambda: experts.dispatch(tokens, routing=ours),
+        lambda: ours.dispatch(tokens, async_op=True).wait(),
+        lambda: experts.combine(routed.x, ours),
+        lambda: experts.combine(routed.x, other if me == 1 else routed, async_op=True).wait(),
+        lambda: experts.combine(routed.x, ours, weights=ones),
+        lambda: ours.core.give_back(ones),
+    ):
+        with pytest.raises(a2a.MismatchError, match="uses routing") as caught:
+            call()
+        assert str(first.number) in str(caught.value) and str(second.number) in str(caught.value)
+    assert len({first.number, second.number, experts.plan(choices).number}) == 3
+    same(experts.combine(routed.x, routed), tokens, "combine")
+    same(experts.combine(other.x, other), tokens, "combine of the other")
+
+
+def placements(comm: a2a.Communicator) -> None:
+    """Experts that one rank cannot place: its peers hear of it in their next call."""
+    size = comm.size
+    tokens, choices = np.ones((1, 1), np.float32), np.zeros((1, 1), np.int64)
+    for wrong in (2 * size + 1, "two", -size)[size == 1 :]:  # a single rank may have any number
+        if comm.rank == 0:
+            with pytest.raises(a2a.InvalidArgumentError):
+                moe.ExpertParallel(comm, wrong)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(a2a.MismatchError, match="num_experts"):
+                moe.ExpertParallel(comm, 2 * size).dispatch(tokens, choices)
+    routed = moe.ExpertParallel(comm, 2 * size).dispatch(tokens, choices)
+    assert len(routed.x) == (size if comm.rank == 0 else 0)
