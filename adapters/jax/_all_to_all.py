@@ -17,7 +17,7 @@ from jax.interpreters import ad, mlir
 
 import a2a
 from a2a import frameworks
-from a2a.adapting import collective
+from a2a.adapting import collective, takes
 
 __all__ = ["all_to_all"]
 
@@ -46,8 +46,7 @@ def all_to_all(
     Returns new arrays. Gradients flow through it, to any order. It runs when it is called, so not within jax.jit.
     Raises a2a.InvalidArgumentError, a ValueError, on the rank whose arguments are wrong, before anything moves; its
     peers get a2a.MismatchError."""
-    comm = _communicator(axis_name)
-    return jax.tree.map(lambda leaf: _leaf(comm, leaf, split_axis, concat_axis, axis_index_groups, tiled), x)
+    return _leaves(_communicator(axis_name), x, split_axis, concat_axis, axis_index_groups, tiled)
 
 
 def _communicator(axis_name: Any) -> a2a.Communicator:
@@ -61,6 +60,13 @@ def _communicator(axis_name: Any) -> a2a.Communicator:
         _own = a2a.init()
     own: a2a.Communicator = _own
     return own
+
+
+@collective
+def _leaves(comm: a2a.Communicator, x: Any, *how: Any) -> Any:
+    leaves, tree = jax.tree.flatten(x)
+    takes(len(leaves))
+    return jax.tree.unflatten(tree, [_leaf(comm, leaf, *how) for leaf in leaves])
 
 
 @collective

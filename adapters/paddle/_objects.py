@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import a2a
-from a2a.adapting import collective, refuse
+from a2a.adapting import collective, takes
 
 from ._errors import CallError
 from ._groups import rank_in_group
@@ -19,16 +19,18 @@ _Bytes = npt.NDArray[np.uint8]
 
 @collective
 def all_gather(comm: a2a.Communicator, objects: list[Any], obj: Any) -> None:
+    takes(2)
     mine = _pickled(obj)
     sizes = np.empty(comm.size, np.int64)
     comm.allgather(np.array([mine.size]), sizes)
-    everyone = _allocated(comm, int(sizes.sum()))
+    everyone = np.empty(int(sizes.sum()), np.uint8)
     comm.allgatherv(mine, everyone, sizes)
     objects.extend(_loaded(part) for part in np.split(everyone, sizes.cumsum()[:-1]))
 
 
 @collective
 def broadcast(comm: a2a.Communicator, group: Any, objects: list[Any], src: Any) -> None:
+    takes(2)
     root = rank_in_group(src, "src", group, comm)
     sizes = np.zeros(2, np.int64)  # objects, bytes
     if comm.rank == root:
@@ -36,7 +38,7 @@ def broadcast(comm: a2a.Communicator, group: Any, objects: list[Any], src: Any) 
         sizes[:] = len(objects), data.size
     comm.broadcast(sizes, root)
     if comm.rank != root:
-        data = _allocated(comm, int(sizes[1]))
+        data = np.empty(int(sizes[1]), np.uint8)
     comm.broadcast(data, root)
     if comm.rank == root:
         return
@@ -70,11 +72,3 @@ def _pickled(obj: Any) -> _Bytes:
 
 def _loaded(data: _Bytes) -> Any:
     return pickle.loads(data.tobytes())
-
-
-def _allocated(comm: a2a.Communicator, size: int) -> _Bytes:
-    """Allocate memory between two collective calls. If that fails, the peers are told."""
-    try:
-        return np.empty(size, np.uint8)
-    except MemoryError as error:
-        raise refuse(comm, error) from None

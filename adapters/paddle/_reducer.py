@@ -11,7 +11,7 @@ import paddle
 from paddle.base import core
 
 import a2a
-from a2a.adapting import collective
+from a2a.adapting import collective, everywhere, takes
 
 from ._arguments import plain
 
@@ -68,22 +68,28 @@ class Reducer:
 @collective
 def _average(comm: a2a.Communicator, parameters: Sequence[Any], changed: Any, passes: int) -> None:
     """``changed``: 1 for each parameter whose gradient has changed on this rank. The same ones are averaged on all."""
+    takes(2)  # or more, or 1: this rank does not know it yet
     mine = [at for at in changed.nonzero()[0].tolist() if parameters[at].grad is not None]
     told = np.zeros(len(parameters) + 2, np.int32)
     told[mine] = 1
     told[-2:] = passes, -passes
     comm.allreduce(told, op="max")
+    wanted = told[:-2].nonzero()[0].tolist()
+    takes(1 + len(wanted), together=True)
     if told[-2] != -told[-1]:
-        raise a2a.MismatchError(
-            f"rank {comm.rank}: this is backward pass {passes} after a forward pass, but on another rank it is pass "
-            f"{told[-2] if told[-2] != passes else -told[-1]}: the ranks average gradients of different steps"
+        takes(1)
+        raise everywhere(
+            a2a.MismatchError(
+                f"rank {comm.rank}: this is backward pass {passes} after a forward pass, but on another rank it is "
+                f"pass {told[-2] if told[-2] != passes else -told[-1]}: the ranks average gradients of different steps"
+            )
         )
     works: list[a2a.Work] = []
     errors: list[a2a.Error] = []
-    for at in told[:-2].nonzero()[0].tolist():
+    for at in wanted:
         try:
             works.append(_start(comm, parameters[at]))
-        except a2a.Error as error:  # the other ranks start the rest as well
+        except a2a.Error as error:  # every rank starts the rest as well
             errors.append(error)
     for work in works:
         try:

@@ -18,7 +18,7 @@ from paddle.autograd import PyLayer
 
 import a2a.moe
 from a2a import _core
-from a2a.adapting import collective
+from a2a.adapting import collective, takes
 
 from . import _autograd
 from ._groups import require_member
@@ -177,9 +177,11 @@ class Routing(a2a.moe.Routing):
             return rows
         return _autograd.results([x], [rows], partial(self._home, [0]), partial(self._forth, [0]))[0]
 
+    @collective
     def _home(self, of: Sequence[int], gradients: Sequence[Any]) -> Sequence[Any]:
         """Send gradients to the tokens. ``of`` says for each tensor whether it belongs to the rows, 0, or to their
         weights, 1."""
+        takes(len(of))
         return [
             self._weights_home(gradient) if which else super(Routing, self).combine(gradient, weights=None)
             for which, gradient in zip(of, gradients, strict=True)
@@ -265,9 +267,9 @@ class ExpertParallel(a2a.moe.ExpertParallel):
         return super().combine(rows, routed, weights=weights, bias=bias, async_op=async_op, timeout=timeout)
 
     def _route(
-        self, topk_idx: Any, topk_weights: Any, layout: str, align: int, x: Any, scales: Any, timeout: float | None
+        self, topk_idx: Any, topk_weights: Any, layout: str, align: int, x: Any, scales: Any, *others: Any
     ) -> Routing:
-        plain = super()._route(topk_idx, _plain(topk_weights), layout, align, _plain(x), scales, timeout)
+        plain = super()._route(topk_idx, _plain(topk_weights), layout, align, _plain(x), scales, *others)
         return Routing(plain.core, topk_weights)
 
 

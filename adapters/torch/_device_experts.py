@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import a2a
-from a2a.adapting import refuse
+from a2a.adapting import collective, refuse, takes
 from a2a.moe import Routing
 
 from ._experts import HostWay
@@ -84,6 +84,7 @@ class DeviceWay(HostWay):
             text = f"bias is {bias.dtype} {tuple(bias.shape)}, but the result is {rows.dtype} {shape}"
             raise refuse(self.routing.comm, a2a.InvalidArgumentError(text))
 
+    @collective
     def spread(self, x: Tensor) -> Tensor:
         self._require("x", x, self.tokens, "tokens")
         values = _words(x.detach())
@@ -91,7 +92,9 @@ class DeviceWay(HostWay):
         rows = values.new_zeros(self.routing.rows, *x.shape[1:])
         return rows.index_copy_(0, self.rows, arrived).view(x.dtype)
 
+    @collective
     def gather(self, rows: Tensor, weights: Any = None, bias: Sequence[Tensor] = ()) -> Tensor:
+        takes(2 if isinstance(weights, Tensor) else 1)
         self._require("rows", rows, self.routing.rows, "routed rows")
         for one in bias:
             self._require_bias(one, rows)
@@ -114,6 +117,7 @@ class DeviceWay(HostWay):
             total += one.to(wide)
         return total.to(rows.dtype)
 
+    @collective
     def return_each(self, values: Tensor) -> Tensor:
         self._require("weights", values, self.routing.rows, "routed rows")
         back = self._exchange(values.detach().index_select(0, self.rows), self.received, self.sent)
@@ -124,7 +128,7 @@ class DeviceWay(HostWay):
 
     def _exchange(self, rows: Tensor, sent: Tensor, received: Tensor) -> Tensor:
         out = rows.new_empty(int(received.sum()), *rows.shape[1:])
-        self.routing.comm.alltoallv(rows, sent.tolist(), out, received.tolist(), timeout=self.timeout)
+        self.routing.core.alltoallv(rows, sent.tolist(), out, received.tolist(), timeout=self.timeout)
         return out
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from a2a import Communicator
-from a2a.adapting import refuse
+from a2a.adapting import collective, refuse, takes
 from a2a.moe import ExpertParallel as HostExperts
 
 from ._device_experts import DeviceWay
@@ -31,6 +31,7 @@ class Home:
         self.comm, self.name, self.places = comm, name, places
         self.host = HostExperts(comm, num_experts, places)
 
+    @collective
     def way_for(
         self,
         x: Tensor,
@@ -39,19 +40,38 @@ class Home:
         layout: Any,
         align: int,
         timeout: float | None,
+        equal: Sequence[tuple[str, int]] = (),
+        after: HostWay | None = None,
     ) -> HostWay:
         """Collective. Where each token goes, for a dispatch of ``x``, or of others on its device. topk_weights:
-        float32."""
+        float32. ``equal``: pairs of a name and an integer that all ranks have alike. ``after``: the way of an earlier
+        dispatch to which the call belongs."""
+        takes(self.operations(x))
         require(self.comm, "topk_idx", topk_idx, (torch.int32, torch.int64))
         assert topk_idx is not None
         choices = topk_idx.detach().cpu()
         given = None
         if topk_weights is not None:
             given = topk_weights.detach().cpu()
-        routing = self.host.plan(choices, given, layout=layout, align=align, timeout=timeout)
+        before = None if after is None else after.routing.core
+        routing = self.host._route(choices, given, layout, align, None, None, timeout, equal, before)
         if self.on_host(x):
             return HostWay(routing, timeout)
         return DeviceWay(routing, timeout, x.device, choices, given, self._experts_of_ranks())
+
+    @collective
+    def dispatched(
+        self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor | None, layout: Any, align: int, timeout: float | None
+    ) -> tuple[HostWay, Tensor]:
+        """Collective. The way of the tokens, and the rows that have come."""
+        takes(self.operations(x) + 1)
+        require(self.comm, "x", x, DTYPES)
+        way = self.way_for(x, topk_idx, topk_weights, layout, align, timeout)
+        return way, way.spread(x)
+
+    def operations(self, x: Any) -> int:
+        """How many way_for() starts."""
+        return 4 if isinstance(x, Tensor) and not self.on_host(x) else 2
 
     @staticmethod
     def on_host(x: Tensor) -> bool:

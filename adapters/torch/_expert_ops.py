@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._expert_homes import DTYPES, home_of, require
+from ._expert_homes import home_of
 from ._experts import require_weights, through_product
 from ._tickets import taken, ticket_for, way_of
 
@@ -62,10 +62,7 @@ def _dispatch(
     align: int,
     timeout: float | None,
 ) -> Tensor:
-    at = home_of(home)
-    require(at.comm, "x", x, DTYPES)
-    way = at.way_for(x, topk_idx, topk_weights, layout, align, timeout)
-    return ticket_for(way, way.spread(x))
+    return ticket_for(*home_of(home).dispatched(x, topk_idx, topk_weights, layout, align, timeout))
 
 
 def _again(x: Tensor, ticket: Tensor) -> Tensor:
@@ -115,10 +112,8 @@ def _rows_backward(ctx: Any, rows: Tensor, weights: Tensor, ticket_grad: Tensor)
 def _dispatch_back(
     rows: Tensor, weights: Tensor | None, ticket: Tensor, ticket_grad: Tensor, tokens: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    way = way_of(ticket)
-    x = way.gather(rows)
-    given = rows.new_empty(0, dtype=torch.float32) if weights is None else way.give_back(weights)
-    return x, given, _anchor_like(rows)
+    x, given = way_of(ticket).back(rows, weights)
+    return x, rows.new_empty(0, dtype=torch.float32) if given is None else given, _anchor_like(rows)
 
 
 def _dispatch_back_fake(rows: Tensor, weights: Any, ticket: Tensor, ticket_grad: Tensor, tokens: Any, k: Any) -> Any:

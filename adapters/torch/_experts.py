@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 import a2a
-from a2a.adapting import refuse
+from a2a.adapting import collective, refuse, takes
 from a2a.moe import Routing
 
 from ._staging import inner
@@ -44,18 +44,21 @@ class HostWay:
     """Rows of tensors on the host."""
 
     def __init__(self, routing: Routing, timeout: float | None) -> None:
-        self.routing, self.timeout = routing, timeout
+        self.routing, self.comm, self.timeout = routing, routing.comm, timeout
         self.topk_idx: Tensor = routing.topk_idx
         self.topk_weights: Tensor | None = routing.topk_weights
 
+    @collective
     def spread(self, x: Tensor) -> Tensor:
         """Tokens to rows."""
         rows: Tensor = self.routing.dispatch(_plain(x), timeout=self.timeout).x
         return rows
 
+    @collective
     def gather(self, rows: Tensor, weights: Any = None, bias: Sequence[Tensor] = ()) -> Tensor:
         """Rows to tokens: the weighted sums. ``weights``: "routed", None, or one for each row."""
         if isinstance(weights, Tensor):
+            takes(2)
             weights = _plain(weights)
         biases = [_plain(one).contiguous() for one in bias] or None  # the core takes no other
         made: Tensor = self.routing.combine(_plain(rows), weights=weights, bias=biases, timeout=self.timeout)
@@ -67,6 +70,13 @@ class HostWay:
             return self.gather(values.masked_fill(self.topk_idx < 0, 0))
         return self.return_each(values)
 
+    @collective
+    def back(self, rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The gradients of the tokens, and of their weights, from those of the rows."""
+        takes(1 if weights is None else 2)
+        return self.gather(rows), None if weights is None else self.give_back(weights)
+
+    @collective
     def return_each(self, values: Tensor) -> Tensor:
         """One value of each row to the token and place in top-k that it came for. Layout "expert" only."""
         return torch.from_numpy(self.routing.core.give_back(_plain(values), timeout=self.timeout))
@@ -93,18 +103,18 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, way: HostWay, x: Tensor, topk_weights: Tensor | None, _: Tensor) -> tuple[Any, ...]:
-        ctx.way, ctx.weighted = way, topk_weights is not None
+        ctx.way, ctx.comm, ctx.weighted = way, way.comm, topk_weights is not None
         weights = None if way.topk_weights is None else way.topk_weights.clone()
         if weights is not None and not ctx.weighted:
             ctx.mark_non_differentiable(weights)
         return way.spread(x), weights, x.new_empty(0)
 
     @staticmethod
+    @collective
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, rows: Tensor, weights: Tensor | None, _: Any) -> tuple[Any, ...]:
         # Whatever this rank wants to know: the peers call, too.
-        x = ctx.way.gather(rows)
-        return None, x, ctx.way.give_back(weights) if ctx.weighted else None, None
+        return None, *ctx.way.back(rows, weights if ctx.weighted else None), None
 
 
 class _Combine(torch.autograd.Function):  # type: ignore[misc]
@@ -112,13 +122,14 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, way: HostWay, own: bool, rows: Tensor, weights: Tensor | None, ticket: Tensor, _: Any, *bias: Tensor
     ) -> Tensor:
-        ctx.way, ctx.biases = way, len(bias)
+        ctx.way, ctx.comm, ctx.biases = way, way.comm, len(bias)
         # The ticket, so that what computes a part of the graph again when something saved is wanted does so here, on
         # every rank.
         ctx.save_for_backward(None if weights is None else rows, weights, ticket)
         return way.gather(rows, "routed" if own and weights is not None else weights, bias)
 
     @staticmethod
+    @collective
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         rows, weights, _ = ctx.saved_tensors

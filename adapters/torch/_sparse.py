@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from a2a import InvalidArgumentError, MismatchError
-from a2a.adapting import refuse
+from a2a.adapting import collective, everywhere, refuse, takes
 
 from ._folds import fold_of
 from ._staging import inner
@@ -17,8 +17,10 @@ from ._work import FinishedWork
 __all__ = ["all_reduce"]
 
 
+@collective
 def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool) -> FinishedWork | None:
     """Write the sum in rank order, coalesced, into ``tensor``. Done when it returns, also with ``async_op``."""
+    takes(3)
     if fold_of(comm, op) != "sum":
         raise refuse(comm, InvalidArgumentError(f"op is {op!r}; sparse tensors are added up, with ReduceOp.SUM"))
     own = tensor.detach().coalesce()
@@ -42,10 +44,11 @@ def _counts(comm: Any, own: Tensor) -> list[int]:
     comm.allgather(facts, everyone)
     for rank, (_, dims, *shape) in enumerate(everyone.tolist()):
         if (dims, shape) != (own.sparse_dim(), list(own.shape)):
-            raise MismatchError(
+            text = (
                 f"allreduce: rank {comm.rank} has a sparse tensor of shape {list(own.shape)} with {own.sparse_dim()} "
                 f"sparse dimensions, rank {rank} one of shape {shape} with {dims}"
             )
+            raise everywhere(MismatchError(text))
     return list(everyone[:, 0].tolist())
 
 

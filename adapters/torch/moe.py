@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 import a2a
-from a2a.adapting import collective, refuse
+from a2a.adapting import collective, refuse, takes
 from a2a.moe import Layout, Routing
 
 from . import _expert_ops
@@ -145,8 +145,8 @@ class ExpertParallel:
         expert_to_rank: for each expert its rank, or a list of ranks (replicas), the same on all ranks. By default every
             rank has the same number of experts, in blocks.
 
-    Raises InvalidArgumentError for a placement that is none, and UnsupportedError for a group that this process is not
-    a member of, or whose ranks a2a does not connect.
+    Raises InvalidArgumentError for a placement that is none; the peers then get MismatchError from their next call.
+    Raises UnsupportedError for a group that this process is not a member of, or whose ranks a2a does not connect.
     """
 
     def __init__(
@@ -208,6 +208,7 @@ class ExpertParallel:
         routing: Routed | None,
         timeout: float | None,
     ) -> Routed:
+        takes(1 if routing is not None else self.home.operations(x) + 1)
         require(self.comm, "x", x, DTYPES)
         if routing is not None:
             if not isinstance(routing, Routed):

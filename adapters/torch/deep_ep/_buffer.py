@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 import a2a
-from a2a.adapting import collective
+from a2a.adapting import collective, takes
 from a2a.moe import Routing
 
 from .._experts import HostWay
 from .._groups import place_in
 from . import _low_latency
 from ._low_latency import LowLatencyHandle
-from ._ranks import Ranks, Rows, combined, comm_stream, dispatched, grown, rounded_up
+from ._ranks import Ranks, Rows, combined, comm_stream, dispatched, grown, rounded_up, shape_of
 from .utils import EventHandle, EventOverlap, finish, wait_before
 
 __all__ = ["Buffer", "Config"]
@@ -82,15 +82,11 @@ class Buffer:
         if self.group is None:
             raise ValueError("Either 'group' or 'comm' must be provided.")
         self._ranks = Ranks(self.group)
+        self.comm = self._ranks.comm
         self.rank, self.group_size = place_in(self.group)
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
-
-    @property
-    def comm(self) -> a2a.Communicator:
-        """The ranks."""
-        return self._ranks.comm
 
     def destroy(self) -> None:
         """Has no effect; the group stays."""
@@ -190,6 +186,8 @@ class Buffer:
         Returns: (the rows by source rank, then by token; their local experts, -1 for those of other ranks; their
         weights, 0 there; a list with the count of rows for each local expert; the handle; the event). Raises
         InvalidArgumentError for arguments that do not fit together; the peers then get MismatchError."""
+        takes(self._ranks.operations(x, 2 if isinstance(x, tuple) else 1, handle is None)
+              + (handle is None and topk_idx is None))  # fmt: skip
         wait_before(previous_event)
         tokens, scales = self._ranks.tokens(x)
         self._ranks.require_count("expert_alignment", expert_alignment, 1)
@@ -205,7 +203,7 @@ class Buffer:
         else:
             self._require_layout(len(tokens), num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
             handle, counts = self._plan(
-                tokens, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights, expert_alignment,
+                tokens, scales, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights, expert_alignment,
                 num_worst_tokens,
             )  # fmt: skip
         way, worst = handle.way, handle.num_worst_tokens
@@ -234,6 +232,7 @@ class Buffer:
     def _plan(
         self,
         x: Tensor,
+        scales: Tensor | None,
         is_token_in_rank: Any,
         num_tokens_per_expert: Any,
         topk_idx: Tensor | None,
@@ -243,15 +242,16 @@ class Buffer:
     ) -> tuple[Handle, list[int]]:
         """The handle, and how many rows each local expert gets."""
         experts = self._ranks.experts(num_tokens_per_expert.numel())
+        equal = {"topk_idx": topk_idx is not None, **shape_of(x, scales)}
         if topk_idx is None:  # ranks take the place of experts
             here = torch.arange(self.group_size, device=is_token_in_rank.device)
             ranks = torch.where(is_token_in_rank, here, -1)
-            way = self._ranks.way(self.group_size, x, ranks, None, "rank")
+            way = self._ranks.way(self.group_size, x, ranks, None, "rank", equal=equal)
             counts = torch.empty(self.group_size, experts.host.num_local_experts, dtype=torch.int64)
             self._ranks.comm.alltoall(num_tokens_per_expert.cpu().long().view(counts.shape), counts)
             each = counts.sum(0).tolist()
         else:
-            way = self._ranks.way(num_tokens_per_expert.numel(), x, topk_idx, topk_weights, "rank")
+            way = self._ranks.way(num_tokens_per_expert.numel(), x, topk_idx, topk_weights, "rank", equal=equal)
             each = way.routing.counts.tolist()
         worst = f"num_worst_tokens is {num_worst_tokens}, but {way.routing.rows} tokens come"
         self._ranks.require(num_worst_tokens == 0 or num_worst_tokens >= way.routing.rows, worst)
@@ -278,6 +278,7 @@ class Buffer:
             bias: [tokens, hidden] like the result, or a pair of them.
 
         Returns: (the sums [tokens, hidden]; those of the weights [tokens, k], or None; the event)."""
+        takes(1 if topk_weights is None else 2)
         wait_before(previous_event)
         self._ranks.require(isinstance(handle, Handle), f"handle is {type(handle).__name__}; pass that of dispatch()")
         routing = handle.routing
@@ -286,11 +287,10 @@ class Buffer:
         if topk_weights is not None:
             self._ranks.require_matrix("topk_weights", topk_weights, rows)
         self._ranks.require_place("x", x, handle.way)
-        y, works = combined(handle.way, x[: routing.rows], async_finish, bias=bias)
         sums = None
-        if topk_weights is not None:
-            sums, more = combined(handle.way, topk_weights[: routing.rows], async_finish)
-            works += more
+        if topk_weights is not None:  # only the last operation may be asynchronous
+            sums, _ = combined(handle.way, topk_weights[: routing.rows], False)
+        y, works = combined(handle.way, x[: routing.rows], async_finish, bias=bias)
         return y, sums, finish(async_finish, works)
 
     def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
@@ -327,6 +327,7 @@ class Buffer:
         Returns: (rows [local experts, ranks * num_max_dispatch_tokens_per_rank, hidden], or a pair of them and of their
         scales [..., hidden / 128], 0 behind the last; counts, int32 [local experts]; the handle; the event; the
         hook)."""
+        takes(self._ranks.operations(x, 2 if use_fp8 else 1))
         later = async_finish or return_recv_hook
         experts = self._ranks.experts(num_experts).host.num_local_experts
         self._ranks.require_stats("cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats, experts)
@@ -366,6 +367,7 @@ class Buffer:
             combine_wait_recv_cost_stats: stays as it is.
 
         Returns: (the sums [tokens, hidden], which is ``out`` if given; the event; the hook)."""
+        takes(self._ranks.operations(x, 1))
         later = async_finish or return_recv_hook
         result, works, then = _low_latency.combine(
             self._ranks, x, topk_idx, topk_weights, handle, zero_copy=zero_copy, out=out, later=later

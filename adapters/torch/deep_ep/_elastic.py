@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import a2a
-from a2a.adapting import collective
+from a2a.adapting import collective, takes
 from a2a.moe import Routing
 
 from .._experts import HostWay
 from .._groups import place_in
-from ._ranks import Ranks, Rows, by_columns, combined, comm_stream, dispatched, grown, plain, rounded_up
+from ._ranks import Ranks, Rows, by_columns, combined, comm_stream, dispatched, grown, plain, rounded_up, shape_of
 from .utils import EventHandle, EventOverlap, finish, wait_before
 
 __all__ = ["EPHandle", "ElasticBuffer"]
@@ -127,6 +126,7 @@ class ElasticBuffer:
         explicitly_destroy: bool = False,
     ) -> None:
         self._ranks = Ranks(group)
+        self.comm = self._ranks.comm
         self.group = group
         self.rank_idx, self.num_ranks = place_in(group)
         self.num_bytes, self.num_max_tokens_per_rank = num_bytes or 0, num_max_tokens_per_rank
@@ -137,11 +137,6 @@ class ElasticBuffer:
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
-
-    @property
-    def comm(self) -> a2a.Communicator:
-        """The ranks."""
-        return self._ranks.comm
 
     def destroy(self) -> None:
         """Has no effect; the group stays."""
@@ -239,14 +234,16 @@ class ElasticBuffer:
         -1 for those of other ranks, or None with ``do_expand``; their weights in that shape, with ``do_expand`` [rows],
         or None without ``topk_weights``; the handle; the event). Raises InvalidArgumentError for arguments that do not
         fit together; the peers then get MismatchError."""
+        takes(self._ranks.operations(x, 2 if isinstance(x, tuple) else 1, handle is None)
+              + (do_expand if handle is None else topk_weights is not None))  # fmt: skip
         wait_before(previous_event)
         wait_before(previous_event_before_epilogue)
         tokens, scales = self._ranks.tokens(x)
         if handle is None:
             self._require_stats(cumulative_local_expert_recv_stats, num_experts)
             handle = self._plan(
-                tokens, topk_idx, topk_weights, num_experts, num_max_tokens_per_rank, expert_alignment, do_expand,
-                do_handle_copy, num_sms,
+                tokens, scales, topk_idx, topk_weights, num_experts, num_max_tokens_per_rank, expert_alignment,
+                do_expand, do_handle_copy, num_sms,
             )  # fmt: skip
             weights = handle.way.topk_weights
             if do_cpu_sync is False:
@@ -271,6 +268,7 @@ class ElasticBuffer:
     def _plan(
         self,
         x: Tensor,
+        scales: Tensor | None,
         topk_idx: Tensor | None,
         topk_weights: Tensor | None,
         num_experts: int | None,
@@ -290,7 +288,8 @@ class ElasticBuffer:
         self._ranks.require_count("expert_alignment", align, 1)
         self._ranks.require(tokens <= most, f"x has {tokens} tokens, but num_max_tokens_per_rank is {most}")
         layout: Any = "expert" if do_expand else "rank"
-        way = self._ranks.way(num_experts, x, topk_idx, topk_weights, layout, align if do_expand else 1)
+        equal = {"num_max_tokens_per_rank": most, **shape_of(x, scales)}
+        way = self._ranks.way(num_experts, x, topk_idx, topk_weights, layout, align if do_expand else 1, equal)
         return EPHandle(
             way, topk_idx.clone() if do_handle_copy else topk_idx, do_expand=do_expand,
             num_experts=num_experts or 0, expert_alignment=align, num_max_tokens_per_rank=most, num_sms=num_sms,
@@ -353,14 +352,16 @@ class ElasticBuffer:
             bias: [tokens, hidden] like the result, or a pair of them.
 
         Returns: (the sums [tokens, hidden]; the weights [tokens, k], or None; the event)."""
+        takes(1 if topk_weights is None else 2)
         wait_before(previous_event)
         wait_before(previous_event_before_epilogue)
         self._ranks.require(isinstance(handle, EPHandle), f"handle is {type(handle).__name__}; pass that of dispatch()")
         routing = handle.routing
         self._ranks.require_matrix("x", x, handle.rows)
         self._ranks.require_place("x", x, handle.way)
-        y, works = combined(handle.way, x[: routing.rows], async_with_compute_stream, bias=bias)
+        # Only the last operation may be asynchronous.
         sums = None if topk_weights is None else self._combine_weights(handle, topk_weights)
+        y, works = combined(handle.way, x[: routing.rows], async_with_compute_stream, bias=bias)
         return y, sums, finish(async_with_compute_stream, works)
 
     def _combine_weights(self, handle: EPHandle, topk_weights: Tensor) -> Tensor:

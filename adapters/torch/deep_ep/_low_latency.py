@@ -23,6 +23,7 @@ class LowLatencyHandle(tuple[Any, ...]):
     many they are, int64 [local experts, ranks]; num_max_dispatch_tokens_per_rank; hidden; num_experts)"""
 
     way: HostWay
+    topk_idx: Tensor
     _room: Tensor | None = None
 
     def room(self) -> Tensor:
@@ -56,7 +57,11 @@ def dispatch(
     block = _CHANNELS * (4 if ue8m0 else 1)
     ranks.require(not fp8 or hidden % block == 0, f"x has {hidden} channels; pass a multiple of {block} for fp8")
     ranks.require_matrix("topk_idx", topk_idx, tokens)
-    way = ranks.way(num_experts, x, topk_idx, None, "expert")
+    equal = {
+        "num_max_dispatch_tokens_per_rank": most, "hidden": hidden, "use_fp8": fp8, "use_ue8m0": ue8m0,
+        "round_scale": round_scale,
+    }  # fmt: skip
+    way = ranks.way(num_experts, x, topk_idx, None, "expert", equal=equal)
     routing = way.routing
     values, scales = _cast_to_fp8(plain(x), round_scale) if fp8 else (plain(x), None)
     rows, works = dispatched(way, values, scales, later)
@@ -74,6 +79,7 @@ def dispatch(
 
     counts = torch.from_numpy(routing.counts).int().to(x.device)
     handle = _handle(way, most, hidden, num_experts, room)
+    handle.topk_idx = plain(topk_idx).cpu().clone()
     return (made[0], made[1]) if fp8 else made[0], counts, handle, works, pack
 
 
@@ -102,11 +108,11 @@ def combine(
     ranks.require_place("x", x, handle.way)
     if out is not None:
         ranks.require_matrix("out", out, len(topk_idx), hidden)
+    same = torch.equal(plain(topk_idx).cpu(), handle.topk_idx)
+    ranks.require(same, "topk_idx is not the one that was dispatched")
     # The weights are known only now, and travel with the choices.
-    way = ranks.way(num_experts, x, topk_idx, topk_weights, "expert")
+    way = ranks.way(num_experts, x, topk_idx, topk_weights, "expert", after=handle.way)
     counts = way.routing.counts.tolist()
-    same = counts == before.counts.tolist()
-    ranks.require(same, "topk_idx is not the one that was dispatched on every rank")
     rows = torch.cat([own[:count] for own, count in zip(plain(x), counts, strict=True)])
     result, works = combined(way, rows, later, weights="routed")
     return (result, works, None) if out is None else (out, works, lambda: _copy(out, result))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -17,7 +17,18 @@ from .._experts import HostWay
 from .._groups import communicator
 from .._staging import inner
 
-__all__ = ["Ranks", "Rows", "by_columns", "combined", "comm_stream", "dispatched", "grown", "plain", "rounded_up"]
+__all__ = [
+    "Ranks",
+    "Rows",
+    "by_columns",
+    "combined",
+    "comm_stream",
+    "dispatched",
+    "grown",
+    "plain",
+    "rounded_up",
+    "shape_of",
+]
 
 Rows: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
@@ -48,12 +59,29 @@ class Ranks:
         return found
 
     def way(
-        self, num_experts: Any, x: Tensor, topk_idx: Any, topk_weights: Any, layout: Any, align: int = 1
+        self,
+        num_experts: Any,
+        x: Tensor,
+        topk_idx: Any,
+        topk_weights: Any,
+        layout: Any,
+        align: int = 1,
+        equal: Mapping[str, int] | None = None,
+        after: HostWay | None = None,
     ) -> HostWay:
-        """Collective. The way of tokens on the device of ``x``."""
+        """Collective. The way of tokens on the device of ``x``. ``equal``: arguments that all ranks have alike.
+        ``after``: the way of an earlier call, which has to be the same on all ranks."""
         if topk_weights is not None:
             require(self.comm, "topk_weights", topk_weights, (torch.float32,))
-        return self.experts(num_experts).way_for(x, topk_idx, topk_weights, layout, align, None)
+        pairs = [(name, int(value)) for name, value in (equal or {}).items()]
+        return self.experts(num_experts).way_for(x, topk_idx, topk_weights, layout, align, None, pairs, after)
+
+    @staticmethod
+    def operations(x: Any, tensors: int, way: bool = True) -> int:
+        """How many a dispatch of so many tensors starts, with a new way for them."""
+        given = x[0] if isinstance(x, tuple) and x else x
+        on_host = not isinstance(given, Tensor) or Home.on_host(given)
+        return (2 if on_host else 4) * way + (1 if on_host else tensors)
 
     def require_place(self, name: str, tensor: Tensor, way: HostWay) -> None:
         """Refuses a tensor that is on another device than the tokens that went this way."""
@@ -111,6 +139,11 @@ def combined(
         return way.gather(rows, weights, biases or ()), []
     made = way.routing.combine(plain(rows), weights=weights, bias=biases, async_op=later)
     return (made.result, [made]) if later else (made, [])
+
+
+def shape_of(x: Tensor, scales: Tensor | None) -> dict[str, int]:
+    """What all ranks have alike of tokens, for Ranks.way()."""
+    return {"hidden": x.shape[1], "columns of the scales of x": 0 if scales is None else scales.shape[1]}
 
 
 def comm_stream() -> Any:

@@ -427,6 +427,101 @@ def test_refusals(ranks: Pool, device: bool) -> None:
         assert second.startswith(("MismatchError: ", "InvalidArgumentError: ")), (name, second)
 
 
+# What rank 0 passes, where the ranks have to pass the same.
+DIFFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
+    "num_max_dispatch_tokens_per_rank": ("low_latency_dispatch", {"num_max_dispatch_tokens_per_rank": 3}),
+    "use_fp8": ("low_latency_dispatch", {"use_fp8": True}),
+    "round_scale": ("low_latency_dispatch", {"round_scale": True}),
+    "use_ue8m0": ("low_latency_dispatch", {"round_scale": True, "use_ue8m0": True}),
+    "hidden": ("low_latency_dispatch", {"x": torch.ones(2, 1024)}),
+    "placement of experts": ("low_latency_dispatch", {"num_experts": 4}),
+    "hidden of dispatch": ("dispatch", {"x": torch.ones(2, 4)}),
+    "columns of the scales of x": ("dispatch", {"x": (torch.ones(2, 512), torch.ones(2, 4))}),
+    "columns of topk_idx": ("dispatch", {"topk_idx": torch.tensor([[0, 1], [1, 0]]), "topk_weights": None}),
+    "topk_weights": ("dispatch", {"topk_weights": None}),
+    "num_max_tokens_per_rank": ("elastic", {"num_max_tokens_per_rank": 3}),
+    "layout": ("elastic", {"do_expand": True}),
+    "hidden of elastic": ("elastic", {"x": torch.ones(2, 4)}),
+    "placement of experts of elastic": ("elastic", {"num_experts": 4}),
+}
+
+
+def different(comm: a2a.Communicator, name: str) -> str | None:
+    from a2a.torch.deep_ep import Buffer, ElasticBuffer
+
+    at = group(comm, "communicator", 2)
+    if comm.rank >= 2:
+        return None
+    buffer, x, idx = Buffer(at), torch.ones(2, 512), torch.tensor([[0], [1]])
+    layout = buffer.get_dispatch_layout(idx, 2)
+    own: dict[str, dict[str, Any]] = {
+        "dispatch": {
+            "x": x, "topk_idx": idx, "topk_weights": torch.ones(2, 1), "num_tokens_per_rank": layout[0],
+            "num_tokens_per_expert": layout[2], "is_token_in_rank": layout[3],
+        },
+        "low_latency_dispatch": {
+            "x": x, "topk_idx": idx, "num_max_dispatch_tokens_per_rank": 2, "num_experts": 2, "use_fp8": False
+        },
+        "elastic": {"x": x, "topk_idx": idx, "num_experts": 2},
+    }  # fmt: skip
+    which, others = DIFFERENCES[name]
+    calls: dict[str, Any] = {
+        "dispatch": buffer.dispatch,
+        "low_latency_dispatch": buffer.low_latency_dispatch,
+        "elastic": ElasticBuffer(at, num_max_tokens_per_rank=2).dispatch,
+    }
+    with pytest.raises(a2a.MismatchError) as caught:
+        calls[which](**(own[which] | others if comm.rank == 0 else own[which]))
+    rows, _, _, _, handle, _ = buffer.dispatch(**own["dispatch"])
+    assert torch.equal(buffer.combine(rows, handle)[0], x)  # the ranks are in step
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_arguments_that_all_ranks_have_alike(ranks: Pool, device: bool) -> None:
+    for name in DIFFERENCES:
+        for said in ranks.run(on_device, device, different, name)[:2]:
+            assert f"dispatch: {name.partition(' of dispatch')[0].partition(' of elastic')[0]}: rank" in said, said
+
+
+def handles(comm: a2a.Communicator) -> None:
+    """Rank 1 takes the handle of another step, with as many rows."""
+    from a2a.torch.deep_ep import Buffer, ElasticBuffer
+
+    at = group(comm, "communicator", 2)
+    if comm.rank >= 2:
+        return
+    buffer, elastic = Buffer(at), ElasticBuffer(at, num_max_tokens_per_rank=2)
+    x, idx, weights = torch.arange(8.0).view(2, 4).bfloat16(), torch.tensor([[0], [1]]), torch.ones(2, 1)
+    layout = buffer.get_dispatch_layout(idx, 2)
+    steps, low, expanded = [], [], []
+    for choices in (idx, idx.flip(0)):
+        steps.append(
+            buffer.dispatch(
+                x, num_tokens_per_rank=layout[0], is_token_in_rank=layout[3], num_tokens_per_expert=layout[2],
+                topk_idx=choices,
+            )
+        )  # fmt: skip
+        low.append(buffer.low_latency_dispatch(x, choices, 2, 2, use_fp8=False))
+        expanded.append(elastic.dispatch(x, choices, num_experts=2, do_expand=True))
+    at = comm.rank
+    for call in (
+        lambda: buffer.dispatch(x, handle=steps[at][4]),
+        lambda: buffer.combine(steps[at][0], steps[at][4]),
+        lambda: elastic.dispatch(x, handle=expanded[at][3], do_expand=True),
+        lambda: elastic.combine(expanded[at][0], expanded[at][3]),
+        lambda: buffer.low_latency_combine(low[at][0], (idx, idx.flip(0))[at], weights, low[at][2]),
+    ):
+        with pytest.raises(a2a.MismatchError, match="uses routing"):
+            call()
+    assert torch.equal(buffer.combine(steps[0][0], steps[0][4])[0], x)
+    assert torch.equal(buffer.low_latency_combine(low[1][0], idx.flip(0), weights, low[1][2])[0], x)
+
+
+def test_handles_have_an_identity(ranks: Pool) -> None:
+    ranks.run(handles)
+
+
 def strange(comm: a2a.Communicator) -> None:
     """Dtypes that torch has few operations for, and arguments that the signature does not know."""
     from a2a.torch.deep_ep import Buffer
