@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import interrupts
 import numpy as np
 import pytest
 import sample
@@ -193,6 +194,20 @@ def compiled(world: a2a.Communicator) -> None:
 
 def test_what_it_does_not_take(pool: Pool) -> None:
     pool.run(compiled)
+
+
+def interrupted(world: a2a.Communicator) -> int:
+    import jax.numpy as jnp
+    from a2a.jax import _all_to_all
+
+    tree = [jnp.ones((4, 2)), {"b": jnp.ones((8, 3))}]
+    call = lambda: _all_to_all._leaves(world, tree, 0, 0, None, True)  # noqa: E731
+    call()
+    return interrupts.at_every_step(world, call)
+
+
+def test_a_tree_interrupted_at_every_step(pool: Pool) -> None:
+    assert pool.run(interrupted)[1] > 10
 
 
 def test_importing_a2a_imports_no_jax() -> None:
