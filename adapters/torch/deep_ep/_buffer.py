@@ -61,6 +61,9 @@ class Buffer:
     Args:
         group: a torch process group, or an a2a communicator; or None, and ``comm`` is an a2a communicator.
         num_nvl_bytes and all others: kept, without effect.
+
+    Attributes:
+        comm: an a2a communicator, the ranks.
     """
 
     num_sms: int = 20

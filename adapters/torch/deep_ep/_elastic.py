@@ -104,6 +104,9 @@ class ElasticBuffer:
         group: a torch process group, or an a2a communicator.
         num_max_tokens_per_rank: for calls that do not say it.
         all others: kept or ignored, without effect.
+
+    Attributes:
+        comm: an a2a communicator, the ranks.
     """
 
     def __init__(

@@ -388,6 +388,33 @@ def test_refusals(ranks: Pool, device: bool) -> None:
         assert second.startswith("MismatchError: "), (name, second)
 
 
+def other_routings(comm: a2a.Communicator, device: bool) -> None:
+    """Rank 1 takes the rows of another step, with as many rows, forward or in the backward pass."""
+    at = group(comm, "communicator", 2)
+    if comm.rank >= 2:
+        return
+    ep = parallel(at, 2, device=device)
+    x, idx = torch.ones(2, 3, requires_grad=True), torch.tensor([[0], [1]])
+    steps = [ep.dispatch(x, idx), ep.dispatch(x, idx.flip(0))]
+    sums = [ep.combine(step.x, step) for step in steps]
+    own = comm.rank
+    for call in (
+        lambda: ep.combine(steps[own].x, steps[own]),
+        lambda: ep.dispatch(x, routing=steps[own]),
+        lambda: torch.autograd.grad(sums[own].sum(), steps[own].x, retain_graph=True),
+        lambda: torch.autograd.grad(steps[own].x.sum(), x, retain_graph=True),
+    ):
+        with pytest.raises(a2a.MismatchError, match="uses routing"):
+            call()
+    for y in sums:
+        assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_routings_have_an_identity(ranks: Pool, device: bool) -> None:
+    ranks.run(other_routings, device)
+
+
 # ---- torch.compile ---------------------------------------------------------------------------------------------------
 
 
