@@ -88,6 +88,7 @@ def at_random_times(comm: a2a.Communicator, make: Callable[[a2a.Communicator], A
             if part is None:
                 part = comm.split(0)
                 call = make(part)
+                comm.barrier()  # a rank that is done may abort the part
             ended, begin = "", time.monotonic()
             try:
                 armed = comm.rank == 1
@@ -110,6 +111,7 @@ def at_random_times(comm: a2a.Communicator, make: Callable[[a2a.Communicator], A
                 part = None
             else:
                 hits += check(part, f"trial {trial}", ended, seconds)
+                comm.barrier()
     finally:
         signal.signal(signal.SIGALRM, before)
     return hits

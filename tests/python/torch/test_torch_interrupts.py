@@ -86,6 +86,7 @@ def at_every_step(comm: a2a.Communicator, make: Callable[..., Any], device: bool
     from a2a.torch._expert_homes import Home
 
     torch.set_num_threads(1)
+    torch.set_grad_enabled(True)  # an interrupt between two instructions of no_grad() leaves it off
     before = Home.on_host
     if device:
         Home.on_host = staticmethod(lambda x: False)
