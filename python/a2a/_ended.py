@@ -16,6 +16,7 @@ from ._launchers import is_child_of_rank
 VARIABLE = "A2A_ENDED"
 # Errors that may be what a rank notices when another one fails.
 _ECHOES = (PeerLostError, AbortedError, MismatchError, TimeoutError)
+_MOST_TOLD = 4 << 20  # bytes; ranks write, too
 RAISED, FOLLOWED = "raised", "gave up:"
 """The kinds of messages: of an error of the rank itself, and of one that another rank caused."""
 
@@ -38,7 +39,7 @@ class EndedRanks:
 
     def last_words(self, rank: int) -> str:
         """Return the reason that a failed rank gave; "" if it gave none."""
-        text = os.pread(self._file, os.fstat(self._file).st_size, 0).decode(errors="replace")
+        text = os.pread(self._file, min(os.fstat(self._file).st_size, _MOST_TOLD), 0).decode(errors="replace")
         told = [line.partition(" ")[2] for line in text.splitlines()[1:] if line.startswith(f"{rank} ")]
         return next((words for words in told if words.startswith((RAISED, FOLLOWED))), "")
 

@@ -163,11 +163,17 @@ def is_child_of_rank(env: Mapping[str, str]) -> bool:
 
 def _inherited(env: Mapping[str, str]) -> list[list[Any]]:
     """Return the facts that the nearest ancestor that is a rank has found in its environment."""
+    if not is_set(env, _JOINED):
+        return []
     try:
-        process, entries = json.loads(env.get(_JOINED) or "[[], []]")
-    except ValueError:
-        raise InvalidArgumentError(f"{_JOINED}={env[_JOINED]} in the environment is nothing that a rank sets") from None
-    return [] if process == _this_process() else list(entries)
+        process, entries = json.loads(env[_JOINED])
+        if any(len(entry) != 4 for entry in entries):
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise InvalidArgumentError(
+            f"{_JOINED}={env[_JOINED][:60]!r} in the environment is nothing that a rank sets"
+        ) from None
+    return [] if process == _this_process() else [list(entry) for entry in entries]
 
 
 def _this_process() -> list[str]:

@@ -3,18 +3,21 @@ while the program runs and stay when it is killed. ``a2a explain`` reads them; s
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ._core import InvalidArgumentError
+from ._files import MOST_RANKS, opened, printable
 
 __all__ = ["Entry", "Record", "find", "read"]
 
 _HEADER = struct.Struct("<8sIIiiQQiIQ64s128s448s")
 _HEADER_BYTES = 4096
 _ENTRY = struct.Struct("<QQQQQQII16s8s32s192s448s")
+_MOST_ENTRIES = 256
 _FATES = ("open", "closed", "dropped", "aborted")
 _STATES = ("none", "started", "finished", "failed", "refused")
 _ERRORS: tuple[str, ...] = (
@@ -92,22 +95,34 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
     """Return the records among these files and in these folders."""
     found: list[Path] = []
     for path in map(Path, paths):
-        found += sorted(file for file in path.glob("*.a2a") if file.is_file()) if path.is_dir() else [path]
+        found += sorted(path.glob("*.a2a")) if path.is_dir() else [path]
     return found
 
 
 def read(path: str | Path) -> Record:
     """Read one file. Raises InvalidArgumentError when it is no file of A2A_DUMP, OSError when it cannot be read."""
     path = Path(path)
-    data = path.read_bytes()
-    if len(data) < _HEADER_BYTES or not data.startswith(b"a2adump1"):
-        raise InvalidArgumentError(f"{path} is no record of A2A_DUMP")
-    (_, stride, capacity, rank, size, group, opened, pid, fate, pid_started, host, label, reason) = _HEADER.unpack_from(
-        data
-    )
-    whole = stride == _ENTRY.size + 16 * size and len(data) >= _HEADER_BYTES + capacity * stride
-    if not (whole and 0 <= rank < size and fate < len(_FATES)):
-        raise InvalidArgumentError(f"{path} is damaged")
+    with opened(path) as file:
+        data = file.read(_HEADER_BYTES)
+        if len(data) < _HEADER_BYTES or not data.startswith(b"a2adump1"):
+            raise InvalidArgumentError(f"{path} is no record of A2A_DUMP")
+        (_, stride, capacity, rank, size, group, began, pid, fate, pid_started, host, label, reason) = (
+            _HEADER.unpack_from(data)
+        )
+        for wrong, what in (
+            (not 1 <= size <= MOST_RANKS, f"{size} ranks, where there are 1 to {MOST_RANKS}"),
+            (not 0 <= rank < size, f"it is of rank {rank} of {size}"),
+            (stride != _ENTRY.size + 16 * size, f"an operation of {size} ranks has {stride} bytes"),
+            (not 1 <= capacity <= _MOST_ENTRIES, f"it has room for {capacity} operations, not 1 to {_MOST_ENTRIES}"),
+            (fate >= len(_FATES), f"the end of the communicator is {fate}"),
+        ):
+            if wrong:
+                raise InvalidArgumentError(f"{path} is damaged: {what}")
+        data += file.read(capacity * stride)
+    if len(data) < _HEADER_BYTES + capacity * stride:
+        raise InvalidArgumentError(
+            f"{path} is incomplete: it has {len(data)} of {_HEADER_BYTES + capacity * stride} bytes"
+        )
     entries = [_entry(data, _HEADER_BYTES + i * stride, size) for i in range(capacity)]
     return Record(
         path,
@@ -118,7 +133,7 @@ def read(path: str | Path) -> Record:
         text_of(host),
         pid,
         pid_started,
-        opened / 1e9,
+        began / 1e9,
         _FATES[fate],
         text_of(reason),
         {entry.number: entry for entry in sorted(entries, key=lambda entry: entry.number) if entry.number},
@@ -153,6 +168,7 @@ def _of(names: Sequence[str], value: int) -> str:
     return names[value] if value < len(names) else str(value)
 
 
+@functools.lru_cache(1 << 12)
 def text_of(raw: bytes) -> str:
-    """A text of fixed length in a record, without the zeros behind it."""
-    return raw.partition(b"\0")[0].decode("utf-8", "replace")
+    """A text of fixed length in a record, without the zeros behind it, and without control characters."""
+    return printable(raw.partition(b"\0")[0].decode("utf-8", "replace"))

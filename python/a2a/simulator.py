@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ._core import InvalidArgumentError, run_simulator
+from ._files import brief
 from .traffic import Matrix
 
 __all__ = ["SCHEDULES", "Cluster", "Message", "Outcome", "Schedule", "simulate"]
+
+_LARGEST = 1e100
 
 Schedule = Literal["rotation", "longest", "hierarchical"]
 SCHEDULES: tuple[Schedule, ...] = ("rotation", "longest", "hierarchical")
@@ -101,14 +104,19 @@ def simulate(
     if schedule not in SCHEDULES:
         raise InvalidArgumentError(f"simulate: schedule {schedule!r} is none of {', '.join(SCHEDULES)}")
     if cluster.ports not in ("single", "shared"):
-        raise InvalidArgumentError(f"simulate: ports {cluster.ports!r} is neither single nor shared")
+        raise InvalidArgumentError(f"simulate: ports {brief(repr(cluster.ports))} is neither single nor shared")
     each = cluster.ranks_per_host
     if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each < 2**31:
-        raise InvalidArgumentError(f"simulate: ranks_per_host is {each!r}; it is at least one rank")
+        raise InvalidArgumentError(f"simulate: ranks_per_host is {brief(repr(each))}; it is at least one rank")
     for name in ("link", "memory", "latency", "message", "start"):
         value = getattr(cluster, name)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InvalidArgumentError(f"simulate: {name} is {value!r}; it is a number")
+            raise InvalidArgumentError(f"simulate: {name} is {brief(repr(value))}; it is a number")
+        least = 0.0 if name in ("latency", "message", "start") else 1e-300  # rates are positive
+        if not least <= value <= _LARGEST:
+            raise InvalidArgumentError(
+                f"simulate: {name} is {brief(repr(value))}; it is {'not negative' if not least else 'positive'}"
+            )
     seconds, bound, ranks, outs, ins, messages = run_simulator(
         given,
         schedule,

@@ -4,23 +4,32 @@ reads them; src/cpp/core/trace.h has the format."""
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
+import math
+import os
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ._core import InvalidArgumentError
+from ._files import MOST_RANKS, opened
 from .dump import text_of
 
 __all__ = ["Group", "Message", "Operation", "Timeline", "events", "find", "merge", "read"]
 
+MOST_BYTES = 1 << 57
+"""No process can address more."""
+
+_MAGICS = (b"a2atrac1", b"a2atrac2")
 _HEADER = struct.Struct("<8siiQQiI64s128s")
+_END = struct.Struct("<QQQiI")  # what version 2 has behind it
 _ENTRY = struct.Struct("<II")
 _AMOUNTS = struct.Struct("<IIQ")
 _OPERATION = struct.Struct("<IIQQQQII16s8s32s")
@@ -77,6 +86,10 @@ class Timeline:
     opened: int
     operations: dict[int, Operation] = dataclasses.field(repr=False)
     messages: tuple[Message, ...] = dataclasses.field(default=(), repr=False)
+    missing: int = 0
+    """operations and messages that are known to have ended and are not here"""
+    incomplete: str = ""
+    """why some are missing, or may be; "" if none is"""
 
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
@@ -88,53 +101,127 @@ def find(paths: Sequence[str | Path]) -> list[Path]:
 
 
 def read(path: str | Path) -> Timeline:
-    """Read one file. Operations that a killed process has written only in part are left out. Raises
-    InvalidArgumentError when it is no file of A2A_TRACE, OSError when it cannot be read."""
+    """Read one file. What a rank that was killed, or whose disk was full, has not written is missing, and
+    ``Timeline.incomplete`` says so. Raises InvalidArgumentError, naming the value, when it is no file of A2A_TRACE,
+    OSError when it cannot be read."""
     path = Path(path)
-    data = path.read_bytes()
-    if len(data) < _HEADER.size or not data.startswith(b"a2atrac1"):
-        raise InvalidArgumentError(f"{path} is no timeline of A2A_TRACE")
-    _, rank, size, group, opened, pid, _, host, label = _HEADER.unpack_from(data)
-    if not 0 <= rank < size:
-        raise InvalidArgumentError(f"{path} is damaged")
-    entries = list(_entries(path, data, size))
+    with opened(path) as file:
+        begin = file.read(_HEADER.size)
+        if len(begin) < _HEADER.size or begin[:8] not in _MAGICS:
+            raise InvalidArgumentError(f"{path} is no timeline of A2A_TRACE")
+        magic, rank, size, group, opened_at, pid, fate, host, label = _HEADER.unpack(begin)
+        if not 1 <= size <= MOST_RANKS:
+            raise InvalidArgumentError(f"{path} is damaged: {size} ranks, where there are 1 to {MOST_RANKS}")
+        if not 0 <= rank < size:
+            raise InvalidArgumentError(f"{path} is damaged: it is of rank {rank} of {size}")
+        end = None
+        if magic == _MAGICS[1]:
+            rest = file.read(_END.size)
+            if len(rest) < _END.size:
+                raise InvalidArgumentError(f"{path} is damaged: it ends in its header")
+            end = _End(fate, *_END.unpack(rest))
+        reader = _Entries(path, file, size)
+        entries = list(reader)
     operations = {one.number: one for one in entries if isinstance(one, Operation)}
     messages = tuple(one for one in entries if isinstance(one, Message))
-    return Timeline(path, rank, size, group, text_of(label), text_of(host), pid, opened, operations, messages)
+    missing, why = reader.missing(end, len(entries) - len(messages), len(messages))
+    return Timeline(
+        path, rank, size, group, text_of(label), text_of(host), pid, opened_at, operations, messages, missing, why
+    )
 
 
-def _entries(path: Path, data: bytes, size: int) -> Iterator[Operation | Message]:
-    amounts: dict[int, tuple[int, ...]] = {}
-    at = _HEADER.size
-    while at + _ENTRY.size <= len(data):
-        kind, length = _ENTRY.unpack_from(data, at)
-        if at + length > len(data):
-            return
-        if kind == 1 and length == _AMOUNTS.size + 16 * size:
-            amounts[_AMOUNTS.unpack_from(data, at)[2]] = struct.unpack_from(f"<{2 * size}Q", data, at + _AMOUNTS.size)
-        elif kind == 2 and length == _OPERATION.size:
-            _, _, number, started, ended, which, failed, own_pace, op, memory, dtype = _OPERATION.unpack_from(data, at)
-            if which not in amounts:
-                raise InvalidArgumentError(f"{path} is damaged")
-            bytes_ = amounts[which]
-            yield Operation(
-                number,
-                text_of(op),
-                text_of(memory),
-                text_of(dtype),
-                started,
-                ended,
-                failed != 0,
-                own_pace != 0,
-                bytes_[:size],
-                bytes_[size:],
-            )
-        elif kind == 3 and length == _MESSAGE.size:
-            _, _, started, ended, nbytes, peer, sends, failed, own_pace, dtype = _MESSAGE.unpack_from(data, at)
-            yield Message(sends != 0, peer, nbytes, text_of(dtype), started, ended, failed != 0, own_pace != 0)
-        else:
-            raise InvalidArgumentError(f"{path} is damaged")
-        at += length
+class _End(NamedTuple):
+    """How far the rank has written the file. Version 1 does not say."""
+
+    fate: int
+    written: int
+    operations: int
+    messages: int
+    error: int
+    unused: int
+
+
+class _Entries:
+    """Iterates over the entries of a file, and knows where they end."""
+
+    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+        self._path, self._file, self._size = path, file, size
+        self._amounts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self._at = file.tell()
+        self._stop = ""
+
+    def __iter__(self) -> Iterator[Operation | Message]:
+        lengths = {1: _AMOUNTS.size + 16 * self._size, 2: _OPERATION.size, 3: _MESSAGE.size}
+        while begin := self._file.read(_ENTRY.size):
+            if len(begin) < _ENTRY.size:
+                self._stop = f"it ends within the entry at byte {self._at}"
+                return
+            kind, length = _ENTRY.unpack(begin)
+            if kind == length == 0:  # of a file that was truncated, or of a disk that lost power
+                self._stop = f"there are zeros from byte {self._at} on"
+                return
+            if length != lengths.get(kind):
+                raise self._damaged(f"it is of kind {kind} and has {length} bytes")
+            data = begin + self._file.read(length - len(begin))
+            if len(data) < length:
+                self._stop = f"it ends within the entry at byte {self._at}"
+                return
+            if kind == 1:
+                self._learn(data)
+            else:
+                yield self._operation(data) if kind == 2 else self._message(data)
+            self._at += length
+
+    def missing(self, end: _End | None, operations: int, messages: int) -> tuple[int, str]:
+        """Return how many operations and messages are known to be missing, and why; 0 and "" if none is."""
+        if end is None:
+            return 0, self._stop
+        missing = max(0, end.operations - operations) + max(0, end.messages - messages)
+        if end.fate == 2:
+            return missing, "its descriptor was closed" if end.error == errno.EBADF else os.strerror(end.error)
+        if self._stop:
+            return missing, self._stop
+        if self._at < end.written:
+            return missing, f"it ends after {self._at} of {end.written} bytes"
+        if end.fate != 1:
+            return missing, "the rank runs, or was killed; its last second is not there"
+        return missing, "there was no memory for them" if missing else ""
+
+    def _learn(self, data: bytes) -> None:
+        number = _AMOUNTS.unpack_from(data)[2]
+        bytes_ = struct.unpack_from(f"<{2 * self._size}Q", data, _AMOUNTS.size)
+        sent, expected = bytes_[: self._size], bytes_[self._size :]
+        for what, amounts in (("sends", sent), ("expects", expected)):
+            if sum(amounts) > MOST_BYTES:
+                raise self._damaged(f"a rank {what} {sum(amounts)} bytes")
+        self._amounts[number] = (sent, expected)
+
+    def _operation(self, data: bytes) -> Operation:
+        _, _, number, started, ended, which, failed, own_pace, op, memory, dtype = _OPERATION.unpack(data)
+        if which not in self._amounts:
+            raise self._damaged(f"operation {number} has bytes that no entry before it tells")
+        return Operation(
+            number,
+            text_of(op),
+            text_of(memory),
+            text_of(dtype),
+            started,
+            ended,
+            failed != 0,
+            own_pace != 0,
+            *self._amounts[which],
+        )
+
+    def _message(self, data: bytes) -> Message:
+        _, _, started, ended, nbytes, peer, sends, failed, own_pace, dtype = _MESSAGE.unpack(data)
+        if not (0 <= peer < self._size or (peer == -1 and not sends)):
+            raise self._damaged(f"a message {'to' if sends else 'from'} rank {peer} of {self._size}")
+        if nbytes > MOST_BYTES:
+            raise self._damaged(f"a message of {nbytes} bytes")
+        return Message(sends != 0, peer, nbytes, text_of(dtype), started, ended, failed != 0, own_pace != 0)
+
+    def _damaged(self, why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._path} is damaged: entry at byte {self._at}: {why}")
 
 
 @dataclass(frozen=True)
@@ -156,9 +243,30 @@ class Group:
     def __init__(self, timelines: Iterable[Timeline]) -> None:
         by_rank = {timeline.rank: timeline for timeline in sorted(timelines, key=lambda one: one.opened)}
         self.ranks = [by_rank[rank] for rank in sorted(by_rank)]
-        self.label, self.size, self.group = self.ranks[0].label, self.ranks[0].size, self.ranks[0].group
+        first = self.ranks[0]
+        for other in self.ranks:
+            if other.size != first.size:
+                raise InvalidArgumentError(
+                    f"{other.path} is of one of {other.size} ranks, and {first.path} of one of {first.size}, in the "
+                    "same communicator"
+                )
+        self.label, self.size, self.group = first.label, first.size, first.group
         self._moved = self._aligned()
-        self.waits = [wait for number in self.numbers() for wait in self._waits(number)]
+        # An operation that a rank's timeline lacks does not tell who was the last to begin it.
+        known = (one for one in self.numbers() if all(one in timeline.operations for timeline in self.ranks))
+        self.waits = [wait for number in known for wait in self._waits(number)]
+
+    def incomplete(self) -> list[str]:
+        """Return what is known to be missing of each rank, or may be, in words."""
+        found = []
+        for timeline in self.ranks:
+            if timeline.incomplete:
+                lacks = max(timeline.missing, len(set(self.numbers()) - timeline.operations.keys()))
+                many = f"{lacks} operations or messages are missing" if lacks else "operations may be missing"
+                found.append(f"rank {timeline.rank}: {many}: {timeline.incomplete}")
+        if lacking := self.size - len(self.ranks):
+            found.append(f"no timeline of {lacking} rank" + ("s" if lacking > 1 else ""))
+        return found
 
     def numbers(self) -> list[int]:
         """Return the numbers of all operations."""
@@ -175,12 +283,18 @@ class Group:
         """Return the bytes that rank ``[row]`` sent to rank ``[column]``, in operations and messages."""
         matrix = np.zeros((self.size, self.size), np.int64)
         for timeline in self.ranks:
-            for operation in timeline.operations.values():
-                if not operation.failed:
-                    matrix[timeline.rank] += np.array(operation.sent, np.int64)
+            # Of one exchange that a program repeats there is one tuple.
+            often = Counter(id(one.sent) for one in timeline.operations.values() if not one.failed)
+            sums = [0] * self.size
+            for sent in {id(one.sent): one.sent for one in timeline.operations.values()}.values():
+                if times := often[id(sent)]:
+                    sums = [total + times * nbytes for total, nbytes in zip(sums, sent, strict=True)]
             for message in timeline.messages:
                 if message.sends and not message.failed:
-                    matrix[timeline.rank, message.peer] += message.nbytes
+                    sums[message.peer] += message.nbytes
+            if max(sums) >> 63:
+                raise InvalidArgumentError(f"{timeline.path} tells of {max(sums)} bytes to one rank")
+            matrix[timeline.rank] = sums
         return matrix
 
     def waited(self) -> npt.NDArray[np.float64]:
@@ -196,7 +310,7 @@ class Group:
         times = np.zeros(self.size)
         for timeline in self.ranks:
             for one in timeline.operations.values():
-                times[timeline.rank] += 0 if one.asynchronous else (one.ended - one.started) / 1e9
+                times[timeline.rank] += 0 if one.asynchronous else max(0, one.ended - one.started) / 1e9
         return times
 
     def messages(self, rank: int) -> list[Message]:
@@ -216,7 +330,7 @@ class Group:
         here = [timeline for timeline in self.ranks if timeline.host == reference]
         moved = {}
         for host in {timeline.host for timeline in self.ranks} - {reference}:
-            least, most = -np.inf, np.inf
+            least, most = -math.inf, math.inf
             for there, near in itertools.product((one for one in self.ranks if one.host == host), here):
                 for number in there.operations.keys() & near.operations.keys():
                     far, close = there.operations[number], near.operations[number]
@@ -225,7 +339,7 @@ class Group:
                     if close.expected[there.rank] and not close.failed:
                         most = min(most, close.ended - far.started)
             if least > 0 or most < 0:
-                bounds = [bound for bound in (least, most) if np.isfinite(bound)]
+                bounds = [bound for bound in (least, most) if math.isfinite(bound)]
                 moved[host] = round(sum(bounds) / len(bounds))
         return moved
 

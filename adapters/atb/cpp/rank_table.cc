@@ -1,12 +1,14 @@
 #include "a2a/atb/rank_table.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -20,6 +22,13 @@ namespace {
 constexpr size_t kLargestFile = size_t{16} << 20;
 constexpr size_t kMostRanks = 65536;
 constexpr size_t kLongestId = 64;
+
+struct OpenFile {
+  ~OpenFile() {
+    if (fd >= 0) ::close(fd);
+  }
+  const int fd;
+};
 
 // A value of the document with its path, and the checks that a reader of a table needs.
 class Node {
@@ -275,17 +284,19 @@ RankTable read_rank_table(const std::string& file) {
   if (::stat(file.c_str(), &facts) != 0) {
     throw Error(Code::invalid_argument, "rankTableFile path: " + file + " does not exist.");
   }
-  // To open a pipe without a writer would block.
   if (!S_ISREG(facts.st_mode)) refuse("is not a regular file");
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) refuse("cannot be opened");
+  // The file may be another one by now. To open a pipe without a writer would block.
+  const OpenFile opened{::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
+  if (opened.fd < 0) refuse("cannot be opened");
+  if (::fstat(opened.fd, &facts) != 0 || !S_ISREG(facts.st_mode)) refuse("is not a regular file");
   std::string text;
   std::array<char, 65536> piece;
-  while (stream.read(piece.data(), piece.size()) || stream.gcount() > 0) {
-    text.append(piece.data(), static_cast<size_t>(stream.gcount()));
+  while (const ssize_t got = ::read(opened.fd, piece.data(), piece.size())) {
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) refuse("cannot be read");
+    text.append(piece.data(), static_cast<size_t>(got));
     if (text.size() > kLargestFile) refuse("has more than 16 MiB");
   }
-  if (stream.bad()) refuse("cannot be read");
   return parse_rank_table(text, file);
 }
 

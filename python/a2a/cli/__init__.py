@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     open_standard()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a text of a file that the terminal cannot show
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the caller may have left it ignored, which would hide how ranks end
     try:
         code: int = options.function(options)
@@ -80,10 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Error as error:
-        print(f"a2a: {error}", file=sys.stderr)
+        print(f"a2a: {_parser.in_words(error)}", file=sys.stderr)
         if error.__cause__ is not None:
             print(error.__cause__, file=sys.stderr)
         return 1
     except (OSError, MemoryError) as error:  # a file that cannot be read or written, more than fits
-        print(f"a2a: {str(error) or 'not enough memory'}", file=sys.stderr)
+        print(f"a2a: {_parser.in_words(error)}", file=sys.stderr)
         return 1

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import traffic
+from .. import _files, traffic
 from .._core import InvalidArgumentError
+from .._files import brief, read_json
 from ..simulator import SCHEDULES, Cluster, Outcome, Schedule, simulate
 from . import _terminal
 
@@ -49,9 +50,11 @@ def described(options: argparse.Namespace) -> Cluster:
     values: dict[str, Any] = {}
     if options.cluster:
         try:
-            values = json.loads(Path(options.cluster).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InvalidArgumentError(f"--cluster {options.cluster}: {error}") from None
+            values = read_json(options.cluster)
+        except OSError as error:
+            raise InvalidArgumentError(f"--cluster {options.cluster}: {error.strerror}") from None
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"--cluster {error}") from None
         if not isinstance(values, dict) or not values.keys() <= _FIELDS:
             raise InvalidArgumentError(
                 f"--cluster {options.cluster}: an object with any of {', '.join(sorted(_FIELDS))}"
@@ -62,16 +65,18 @@ def described(options: argparse.Namespace) -> Cluster:
 
 def rate(text: str) -> float:
     """Bytes per second. "100G" is the name of a link: bits per second."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG])(B?)", text, re.ASCII)
+    found = re.fullmatch(r"(\d{1,30}(?:\.\d+)?)\s*([KMG])(B?)", text, re.ASCII)
     if found is None or float(found[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 100G, in bits, or 12.5GB, in bytes a second")
+        raise argparse.ArgumentTypeError(
+            f"{brief(text)!r} is not a rate such as 100G, in bits, or 12.5GB, in bytes a second"
+        )
     return float(found[1]) * {"K": 1e3, "M": 1e6, "G": 1e9}[found[2]] / (1 if found[3] else 8)
 
 
 def seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(us|ms|s)", text, re.ASCII)
+    found = re.fullmatch(r"(\d{1,30}(?:\.\d+)?)\s*(us|ms|s)", text, re.ASCII)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 10us, 1.5ms or 2s")
+        raise argparse.ArgumentTypeError(f"{brief(text)!r} is not a time such as 10us, 1.5ms or 2s")
     return float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]
 
 
@@ -92,12 +97,15 @@ class Total:
 
 def total(matrices: Sequence[traffic.Matrix], cluster: Cluster, schedule: Schedule, keep: int = 0) -> Total:
     known: dict[bytes, Outcome] = {}
+    same: dict[int, Outcome] = {}
     time, bound, worst = 0.0, 0.0, None
     for matrix in matrices:
-        key = matrix.tobytes()
-        if key not in known:
-            known[key] = simulate(matrix, cluster, schedule, keep=keep)
-        outcome = known[key]
+        if id(matrix) not in same:
+            key = matrix.tobytes()
+            if key not in known:
+                known[key] = simulate(matrix, cluster, schedule, keep=keep)
+            same[id(matrix)] = known[key]
+        outcome = same[id(matrix)]
         time, bound = time + outcome.seconds, bound + outcome.bound
         if worst is None or outcome.seconds > worst.seconds:
             worst = outcome
@@ -143,7 +151,7 @@ def write(file: Path, totals: Sequence[Total], cluster: Cluster, ranks: int, wha
         "cluster": vars(cluster),
         "results": [*map(_as_json, totals)],
     }
-    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    _files.write(file, json.dumps(results, indent=1) + "\n")
 
 
 def _as_json(one: Total) -> dict[str, Any]:

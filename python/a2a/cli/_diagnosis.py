@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .._core import InvalidArgumentError
 from ..dump import ROUTING, Entry, Record
 
 
@@ -45,11 +46,17 @@ def diagnose(group: Sequence[Record], everything: Sequence[Record]) -> Diagnosis
     """``group`` are the records of one communicator, ``everything`` those of all of them."""
     records = {record.rank: record for record in group}
     first = group[0]
+    for other in group:
+        if other.size != first.size:
+            raise InvalidArgumentError(
+                f"{other.path} is of one of {other.size} ranks, and {first.path} of one of {first.size}, in the same "
+                "communicator"
+            )
     result = Diagnosis(first.label, first.size, first.opened)
     result.ranks = [_state_of(records[rank]) for rank in sorted(records)]
     absent = [rank for rank in range(first.size) if rank not in records]
     if absent:
-        result.findings.append(f"there is no record of {name_ranks(absent)}")
+        result.findings.append(f"incomplete: there is no record of {name_ranks(absent)}")
     result.operation = _first_unfinished(records)
     if result.operation == 0:
         return result
@@ -206,7 +213,7 @@ def _process(record: Record) -> str:
         facts = Path(f"/proc/{record.pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return f"pid {record.pid}, gone"
-    if int(facts[19]) != record.pid_started or facts[0] in "ZX":
+    if len(facts) < 20 or int(facts[19]) != record.pid_started or facts[0] in "ZX":
         return f"pid {record.pid}, gone"
     return f"pid {record.pid}, {'stopped' if facts[0] in 'tT' else 'alive'}"
 

@@ -7,11 +7,14 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from .._files import brief, check_writable, printable
+
 _EXAMPLES = "examples:\n"
+_MOST_BYTES = 1 << 57
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,7 +22,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^argument (\S+): ", r"\1: ", message)
-        self.exit(2, f"{self.prog}: {message}\n{self.prog} -h shows how to call it\n")
+        self.exit(2, f"{self.prog}: {printable(message)}\n{self.prog} -h shows how to call it\n")
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -63,33 +66,63 @@ def add_ranks(parser: argparse.ArgumentParser, text: str, old: Sequence[str] = (
 def ranks(text: str) -> int:
     """Parse a number of ranks on a command line."""
     try:
-        number = int(text)
+        count = int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks") from None
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} ranks: at least one rank is needed")
-    return number
+        raise argparse.ArgumentTypeError(f"{brief(text)!r} is not a number of ranks") from None
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} ranks: at least one rank is needed")
+    if count >= 2**31:
+        raise argparse.ArgumentTypeError(f"{brief(text)} ranks: there are at most {2**31 - 1}")
+    return count
 
 
 def size(text: str) -> int:
     """A number of bytes on a command line."""
     found = re.fullmatch(r"(\d+)\s*([KMG]?)i?B?", text, re.IGNORECASE | re.ASCII)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 64K, 32M or 1G")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+        raise argparse.ArgumentTypeError(f"{brief(text)!r} is not a size such as 8, 64K, 32M or 1G")
+    power = {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    if len(found[1]) > 20 or int(found[1]) << power > _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is more than a process can address")
+    return int(found[1]) << power
+
+
+def seed(text: str) -> int:
+    """A seed on a command line."""
+    return whole(text, 0)
+
+
+def whole(text: str, least: int = 1, most: int = 2**63 - 1) -> int:
+    """A whole number on a command line."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,4000}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{brief(text)!r} is no whole number")
+    if not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(
+            f"{brief(text)}: " + (f"at least {least}" if int(text) < least else f"at most {most}")
+        )
+    return int(text)
 
 
 def writable(text: str) -> Path:
     """Check that the file can be written, before the run, which may take long."""
-    path = Path(text)
-    existed = path.exists()
     try:
-        path.open("a").close()
-        if not existed:
-            path.unlink()
+        check_writable(text)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text}: {error.strerror}") from None
-    return path
+    return Path(text)
+
+
+def warn(parser: argparse.ArgumentParser) -> Callable[[str], None]:
+    """Return what prints a warning of a command."""
+    return lambda text: print(f"{parser.prog}: {printable(text)}", file=sys.stderr)
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error as one line. A name of a file in it may hold control characters."""
+    text = str(error) or "not enough memory"
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return printable(text)
 
 
 def refuse_unknown(parser: Parser, words: Sequence[str], known: Sequence[str], what: str) -> NoReturn:

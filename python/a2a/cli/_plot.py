@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import platform
 import re
 import time
@@ -16,12 +17,15 @@ import numpy.typing as npt
 
 from .. import trace
 from .._core import InvalidArgumentError, UnsupportedError, core_version
+from .._files import write
 from ._machine import allowed_cpus
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_TICKS = 12
+_MOST_DRAWN = 2048  # ranks
+_MOST_INCHES = 60.0  # matplotlib refuses pictures of more than 2**16 dots
 _MOST_CELLS = 16  # ranks whose cells have room for a number
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _TIME, _RATE = "time of a call, us", "size / time, GB/s"
@@ -101,7 +105,9 @@ def timeline(group: trace.Group, file: str) -> Figure:
     """A row for each rank with its operations, grey while it waited for the last peer; beside it who sent to whom."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 3.6 + 0.4 * group.size), layout="constrained")
+    if group.size > _MOST_DRAWN:
+        raise InvalidArgumentError(f"--plot: {group.label} has {group.size} ranks; {_MOST_DRAWN} are the most")
+    figure = Figure(figsize=(14, min(_MOST_INCHES, 3.6 + 0.4 * group.size)), layout="constrained")
     rows, square = figure.subplots(1, 2, width_ratios=[5, 2])
     _operations(rows, group)
     figure.legend(loc="outside upper left", ncols=8, fontsize="small", frameon=False)
@@ -131,9 +137,16 @@ def saved(figure: Figure, file: str) -> Figure:
     from matplotlib import rc_context
 
     figure.supxlabel(_made_by(), x=0.995, ha="right", fontsize=7, color="0.4")
+    picture = io.BytesIO()
     with rc_context({"svg.fonttype": "none"}):
-        figure.savefig(file, dpi=150)
+        figure.savefig(picture, dpi=150, format=Path(file).suffix[1:].lower())
+    write(file, picture.getvalue())
     return figure
+
+
+def plain(text: str) -> str:
+    """Return a text that matplotlib does not take for a formula."""
+    return text.replace("$", r"\$")
 
 
 def _made_by() -> str:
@@ -221,17 +234,19 @@ def _operations(axes: Any, group: trace.Group) -> None:
             some = [one for one in group.operations(ranks.rank) if one.asynchronous == thin]
             place = (ranks.rank + 0.25, 0.15) if thin else (ranks.rank - 0.4, 0.6)
             starts = [(one.started - begin) / 1e6 for one in some]
-            lasting = [(one.ended - one.started) / 1e6 for one in some]
+            lasting = [max(0, one.ended - one.started) / 1e6 for one in some]
             waited = [waits.get((ranks.rank, one.number), 0.0) * 1e3 for one in some]
             edges = [colours[one.op] for one in some]
             axes.broken_barh(list(zip(starts, lasting, strict=True)), place, color=edges, linewidth=0.8)
             if not thin:
                 axes.broken_barh(list(zip(starts, waited, strict=True)), place, color=_WAITING, linewidth=0)
     for name, colour in [*colours.items(), ("waits for the last peer", _WAITING)]:
-        axes.barh(0, 0, color=colour, label=name)
+        axes.barh(0, 0, color=colour, label=plain(name) or "(no name)")
     if any(one.asynchronous for ranks in group.ranks for one in ranks.operations.values()):
         axes.barh(0, 0, color="none", label="thin: asynchronous")
-    axes.set(title=f"{group.label}: operations of each rank{_straggler(group)}", xlabel="time, ms", ylabel="rank")
+    axes.set(
+        title=f"{plain(group.label)}: operations of each rank{_straggler(group)}", xlabel="time, ms", ylabel="rank"
+    )
     axes.set(ylim=(group.size - 0.4, -0.6), yticks=range(0, group.size, -(-group.size // 32)))
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

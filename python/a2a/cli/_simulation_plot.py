@@ -38,7 +38,7 @@ def draw(outcome: Outcome, cluster: Cluster, schedule: str, matrix: Matrix, file
     square = right.subplots()
     _plot.traffic(square, matrix.astype(np.float64), [str(rank) for rank in range(len(matrix))])
     square.set_title("bytes")
-    figure.suptitle(title)
+    figure.suptitle(_plot.plain(title))
     return _plot.saved(figure, file)
 
 

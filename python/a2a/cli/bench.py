@@ -7,19 +7,18 @@ import json
 import sys
 import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import _spawn, frameworks
+from .. import _files, _spawn, frameworks
 from .._core import Communicator, core_version
 from ..launch import Launch, init
 from ..workloads import ROUTINGS, WORKLOADS, workload
 from . import _plot
 from ._bench_rank import OPERATIONS, PEER_OPERATIONS, Row, Sweep, header, run_rank
 from ._machine import allowed_cpus
-from ._parser import Parser, add_command, offer, ranks, size
+from ._parser import Parser, add_command, offer, ranks, seed, size, writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
 _ALIASES = {"half": "float16", "float": "float32", "double": "float64"}
 
+_MOST_SIZES = 10_000
+_MOST_ITERATIONS = 1_000_000_000
 _FIRST, _LAST = 4 << 10, 4 << 20  # bytes
 
 _BUSIEST = "size: the most that a rank sends or receives"
@@ -107,8 +108,8 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         default="zipf",
         help="how a workload's tokens choose experts (default zipf)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
-    parser.add_argument("-J", "--json", metavar="FILE", help="write the results to a file too")
+    parser.add_argument("--seed", type=seed, default=0, help="of the random numbers (default 0)")
+    parser.add_argument("-J", "--json", type=writable, metavar="FILE", help="write the results to a file too")
     parser.add_argument(
         "--plot", metavar="FILE", help="write time and bandwidth over size as a picture (needs matplotlib)"
     )
@@ -126,14 +127,15 @@ def _bench(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         _check_peer(parser, sweep, launch)
     if options.plot:
         _plot.check(options.plot)
+    count = launch.size if launch.size > 1 else options.ranks or max(2, allowed_cpus())
+    if sweep.layer and sweep.layer.experts % count:
+        parser.error(f"--workload {sweep.layer.id}: {count} ranks do not divide {sweep.layer.experts} experts")
     if launch.size > 1:
         if options.ranks not in (None, launch.size):
             parser.error(f"-r {options.ranks}: {launch.launcher} has started {launch.size} ranks")
         with init() as comm:
             rows = run_rank(comm, sweep)
-        count = launch.size
     else:
-        count = options.ranks or max(2, allowed_cpus())
         with tempfile.TemporaryDirectory() as folder:
             store = f"{folder}/store" if options.peer else ""
             sweep = replace(sweep, peer_store=store)
@@ -180,8 +182,8 @@ def _sweep(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Swee
         ("-w", options.warmup_iters, 0),
         ("-c", options.check, 0),
     ):
-        if value < least:
-            parser.error(f"{flag} {value}: at least {least}")
+        if not least <= value <= _MOST_ITERATIONS:
+            parser.error(f"{flag} {value}: at least {least}, at most {_MOST_ITERATIONS}")
     try:
         layer = workload(options.workload) if options.workload else None
     except ValueError as error:
@@ -204,10 +206,12 @@ def _sizes(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list
     last = options.maxbytes or (_LAST if options.minbytes is None else size)
     if options.stepbytes is not None and options.stepfactor is not None:
         parser.error("-i and -f: give one of them")
-    if last < size or options.stepbytes == 0 or (options.stepfactor is not None and options.stepfactor <= 1):
+    if last < size or options.stepbytes == 0 or not 1 < (options.stepfactor or 2) < float("inf"):
         parser.error("sizes grow from -b to -e by -i bytes, or by a factor -f above 1")
-    sizes = []
+    sizes: list[int] = []
     while size <= last:
+        if len(sizes) == _MOST_SIZES:
+            parser.error(f"there are more than {_MOST_SIZES} sizes from -b {sizes[0]} to -e {last}")
         sizes.append(size)
         size = size + options.stepbytes if options.stepbytes else max(size + 1, int(size * (options.stepfactor or 2)))
     return sizes
@@ -224,7 +228,7 @@ def _write(options: argparse.Namespace, sweep: Sweep, ranks: int, rows: list[Row
             "columns": header(),
             "results": [vars(row) for row in rows],
         }
-        Path(options.json).write_text(json.dumps(content, indent=2) + "\n")
+        _files.write(options.json, json.dumps(content, indent=2) + "\n")
     if options.plot:
         picture(options.plot, sweep, ranks, rows)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import __version__, frameworks
+from .. import __version__, _files, frameworks
 from .._core import dtype_names
 from ._parser import Parser, add_command, offer, writable
 from ._terminal import Progress
@@ -151,7 +151,7 @@ def _conformance(parser: argparse.ArgumentParser, options: argparse.Namespace) -
     for file, text in ((options.json, matrix.json), (options.html, matrix.html)):
         if file:
             try:
-                file.write_text(text(), encoding="utf-8")
+                _files.write(file, text())
             except OSError as error:
                 print(f"a2a conformance: cannot write {file}: {error.strerror}", file=sys.stderr)
                 code = 2

@@ -19,7 +19,7 @@ from ..workloads import IntArray, Workload, workload
 from . import _demo_peer, _plot
 from ._demo_rank import Job, Report, run_rank
 from ._machine import allowed_cpus, available_memory
-from ._parser import Parser, add_command, add_ranks, offer
+from ._parser import Parser, add_command, add_ranks, offer, seed
 from ._terminal import Table, show
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     offer(action, frameworks.known("host"))
     parser.add_argument("--tokens", type=int, metavar="T", help="tokens per rank (default: scaled to the machine)")
     parser.add_argument("--steps", type=int, default=5, help="how often (default 5)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the random numbers (default 0)")
     parser.add_argument(
         "--plot", metavar="FILE", help="write the traffic between ranks as a picture (needs matplotlib)"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from .. import dump
 from .._core import InvalidArgumentError
 from ._diagnosis import Diagnosis, diagnose, name_ranks
-from ._parser import Parser, add_command
+from ._parser import Parser, add_command, in_words
 from ._terminal import Table, show
 
 _ADVICE = "ranks write records into the folder that A2A_DUMP names, for example: A2A_DUMP=dumps a2a run -n 4 train.py"
@@ -42,10 +42,8 @@ def _explain(options: argparse.Namespace) -> int:
     for path in dump.find(options.dumps):
         try:
             records.append(dump.read(path))
-        except InvalidArgumentError as error:
-            unreadable.append(str(error))
-        except OSError as error:
-            unreadable.append(f"{path}: {error.strerror}")
+        except (InvalidArgumentError, OSError) as error:
+            unreadable.append(in_words(error))
     for text in unreadable:
         print(f"a2a explain: {text}", file=sys.stderr)
     if not records:

@@ -13,13 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from .. import _spawn, traffic
+from .. import _files, _spawn, traffic
+from .._files import printable
 from ..launch import Launch, init
 from . import _cluster, _plot, _terminal
-from ._parser import Parser, add_command, add_ranks, writable
+from ._machine import available_memory
+from ._parser import Parser, add_command, add_ranks, warn, whole, writable
 from ._replay_rank import Times, run_over_tcp, run_steps
 
 _MOST_SHOWN = 20  # exchanges in a table
+_MOST_STEPS = 1_000_000
 
 _DESCRIPTION = """\
 Run the traffic of a program again: its exchanges one after another, with the sizes that were recorded and bytes that
@@ -47,9 +50,9 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--transport", choices=("shm", "threads", "tcp"), help="between ranks here (default shm)")
     parser.add_argument(
-        "--hosts", type=int, default=2, metavar="N", help="with tcp: hosts that ranks seem to be on (2)"
+        "--hosts", type=whole, default=2, metavar="N", help="with tcp: hosts that ranks seem to be on (2)"
     )
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run everything so often (default 1)")
+    parser.add_argument("--repeat", type=whole, default=1, metavar="N", help="run everything so often (default 1)")
     parser.add_argument("--simulate", action="store_true", help="compute the times, with the options of a2a simulate")
     _cluster.add_options(parser)
     parser.add_argument("-J", "--json", type=writable, metavar="FILE", help="write the results to a file too")
@@ -62,18 +65,19 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
 def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if not Path(options.traffic).exists():
         parser.error(f"{options.traffic}: no such file or folder; A2A_RECORD=folder records a program")
-    if min(options.repeat, options.hosts) < 1:
-        parser.error("--repeat and --hosts are at least 1")
     for variable in ("A2A_RECORD", "A2A_TRACE"):  # a replay is no part of the recording
         os.environ.pop(variable, None)
     launch = Launch.from_environ()
-    steps = traffic.read(options.traffic)
+    steps = traffic.read(options.traffic, warn(parser) if launch.rank == 0 else lambda _: None)
     recorded = len(steps[0].matrix)
     steps = [step for step in steps if len(step.matrix) == recorded]  # of the largest communicator, which comes first
     ranks = options.ranks or (launch.size if launch.size > 1 else recorded)
-    matrices = [traffic.resized(step.matrix, ranks) for step in steps] * options.repeat
+    if len(steps) * options.repeat > _MOST_STEPS:
+        parser.error(f"--repeat {options.repeat} of {len(steps)} exchanges: {_MOST_STEPS} are the most")
+    matrices = traffic.all_resized(steps, ranks) * options.repeat
     if options.output:
-        print("\n".join(map(str, traffic.write(options.output, [traffic.Step(matrix) for matrix in matrices]))))
+        written = traffic.write(options.output, [traffic.Step(matrix) for matrix in matrices])
+        print("\n".join(printable(str(file)) for file in written))
         return 0
     if options.simulate:
         return _simulated(options, matrices, ranks)
@@ -92,6 +96,13 @@ def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
 
 
 def _spawned(options: argparse.Namespace, ranks: int, matrices: Sequence[traffic.Matrix]) -> tuple[Times, int]:
+    distinct = list({id(matrix): matrix for matrix in matrices}.values())
+    needed = sum(max(int(matrix[:, rank].sum() + matrix[rank].sum()) for matrix in distinct) for rank in range(ranks))
+    if needed > (free := available_memory()):
+        raise MemoryError(
+            f"{options.traffic}: {ranks} ranks need {_plot.size_text(needed)} for what they send and receive, and "
+            f"{_plot.size_text(free)} are free"
+        )
     if options.transport != "tcp":
         return _spawn.spawn(run_steps, ranks, matrices, threads=options.transport == "threads")[0]
     with socket.socket() as probe:
@@ -159,4 +170,4 @@ def _write(
         for step, matrix, time in zip(steps, matrices, np.asarray(times), strict=True)
     ]
     whole = {"ranks": ranks, "wrong": wrong, "results": results}
-    file.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    _files.write(file, json.dumps(whole, indent=1) + "\n")

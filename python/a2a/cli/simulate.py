@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 from .. import traffic
+from .._files import printable
 from ..workloads import ROUTINGS, WORKLOADS
 from . import _cluster, _plot, _simulation_plot
-from ._parser import Parser, add_command, add_ranks, offer, size, writable
+from ._parser import Parser, add_command, add_ranks, offer, seed, size, warn, writable
 
 _DESCRIPTION = """\
 Compute how long an exchange takes between many ranks, by a model of hosts, ports and links, without running it. The
@@ -47,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("--alpha", type=float, default=1.2, help="of zipf (default 1.2)")
     parser.add_argument("--sigma", type=float, default=1.0, help="of log-normal (default 1)")
     parser.add_argument("--ratio", type=float, default=4.0, help="of hot-rank (default 4)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the random numbers (default 0)")
     _cluster.add_options(parser)
     parser.add_argument("--plot", metavar="FILE", help="draw how busy ports are, and the traffic (needs matplotlib)")
     parser.add_argument("-J", "--json", type=writable, metavar="FILE", help="write the results to a file too")
@@ -59,7 +60,7 @@ def _simulate(options: argparse.Namespace) -> int:
         _plot.check(options.plot)
     cluster = _cluster.described(options)
     matrices, what = _traffic(options)
-    ranks = len(matrices[0])
+    ranks, what = len(matrices[0]), printable(what)
     keep = ranks * ranks if options.plot else 0
     totals = [_cluster.total(matrices, cluster, schedule, keep) for schedule in _cluster.chosen(options)]
     _cluster.show(totals, cluster, ranks, what)
@@ -69,15 +70,16 @@ def _simulate(options: argparse.Namespace) -> int:
         best = min(totals, key=lambda one: one.seconds)
         heaviest = max(matrices, key=traffic.lower_bound)
         _simulation_plot.draw(best.worst, cluster, best.schedule, heaviest, options.plot, f"{ranks} ranks, {what}")
-        print(f"\npicture: {options.plot}")
+        print(f"\npicture: {printable(options.plot)}")
     return 0
 
 
 def _traffic(options: argparse.Namespace) -> tuple[list[traffic.Matrix], str]:
     if Path(options.traffic).exists():
-        steps = traffic.read(options.traffic)
+        steps = traffic.read(options.traffic, warn(options.parser))
         ranks = options.ranks or len(steps[0].matrix)
-        matrices = [traffic.resized(step.matrix, ranks) for step in steps if len(step.matrix) == len(steps[0].matrix)]
+        steps = [step for step in steps if len(step.matrix) == len(steps[0].matrix)]
+        matrices = traffic.all_resized(steps, ranks)
         scaled = "" if ranks == len(steps[0].matrix) else f" of {len(steps[0].matrix)} ranks"
         return matrices, f"{options.traffic}{scaled}, {len(matrices)} exchange{'s' if len(matrices) > 1 else ''}"
     matrix = traffic.made(

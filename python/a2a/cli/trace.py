@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .. import trace
+from .. import _files, trace
 from .._core import InvalidArgumentError
+from .._files import printable
 from . import _parser, _plot
 
 _MOST_SHOWN = 16  # ranks in a table
@@ -53,7 +54,7 @@ def _trace(options: argparse.Namespace) -> int:
         try:
             timelines.append(trace.read(path))
         except (InvalidArgumentError, OSError) as error:
-            print(f"a2a trace: {error}", file=sys.stderr)
+            print(f"a2a trace: {_parser.in_words(error)}", file=sys.stderr)
     if not timelines:
         print(f"a2a trace: no timelines in {' '.join(options.timelines)}; {_ADVICE}", file=sys.stderr)
         return 2
@@ -61,11 +62,11 @@ def _trace(options: argparse.Namespace) -> int:
     print("\n\n".join(map(_text, groups)))
     first = Path(options.timelines[0])
     output = Path(options.output) if options.output else (first if first.is_dir() else first.parent) / "trace.json"
-    output.write_text(json.dumps(trace.events(groups)), encoding="utf-8")
-    print(f"\ntimeline: {output} (open it in ui.perfetto.dev or chrome://tracing)")
+    _files.write(output, json.dumps(trace.events(groups)))
+    print(f"\ntimeline: {printable(str(output))} (open it in ui.perfetto.dev or chrome://tracing)")
     if options.plot:
         _plot.timeline(groups[0], options.plot)
-        print(f"picture: {options.plot}")
+        print(f"picture: {printable(options.plot)}")
     return 0
 
 
@@ -73,8 +74,7 @@ def _text(group: trace.Group) -> str:
     numbers, waited, inside = group.numbers(), group.waited(), group.inside()
     ranks = f"{group.size} rank" + ("s" if group.size > 1 else "")
     lines = [f"{group.label}, {ranks}, {len(numbers)} operations"]
-    if len(group.ranks) < group.size:
-        lines.append(f"  no timeline of {group.size - len(group.ranks)} ranks")
+    lines += [f"  incomplete: {text}" for text in group.incomplete()]
     lines += ["", "  bytes sent, row to column", *_matrix(group.traffic())]
     lines += ["", f"  {'rank':>6}  in operations  waited  share  most of it for"]
     for timeline in group.ranks[:_MOST_SHOWN]:
@@ -86,7 +86,8 @@ def _text(group: trace.Group) -> str:
     if caused.any():
         worst = int(caused.argmax())
         count = sum(wait.peer == worst for wait in group.waits)
-        lines += ["", f"  straggler: rank {worst} kept others waiting {_seconds(caused[worst])}, {count} times"]
+        known = ", in operations that all timelines have" if group.incomplete() else ""
+        lines += ["", f"  straggler: rank {worst} kept others waiting {_seconds(caused[worst])}, {count} times{known}"]
     return "\n".join(lines)
 
 
@@ -94,14 +95,15 @@ def _matrix(traffic: npt.NDArray[np.int64]) -> list[str]:
     shown = min(len(traffic), _MOST_SHOWN)
     rows = [["", *map(str, range(shown)), "total"]]
     for rank in range(shown):
-        rows.append([str(rank), *map(_bytes, traffic[rank, :shown]), _bytes(traffic[rank].sum())])
-    rows.append(["total", *map(_bytes, traffic.sum(axis=0)[:shown]), _bytes(traffic.sum())])
+        rows.append([str(rank), *map(_bytes, traffic[rank, :shown]), _bytes(traffic[rank].sum(dtype=float))])
+    columns = traffic.sum(axis=0, dtype=float)  # integers could wrap
+    rows.append(["total", *map(_bytes, columns[:shown]), _bytes(columns.sum())])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return lines + ([f"  (the first {shown} of {len(traffic)} ranks)"] if shown < len(traffic) else [])
 
 
-def _bytes(amount: int) -> str:
+def _bytes(amount: float) -> str:
     value = float(amount)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

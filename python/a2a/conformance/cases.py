@@ -24,7 +24,6 @@ Bytes of an output outside of the received ranges do not change.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import testing
+from .._files import read_json
 
 __all__ = ["DTYPES", "Case", "load"]
 
@@ -232,7 +232,7 @@ def load(folder: Path | None = None) -> list[Case]:
     """Return all cases of a folder, by default those that come with the package."""
     cases = []
     for file in sorted((folder or Path(__file__).parent / "cases").glob("*.json")):
-        cases += [Case(facts) for facts in json.loads(file.read_text(encoding="utf-8"))["cases"]]
+        cases += [Case(facts) for facts in read_json(file)["cases"]]
     return cases
 
 

@@ -1,6 +1,5 @@
 #include "core/dump.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -46,19 +45,13 @@ void say_once(const std::string& folder, const std::string& problem) {
   });
 }
 
-[[noreturn]] void fail(int error, const std::string& what) {
-  throw std::system_error(error, std::generic_category(), what);
-}
-
 // Makes a file and allocates all its blocks, so that a disk that is full later does not end the record.
 Descriptor make_file(const std::string& path, size_t bytes) {
-  if (file_size_limit() < bytes) fail(EFBIG, path);  // an attempt would raise SIGXFSZ
-  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.open()) fail(errno, path);
-  const int error = ::posix_fallocate(file.fd(), 0, static_cast<off_t>(bytes));
+  Descriptor file = a2a::make_file(path);
+  const int error = allocate(file.fd(), bytes);
   if (error == 0) return file;
   ::unlink(path.c_str());
-  fail(error, path);
+  throw std::system_error(error, std::generic_category(), path);
 }
 
 }  // namespace
@@ -82,7 +75,12 @@ std::unique_ptr<Dump> Dump::open(Rank rank, int size, uint64_t group, std::strin
     const size_t bytes = record::kHeaderBytes + capacity * entry_bytes;
     std::unique_ptr<Dump> dump(new Dump(make_file(unfinished, bytes), bytes));
     dump->write_header(rank, size, group, label, entry_bytes, capacity);
-    std::filesystem::rename(unfinished, path);  // no reader finds a file without its header
+    std::error_code refused;
+    std::filesystem::rename(unfinished, path, refused);  // no reader finds a file without its header
+    if (refused) {
+      ::unlink(unfinished.c_str());
+      throw std::system_error(refused, path);
+    }
     any_record.store(true, std::memory_order_relaxed);
     return dump;
   } catch (const std::system_error& error) {
@@ -122,12 +120,11 @@ void Dump::write(const void* part, size_t bytes) noexcept {
     const iovec to{mapped_ + (from - all_.get()), bytes}, source{const_cast<std::byte*>(from), bytes};
     if (std::cmp_equal(::process_vm_readv(header().pid, &to, 1, &source, 1, 0), bytes)) return;
   }
-  // The file has been truncated, or the system call is not allowed. The program may have closed the descriptor, or set
-  // a limit beyond which a write raises SIGXFSZ.
+  // The file has been truncated, or the system call is not allowed. The program may have closed the descriptor.
   struct stat status{};
-  if (file_.if_ours() < 0 || ::fstat(file_.fd(), &status) != 0 || file_size_limit() < bytes_) return;
+  if (file_.if_ours() < 0 || ::fstat(file_.fd(), &status) != 0) return;
   if (std::cmp_less(status.st_size, bytes_)) from = all_.get(), bytes = bytes_;
-  (void)!::pwrite(file_.fd(), from, bytes, from - all_.get());
+  (void)write_at(file_.fd(), from, bytes, static_cast<size_t>(from - all_.get()));
 }
 
 Entry& Dump::entry(uint64_t number) const {

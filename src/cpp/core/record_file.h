@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "a2a/types.h"
+#include "runtime/descriptor.h"
 
 namespace a2a {
 
@@ -21,8 +22,17 @@ std::string host_name();
 // Returns "rank0-of-4.host.pid.1.a2a": the name of this process's `count`th file.
 std::string record_name(Rank rank, int size, unsigned count, std::string_view suffix);
 
-// Returns the size beyond which a write raises SIGXFSZ.
-size_t file_size_limit();
+// Makes an empty file of mode 600. A file, link or pipe that has this name is removed, not opened: others may write to
+// the folder. Throws std::system_error.
+Descriptor make_file(const std::string& path);
+
+// The next two return an errno, or 0. A limit of the size of files is EFBIG for them: the SIGXFSZ that comes with it
+// does not reach the program.
+
+// Allocates the blocks of the file.
+int allocate(int fd, size_t bytes);
+// Writes all of it. Returns the error of the first failure.
+int write_at(int fd, const void* from, size_t bytes, size_t offset);
 
 // Writes the beginning of a text that is too long.
 template <size_t N>

@@ -112,7 +112,7 @@ std::shared_ptr<Work> Recorder::follow(const std::shared_ptr<Recorder>& recorder
 
 void Recorder::close(record::Fate fate, std::string_view reason) noexcept {
   if (dump_ != nullptr) dump_->close(fate, reason);
-  if (trace_ != nullptr) trace_->flush();
+  if (trace_ != nullptr) trace_->close();
 }
 
 }  // namespace a2a

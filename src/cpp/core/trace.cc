@@ -1,6 +1,5 @@
 #include "core/trace.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,22 +32,28 @@ std::unique_ptr<Trace> Trace::open(Rank rank, int size, uint64_t group, std::str
   if (folder == nullptr || *folder == '\0') return nullptr;
   static std::atomic<unsigned> files{0};
   const auto path = std::filesystem::path(folder) / record_name(rank, size, ++files, "a2atrace");
+  const std::string unfinished = path.string() + ".new";
+  timeline::Header header{};
+  std::memcpy(header.magic, timeline::kMagic, sizeof(header.magic));
+  header.rank = rank, header.size = size;
+  header.group = group;
+  header.opened = wall_clock();
+  header.pid = ::getpid();
+  header.written = sizeof(header);
+  write_text(header.host, host_name());
+  write_text(header.label, label);
   try {
     std::filesystem::create_directories(folder);
-    Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file.open()) throw std::system_error(errno, std::generic_category(), path);
-    std::unique_ptr<Trace> trace(new Trace(std::move(file), size));
-    timeline::Header header{};
-    std::memcpy(header.magic, timeline::kMagic, sizeof(header.magic));
-    header.rank = rank, header.size = size;
-    header.group = group;
-    header.opened = wall_clock();
-    header.pid = trace->pid_;
-    write_text(header.host, host_name());
-    write_text(header.label, label);
-    trace->append(&header, sizeof(header));
-    trace->flush();
-    return trace;
+    Descriptor file = make_file(unfinished);
+    try {
+      const int error = write_at(file.fd(), &header, sizeof(header), 0);
+      if (error != 0) throw std::system_error(error, std::generic_category(), path);
+      std::filesystem::rename(unfinished, path);  // replaces what others may have put there, and does not open it
+    } catch (const std::system_error&) {
+      ::unlink(unfinished.c_str());
+      throw;
+    }
+    return std::unique_ptr<Trace>(new Trace(std::move(file), path, header));
   } catch (const std::system_error& error) {
     static std::once_flag said;
     std::call_once(said, [&] {
@@ -58,12 +63,18 @@ std::unique_ptr<Trace> Trace::open(Rank rank, int size, uint64_t group, std::str
   }
 }
 
-Trace::Trace(Descriptor file, int size)
-    : file_(std::move(file)), size_(size), pid_(::getpid()), bytes_(2 * static_cast<size_t>(size)) {
+Trace::Trace(Descriptor file, std::string path, const timeline::Header& header)
+    : file_(std::move(file)),
+      path_(std::move(path)),
+      header_(header),
+      size_(header.size),
+      pid_(header.pid),
+      bytes_(2 * static_cast<size_t>(header.size)),
+      written_at_(header.opened) {
   buffer_.reserve(2 * kBlock);
 }
 
-Trace::~Trace() { flush(); }
+Trace::~Trace() { close(); }
 
 void Trace::begin(const Batch& batch) noexcept {
   if (::getpid() != pid_ || !batch.refusal.empty()) return;  // a forked child does not write its parent's timeline
@@ -76,11 +87,15 @@ void Trace::begin(const Batch& batch) noexcept {
     write_text(operation.op, to_string(batch.signature.op));
     write_text(operation.memory, to_string(batch.signature.memory));
     write_text(operation.dtype, to_string(batch.signature.dtype));
-    if (in_flight_.size() >= kMostInFlight) in_flight_.pop_front();
+    if (in_flight_.size() >= kMostInFlight) {
+      in_flight_.pop_front();
+      ++header_.operations;  // it will be missing
+    }
     operation.started = wall_clock();
     in_flight_.push_back(operation);
     write_out_if_due(operation.started);  // this operation may be the one that hangs
   } catch (const std::exception&) {       // no memory: this operation is not recorded
+    ++header_.operations;
   }
 }
 
@@ -92,6 +107,7 @@ void Trace::end(uint64_t number, bool failed) noexcept {
   if (it == in_flight_.end() || it->number != number) return;
   it->ended = now;
   it->failed = failed;
+  ++header_.operations;
   try {
     append(&*it, sizeof(*it));
   } catch (const std::exception&) {
@@ -103,6 +119,7 @@ void Trace::end(uint64_t number, bool failed) noexcept {
 void Trace::add(const timeline::Message& message) noexcept {
   if (::getpid() != pid_) return;
   const std::lock_guard lock(mutex_);
+  ++header_.messages;
   try {
     append(&message, sizeof(message));
   } catch (const std::exception&) {  // no memory: this message is not recorded
@@ -110,9 +127,10 @@ void Trace::add(const timeline::Message& message) noexcept {
   write_out_if_due(message.ended);
 }
 
-void Trace::flush() noexcept {
+void Trace::close() noexcept {
   if (::getpid() != pid_) return;
   const std::lock_guard lock(mutex_);
+  if (header_.fate == timeline::Fate::open) header_.fate = timeline::Fate::closed;
   write_out();
 }
 
@@ -144,23 +162,41 @@ uint64_t Trace::add_amounts(const Batch& batch) {
 }
 
 void Trace::append(const void* entry, size_t bytes) {
+  if (header_.fate == timeline::Fate::cut_off) return;
   const auto* const from = static_cast<const std::byte*>(entry);
   buffer_.insert(buffer_.end(), from, from + bytes);
 }
 
+// The header comes last: until then the file says less than it has. A rank that is killed in between loses nothing.
 void Trace::write_out() noexcept {
   written_at_ = wall_clock();
-  written_ += buffer_.size();
-  if (written_ > file_size_limit()) file_ = Descriptor();  // a write would raise SIGXFSZ
-  size_t done = 0;
-  while (done < buffer_.size() && file_.if_ours() >= 0) {
-    const ssize_t wrote = ::write(file_.if_ours(), buffer_.data() + done, buffer_.size() - done);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) break;  // the disk is full: the timeline has a hole from here on
-    done += static_cast<size_t>(wrote);
+  const int fd = file_.if_ours();
+  if (fd < 0) {
+    if (!buffer_.empty()) cut_off(EBADF);
+    return;
   }
-  if (done < buffer_.size()) file_ = Descriptor();
+  if (!buffer_.empty()) {
+    const int error = write_at(fd, buffer_.data(), buffer_.size(), header_.written);
+    if (error != 0) {
+      cut_off(error);
+    } else {
+      header_.written += buffer_.size();
+    }
+    buffer_.clear();
+  }
+  (void)write_at(fd, &header_, sizeof(header_), 0);
+}
+
+void Trace::cut_off(int error) noexcept {
   buffer_.clear();
+  if (header_.fate == timeline::Fate::cut_off) return;
+  header_.fate = timeline::Fate::cut_off;
+  header_.error = error;
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    std::fprintf(stderr, "a2a: rank %d: %s: the timeline is incomplete from here on: %s\n", header_.rank, path_.c_str(),
+                 error == EBADF ? "the program has closed its descriptor" : std::strerror(error));
+  });
 }
 
 }  // namespace a2a

@@ -22,19 +22,27 @@ namespace a2a {
 // little-endian, all texts end with a zero, all times are nanoseconds since 1970. python/a2a/trace.py reads it.
 namespace timeline {
 
-constexpr char kMagic[8] = {'a', '2', 'a', 't', 'r', 'a', 'c', '1'};
+constexpr char kMagic[8] = {'a', '2', 'a', 't', 'r', 'a', 'c', '2'};
 
+// A file that is still open is that of a rank that runs, or was killed.
+enum class Fate : uint32_t { open = 0, closed = 1, cut_off = 2 };
+
+// Written first, and again with every block, in place: that needs no more room on a disk that is full.
 struct Header {
   char magic[8];
   int32_t rank, size;
   uint64_t group;   // the same in the files of all ranks of the group
   uint64_t opened;  // time
   int32_t pid;
-  uint32_t unused;
+  Fate fate;
   char host[64];
-  char label[128];  // "world", "split #12 of world"
+  char label[128];                // "world", "split #12 of world"
+  uint64_t written;               // bytes of the file, with this header
+  uint64_t operations, messages;  // that have ended, also those that could not be written
+  int32_t error;                  // the errno that cut it off
+  uint32_t unused;
 };
-static_assert(sizeof(Header) == 40 + 64 + 128);
+static_assert(sizeof(Header) == 40 + 64 + 128 + 32);
 
 enum class Kind : uint32_t { amounts = 1, operation = 2, message = 3 };
 
@@ -76,7 +84,8 @@ static_assert(sizeof(Message) == 48 + 32);
 class Trace {
  public:
   // Opens a file in the folder that A2A_TRACE or A2A_RECORD names; nullptr if they name none. A failure is printed once
-  // on standard error and does not stop the program.
+  // on standard error and does not stop the program. Nor does a disk that fills up, or a limit of the size of files:
+  // the file then says how much is missing.
   static std::unique_ptr<Trace> open(Rank rank, int size, uint64_t group, std::string_view label);
   ~Trace();
   Trace(const Trace&) = delete;
@@ -88,19 +97,22 @@ class Trace {
   void end(uint64_t number, bool failed) noexcept;
   // Records a message that has ended. Thread-safe.
   void add(const timeline::Message& message) noexcept;
-  // Writes what is kept in memory.
-  void flush() noexcept;
+  // Writes what is kept in memory, and that nothing is missing.
+  void close() noexcept;
 
  private:
-  Trace(Descriptor file, int size);
+  Trace(Descriptor file, std::string path, const timeline::Header& header);
 
   uint64_t add_amounts(const Batch& batch);
   void append(const void* entry, size_t bytes);
   void write_out_if_due(uint64_t now) noexcept;
   void write_out() noexcept;
+  void cut_off(int error) noexcept;
 
   std::mutex mutex_;
-  Descriptor file_;  // closed when a write has failed
+  const Descriptor file_;
+  const std::string path_;
+  timeline::Header header_;
   const int size_;
   const int pid_;
   std::vector<std::byte> buffer_;
@@ -110,7 +122,6 @@ class Trace {
   std::unordered_set<uint64_t> known_amounts_;
   std::deque<timeline::Operation> in_flight_;  // by number; not more than kMostInFlight
   uint64_t written_at_ = 0;                    // time
-  size_t written_ = 0;                         // bytes
 };
 
 }  // namespace a2a

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -13,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import command
+from commands import call, command, environment
 
 import a2a
-from a2a import trace
+from a2a import dump, trace
 
 
 def steps(comm: a2a.Communicator, late: int) -> None:
@@ -126,6 +128,103 @@ def test_what_was_not_written_whole_is_left_out(folder: Path) -> None:
     path.write_bytes(b"something else")
     with pytest.raises(a2a.InvalidArgumentError, match="no timeline"):
         trace.read(path)
+
+
+CUT = """
+import a2a, numpy as np, os, resource, signal
+comm = a2a.init(timeout=20)
+x, y = np.ones(2000), np.ones(2000)
+if comm.rank == 1:
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it; C++ programs die of it
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as a full disk
+for _ in range(3000):
+    comm.alltoall(x, y)
+if comm.rank == 0: comm.send(x[:1], 1)
+if comm.rank == 1: comm.recv(y[:1])
+comm.close()
+print("done")
+"""
+
+
+def test_a_timeline_that_is_cut_off_says_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CUT)
+    traced = tmp_path / "traced"
+    done = call("run", "-n", "2", str(tmp_path / "program.py"), A2A_TRACE=str(traced))
+    assert done.returncode == 0 and done.stdout.count("done") == 2, done.stderr
+    assert re.fullmatch(r"\[1\] a2a: rank 1: .*a2atrace: the timeline is incomplete .*: File too large\n", done.stderr)
+    (group,) = trace.merge(map(trace.read, trace.find([traced])))
+    whole, cut = group.ranks
+    missing = len(whole.operations) - len(cut.operations)
+    assert (whole.missing, whole.incomplete, len(whole.messages)) == (0, "", 1)
+    assert 1000 < missing < 3000 and (cut.missing, cut.incomplete) == (missing + 1, "File too large")
+    words = f"incomplete: rank 1: {missing + 1} operations or messages are missing: File too large"
+    assert words in call("trace", str(traced)).stdout
+    assert words in call("replay", str(traced), "--simulate").stderr
+
+
+KILLED = """
+import a2a, numpy as np, os, signal
+comm = a2a.init(timeout=20)
+for _ in range(10): comm.allreduce(np.ones(3))
+if comm.rank == 1: os.kill(os.getpid(), signal.SIGKILL)
+comm.barrier()
+"""
+
+
+def test_a_timeline_of_a_killed_rank_says_so(tmp_path: Path) -> None:
+    traced = tmp_path / "traced"
+    both = environment(A2A_TRACE=str(traced), A2A_JOB=str(tmp_path), A2A_SIZE="2")
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", KILLED], env=both | {"A2A_RANK": str(rank)}, stderr=subprocess.DEVNULL)
+        for rank in range(2)
+    ]
+    assert [rank.wait(60) for rank in ranks] == [1, -signal.SIGKILL]
+    said = call("trace", str(traced)).stdout
+    assert "incomplete: rank 1: 11 operations or messages are missing: the rank runs, or was killed" in said
+    assert "incomplete: rank 0" not in said and "straggler" not in said
+
+
+def test_a_timeline_that_was_truncated_says_so(folder: Path) -> None:
+    path = trace.find([folder])[0]
+    data, size = path.read_bytes(), 264
+    number = len(trace.read(path).operations)
+    for content, missing, why in (
+        (data[:size], number, f"it ends after {size} of {len(data)} bytes"),
+        (data[:-1], 1, "it ends within the entry at byte"),
+        (data[:-104] + bytes(104), 1, "there are zeros from byte"),
+        (data[:size] + bytes(1 << 20), number, f"there are zeros from byte {size} on"),
+    ):
+        path.write_bytes(content)
+        found = trace.read(path)
+        assert found.missing == missing and found.incomplete.startswith(why), found.incomplete
+    path.write_bytes(data)
+    assert (trace.read(path).missing, trace.read(path).incomplete) == (0, "")
+
+
+OTHERS = """
+import a2a, os, socket, sys
+name = f"rank0-of-1.{socket.gethostname()}.{os.getpid()}.1."
+for ending in ("a2atrace", "a2atrace.new", "a2a", "a2a.new"):
+    path = os.path.join(sys.argv[1], name + ending)
+    os.mkfifo(path) if sys.argv[2] == "pipe" else os.symlink(sys.argv[1] + "/victim", path)
+with a2a.init(0, 1, timeout=2) as comm:
+    comm.barrier()
+print("made")
+"""
+
+
+@pytest.mark.parametrize("what", ["pipe", "link"])
+def test_what_others_put_in_the_folder_is_not_opened(what: str, tmp_path: Path) -> None:
+    """A pipe would block for ever, and the file behind a link would be overwritten."""
+    (tmp_path / "victim").write_text("precious")
+    env = environment(A2A_TRACE=str(tmp_path), A2A_DUMP=str(tmp_path))
+    line = [sys.executable, "-c", OTHERS, str(tmp_path), what]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "made\n" and done.stderr == ""
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert trace.read(trace.find([tmp_path])[0]).operations
+    assert dump.read(dump.find([tmp_path])[0]).entries
+    assert not list(tmp_path.glob("*.new"))
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:

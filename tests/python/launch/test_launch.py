@@ -305,6 +305,21 @@ def test_explicit_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:
         a2a.init(rank=0, size=2)
 
 
+@pytest.mark.parametrize(
+    "value", ["0", "1", "[]", "[1, 2]", "[[], [1]]", '[["1"], [["a"]]]', '"x"', "null", "[" * 9999]
+)
+def test_a_mark_that_no_rank_sets_is_refused_in_words(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_environment(monkeypatch, {"A2A_JOINED": value})
+    with pytest.raises(a2a.InvalidArgumentError, match=r"A2A_JOINED=.* is nothing that a rank sets"):
+        a2a.init()
+
+
+def test_a_blank_mark_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_environment(monkeypatch, {"A2A_JOINED": " "})
+    with a2a.init(timeout=5) as comm:
+        assert comm.size == 1
+
+
 def test_without_a_launcher_there_is_one_rank(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
     set_environment(monkeypatch, {})
     for _ in range(2):
