@@ -106,16 +106,23 @@ def init_parallel_env(nccl_config: Any = None) -> Any:
     Rank and size come from paddle.distributed.launch, ``a2a run``, torchrun, mpiexec or srun. Under the others the
     PADDLE_* variables are set here, with gloo as backend unless PADDLE_DISTRI_BACKEND names another. A second call has
     no effect."""
+    launch = _launch()
+    prepare_environment()
+    if launch.size == 1:
+        return None
+    with _without_master_of_others(launch):
+        return original(paddle.distributed, "init_parallel_env")(nccl_config)
+
+
+def prepare_environment() -> None:
+    """Collective: makes the communicator of all ranks, and sets the variables that Paddle reads where another launcher
+    than Paddle's has started the ranks. A second call has no effect."""
     global _world
     launch = _launch()
     if _world is None:
         _world = _meet_all()
         if launch.size > 1 and launch.launcher != "paddle.distributed.launch":
             _export_environment(_world, launch)
-    if launch.size == 1:
-        return None
-    with _without_master_of_others(launch):
-        return paddle.distributed.init_parallel_env(nccl_config)
 
 
 def destroy_process_group(group: Any = None) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from types import MethodType
 from typing import Any
 
 import paddle
 import paddle.distributed as _paddle
+from paddle.distributed import fleet
+from paddle.distributed.fleet import Fleet
 from paddle.distributed.fleet.utils import hybrid_parallel_util as _fleet
 from paddle.distributed.utils import moe_utils as _paddle_moe
 
@@ -42,6 +45,9 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
         yield _paddle, name, getattr(_functions, name)
     yield _paddle, "batch_isend_irecv", _batch.batch_isend_irecv
     yield _paddle, "barrier", _on_cpu("barrier", _groups.barrier)
+    yield _paddle, "init_parallel_env", _on_cpu("init_parallel_env", _groups.init_parallel_env)
+    yield Fleet, "init", _init_fleet
+    yield fleet, "init", MethodType(_init_fleet, fleet.fleet)  # a method of this one object, bound before
     yield _paddle, "new_group", _on_cpu("new_group", _groups.new_group)
     for name in moe_utils.__all__:
         yield _paddle_moe, name, getattr(moe_utils, name)
@@ -55,10 +61,20 @@ def _on_cpu(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        ours = paddle.in_dynamic_mode() and paddle.get_device() == "cpu"
-        return (function if ours else original(_paddle, name))(*args, **kwargs)
+        return (function if _works_on_cpu() else original(_paddle, name))(*args, **kwargs)
 
     return call
+
+
+def _init_fleet(self: Any, role_maker: Any = None, is_collective: bool = False, *args: Any, **kwargs: Any) -> Any:
+    """Replaces Fleet.init(), which reads Paddle's variables before it calls init_parallel_env()."""
+    if (is_collective or getattr(role_maker, "_is_collective", False)) and _works_on_cpu():
+        _groups.prepare_environment()
+    return original(Fleet, "init")(self, role_maker, is_collective, *args, **kwargs)
+
+
+def _works_on_cpu() -> bool:
+    return paddle.in_dynamic_mode() and bool(paddle.get_device() == "cpu")
 
 
 def _init_reducer(model: Any) -> None:

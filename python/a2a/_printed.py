@@ -3,6 +3,7 @@ in IDLE, in a doctest. It then comes through pipes, and is printed here, line by
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from ._descriptors import above_standard
 
+_LONGEST_KEPT = 1 << 20  # bytes of a line that has not ended
 _PIPE = 1 << 16  # the bytes that a pipe holds
 _MOST_READS = 16  # after the end of ranks: a child of theirs may hold the pipe
 
@@ -21,9 +23,22 @@ _MOST_READS = 16  # after the end of ranks: a child of theirs may hold the pipe
 class _Source:
     stream: io.TextIOBase
     rest: bytearray = field(default_factory=bytearray)
+    decoder: codecs.IncrementalDecoder = field(
+        default_factory=lambda: codecs.getincrementaldecoder("utf-8")(errors="replace")
+    )
 
-    def write(self, content: bytes) -> None:
-        self.stream.write(content.decode(errors="replace"))
+    def take(self, content: bytes) -> None:
+        """Print the lines that have ended, and the beginning of one that becomes very long."""
+        end = max(content.rfind(b"\n"), content.rfind(b"\r")) + 1  # progress bars end lines with \r
+        if end or len(self.rest) + len(content) > _LONGEST_KEPT:
+            end = end or len(content)
+            self.print(bytes(self.rest) + content[:end])
+            self.rest.clear()
+            content = content[end:]
+        self.rest += content
+
+    def print(self, content: bytes, final: bool = False) -> None:
+        self.stream.write(self.decoder.decode(content, final))
         self.stream.flush()
 
 
@@ -71,14 +86,9 @@ class Printed:
         content = os.read(reader, _PIPE)
         if not content:
             return self._end(reader)
-        source.rest += content
-        end = max(source.rest.rfind(b"\n"), source.rest.rfind(b"\r")) + 1  # progress bars end lines with \r
-        if end > 0:
-            source.write(bytes(source.rest[:end]))
-            del source.rest[:end]
+        source.take(content)
 
     def _end(self, reader: int) -> None:
         os.close(reader)
         source = self.pipes.pop(reader)
-        if source.rest:
-            source.write(bytes(source.rest))
+        source.print(bytes(source.rest), final=True)

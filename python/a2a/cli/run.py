@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from .._ended import EndedRanks
 from .._spawn import new_secret
@@ -26,6 +27,8 @@ from ._verdict import End, cause, verdict
 _GRACE_SECONDS = 5.0
 # How long to wait for the rank that caused a failure after other ranks noticed it.
 _CAUSE_SECONDS = 0.5
+# So much of a line is kept until its end comes.
+_LONGEST_KEPT = 1 << 20
 _PR_SET_PDEATHSIG = 1
 # Looked up before fork: a child between fork and exec may only call it.
 _prctl = ctypes.CDLL(None).prctl
@@ -106,7 +109,8 @@ class _Job:
         self._wake = _catch_signals()
         self._poller.register(self._wake, select.POLLIN)
         self._port = _Port()
-        env = _environment(ranks, self._port.number)
+        self._paddles = _Port()
+        env = _environment(ranks, self._port.number, self._paddles.number)
         self._told = EndedRanks(env["A2A_JOB"], ranks)
         env |= self._told.environment
         try:
@@ -117,7 +121,7 @@ class _Job:
             raise
 
     def _start(self, rank: int, program: list[str], env: dict[str, str], prefix: bool) -> None:
-        launcher, number = os.getpid(), str(rank)
+        launcher = os.getpid()
 
         def follow_launcher() -> None:
             # A process group of its own: only the launcher gets a terminal's Ctrl-C, and a rank is ended with its
@@ -131,7 +135,7 @@ class _Job:
         pipe = subprocess.PIPE if prefix else None
         child = subprocess.Popen(
             program,
-            env={"RANK": number, "LOCAL_RANK": number} | env | {"A2A_RANK": number, "A2A_LOCAL_RANK": number},
+            env=_of_rank(rank, env),
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
@@ -163,7 +167,7 @@ class _Job:
         while any([self._copy(descriptor) for descriptor, _ in self._poller.poll(0) if descriptor in self._outputs]):
             pass
         for output in self._outputs.values():
-            output.write(b"\n" if output.rest else b"")
+            output.end()
         if self._ended_ranks is not None:
             _write(2, f"a2a run: {verdict(self._ends, self._ended_ranks)}\n".encode())
         return self._code or 0
@@ -243,6 +247,7 @@ class _Job:
         self._wake.close()
         self._told.close()
         self._port.close()
+        self._paddles.close()
 
 
 class _Port:
@@ -258,23 +263,58 @@ class _Port:
 
 
 class _Output:
-    """Whole lines of one rank's output. A carriage return ends a line too, so that progress bars are shown."""
+    """Whole lines of one rank's output. A carriage return ends a line too, so that progress bars are shown. Of a line
+    that becomes very long the beginning is written before its end is known, so that no more is kept. It goes on in the
+    same line, unless another rank has written in between: then it goes on in a line with the prefix again."""
+
+    _unfinished: ClassVar[dict[tuple[int, int], _Output]] = {}  # whose line is the last of a file
 
     def __init__(self, prefix: bytes, target: int) -> None:
-        self.rest = b""
         self._prefix, self._target = prefix, target
+        facts = os.fstat(target)
+        self._file = (facts.st_dev, facts.st_ino)
+        self._rest = bytearray()  # of the last line
+        self._returned = False  # a line has ended in a carriage return; a newline may follow
 
     def write(self, data: bytes) -> bool:
         """Write the complete lines at once. Returns False when the output has no reader any more."""
-        lines = (self.rest + data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(b"\n")
-        self.rest = lines.pop()
-        return _write(self._target, b"".join(self._prefix + line + b"\n" for line in lines))
+        if self._returned:
+            data = data.removeprefix(b"\n")
+        self._returned = data.endswith(b"\r")
+        first, *lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._rest += first
+        if lines:
+            rest = lines.pop()
+            ended = b"".join(self._prefix + line + b"\n" for line in lines)
+            if not self._put(b"\n" + ended, ends=True):
+                return False
+            self._rest += rest
+        return len(self._rest) < _LONGEST_KEPT or self._put(b"", ends=False)
+
+    def end(self) -> bool:
+        """Write the rest of a line that has no end."""
+        return self._put(b"\n", ends=True) if self._rest or self._goes_on() else True
+
+    def _goes_on(self) -> bool:
+        return self._unfinished.get(self._file) is self
+
+    def _put(self, text: bytes, ends: bool) -> bool:
+        """Write what was kept, and the text behind it."""
+        text = bytes(self._rest) + text
+        self._rest.clear()
+        if not self._goes_on():
+            text = (b"\n" if self._file in self._unfinished else b"") + self._prefix + text
+        self._unfinished.pop(self._file, None)
+        if not ends:
+            self._unfinished[self._file] = self
+        return _write(self._target, text)
 
 
 def _write(target: int, data: bytes) -> bool:
+    left = memoryview(data)
     try:
-        while data:
-            data = data[os.write(target, data) :]
+        while left:
+            left = left[os.write(target, left) :]
     except BrokenPipeError:
         return False
     return True
@@ -294,22 +334,54 @@ def _catch_signals() -> socket.socket:
 
 
 _TORCHS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_PADDLES = (
+    *("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_RANK_IN_NODE"),
+    *("PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_DISTRI_BACKEND"),
+)
+_DEVICES = ("nvidia[0-9]*", "davinci[0-9]*", "xpu[0-9]*", "kfd")
+"""The files in /dev of what Paddle may use instead of the CPU."""
 
 
-def _environment(ranks: int, port: int) -> dict[str, str]:
+def _environment(ranks: int, port: int, paddles: int) -> dict[str, str]:
     env = dict(os.environ)
-    if "A2A_RANK" in env and all(env.get(name) == env.get(f"A2A_{name}") for name in ("RANK", "LOCAL_RANK")):
-        for name in _TORCHS:  # of the job in which this one is started
-            env.pop(name, None)
+    for names, (rank, size) in ((_TORCHS, ("RANK", "WORLD_SIZE")), (_PADDLES, _PADDLES[:2])):
+        if "A2A_RANK" in env and (env.get(rank), env.get(size)) == (env["A2A_RANK"], env.get("A2A_SIZE")):
+            for name in names:  # of the job in which this one is started
+                env.pop(name, None)
     env |= {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
     torchs = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     env = torchs | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | env
+    # Of rank 0's port Paddle makes its store; the others are names.
+    ports = [paddles, *_free_ports(ranks - 1)]
+    paddle = {
+        "PADDLE_TRAINERS_NUM": str(ranks),
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(f"127.0.0.1:{port}" for port in ports),
+    }
+    if not any(one for pattern in _DEVICES for one in Path("/dev").glob(pattern)):
+        paddle["PADDLE_DISTRI_BACKEND"] = "gloo"
+    env = paddle | env
     if secret := new_secret():
         env["A2A_SECRET"] = secret
     if ranks > 1:
         # Otherwise every rank would start a thread per CPU.
         env.setdefault("OMP_NUM_THREADS", str(max(1, allowed_cpus() // ranks)))
     return env
+
+
+def _of_rank(rank: int, env: dict[str, str]) -> dict[str, str]:
+    number, endpoints = str(rank), env["PADDLE_TRAINER_ENDPOINTS"].split(",")
+    others = {name: number for name in ("RANK", "LOCAL_RANK", "PADDLE_TRAINER_ID", "PADDLE_RANK_IN_NODE")}
+    if rank < len(endpoints):
+        others["PADDLE_CURRENT_ENDPOINT"] = endpoints[rank]
+    return others | env | {"A2A_RANK": number, "A2A_LOCAL_RANK": number}
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def _name(number: int) -> str:

@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from commands import environment, needs
 
 import a2a
+from a2a import _printed
 
 NOTEBOOK = Path(__file__).parents[3] / "examples" / "notebook.ipynb"
 
@@ -157,6 +159,21 @@ def test_what_ranks_print_goes_where_the_program_prints(run_ranks: Callable[...,
     text = out.getvalue()
     assert [f"rank {rank}: {'ä' * 100_000}\n" in text for rank in range(2)] == [True, True]
     assert text.endswith("no end of lineno end of line") and err.getvalue() == "to the other\n" * 2
+
+
+def test_a_line_without_an_end_takes_linear_time_and_bounded_memory() -> None:
+    """Nobody scans or keeps what has come before."""
+    stream = io.StringIO()
+    source = _printed._Source(stream)
+    kept, piece = 0, "ä".encode() * (1 << 15) + "ä".encode()[:1]  # ends within a character
+    begin = time.process_time()
+    for _ in range(512):
+        source.take(piece)
+        kept = max(kept, len(source.rest))
+        source.take("ä".encode()[1:])
+    assert time.process_time() - begin < 5 and kept <= _printed._LONGEST_KEPT
+    source.take(b"\nlast")
+    assert stream.getvalue() == "ä" * (512 * (1 << 15) + 512) + "\n"
 
 
 @pytest.mark.full

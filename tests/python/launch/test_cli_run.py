@@ -14,7 +14,7 @@ import pytest
 from commands import call, call_here, command, environment, is_alive
 
 import a2a
-from a2a.cli import _machine
+from a2a.cli import _machine, run
 from a2a.cli._verdict import End, verdict
 
 PACKAGE = Path(a2a.__file__).parent
@@ -96,6 +96,64 @@ with socket.socket() as store:
     print("free")
 """
     assert call("run", "-n", "1", "--no-prefix", script(text)).stdout.split() == ["taken", "free"]
+
+
+PADDLES = """
+import os
+names = ("TRAINER_ID", "TRAINERS_NUM", "RANK_IN_NODE", "CURRENT_ENDPOINT", "TRAINER_ENDPOINTS")
+os.write(1, (" ".join(os.environ["PADDLE_" + name] for name in names) + "\\n").encode())
+"""
+
+
+def test_run_sets_what_paddle_reads_unless_it_is_set(script: Callable[[str], str]) -> None:
+    lines = sorted(call("run", "-n", "3", script(PADDLES)).stdout.splitlines())
+    endpoints = lines[0].split()[-1]
+    each = endpoints.split(",")
+    assert len(set(each)) == 3 and all(one.startswith("127.0.0.1:") for one in each)
+    assert lines == [f"[{rank}] {rank} 3 {rank} {each[rank]} {endpoints}" for rank in range(3)]
+    given = {"PADDLE_TRAINER_ENDPOINTS": "a:1,b:2", "PADDLE_RANK_IN_NODE": "7"}
+    lines = sorted(call("run", "-n", "2", script(PADDLES), **given).stdout.splitlines())
+    assert lines == ["[0] 0 2 7 a:1 a:1,b:2", "[1] 1 2 7 b:2 a:1,b:2"]
+    inner = ["--no-python", "--", *command("run", "-n", "2", "--no-prefix", script(PADDLES))]
+    lines = sorted(call("run", "-n", "2", *inner).stdout.splitlines())
+    assert [line.split()[:4] for line in lines] == [[f"[{o}]", i, "2", i] for o in range(2) for i in "01"]
+    assert len({line.split()[-1] for line in lines}) == 2
+
+
+LONG = """
+import os, sys, time
+rank = int(os.environ["A2A_RANK"])
+for _ in range(80):
+    sys.stdout.buffer.write(b"%d" % rank * 65536)
+sys.stdout.buffer.write(b"\\nabc\\r")
+sys.stdout.flush()
+time.sleep(0.3)
+sys.stdout.buffer.write(b"\\ndef\\n\\nlast")
+"""
+
+
+def test_a_line_without_an_end_is_one_line_of_a_rank(script: Callable[[str], str]) -> None:
+    """What follows a carriage return comes in another read."""
+    line = "0" * 80 * 65536
+    assert call("run", "-n", "1", script(LONG)).stdout == f"[0] {line}\n[0] abc\n[0] def\n[0] \n[0] last\n"
+    lines = call("run", "-n", "3", script(LONG)).stdout.splitlines()
+    for rank in range(3):
+        own = [line.removeprefix(f"[{rank}] ") for line in lines if line.startswith(f"[{rank}] ")]
+        assert "".join(own) == f"{rank}" * 80 * 65536 + "abcdeflast"
+        assert all(len(piece) >= 1 << 16 for piece in own[:-4])
+    assert all(line[:4] in ("[0] ", "[1] ", "[2] ") for line in lines)
+
+
+def test_a_line_without_an_end_takes_linear_time_and_bounded_memory(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        output = run._Output(b"[0] ", file.fileno())
+        kept, begin = 0, time.process_time()
+        for _ in range(1024):
+            output.write(b"x" * (1 << 16))
+            kept = max(kept, len(output._rest))
+        output.end()
+    assert time.process_time() - begin < 5 and kept <= run._LONGEST_KEPT
+    assert (tmp_path / "out").stat().st_size == (64 << 20) + len(b"[0] \n")
 
 
 def test_run_without_prefix_and_as_module(script: Callable[[str], str], tmp_path: Path) -> None:

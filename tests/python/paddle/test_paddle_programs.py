@@ -101,6 +101,63 @@ def test_environment_of_a_launcher(program: Path, launcher: str) -> None:
             rank.wait()
 
 
+FLEET = """
+import paddle
+import a2a.paddle
+from paddle.distributed import fleet
+
+a2a.paddle.enable()
+strategy = fleet.DistributedStrategy()
+strategy.hybrid_configs = {"dp_degree": 2, "mp_degree": 1, "pp_degree": 1, "sharding_degree": 1}
+fleet.init(is_collective=True, strategy=strategy)
+paddle.seed(3)
+layer = paddle.nn.Linear(2, 1)
+model = fleet.distributed_model(layer)
+rank = fleet.worker_index()
+model(paddle.full([1, 2], float(rank))).sum().backward()
+assert layer.weight.grad.flatten().tolist() == [0.5, 0.5], layer.weight.grad
+assert paddle.distributed.get_world_size() == fleet.worker_num() == 2
+with open(f"{rank}-of-2", "w") as done:
+    done.write("done")
+"""
+
+FLEETS_LAUNCHERS = {
+    "a2a run": ("-m", "a2a.cli", "run", "-n", "2"),
+    "torchrun": ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"),
+    "launch": ("-m", "paddle.distributed.launch", "--nproc_per_node", "2", "--backend", "gloo"),
+}
+
+
+@pytest.mark.parametrize("launcher", ["a2a run", *with_full(name for name in FLEETS_LAUNCHERS if name != "a2a run")])
+def test_fleet_under_any_launcher(program: Path, launcher: str) -> None:
+    if launcher == "torchrun":
+        pytest.importorskip("torch")
+    program.write_text(FLEET, encoding="utf-8")
+    require_done(program, run(program, *FLEETS_LAUNCHERS[launcher]), 2)
+
+
+ALONE = """
+import paddle
+import paddle.distributed as dist
+from paddle.distributed import fleet
+
+{call}
+total = paddle.ones([1])
+dist.all_reduce(total)
+assert float(total.item()) == dist.get_world_size() == 2
+with open(f"{{dist.get_rank()}}-of-2", "w") as done:
+    done.write("done")
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("call", ["dist.init_parallel_env()", "fleet.init(is_collective=True)"])
+def test_paddle_alone_under_a2a_run(program: Path, call: str) -> None:
+    """Without a2a.paddle, on Gloo."""
+    program.write_text(ALONE.format(call=call), encoding="utf-8")
+    require_done(program, run(program, "-m", "a2a.cli", "run", "-n", "2"), 2)
+
+
 @pytest.mark.full
 def test_spawn(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
