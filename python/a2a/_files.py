@@ -66,8 +66,11 @@ def read_json(path: str | Path) -> Any:
 
 def write(path: str | Path, content: str | bytes) -> None:
     """Write a whole file. Raises OSError; where the name is that of a link or of no regular file, too."""
-    with os.fdopen(_created(path), "wb") as file:
-        file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+    try:
+        with os.fdopen(_created(path), "wb") as file:
+            file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
+    except OSError as error:  # that of a write, as on a full disk, does not name the file
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def check_writable(path: str | Path) -> None:

@@ -380,5 +380,9 @@ def test_whole_files_are_written(tmp_path: Path) -> None:
     assert os.read(read, 100) == b"[1]"
     os.close(read)
     os.close(write)
+    full = os.open("/dev/full", os.O_WRONLY)
+    with pytest.raises(OSError, match=r"No space left on device: ./dev/fd/"):
+        _files.write(f"/dev/fd/{full}", "x")
+    os.close(full)
     with pytest.raises(OSError, match="Is a directory"):
         _files.write(tmp_path, "x")
