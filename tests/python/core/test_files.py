@@ -243,6 +243,7 @@ def message(peer: int, sends: int = 1, nbytes: int = 8) -> bytes:
         (struct.pack("<II", 9, 16) + bytes(8), "it is of kind 9 and has 16 bytes"),
         (struct.pack("<II", 2, 0), "it is of kind 2 and has 0 bytes"),
     ],
+    ids=range(7),
 )
 def test_a_timeline_that_is_refused(more: bytes, said: str, tmp_path: Path) -> None:
     path = tmp_path / "0.a2atrace"
