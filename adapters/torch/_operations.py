@@ -16,7 +16,7 @@ from a2a.adapting import Dialect, refuse
 
 from . import _sparse
 from ._errors import ArgumentTypeError, SplitError, TensorError
-from ._folds import fold_of, scaled
+from ._folds import PREMUL_SUM, fold_of, summand
 from ._profiler import operation
 from ._staging import (
     copied,
@@ -136,9 +136,9 @@ def all_reduce(comm: Any, tensor: Any, op: Any, async_op: bool) -> Any:
     fold = fold_of(comm, op)
     if tensor.is_sparse:
         return _sparse.all_reduce(comm, tensor, op, async_op)
-    if fold is None:
+    if fold is PREMUL_SUM:
         room, then = room_for(comm, "tensor", tensor)
-        return _work(comm.allreduce(scaled(tensor, op), room, "sum", async_op=async_op), [tensor], then)
+        return _work(comm.allreduce(summand(tensor, op, fold), room, fold, async_op=async_op), [tensor], then)
     if plain(tensor):
         work = comm.allreduce(tensor, None, fold, async_op=async_op)
         return None if work is None else Work(work, [tensor])
@@ -150,9 +150,9 @@ def all_reduce(comm: Any, tensor: Any, op: Any, async_op: bool) -> Any:
 def reduce(comm: Any, tensor: Any, root: int, op: Any, async_op: bool) -> Any:
     require_tensor(comm, "tensor", tensor)
     fold = fold_of(comm, op)
-    send = inner(tensor) if fold else scaled(tensor, op)
+    send = summand(tensor, op, fold)
     recv, then = room_for(comm, "tensor", tensor) if comm.rank == root else (None, None)
-    work = comm.reduce(send, recv, root, fold or "sum", async_op=async_op)
+    work = comm.reduce(send, recv, root, fold, async_op=async_op)
     return _work(work, [tensor], then)
 
 
@@ -161,12 +161,11 @@ def reduce_scatter_single(comm: Any, output: Any, input: Any, op: Any, async_op:
     require_tensor(comm, "output", output)
     require_tensor(comm, "input", input)
     fold = fold_of(comm, op)
-    if fold is not None and plain(output) and plain(input):
+    if fold is not PREMUL_SUM and plain(output) and plain(input):
         work = comm.reduce_scatter(input, output, fold, async_op=async_op)
         return None if work is None else Work(work, [output])
     room, then = room_for(comm, "output", output)
-    send = inner(input) if fold else scaled(input, op)
-    return _work(comm.reduce_scatter(send, room, fold or "sum", async_op=async_op), [output], then)
+    return _work(comm.reduce_scatter(summand(input, op, fold), room, fold, async_op=async_op), [output], then)
 
 
 @operation("reduce_scatter", given=2)
@@ -175,11 +174,10 @@ def reduce_scatter(comm: Any, output: Any, inputs: Any, op: Any, async_op: bool)
     require_list(comm, "input_list", inputs, comm.size)
     fold = fold_of(comm, op)
     _require_one_dtype(comm, "input_list", inputs, "output", output)
-    send = flat(inputs)
-    send = send if fold else scaled(send, op)
+    send = summand(flat(inputs), op, fold)
     room, then = flat_room_for(comm, "output", output)
     counts = [one.numel() for one in inputs]
-    work = comm.reduce_scatterv(send, counts, room, fold or "sum", async_op=async_op)
+    work = comm.reduce_scatterv(send, counts, room, fold, async_op=async_op)
     return _work(work, [output], then)
 
 

@@ -22,7 +22,7 @@ Tensor: TypeAlias = SupportsDLPack | Buffer | CapsuleType
 Counts: TypeAlias = Sequence[SupportsIndex] | Tensor
 """One integer per rank (or per rank and expert), on the host: a sequence, a NumPy array or any integer tensor."""
 
-ReduceOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
+ReduceOp: TypeAlias = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "premul_sum"]
 """How a reduction folds the ranks' elements; see Communicator.allreduce."""
 
 StreamLike: TypeAlias = int | Any | None
@@ -466,10 +466,12 @@ class Communicator:
         """Every rank gets x0 op x1 op x2 ..., element by element in rank order, and so the same bits. Without ``recv``
         the result is written into ``send``.
 
-        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band", "bor"
-        or "bxor" (integers and bool). float16, bfloat16 and float8 are folded in float32 and rounded once; integers
-        wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one, and are not
-        defined for complex numbers. Both tensors have the same dtype and as many elements.
+        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band", "bor",
+        "bxor" (integers and bool) or "premul_sum". float16, bfloat16 and float8 are folded in float32 and rounded once;
+        integers wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one,
+        and are not defined for complex numbers. "premul_sum" is "sum" of what each rank has multiplied by a factor of
+        its own before the call (floating and complex); where another rank passes "sum", both raise MismatchError. Both
+        tensors have the same dtype and as many elements.
 
         Between several hosts, the ranks of each host are folded first, and rounded, then the hosts in the order of
         their lowest ranks: docs/guide/reductions.md.

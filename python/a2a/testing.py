@@ -219,6 +219,7 @@ def _divided(a: Array, by: int) -> Array:
 
 _FOLDS: dict[str, Callable[[Array, Array], Array]] = {
     "sum": np.add,
+    "premul_sum": np.add,  # of what the ranks have multiplied
     "avg": np.add,
     "prod": _product,
     "min": np.minimum,

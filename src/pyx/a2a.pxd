@@ -107,6 +107,7 @@ cdef extern from "a2a/types.h" nogil:
         band
         bor
         bxor
+        premul_sum
 
     void require_defined "a2a::require_defined"(Fold, DType) except +raise_current
     string dtype_string "a2a::to_string"(DType) except +raise_current

@@ -8,10 +8,12 @@ cdef class _Collectives(_Messages):
         """Every rank gets x0 op x1 op x2 ..., element by element in rank order, and so the same bits. Without ``recv``
         the result is written into ``send``.
 
-        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band", "bor"
-        or "bxor" (integers and bool). float16, bfloat16 and float8 are folded in float32 and rounded once; integers
-        wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one, and are not
-        defined for complex numbers. Both tensors have the same dtype and as many elements.
+        ``op`` is "sum", "prod", "min", "max", "avg" (the sum divided by the size; floating and complex), "band", "bor",
+        "bxor" (integers and bool) or "premul_sum". float16, bfloat16 and float8 are folded in float32 and rounded once;
+        integers wrap; of bool, sum and max mean "or", prod and min "and"; min and max give NaN where a rank has one,
+        and are not defined for complex numbers. "premul_sum" is "sum" of what each rank has multiplied by a factor of
+        its own before the call (floating and complex); where another rank passes "sum", both raise MismatchError. Both
+        tensors have the same dtype and as many elements.
 
         Between several hosts, the ranks of each host are folded first, and rounded, then the hosts in the order of
         their lowest ranks: docs/guide/reductions.md.

@@ -2,7 +2,7 @@
 # Exchange and returns the objects that hold the memory.
 
 cdef dict folds = {"sum": Fold.sum, "prod": Fold.prod, "min": Fold.min, "max": Fold.max, "avg": Fold.avg,
-                   "band": Fold.band, "bor": Fold.bor, "bxor": Fold.bxor}
+                   "band": Fold.band, "bor": Fold.bor, "bxor": Fold.bxor, "premul_sum": Fold.premul_sum}
 
 
 cdef int parse_reduction(Call* call, Op operation, object op, object stream, object timeout) except -1:

@@ -16,7 +16,8 @@ namespace {
 
 using namespace a2a;
 
-constexpr Fold kFolds[] = {Fold::sum, Fold::prod, Fold::min, Fold::max, Fold::avg, Fold::band, Fold::bor, Fold::bxor};
+constexpr Fold kFolds[] = {Fold::sum,  Fold::prod, Fold::min,  Fold::max,       Fold::avg,
+                           Fold::band, Fold::bor,  Fold::bxor, Fold::premul_sum};
 constexpr size_t kSizes[] = {0, 1, 7, 1000, 5000};
 
 using Bytes = std::vector<std::byte>;
@@ -49,7 +50,7 @@ std::optional<T> folded_int(Fold fold, const std::vector<T>& x) {
     if (fold == Fold::bor) all |= next;
     if (fold == Fold::bxor) all ^= next;
   }
-  if (fold == Fold::avg) return std::nullopt;
+  if (fold == Fold::avg || fold == Fold::premul_sum) return std::nullopt;
   return fold == Fold::min ? least : fold == Fold::max ? most : static_cast<T>(all);
 }
 
@@ -59,7 +60,7 @@ std::optional<T> folded_float(Fold fold, const std::vector<T>& x) {
   bool nan = std::isnan(x[0]);
   for (size_t k = 1; k < x.size(); ++k) {
     nan |= std::isnan(x[k]);
-    if (fold == Fold::sum || fold == Fold::avg) all = all + x[k];
+    if (fold == Fold::sum || fold == Fold::avg || fold == Fold::premul_sum) all = all + x[k];
     if (fold == Fold::prod) all = all * x[k];
     if (fold == Fold::min && x[k] < all) all = x[k];
     if (fold == Fold::max && x[k] > all) all = x[k];
@@ -171,7 +172,7 @@ template <class T>
 void check_complex() {
   using C = std::complex<T>;
   const auto expect = [](Fold fold, const std::vector<C>& x) -> std::optional<C> {
-    if (fold != Fold::sum && fold != Fold::avg && fold != Fold::prod) return std::nullopt;
+    if (fold != Fold::sum && fold != Fold::premul_sum && fold != Fold::avg && fold != Fold::prod) return std::nullopt;
     volatile T re = x[0].real(), im = x[0].imag();
     for (size_t k = 1; k < x.size(); ++k) {
       const T a = re, b = im, c = x[k].real(), d = x[k].imag();

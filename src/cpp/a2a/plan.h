@@ -14,9 +14,10 @@ namespace a2a {
 // One run of bytes exchanged with one peer.
 struct Segment {
   Rank peer = 0;
-  int buffer = 0;     // index of the tensor in the list form, otherwise 0
-  size_t offset = 0;  // bytes from the start of that buffer
-  size_t bytes = 0;   // never 0: empty segments are not stored
+  int buffer = 0;       // index of the tensor in the list form, otherwise 0
+  size_t offset = 0;    // bytes from the start of that buffer
+  size_t bytes = 0;     // never 0: empty segments are not stored
+  uint32_t expert = 0;  // of rows for one of several experts: its number from 1, which both ends compare
 
   bool operator==(const Segment&) const = default;
 };

@@ -72,13 +72,16 @@ enum class Op : uint8_t {
 A2A_API const char* to_string(Op);
 
 // The operation of a reduction on the elements x0, x1, x2, ... of the ranks 0, 1, 2, ...: ((x0 op x1) op x2) ... avg is
-// the sum divided by the number of ranks. core/fold/fold.h says what each means for which dtype.
-enum class Fold : uint8_t { none = 0, sum, prod, min, max, avg, band, bor, bxor };
+// the sum divided by the number of ranks. premul_sum is the sum of elements that each rank has multiplied by a factor
+// of its own before the call; it has a name of its own so that it does not meet a plain sum. core/fold/fold.h says what
+// each means for which dtype.
+enum class Fold : uint8_t { none = 0, sum, prod, min, max, avg, band, bor, bxor, premul_sum };
 
 // "sum", "prod", ...
 A2A_API const char* to_string(Fold);
 // Throws Error(invalid_argument) if the operation has no meaning for this dtype: bit operations on anything but
-// integers and bools, avg of integers and bools, min and max of complex numbers, dtypes that are no numbers.
+// integers and bools, avg and premul_sum of integers and bools, min and max of complex numbers, dtypes that are no
+// numbers.
 A2A_API void require_defined(Fold, DType);
 
 // A point in time on the monotonic clock. It is made once where a call enters the library and passed down, so that

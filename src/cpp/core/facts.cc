@@ -130,6 +130,10 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   if (theirs.expected != mine.sent) {
     return name + size_sentence(signature, unit_bytes, me, mine.sent, peer, theirs.expected);
   }
+  if (signature.op == Op::global_scatter || signature.op == Op::global_gather) {
+    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
+           " exchange the same number of rows, but in different numbers for each expert";
+  }
   return name + rank_name(me) + " and " + rank_name(peer) +
          " exchange the same number of bytes in segments of different sizes or blocks of different shapes";
 }

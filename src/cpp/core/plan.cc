@@ -152,7 +152,7 @@ struct ExpertRows {
   void append_packed_by_rank(std::vector<Segment>& segments) const {
     segments.reserve(counts.values.size());
     size_t next = 0;
-    for_each([&](Rank peer, size_t, size_t bytes) { append(segments, peer, next, bytes); });
+    for_each([&](Rank peer, size_t expert, size_t bytes) { append(segments, peer, expert, next, bytes); });
   }
 
   // Appends the segments by (rank, expert), while they lie in memory by (expert, rank).
@@ -161,7 +161,7 @@ struct ExpertRows {
     std::vector<size_t> next(experts + 1);  // offset of each expert's next rows; the last entry only takes a sum
     for_each([&](Rank, size_t expert, size_t bytes) { next[expert + 1] += bytes; });
     std::partial_sum(next.begin(), next.end(), next.begin());
-    for_each([&](Rank peer, size_t expert, size_t bytes) { append(segments, peer, next[expert], bytes); });
+    for_each([&](Rank peer, size_t expert, size_t bytes) { append(segments, peer, expert, next[expert], bytes); });
   }
 
  private:
@@ -175,8 +175,10 @@ struct ExpertRows {
     }
   }
 
-  static void append(std::vector<Segment>& segments, Rank peer, size_t& next, size_t bytes) {
-    if (bytes > 0) segments.push_back({peer, 0, next, bytes});
+  void append(std::vector<Segment>& segments, Rank peer, size_t expert, size_t& next, size_t bytes) const {
+    // Empty segments are left out, so without the number one expert's rows could be taken for another one's.
+    const auto number = experts > 1 ? static_cast<uint32_t>(expert + 1) : 0;
+    if (bytes > 0) segments.push_back({peer, 0, next, bytes, number});
     next += bytes;
   }
 };

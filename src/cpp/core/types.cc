@@ -150,6 +150,8 @@ const char* to_string(Fold fold) {
       return "bor";
     case Fold::bxor:
       return "bxor";
+    case Fold::premul_sum:
+      return "premul_sum";
   }
   return "unknown operation";
 }

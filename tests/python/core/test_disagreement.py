@@ -141,8 +141,9 @@ def gather(c: a2a.Communicator, elems: int) -> None:
     c.allgather(np.zeros(elems, "f4"), zeros(c, "f4", elems))
 
 
-def scatter(c: a2a.Communicator, counts: list[int]) -> None:
-    c.global_scatter(zeros(c, "f4"), counts * c.size, counts * c.size)
+def scatter(c: a2a.Communicator, counts: list[int], back: bool = False) -> None:
+    call = c.global_gather if back else c.global_scatter
+    call(zeros(c, "f4"), counts * c.size, counts * c.size)
 
 
 def list_of(c: a2a.Communicator, elems: int) -> None:
@@ -190,7 +191,22 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[str]]] = {
     "segments": (  # as many rows for each rank, but otherwise divided among its experts
         lambda c: scatter(c, [1, 3]),
         lambda c: scatter(c, [2, 2]),
-        ["global_scatter #1: rank", "segments of different sizes"],
+        ["global_scatter #1: rank", "different numbers for each expert"],
+    ),
+    "experts": (  # one segment for each rank, of as many rows, for another expert
+        lambda c: scatter(c, [0, 4]),
+        lambda c: scatter(c, [4, 0]),
+        ["global_scatter #1: rank", "different numbers for each expert"],
+    ),
+    "experts on the way back": (
+        lambda c: scatter(c, [0, 4], back=True),
+        lambda c: scatter(c, [4, 0], back=True),
+        ["global_gather #1: rank", "different numbers for each expert"],
+    ),
+    "scaled and not": (
+        lambda c: c.allreduce(zeros(c, "f4"), op="premul_sum"),
+        lambda c: c.allreduce(zeros(c, "f4"), op="sum"),
+        ["allreduce #1: rank", "rank 1 reduces with premul_sum", "reduces with sum"],
     ),
 }
 

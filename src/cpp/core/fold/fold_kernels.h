@@ -243,6 +243,7 @@ template <class Element>
 const FoldKernels* of_complex(Fold fold) {
   switch (fold) {
     case Fold::sum:
+    case Fold::premul_sum:
       return loops<Element, Sum>();
     case Fold::prod:
       return loops<Element, Prod>();

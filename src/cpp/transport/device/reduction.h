@@ -14,6 +14,7 @@ constexpr uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kComplex = 5, kB
 // minimum. A complex number is two real ones, which suffices for sums. Returns Fold::none where there is no such
 // operation.
 inline Fold fold_of_numbers(Fold fold, DType dtype) {
+  if (fold == Fold::premul_sum) return dtype.code == kBool ? Fold::none : Fold::sum;
   if (dtype.code == kComplex) return fold == Fold::sum || fold == Fold::avg ? fold : Fold::none;
   if (dtype.code != kBool) return fold;
   if (fold == Fold::sum || fold == Fold::max || fold == Fold::bor) return Fold::max;

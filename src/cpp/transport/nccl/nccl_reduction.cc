@@ -27,6 +27,7 @@ constexpr Row kTypes[] = {
 std::optional<ReduceOp> op_of(Fold fold) {
   switch (fold) {
     case Fold::sum:
+    case Fold::premul_sum:
       return ReduceOp::sum;
     case Fold::prod:
       return ReduceOp::prod;
