@@ -8,12 +8,13 @@ from typing import Any
 import paddle.distributed as _paddle
 
 import a2a
+from a2a.adapting import refuse_message
 
 from . import _messages
 from ._device import is_paddles, original
 from ._errors import CallError
 from ._functions import irecv, isend
-from ._groups import for_members, get_communicator
+from ._groups import for_members, get_communicator, rank_in_group
 from ._task import Task
 
 _SENDS, _RECVS = (isend, _paddle.isend), (irecv, _paddle.irecv)
@@ -49,9 +50,22 @@ def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Task] | None:
 
 def _batch_isend_irecv(_: a2a.Communicator, ops: list[Any]) -> list[Task]:
     tasks = []
-    for op in ops:
+    for at, op in enumerate(ops):
         comm = get_communicator(op.group)
-        if comm is not None:
-            call = _messages.send if op.op in _SENDS else _messages.recv
+        if comm is None:
+            continue
+        call = _messages.send if op.op in _SENDS else _messages.recv
+        try:
             tasks.append(call(comm, op.group, op.tensor, op.peer, False, False))
+        except BaseException as error:
+            for other in ops[at + 1 :]:
+                _refuse(other, error)
+            raise
     return tasks
+
+
+def _refuse(op: Any, error: BaseException) -> None:
+    """Tell the other rank of a message that it does not come."""
+    comm = get_communicator(op.group)
+    if comm is not None:
+        refuse_message(comm, error, rank_in_group(op.peer, "peer", op.group, comm), sends=op.op in _SENDS)

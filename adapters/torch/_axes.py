@@ -9,18 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from a2a import InvalidArgumentError
-from a2a.adapting import Division, refuse
+from a2a.adapting import Division
 
 from . import _collectives
 from . import _operations as ops
 from ._errors import AxisError, SplitError
 from ._groups import communicator, place_in
 from ._staging import flat, inner
+from ._telling import of_group
 
-__all__ = ["exchange", "shape_of"]
+__all__ = ["exchange", "numbers_of", "shape_of"]
 
 
+@of_group
 def exchange(
     input: Tensor,
     split_axis: int,
@@ -30,11 +31,8 @@ def exchange(
     group: Any,
 ) -> Tensor:
     """Return a new tensor of all ranks' slices for this rank. Empty sizes mean equal parts, see Division.of()."""
-    comm, axes, sizes = communicator(group), (split_axis, concat_axis), (split_sizes, concat_sizes)
-    try:
-        at = _checked(input.shape, axes, sizes, place_in(group))
-    except InvalidArgumentError as error:
-        raise (error if comm is None else refuse(comm, error)) from None
+    comm = communicator(group)
+    at = _checked(input.shape, (split_axis, concat_axis), (split_sizes, concat_sizes), place_in(group))
     input = inner(input.resolve_conj().resolve_neg())
     if comm is None or not input.is_cpu:
         return _packed(input, at, group)
@@ -58,11 +56,15 @@ def shape_of(
 def _divide(
     shape: Sequence[int], axes: tuple[int, int], sizes: tuple[Sequence[int], Sequence[int]], place: tuple[int, int]
 ) -> Division:
-    for name, axis in zip(("split_axis", "concat_axis"), axes, strict=True):
+    return Division.of(shape, *numbers_of(shape, *axes), *sizes, *place)
+
+
+def numbers_of(shape: Sequence[int], split_axis: int, concat_axis: int) -> tuple[int, int]:
+    """Return the two axes, counted from the front."""
+    for name, axis in (("split_axis", split_axis), ("concat_axis", concat_axis)):
         if not -len(shape) <= axis < len(shape):
             raise AxisError(f"{name} is {axis}, but input {tuple(shape)} has {len(shape)} dimensions")
-    split, concat = (axis % len(shape) for axis in axes)
-    return Division.of(shape, split, concat, *sizes, *place)
+    return split_axis % len(shape), concat_axis % len(shape)
 
 
 def _checked(

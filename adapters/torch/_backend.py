@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 import a2a
+from a2a.adapting import refuse
 
 from . import _monitored
 from . import _operations as ops
@@ -87,13 +88,12 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
         """``output_lists[p]`` has the inputs of rank p."""
-        lists = [list(outputs) for outputs in zip(*output_lists, strict=True)]
-        works = [self.allgather([outputs], [input], _begin(opts)) for outputs, input in zip(lists, inputs, strict=True)]
-        return _together(works, [output for outputs in output_lists for output in outputs])
+        flat = [output for outputs in output_lists for output in outputs]
+        lists = [[list(outputs)] for outputs in zip(*output_lists, strict=False)]
+        return self._several(self.allgather, opts, flat, lists, [[input] for input in inputs])
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        works = [self.all_gather_single(*pair, _begin(opts)) for pair in zip(outputs, inputs, strict=True)]
-        return _together(works, outputs)
+        return self._several(self.all_gather_single, opts, outputs, outputs, inputs)
 
     def barrier(self, opts: Any = None) -> Any:
         seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
@@ -108,7 +108,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         return ops.all_reduce(self.comm, tensor, _op(opts), opts is None or opts.asyncOp) or _DONE
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        return _together([self.allreduce([tensor], _begin(opts)) for tensor in tensors], tensors)
+        return self._several(self.allreduce, opts, tensors, [[tensor] for tensor in tensors])
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         (tensor,) = tensors
@@ -125,8 +125,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         return ops.reduce_scatter_single(self.comm, output, input, _op(opts), opts is None or opts.asyncOp) or _DONE
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        works = [self.reduce_scatter_single(*pair, _begin(opts)) for pair in zip(outputs, inputs, strict=True)]
-        return _together(works, outputs)
+        return self._several(self.reduce_scatter_single, opts, outputs, outputs, inputs)
 
     # ---- with a root
 
@@ -168,6 +167,27 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # ---- several operations at once
+
+    def _several(self, call: Any, opts: Any, outputs: Any, *columns: list[Any]) -> Any:
+        """Start one operation for each row of arguments, and return their work. Where one fails, the rest does not
+        begin, and the peers hear that: numbers stay in step."""
+        count, works = max(map(len, columns)), []
+        if any(len(column) != count for column in columns):
+            error = a2a.InvalidArgumentError(f"lists of {list(map(len, columns))} entries; pass as many in each")
+            raise self._refused(error, count)
+        for row in zip(*columns, strict=True):
+            try:
+                works.append(call(*row, _begin(opts)))
+            except BaseException as error:
+                raise self._refused(error, count - len(works) - 1) from None
+        return works[0] if count == 1 else AllOf(works, list(outputs))
+
+    def _refused(self, error: BaseException, operations: int) -> BaseException:
+        for _ in range(operations if self.comm is not None else 0):
+            refuse(self.comm, error)
+        return error
 
     # ---- the group
 
@@ -239,10 +259,6 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
 
     def setGroupDesc(self, description: str) -> None:
         self._description = description
-
-
-def _together(works: list[Any], outputs: Any) -> Any:
-    return works[0] if len(works) == 1 else AllOf(works, list(outputs))
 
 
 def _create(opts: Any, _: Any) -> ProcessGroupA2A:

@@ -17,10 +17,13 @@ import torch
 import torch.distributed as dist
 from torch.compiler import is_dynamo_compiling
 
+from a2a.adapting import collective
+
 from . import _monitored
 from . import _operations as ops
 from ._backend import ProcessGroupA2A
-from ._groups import any_cuda, communicator, is_torchs, name_of
+from ._errors import ArgumentTypeError
+from ._groups import communicator, is_torchs, name_of, serving
 from ._work import Work
 
 __all__ = [
@@ -81,8 +84,8 @@ def all_to_all_single(
         splits = list(output_split_sizes or ()), list(input_split_sizes or ())
         _traced(async_op, torch.ops.a2a.all_to_all_single_, output, input, *splits, name_of(group))
         return None
-    comm = communicator(group)
-    if comm is None or (getattr(input, "is_cuda", False) and is_torchs(comm, group)):
+    comm = serving(group, input)
+    if comm is None:
         result: Work | None = dist.all_to_all_single(
             output, input, output_split_sizes, input_split_sizes, group, async_op
         )
@@ -112,8 +115,8 @@ def all_to_all(
     if is_dynamo_compiling():
         _traced(async_op, torch.ops.a2a.all_to_all_, output_tensor_list, input_tensor_list, name_of(group))
         return None
-    comm = communicator(group)
-    if comm is None or (any_cuda(input_tensor_list) and is_torchs(comm, group)):
+    comm = serving(group, input_tensor_list)
+    if comm is None:
         result: Work | None = dist.all_to_all(output_tensor_list, input_tensor_list, group, async_op)
         return result
     work: Work | None = ops.all_to_all(comm, output_tensor_list, input_tensor_list, async_op)
@@ -137,8 +140,8 @@ def all_gather_single(output_tensor: Any, input_tensor: Any, group: Any = None, 
     if is_dynamo_compiling():
         _traced(async_op, torch.ops.a2a.all_gather_, output_tensor, input_tensor, name_of(group))
         return None
-    comm = communicator(group)
-    if comm is None or (getattr(input_tensor, "is_cuda", False) and is_torchs(comm, group)):
+    comm = serving(group, input_tensor)
+    if comm is None:
         result: Work | None = _torch_gather_single(output_tensor, input_tensor, group, async_op)
         return result
     work: Work | None = ops.all_gather_single(comm, output_tensor, input_tensor, async_op)
@@ -160,8 +163,8 @@ def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, async_op:
     if is_dynamo_compiling():
         _traced(async_op, torch.ops.a2a.all_gather_list_, tensor_list, tensor, name_of(group))
         return None
-    comm = communicator(group)
-    if comm is None or (getattr(tensor, "is_cuda", False) and is_torchs(comm, group)):
+    comm = serving(group, tensor)
+    if comm is None:
         result: Work | None = dist.all_gather(tensor_list, tensor, group, async_op)
         return result
     work: Work | None = ops.all_gather(comm, tensor_list, tensor, async_op)
@@ -190,7 +193,7 @@ def barrier(
         options = {} if timeout is None else {"timeout": timeout}  # new in torch 2.13
         result: Work | None = dist.barrier(group, async_op, device_ids, **options)
         return result
-    work: Work | None = ops.barrier(comm, async_op, None if timeout is None else timeout.total_seconds())
+    work: Work | None = ops.barrier(comm, async_op, _seconds(comm, timeout))
     return work
 
 
@@ -206,7 +209,16 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
         else:
             _torch_monitored_barrier(group, timeout, wait_all_ranks)
     else:
-        _monitored.over_communicator(comm, _monitored.seconds_of(timeout, comm.timeout))
+        seconds = _seconds(comm, timeout)
+        _monitored.over_communicator(comm, comm.timeout if seconds is None else seconds)
+
+
+@collective
+def _seconds(comm: Any, timeout: Any) -> float | None:
+    try:
+        return None if timeout is None else _monitored.seconds_of(timeout, 0.0)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"timeout is {timeout!r}; pass a timedelta") from None
 
 
 def _traced(async_op: bool, op: Any, *arguments: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from a2a import Communicator
 from a2a.adapting import collective, refuse, takes
@@ -112,6 +113,11 @@ def require(comm: Communicator, name: str, tensor: Any, dtypes: tuple[torch.dtyp
     """A tensor of one of these dtypes, in plain memory. Otherwise the peers are told."""
     if not isinstance(tensor, Tensor):
         raise refuse(comm, ArgumentTypeError(f"{name} is {type(tensor).__name__}, not torch.Tensor"))
+    if torch._C._are_functorch_transforms_active() or forward_ad.unpack_dual(tensor).tangent is not None:
+        text = (
+            f"{name} is differentiated by torch.func or forward_ad; the experts have the derivatives of backward() only"
+        )
+        raise refuse(comm, TensorError(text))
     if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta:
         raise refuse(comm, TensorError(f"{name} has no values in plain memory"))
     if tensor.dtype not in dtypes:

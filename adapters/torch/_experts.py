@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 import a2a
 from a2a.adapting import collective, refuse, takes
@@ -97,6 +96,26 @@ def _plain(tensor: Tensor) -> Tensor:
     return inner(tensor.resolve_conj().resolve_neg())
 
 
+class _First(torch.autograd.Function):  # type: ignore[misc]
+    """First derivatives, and what they depend on. once_differentiable() does not serve: torch.autograd.grad() passes
+    its error over, and leaves out the part of a second derivative that would have come this way."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Any, ...]:
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise a2a.UnsupportedError("a2a.torch.moe has no second derivatives")
+
+
+def _first(found: list[Tensor], origins: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return the derivatives, of which nobody can take another one."""
+    if not torch.is_grad_enabled():
+        return found
+    return list(_First.apply(len(found), *found, *[one for one in origins if one is not None]))
+
+
 class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
     """(rows, their weights, a ticket), the last for combine(): so that the backward pass comes back to here even where
     a rank made its rows without those that it got."""
@@ -111,10 +130,12 @@ class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     @collective
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, rows: Tensor, weights: Tensor | None, _: Any) -> tuple[Any, ...]:
-        # Whatever this rank wants to know: the peers call, too.
-        return None, *ctx.way.back(rows, weights if ctx.weighted else None), None
+        with torch.no_grad():
+            # Whatever this rank wants to know: the peers call, too.
+            found = [one for one in ctx.way.back(rows, weights if ctx.weighted else None) if one is not None]
+        x, *given = _first(found, [rows, weights])
+        return None, x, given[0] if given else None, None
 
 
 class _Combine(torch.autograd.Function):  # type: ignore[misc]
@@ -130,13 +151,14 @@ class _Combine(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     @collective
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         rows, weights, _ = ctx.saved_tensors
-        rows_grad, weights_grad = ctx.way.spread(grad), None
-        if weights is not None:
-            rows_grad, weights_grad = through_product(rows, weights, rows_grad, ctx.way.topk_idx)
-        return None, None, rows_grad, weights_grad, None, None, *[grad] * ctx.biases
+        with torch.no_grad():
+            found = [ctx.way.spread(grad)]
+            if weights is not None:
+                found = list(through_product(rows, weights, found[0], ctx.way.topk_idx))
+        rows_grad, *given = _first(found, [grad, rows, weights])
+        return None, None, rows_grad, given[0] if given else None, None, None, *[grad] * ctx.biases
 
 
 _BLOCK = 1 << 18  # elements that are widened at a time, so that they stay in the cache
@@ -165,11 +187,16 @@ def _anchor() -> Tensor:
     return torch.empty(0, device="cpu", requires_grad=torch.is_grad_enabled())
 
 
+# After the route has been found, a rank that fails before rows move tells its peers.
+
+
+@collective
 def dispatch(way: HostWay, x: Tensor, topk_weights: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor]:
     made: tuple[Tensor, Tensor | None, Tensor] = _Dispatch.apply(way, x, topk_weights, _anchor())
     return made
 
 
+@collective
 def combine(
     way: HostWay, rows: Tensor, weights: Tensor | None, own: bool, ticket: Tensor, bias: Sequence[Tensor]
 ) -> Tensor:

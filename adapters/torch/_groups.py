@@ -10,13 +10,13 @@ from torch.distributed import distributed_c10d as c10d
 
 import a2a
 from a2a import Communicator
+from a2a.adapting import refuse
 
 from ._errors import ArgumentTypeError
 from ._store import meet
 
 __all__ = [
     "adopt",
-    "any_cuda",
     "by_name",
     "communicator",
     "forget",
@@ -27,6 +27,7 @@ __all__ = [
     "own",
     "place_in",
     "rank_in",
+    "serving",
     "timeout_of",
 ]
 
@@ -73,8 +74,17 @@ def is_torchs(comm: Any, group: Any) -> bool:
     return comm is not group and not is_own(comm)
 
 
-def any_cuda(tensors: Any) -> bool:
-    return isinstance(tensors, list) and any(getattr(tensor, "is_cuda", False) for tensor in tensors)
+def serving(group: Any, tensor: Any) -> Communicator | None:
+    """Return communicator(), but None also for a CUDA tensor, or a list of them, in a group of torch."""
+    comm = communicator(group)
+    try:
+        if isinstance(tensor, list):
+            cuda = any([getattr(one, "is_cuda", False) for one in tensor])
+        else:
+            cuda = getattr(tensor, "is_cuda", False)
+    except BaseException as error:  # of a child of torch.Tensor that answers questions itself
+        raise (error if comm is None else refuse(comm, error)) from None
+    return None if cuda and is_torchs(comm, group) else comm
 
 
 def place_in(group: Any) -> tuple[int, int]:
@@ -91,6 +101,8 @@ def rank_in(comm: Any, group: Any, name: str, rank: Any, group_rank: Any, defaul
         rank = default
     if (rank is None) == (group_rank is None):
         raise a2a.InvalidArgumentError(f"{name}={rank} and group_{name}={group_rank}; pass one of them")
+    if not hasattr(group_rank if rank is None else rank, "__index__"):
+        raise ArgumentTypeError(f"{name}={rank} and group_{name}={group_rank}; pass the number of a rank")
     if rank is None or not is_torchs(comm, group):
         return int(group_rank if rank is None else rank)
     try:

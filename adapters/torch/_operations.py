@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from a2a import InvalidArgumentError
-from a2a.adapting import Dialect, refuse
+from a2a.adapting import Dialect, refuse, refuse_message
 
 from . import _sparse
 from ._errors import ArgumentTypeError, SplitError, TensorError
@@ -26,6 +26,7 @@ from ._staging import (
     inner,
     plain,
     require_list,
+    require_plain_memory,
     require_tensor,
     room_for,
     to_lists,
@@ -200,6 +201,7 @@ def gather(comm: Any, tensor: Any, outputs: Any, root: int, async_op: bool) -> A
     require_tensor(comm, "tensor", tensor)
     room = then = None
     if comm.rank == root:
+        require_plain_memory(comm, "tensor", tensor)
         require_list(comm, "gather_list", outputs, comm.size)
         _require_alike(comm, "gather_list", outputs, "tensor", tensor)
         room = tensor.new_empty((comm.size, *tensor.shape))
@@ -224,17 +226,24 @@ def scatter(comm: Any, output: Any, inputs: Any, root: int, async_op: bool) -> A
 # ---- from one rank to another: no other rank takes part --------------------------------------------------------------
 
 
-@operation("send", given=1)
+@operation("send", given=1, of_all=False)
 def send(comm: Any, tensor: Any, peer: int, tag: int, async_op: bool) -> Any:
-    require_tensor(None, "tensor", tensor)
-    return _work(comm.send(inner(tensor), peer, tag, async_op=async_op), [tensor])
+    try:
+        require_tensor(None, "tensor", tensor)
+        values = inner(tensor)
+    except BaseException as error:
+        raise refuse_message(comm, error, peer, tag, sends=True) from None
+    return _work(comm.send(values, peer, tag, async_op=async_op), [tensor])
 
 
-@operation("recv", given=1)
+@operation("recv", given=1, of_all=False)
 def recv(comm: Any, tensor: Any, peer: int | None, tag: int, async_op: bool) -> Any:
     """``peer``: None for any. Returns the sender's rank without ``async_op``."""
-    require_tensor(None, "tensor", tensor)
-    room, then = room_for(None, "tensor", tensor)
+    try:
+        require_tensor(None, "tensor", tensor)
+        room, then = room_for(None, "tensor", tensor)
+    except BaseException as error:
+        raise refuse_message(comm, error, peer, tag, sends=False) from None
     work = comm.recv(room, peer, tag, async_op=async_op)
     if async_op:
         return Work(work, [tensor], then)

@@ -18,11 +18,13 @@ from a2a.adapting import refuse
 from . import _axes, _collectives
 from ._errors import SplitError
 from ._groups import by_name, communicator
+from ._linear import Linear
 from ._staging import inner
+from ._telling import of_named_group
 
 __all__ = ["all_gather", "all_to_all", "all_to_all_axis", "all_to_all_single", "global_gather", "global_scatter"]
 
-_operator: Any = torch.library.custom_op
+_Shape = Sequence[int]
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -33,31 +35,21 @@ def _plain(tensor: Tensor) -> Tensor:
 # ---- all_to_all_single -----------------------------------------------------------------------------------------------
 
 
-def _single(
-    input: Tensor, shape: Sequence[int], output_split_sizes: Sequence[int], input_split_sizes: Sequence[int], group: str
-) -> Tensor:
+def _single(input: Tensor, shape: _Shape, output_split_sizes: _Shape, input_split_sizes: _Shape, group: str) -> Tensor:
     output: Tensor = input.new_empty(shape)
     splits = list(output_split_sizes), list(input_split_sizes)
     _collectives.all_to_all_single(output, _plain(input), *splits, by_name(group))
     return output
 
 
-def _single_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    input, _, ctx.output_split_sizes, ctx.input_split_sizes, ctx.group = inputs
-    ctx.shape = input.shape
-
-
-def _single_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    back = all_to_all_single(grad, ctx.shape, ctx.input_split_sizes, ctx.output_split_sizes, ctx.group)
-    return back, None, None, None, None
-
-
 # The result is a new tensor of the given shape. Empty split sizes mean equal parts.
-all_to_all_single = _operator("a2a::all_to_all_single", _single, mutates_args=())
-all_to_all_single.register_fake(
-    lambda input, shape, output_split_sizes, input_split_sizes, group: input.new_empty(shape)
+all_to_all_single: Linear = Linear(
+    "all_to_all_single",
+    _single,
+    lambda input, shape, output_split_sizes, input_split_sizes, group: input.new_empty(shape),
+    lambda shapes, _, outs, ins, group: (all_to_all_single, (shapes[0], ins, outs, group)),
+    lambda _, size, shape, *others: ([*shape, size], *others),
 )
-all_to_all_single.register_autograd(_single_backward, setup_context=_single_setup)
 
 
 # ---- all_to_all ------------------------------------------------------------------------------------------------------
@@ -73,83 +65,79 @@ def _list(inputs: Sequence[Tensor], like: Sequence[Tensor], group: str) -> list[
     return outputs
 
 
-def _list_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    tensors, _, ctx.group = inputs
-    ctx.shapes = [one.shape for one in tensors]
+def _list_back(shapes: Sequence[Any], like: Sequence[Tensor], group: str) -> Any:
+    return all_to_all, ([like[0].new_empty(()).expand(shape) for shape in shapes], group)
 
 
-def _list_backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
-    like = [grads[0].new_empty(()).expand(shape) for shape in ctx.shapes]
-    return all_to_all(grads, like, ctx.group), [None] * len(grads), None
+def _list_batched(_: Tensor, size: int, like: Sequence[Tensor], group: str) -> Any:
+    return [one.unsqueeze(-1).expand(*one.shape, size) for one in like], group
 
 
 # The results are new tensors with the shapes of ``like``, which is not read otherwise.
-all_to_all = _operator("a2a::all_to_all", _list, mutates_args=())
-all_to_all.register_fake(_empty)
-all_to_all.register_autograd(_list_backward, setup_context=_list_setup)
+all_to_all: Linear = Linear("all_to_all", _list, _empty, _list_back, _list_batched)
 
 
 # ---- all_to_all_axis -------------------------------------------------------------------------------------------------
 
 
 def _axis(
-    input: Tensor,
-    split_axis: int,
-    concat_axis: int,
-    split_sizes: Sequence[int],
-    concat_sizes: Sequence[int],
-    group: str,
+    input: Tensor, split_axis: int, concat_axis: int, split_sizes: _Shape, concat_sizes: _Shape, group: str
 ) -> Tensor:
     return _axes.exchange(input, split_axis, concat_axis, split_sizes, concat_sizes, by_name(group))
 
 
-def _axis_fake(input: Tensor, *division: Any) -> Tensor:
-    split_axis, concat_axis, split_sizes, concat_sizes, group = division
+def _axis_fake(
+    input: Tensor, split_axis: int, concat_axis: int, split_sizes: _Shape, concat_sizes: _Shape, group: str
+) -> Tensor:
     shape = _axes.shape_of(input, split_axis, concat_axis, split_sizes, concat_sizes, by_name(group))
     return input.new_empty(shape)
 
 
-def _axis_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    _, *ctx.division, ctx.group = inputs
+def _axis_back(_: Any, split_axis: int, concat_axis: int, split_sizes: Any, concat_sizes: Any, group: str) -> Any:
+    return all_to_all_axis, (concat_axis, split_axis, concat_sizes, split_sizes, group)
 
 
-def _axis_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    split_axis, concat_axis, split_sizes, concat_sizes = ctx.division
-    back = all_to_all_axis(grad, concat_axis, split_axis, concat_sizes, split_sizes, ctx.group)
-    return back, None, None, None, None, None
+def _axis_batched(one: Tensor, _: int, split_axis: int, concat_axis: int, *others: Any) -> Any:
+    return *_axes.numbers_of(one.shape, split_axis, concat_axis), *others
 
 
 # Empty sizes mean equal parts, in the backward pass, too.
-all_to_all_axis = _operator("a2a::all_to_all_axis", _axis, mutates_args=())
-all_to_all_axis.register_fake(_axis_fake)
-all_to_all_axis.register_autograd(_axis_backward, setup_context=_axis_setup)
+all_to_all_axis: Linear = Linear("all_to_all_axis", _axis, _axis_fake, _axis_back, _axis_batched)
 
 
 # ---- all_gather ------------------------------------------------------------------------------------------------------
 
 
-def _gather(input: Tensor, shape: Sequence[int], ranks: int, group: str) -> Tensor:
+def _gather(input: Tensor, shape: _Shape, ranks: int, group: str) -> Tensor:
     output: Tensor = input.new_empty(shape)
     _collectives.all_gather_single(output, _plain(input), by_name(group))
     return output
 
 
-def _gather_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    input, _, ctx.ranks, ctx.group = inputs
-    ctx.shape = input.shape
-
-
-def _gather_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    # Every rank's gradient of this rank's part arrives here, and they are added in rank order.
-    parts = grad.reshape(ctx.ranks, *ctx.shape)
-    back = all_to_all_single(parts, parts.shape, [], [], ctx.group)
-    return back.sum(0), None, None, None
+def _gather_back(parts: Tensor, shape: _Shape, ranks: int, group: str) -> Tensor:
+    # Every rank's part for this rank arrives here, and they are added in rank order.
+    given = _plain(parts.reshape(ranks, *shape))
+    arrived = torch.empty_like(given, memory_format=torch.contiguous_format)
+    _collectives.all_to_all_single(arrived, given, None, None, by_name(group))
+    return arrived.sum(0)
 
 
 # The result is a new tensor of the given shape, which has ``ranks`` times the elements.
-all_gather = _operator("a2a::all_gather", _gather, mutates_args=())
-all_gather.register_fake(lambda input, shape, ranks, group: input.new_empty(shape))
-all_gather.register_autograd(_gather_backward, setup_context=_gather_setup)
+all_gather: Linear = Linear(
+    "all_gather",
+    _gather,
+    lambda input, shape, ranks, group: input.new_empty(shape),
+    lambda shapes, _, ranks, group: (_all_gather_back, (shapes[0], ranks, group)),
+    lambda _, size, shape, *others: ([*shape, size], *others),
+)
+# The sum of all ranks' parts for this one, each of the given shape.
+_all_gather_back: Linear = Linear(
+    "all_gather_back",
+    _gather_back,
+    lambda parts, shape, ranks, group: parts.new_empty(shape),
+    lambda shapes, _, ranks, group: (all_gather, (shapes[0], ranks, group)),
+    lambda _, size, shape, *others: ([*shape, size], *others),
+)
 
 
 # ---- global_scatter and global_gather --------------------------------------------------------------------------------
@@ -177,35 +165,29 @@ def _global_fake(x: Tensor, local_count: Tensor, global_count: Tensor, rows: int
     return x.new_empty((size, *x.shape[1:]))
 
 
-def _global_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    x, local_count, global_count, _, ctx.group = inputs
-    ctx.save_for_backward(local_count, global_count)
-    ctx.rows = x.shape[0]
-
-
 def _scatter(x: Tensor, local_count: Tensor, global_count: Tensor, rows: int, group: str) -> Tensor:
     return _global("global_scatter", x, local_count, global_count, rows, group)
 
 
-def _scatter_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return global_gather(grad, *ctx.saved_tensors, ctx.rows, ctx.group), None, None, None, None
-
-
-def _gather_back(x: Tensor, local_count: Tensor, global_count: Tensor, rows: int, group: str) -> Tensor:
+def _scatter_back(x: Tensor, local_count: Tensor, global_count: Tensor, rows: int, group: str) -> Tensor:
     return _global("global_gather", x, local_count, global_count, rows, group)
 
 
-def _gather_back_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    return global_scatter(grad, *ctx.saved_tensors, ctx.rows, ctx.group), None, None, None, None
-
-
 # ``rows`` is the number of received rows; -1: not known before the counts are.
-global_scatter = _operator("a2a::global_scatter", _scatter, mutates_args=())
-global_scatter.register_fake(_global_fake)
-global_scatter.register_autograd(_scatter_backward, setup_context=_global_setup)
-global_gather = _operator("a2a::global_gather", _gather_back, mutates_args=())
-global_gather.register_fake(_global_fake)
-global_gather.register_autograd(_gather_back_backward, setup_context=_global_setup)
+global_scatter: Linear = Linear(
+    "global_scatter",
+    _scatter,
+    _global_fake,
+    lambda shapes, local, global_, _, group: (global_gather, (local, global_, shapes[0][0], group)),
+    lambda _, size, *others: others,
+)
+global_gather: Linear = Linear(
+    "global_gather",
+    _scatter_back,
+    _global_fake,
+    lambda shapes, local, global_, _, group: (global_scatter, (local, global_, shapes[0][0], group)),
+    lambda _, size, *others: others,
+)
 
 
 # ---- into given outputs ----------------------------------------------------------------------------------------------
@@ -230,7 +212,12 @@ def _into_gather(output: Tensor, input: Tensor, group: str) -> None:
     _collectives.all_gather_single(output, input, by_name(group))
 
 
-_operator("a2a::all_to_all_single_", _into_single, mutates_args={"output"})
-_operator("a2a::all_to_all_", _into_list, mutates_args={"outputs"})
-_operator("a2a::all_gather_", _into_gather, mutates_args={"output"})
-_operator("a2a::all_gather_list_", _into_gather_list, mutates_args={"outputs"})
+def _operator_into(name: str, body: Any, output: str) -> None:
+    schema = torch.library.infer_schema(body, mutates_args={output})
+    torch.library.custom_op(f"a2a::{name}", of_named_group(body), mutates_args={output}, schema=schema)
+
+
+_operator_into("all_to_all_single_", _into_single, "output")
+_operator_into("all_to_all_", _into_list, "outputs")
+_operator_into("all_gather_", _into_gather, "output")
+_operator_into("all_gather_list_", _into_gather_list, "outputs")

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from a2a import InvalidArgumentError
+from a2a.adapting import refuse_message
 
 from . import _operations as ops
 from ._groups import communicator, is_torchs, rank_in
@@ -22,11 +23,11 @@ def isend(
 ) -> Work | None:
     """torch.distributed.isend: send ``tensor`` to rank ``dst``, a rank of torch's world, or ``group_dst``, one of the
     group. Returns a Work, and None on ranks that are not in the group."""
-    comm = _served(group, tensor)
+    comm, peer = _served(group, tensor, True, dst, group_dst, tag)
     if comm is None:
         result: Work | None = dist.isend(tensor, dst, group, tag, group_dst)
         return result
-    work: Work = ops.send(comm, tensor, rank_in(comm, group, "dst", dst, group_dst), tag, True)
+    work: Work = ops.send(comm, tensor, peer, tag, True)
     return work
 
 
@@ -35,22 +36,21 @@ def irecv(
 ) -> Work | None:
     """torch.distributed.irecv: receive ``tensor`` from rank ``src``, a rank of torch's world, or ``group_src``, one of
     the group; from any rank where neither is given. Returns a Work, and None on ranks that are not in the group."""
-    comm = _served(group, tensor)
+    comm, peer = _served(group, tensor, False, src, group_src, tag)
     if comm is None:
         result: Work | None = dist.irecv(tensor, src, group, tag, group_src)
         return result
-    work: Work = ops.recv(comm, tensor, _source(comm, group, src, group_src), tag, True)
+    work: Work = ops.recv(comm, tensor, peer, tag, True)
     return work
 
 
 def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
     """torch.distributed.send: isend() that returns when ``tensor`` may be written again. A rank cannot send to
     itself."""
-    comm = _served(group, tensor)
+    comm, peer = _served(group, tensor, True, dst, group_dst, tag)
     if comm is None:
         dist.send(tensor, dst, group, tag, group_dst)
         return
-    peer = rank_in(comm, group, "dst", dst, group_dst)
     if peer == comm.rank:
         raise InvalidArgumentError(
             f"rank {peer}: destination rank should not be the same as the rank of the current process; use isend()"
@@ -61,10 +61,10 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
     """torch.distributed.recv: irecv() that waits for ``tensor``. Returns the sender's rank in torch's world, or in the
     communicator; -1 on ranks that are not in the group."""
-    comm = _served(group, tensor)
+    comm, peer = _served(group, tensor, False, src, group_src, tag)
     if comm is None:
         return int(dist.recv(tensor, src, group, tag, group_src))
-    source = ops.recv(comm, tensor, _source(comm, group, src, group_src), tag, False)
+    source = ops.recv(comm, tensor, peer, tag, False)
     return int(c10d.get_global_rank(_group(group), source) if is_torchs(comm, group) else source)
 
 
@@ -88,25 +88,42 @@ class P2POp(dist.P2POp):  # type: ignore[misc, unused-ignore]
 
 
 def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Work]:
-    """torch.distributed.batch_isend_irecv: start all of them, in any order, and return a Work of each."""
-    kinds = {dist.isend: isend, dist.irecv: irecv}
+    """torch.distributed.batch_isend_irecv: start all of them, in any order, and return a Work of each. Where one is
+    refused, the ranks of those behind it hear that they do not come."""
     works: list[Work | None] = []
     for one in p2p_op_list:
         if not isinstance(one, dist.P2POp):
             raise InvalidArgumentError("p2p_op_list has an entry that is no P2POp")
-        begin = kinds.get(one.op, one.op)
-        at = "group_dst" if begin is isend else "group_src"
-        works.append(begin(one.tensor, group=one.group, tag=one.tag, **{at: one.group_peer}))
+    for at, one in enumerate(p2p_op_list):
+        try:
+            if one.op in _SENDS:
+                works.append(isend(one.tensor, group=one.group, tag=one.tag, group_dst=one.group_peer))
+            else:
+                works.append(irecv(one.tensor, group=one.group, tag=one.tag, group_src=one.group_peer))
+        except BaseException as error:
+            for other in p2p_op_list[at + 1 :]:
+                comm = communicator(other.group)
+                if comm is not None:
+                    refuse_message(comm, error, other.group_peer, other.tag, sends=other.op in _SENDS)
+            raise
     return [work for work in works if work is not None]
 
 
-def _served(group: Any, tensor: Any) -> Any:
-    comm = communicator(group)
-    return None if getattr(tensor, "is_cuda", False) and is_torchs(comm, group) else comm
+_SENDS = (isend, dist.isend)
 
 
-def _source(comm: Any, group: Any, src: int | None, group_src: int | None) -> int | None:
-    return None if src is None and group_src is None else rank_in(comm, group, "src", src, group_src)
+def _served(group: Any, tensor: Any, sends: bool, rank: int | None, group_rank: int | None, tag: int) -> Any:
+    """Return (the communicator, the other rank there), that is None for any; no communicator where torch serves it."""
+    comm, peer = communicator(group), None
+    if comm is None:
+        return None, None
+    if sends or rank is not None or group_rank is not None:
+        peer = rank_in(comm, group, "dst" if sends else "src", rank, group_rank)
+    try:
+        cuda = getattr(tensor, "is_cuda", False)
+    except BaseException as error:  # of a child of torch.Tensor that answers questions itself
+        raise refuse_message(comm, error, peer, tag, sends=sends) from None
+    return (None, None) if cuda and is_torchs(comm, group) else (comm, peer)
 
 
 def _group(group: Any) -> Any:

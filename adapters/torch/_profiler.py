@@ -12,6 +12,7 @@ from torch._C import _distributed_c10d as _c10d
 from torch.autograd import profiler
 
 import a2a
+from a2a.adapting import collective
 
 from ._errors import in_torchs_words
 
@@ -21,9 +22,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _chosen_name: Any = getattr(_c10d, "_get_comm_profiling_name", lambda: "")  # by torch.distributed.record_comm()
 
 
-def operation(name: str, given: int | None = None) -> Callable[[_F], _F]:
+def operation(name: str, given: int | None = None, of_all: bool = True) -> Callable[[_F], _F]:
     """Decorate an operation on a communicator, its first argument: the profiler records it, and its errors have torch's
-    words. ``given`` is the number of the argument that this rank sends: a tensor, a list or None."""
+    words. ``given`` is the number of the argument that this rank sends: a tensor, a list or None. ``of_all``: whether
+    all ranks take part. Then they hear of whatever is raised before the operation has its number."""
     title = f"a2a:{name}"
 
     def decorate(function: _F) -> _F:
@@ -38,14 +40,18 @@ def operation(name: str, given: int | None = None) -> Callable[[_F], _F]:
                 in_torchs_words(error)
                 raise
 
-        return call  # type: ignore[return-value]
+        return collective(call) if of_all else call  # type: ignore[return-value]
 
     return decorate
 
 
 def _recorded(title: str, tensors: list[Any]) -> Any:
     name = _chosen_name() or title
-    return torch._C._profiler._RecordFunctionFast(name, tensors, {"bytes": sum(tensor.nbytes for tensor in tensors)})
+    return torch._C._profiler._RecordFunctionFast(name, tensors, {"bytes": sum(map(_bytes_of, tensors))})
+
+
+def _bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.nbytes if tensor.layout is torch.strided else 0
 
 
 def _tensors(given: Any) -> list[Any]:

@@ -14,10 +14,10 @@ from torch.compiler import is_dynamo_compiling
 from torch.distributed import ReduceOp
 
 from a2a import InvalidArgumentError
-from a2a.adapting import refuse
+from a2a.adapting import collective
 
 from . import _operations as ops
-from ._groups import communicator, is_torchs, rank_in
+from ._groups import rank_in, serving
 from ._work import Work
 
 __all__ = [
@@ -276,20 +276,14 @@ def scatter(
 def _served(group: Any, tensor: Any) -> Any:
     """Return the communicator; None where torch itself serves the call. torch.compile knows torch's calls, and replaces
     them by the backend's operations."""
-    if is_dynamo_compiling():
-        return None
-    comm = communicator(group)
-    return None if getattr(tensor, "is_cuda", False) and is_torchs(comm, group) else comm
+    return None if is_dynamo_compiling() else serving(group, tensor)
 
 
-def _root(comm: Any, group: Any, name: str, rank: Any, group_rank: Any, default: int | None = None) -> int:
-    try:
-        return rank_in(comm, group, name, rank, group_rank, default)
-    except InvalidArgumentError as error:
-        raise refuse(comm, error) from None
+# A rank that fails here tells its peers.
+_root = collective(rank_in)
 
 
+@collective
 def _require_root_alone(comm: Any, root: int, name: str, tensors: Any) -> None:
     if comm.rank != root and tensors:
-        text = f"{name} is given, but only the root, rank {root}, has one"
-        raise refuse(comm, InvalidArgumentError(text))
+        raise InvalidArgumentError(f"{name} is given, but only the root, rank {root}, has one")

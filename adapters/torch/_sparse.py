@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool) -> FinishedWo
     own = tensor.detach().coalesce()
     counts = _counts(comm, own)
     # Entries are sent as rows; they are columns of the indices.
-    indices = _gathered(comm, inner(own.indices().t()), counts).t()
-    values = _gathered(comm, inner(own.values()), counts)
+    indices = _gathered(comm, lambda: own.indices().t(), counts).t()
+    values = _gathered(comm, own.values, counts)
     parts = [
         torch.sparse_coo_tensor(*pair, tuple(own.shape), is_coalesced=True, check_invariants=False)
         for pair in zip(indices.split(counts, 1), values.split(counts), strict=True)
@@ -52,7 +53,9 @@ def _counts(comm: Any, own: Tensor) -> list[int]:
     return list(everyone[:, 0].tolist())
 
 
-def _gathered(comm: Any, mine: Tensor, counts: list[int]) -> Tensor:
+@collective
+def _gathered(comm: Any, entries: Callable[[], Tensor], counts: list[int]) -> Tensor:
+    mine = inner(entries())
     everyone = mine.new_empty((sum(counts), *mine.shape[1:]))
     comm.allgatherv(mine, everyone, counts)
     return everyone

@@ -15,7 +15,7 @@ from torch import Tensor
 import a2a
 from a2a.adapting import refuse as tell
 
-from ._errors import ArgumentTypeError, SplitError, not_a_tensor
+from ._errors import ArgumentTypeError, SplitError, TensorError, not_a_tensor
 
 __all__ = [
     "copied",
@@ -25,6 +25,7 @@ __all__ = [
     "inner",
     "plain",
     "require_list",
+    "require_plain_memory",
     "require_tensor",
     "room_for",
     "to_lists",
@@ -66,6 +67,14 @@ def require_list(comm: Any, name: str, tensors: Any, count: int) -> None:
         raise _refuse(comm, SplitError(f"{name} has {len(tensors)} tensors, but the group has {count} ranks"))
     for at, tensor in enumerate(tensors):
         require_tensor(comm, f"{name}[{at}]", tensor)
+        require_plain_memory(comm, f"{name}[{at}]", tensor)
+
+
+def require_plain_memory(comm: Any, name: str, tensor: Tensor) -> None:
+    """Raise for a tensor that cannot be copied to others, and tell the peers."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        raise _refuse(comm, TensorError(f"{name} is a {kind} tensor; an exchange needs values in plain memory"))
 
 
 def inner(tensor: Tensor) -> Tensor:

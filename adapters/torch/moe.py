@@ -9,7 +9,7 @@
 
 The backward pass is collective, too: of a combine a dispatch of the gradient, of a dispatch a combine. So on every
 rank, also on one without tokens or rows, the results require a gradient wherever gradients are recorded, and
-backward() has to reach ``y``. Second derivatives are refused.
+backward() has to reach ``y``. Second derivatives are refused, and so are torch.func and forward_ad.
 
 torch.compile(fullgraph=True) takes all of it, with one graph for any number of rows. Without fullgraph, torch breaks
 the graph where sizes come of an operator, unless torch._dynamo.config.capture_dynamic_output_shape_ops is set:

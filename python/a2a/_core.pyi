@@ -911,6 +911,10 @@ def refuse(comm: Communicator, error: _E) -> _E:
     the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception to
     raise; those of this package then name the rank."""
 
+def refuse_message(comm: Communicator, error: _E, peer: int | None, tag: int = 0, *, sends: bool) -> _E:
+    """refuse() for a send to ``peer``, or with ``sends=False`` a receive from it; None: from any, which nobody hears
+    of."""
+
 @final
 class Dialect:
     """One function of another library, as its users know it.

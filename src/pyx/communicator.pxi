@@ -358,6 +358,14 @@ def refuse(Communicator comm not None, error):
     return comm.refused(call, error)
 
 
+def refuse_message(Communicator comm not None, error, peer, tag=0, *, bint sends):
+    """refuse() for a send to ``peer``, or with ``sends=False`` a receive from it; None: from any, which nobody hears
+    of."""
+    known = not (peer is None and sends)
+    return comm.message_refused(sends, -1 if peer is None else comm.parse_rank(peer, "peer"), parse_tag(tag), known,
+                                error)
+
+
 cdef shared_ptr[CppCommunicator] communicator_of(object comm) except *:
     """Return the C++ object. Raises AbortedError for a communicator that this rank has left."""
     return (<Communicator?> comm).live()

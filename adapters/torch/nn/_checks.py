@@ -1,9 +1,9 @@
 """Checks of the differentiable calls before an operator gets the arguments: the operators' own schemas would raise
-errors of torch only, and the peers would wait."""
+errors of torch only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,10 +11,8 @@ from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
 import a2a
-from a2a.adapting import refuse
 
 from .._errors import ArgumentTypeError, TensorError, not_a_tensor
-from .._groups import communicator
 
 __all__ = ["named_entries", "require_axes", "require_counts", "require_exchange", "require_splits"]
 
@@ -29,68 +27,43 @@ def named_entries(name: str, tensors: Any) -> Named:
 
 
 def require_exchange(group: Any, outputs: Named, inputs: Named) -> None:
-    """Require tensors of one dtype that can take part. Otherwise the peers are told, and their call raises
-    MismatchError."""
+    """Require tensors of one dtype that can take part."""
     if group is not None and group == c10d.GroupMember.NON_GROUP_MEMBER:
         raise a2a.InvalidArgumentError("this process is not a member of the group, which has no exchange for it")
-
-    def check() -> None:
-        for name, tensor in {**outputs, **inputs}.items():
-            _require_tensor(name, tensor)
-        for name, output in outputs.items():
-            if output.requires_grad and output.is_leaf and torch.is_grad_enabled():
-                raise TensorError(f"{name} is a leaf that requires a gradient, and would get values that have none")
-            for other, tensor in inputs.items():
-                if tensor.dtype != output.dtype:
-                    raise a2a.InvalidArgumentError(f"{other} is {tensor.dtype}, but {name} is {output.dtype}")
-
-    _telling(group, check)
+    for name, tensor in {**outputs, **inputs}.items():
+        _require_tensor(name, tensor)
+    for name, output in outputs.items():
+        if output.requires_grad and output.is_leaf and torch.is_grad_enabled():
+            raise TensorError(f"{name} is a leaf that requires a gradient, and would get values that have none")
+        for other, tensor in inputs.items():
+            if tensor.dtype != output.dtype:
+                raise a2a.InvalidArgumentError(f"{other} is {tensor.dtype}, but {name} is {output.dtype}")
 
 
-def require_splits(group: Any, splits: Named) -> None:
+def require_splits(splits: Named) -> None:
     """Require integers, or None."""
-
-    def check() -> None:
-        for name, sizes in splits.items():
-            if sizes is not None:
-                _require_integers(name, sizes)
-
-    _telling(group, check)
+    for name, sizes in splits.items():
+        if sizes is not None:
+            _require_integers(name, sizes)
 
 
-def require_axes(group: Any, axes: Named) -> None:
+def require_axes(axes: Named) -> None:
     """Require integers."""
-
-    def check() -> None:
-        for name, axis in axes.items():
-            if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-                raise ArgumentTypeError(f"{name} is {axis!r}; pass the number of a dimension")
-
-    _telling(group, check)
+    for name, axis in axes.items():
+        if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+            raise ArgumentTypeError(f"{name} is {axis!r}; pass the number of a dimension")
 
 
-def require_counts(group: Any, counts: Named) -> None:
+def require_counts(counts: Named) -> None:
     """Require integers, in a list or in a 1-D tensor on the host."""
-
-    def check() -> None:
-        for name, given in counts.items():
-            if not isinstance(given, Tensor):
-                _require_integers(name, given)
-            elif given.is_floating_point() or given.is_complex() or given.ndim != 1 or given.device.type != "cpu":
-                raise a2a.InvalidArgumentError(
-                    f"{name} is a {given.ndim}-D {given.dtype} tensor on {given.device}; counts are a 1-D tensor of "
-                    "integers on the host, or a list"
-                )
-
-    _telling(group, check)
-
-
-def _telling(group: Any, check: Callable[[], None]) -> None:
-    try:
-        check()
-    except a2a.InvalidArgumentError as error:
-        comm = communicator(group)
-        raise (error if comm is None else refuse(comm, error)) from None
+    for name, given in counts.items():
+        if not isinstance(given, Tensor):
+            _require_integers(name, given)
+        elif given.is_floating_point() or given.is_complex() or given.ndim != 1 or given.device.type != "cpu":
+            raise a2a.InvalidArgumentError(
+                f"{name} is a {given.ndim}-D {given.dtype} tensor on {given.device}; counts are a 1-D tensor of "
+                "integers on the host, or a list"
+            )
 
 
 def _require_tensor(name: str, tensor: Any) -> None:

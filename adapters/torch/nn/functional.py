@@ -15,13 +15,17 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 from .. import _ops
+from .._errors import TensorError
 from .._groups import name_of
+from .._linear import under_functorch
+from .._telling import of_group
 from ._checks import named_entries, require_axes, require_counts, require_exchange, require_splits
 
 __all__ = ["all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_axis", "all_to_all_single",
            "global_gather", "global_scatter", "shard_dim_alltoall"]  # fmt: skip
 
 
+@of_group
 def all_to_all_single(
     output: Tensor,
     input: Tensor,
@@ -33,11 +37,12 @@ def all_to_all_single(
     tensor of the shape of ``output``, through which gradients flow; ``output`` gets the same values."""
     if not is_dynamo_compiling():
         require_exchange(group, {"output": output}, {"input": input})
-        require_splits(group, {"output_split_sizes": output_split_sizes, "input_split_sizes": input_split_sizes})
+        require_splits({"output_split_sizes": output_split_sizes, "input_split_sizes": input_split_sizes})
     splits = _sizes(output_split_sizes), _sizes(input_split_sizes)
     return _fill(output, _ops.all_to_all_single(input, output.shape, *splits, name_of(group)))
 
 
+@of_group
 def all_to_all(
     output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Any = None
 ) -> tuple[Tensor, ...]:
@@ -49,10 +54,14 @@ def all_to_all(
             named_entries("output_tensor_list", output_tensor_list),
             named_entries("input_tensor_list", input_tensor_list),
         )
-    results = _ops.all_to_all(list(input_tensor_list), list(output_tensor_list), name_of(group))
+    like = list(output_tensor_list)
+    if under_functorch():  # only their shapes are wanted
+        like = [torch.empty(()).expand(one.shape) for one in like]
+    results = _ops.all_to_all(list(input_tensor_list), like, name_of(group))
     return tuple(_fill(output, result) for output, result in zip(output_tensor_list, results, strict=True))
 
 
+@of_group
 def all_to_all_axis(
     input: Tensor,
     split_axis: int,
@@ -73,19 +82,21 @@ def all_to_all_axis(
     sizes that do not fit it."""
     if not is_dynamo_compiling():
         require_exchange(group, {}, {"input": input})
-        require_axes(group, {"split_axis": split_axis, "concat_axis": concat_axis})
-        require_splits(group, {"split_sizes": split_sizes, "concat_sizes": concat_sizes})
+        require_axes({"split_axis": split_axis, "concat_axis": concat_axis})
+        require_splits({"split_sizes": split_sizes, "concat_sizes": concat_sizes})
     sizes = _sizes(split_sizes), _sizes(concat_sizes)
     result: Tensor = _ops.all_to_all_axis(input, split_axis, concat_axis, *sizes, name_of(group))
     return result
 
 
+@of_group
 def shard_dim_alltoall(input: Tensor, gather_dim: int, shard_dim: int, group: Any = None) -> Tensor:
     """all_to_all_axis() with the arguments of torch's operator _dtensor::shard_dim_alltoall: from shards of
     ``gather_dim`` to shards of ``shard_dim``, of which each rank gets an equal part."""
     return all_to_all_axis(input, shard_dim, gather_dim, group)
 
 
+@of_group
 def all_gather_single(output_tensor: Tensor, input_tensor: Tensor, group: Any = None) -> Tensor:
     """Gather every rank's ``input_tensor`` in rank order, concatenated or stacked, as ``output_tensor`` is shaped.
     Returns a new tensor, through which gradients flow: the sum of all ranks' gradients of this rank's part, in rank
@@ -99,6 +110,7 @@ def all_gather_single(output_tensor: Tensor, input_tensor: Tensor, group: Any = 
 all_gather_into_tensor = all_gather_single
 
 
+@of_group
 def global_scatter(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
     """Mixture-of-experts dispatch: send the rows of ``x``, packed by (rank, expert) with ``local_count`` rows each, to
     the ranks of their experts. Returns sum(global_count) rows packed by (expert, source rank); see a2a.Communicator.
@@ -106,6 +118,7 @@ def global_scatter(x: Tensor, local_count: Any, global_count: Any, group: Any = 
     return _global(_ops.global_scatter, x, local_count, global_count, group)
 
 
+@of_group
 def global_gather(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
     """The inverse of global_scatter with the same counts. Returns sum(local_count) rows."""
     return _global(_ops.global_gather, x, local_count, global_count, group)
@@ -114,13 +127,17 @@ def global_gather(x: Tensor, local_count: Any, global_count: Any, group: Any = N
 def _global(operator: Any, x: Tensor, local_count: Any, global_count: Any, group: Any) -> Tensor:
     if not is_dynamo_compiling():
         require_exchange(group, {}, {"x": x})
-        require_counts(group, {"local_count": local_count, "global_count": global_count})
+        require_counts({"local_count": local_count, "global_count": global_count})
     result: Tensor = operator(x, _counts(local_count), _counts(global_count), -1, name_of(group))
     return result
 
 
 def _counts(counts: Any) -> Tensor:
-    return counts if isinstance(counts, Tensor) else torch.tensor(counts, dtype=torch.int64)
+    if isinstance(counts, Tensor):
+        if not under_functorch():
+            return counts
+        counts = counts.tolist()  # numbers, whatever has made them
+    return torch.tensor(counts, dtype=torch.int64)
 
 
 def _sizes(given: Any) -> list[int]:
@@ -130,8 +147,14 @@ def _sizes(given: Any) -> list[int]:
 
 
 def _fill(output: Tensor, result: Tensor) -> Tensor:
-    with torch.no_grad():
-        output.copy_(result)
+    try:
+        with torch.no_grad():
+            output.copy_(result.detach())  # without a tangent, too
+    except RuntimeError as error:
+        if not under_functorch():
+            raise
+        text = f"an output of shape {tuple(output.shape)} cannot be written under torch.func"
+        raise TensorError(f"{text}; make it with new_empty() of an input ({error})") from None
     return result
 
 
