@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax.extend.core import Primitive
-from jax.interpreters import ad, mlir
+from jax.interpreters import ad, batching, mlir
 
 import a2a
 from a2a import frameworks
@@ -41,9 +41,11 @@ def all_to_all(
     of it along ``split_axis`` goes to rank p. With ``tiled`` that axis is divided equally, and the received slices are
     concatenated along ``concat_axis``. Without ``tiled`` it has one entry for each rank and is removed, and the
     received slices are stacked along a new axis ``concat_axis``. ``axis_index_groups`` are lists of ranks, of equal
-    length and each rank in one: ranks exchange within their list, in its order. All ranks make the call.
+    length and each rank in one: ranks exchange within their list, in its order. All ranks make the call, with the same
+    lists, which they compare.
 
-    Returns new arrays. Gradients flow through it, to any order. It runs when it is called, so not within jax.jit.
+    Returns new arrays. Derivatives of any mode and order go through it, and jax.vmap. It runs when it is called, so
+    not within jax.jit.
     Raises a2a.InvalidArgumentError, a ValueError, on the rank whose arguments are wrong, before anything moves; its
     peers get a2a.MismatchError."""
     return _leaves(_communicator(axis_name), x, split_axis, concat_axis, axis_index_groups, tiled)
@@ -72,7 +74,8 @@ def _leaves(comm: a2a.Communicator, x: Any, *how: Any) -> Any:
 @collective
 def _leaf(comm: a2a.Communicator, leaf: Any, split_axis: Any, concat_axis: Any, groups: Any, tiled: bool) -> Any:
     x = jnp.asarray(leaf)
-    members = _members(comm, groups)
+    listed = _listed(comm, groups)
+    members = next(group for group in listed if comm.rank in group)
     split = _axis("split_axis", split_axis, x)
     concat = _axis("concat_axis", concat_axis, x)
     entries = x.shape[split]
@@ -86,6 +89,8 @@ def _leaf(comm: a2a.Communicator, leaf: Any, split_axis: Any, concat_axis: Any, 
             f"x {x.shape} has {entries} entries along split_axis {split}, but there are {len(members)} ranks; pass "
             "tiled=True to divide the axis"
         )
+    if groups is not None:
+        _compare(comm, listed)
     return _exchange.bind(x, comm=comm, split=split, concat=concat, members=members, tiled=tiled)
 
 
@@ -99,16 +104,26 @@ def _axis(name: str, axis: Any, x: Any) -> int:
     return result
 
 
-def _members(comm: a2a.Communicator, groups: Any) -> tuple[int, ...]:
-    """Return the ranks that exchange with this one."""
+def _listed(comm: a2a.Communicator, groups: Any) -> list[tuple[int, ...]]:
+    """Return the lists of ranks that exchange with each other."""
     if groups is None:
-        return tuple(range(comm.size))
+        return [tuple(range(comm.size))]
     listed = [tuple(int(rank) for rank in group) for group in groups]
     if sorted(rank for group in listed for rank in group) != list(range(comm.size)) or len(set(map(len, listed))) != 1:
         raise a2a.InvalidArgumentError(
             f"axis_index_groups is {listed}; pass lists of one length in which each of {comm.size} ranks stands once"
         )
-    return next(group for group in listed if comm.rank in group)
+    return listed
+
+
+def _compare(comm: a2a.Communicator, listed: list[tuple[int, ...]]) -> None:
+    """Collective. The order of a list decides which slice goes where, and no count shows it."""
+    own = repr(sorted(listed)).encode()
+    for rank, told in enumerate(comm.allgather_bytes(own)):
+        if told != own:
+            raise a2a.MismatchError(
+                f"axis_index_groups: rank {comm.rank} has {own.decode()}, rank {rank} has {told.decode()}"
+            )
 
 
 # ---- the primitive ---------------------------------------------------------------------------------------------------
@@ -129,6 +144,8 @@ def _shape(shape: tuple[int, ...], split: int, concat: int, ranks: int, tiled: b
 @collective
 def _run(comm: a2a.Communicator, x: Any, split: int, concat: int, members: tuple[int, ...], tiled: bool) -> Any:
     """Exchange without copies of the arrays: an axis that only one side has is one of length 1 on the other."""
+    if not isinstance(x, jax.Array):  # JAX hands an array of NumPy on as one of a kind of its own
+        x = jnp.asarray(np.asarray(x))
     platforms = {device.platform for device in x.devices()}
     if platforms != {"cpu"} or len(x.devices()) != 1:
         raise a2a.InvalidArgumentError(
@@ -178,6 +195,12 @@ def _back(cotangent: Any, x: Any, *, split: int, concat: int, **others: Any) -> 
     return [_exchange.bind(cotangent, split=concat, concat=split, **others)]
 
 
+def _batched(tensors: Any, dims: Any, *, split: int, concat: int, **others: Any) -> tuple[Any, int]:
+    """The rule for jax.vmap: all entries of the batch travel together."""
+    x = jnp.moveaxis(tensors[0], dims[0], 0)
+    return _exchange.bind(x, split=split + 1, concat=concat + 1, **others), 0
+
+
 def _lower(*_: Any, **__: Any) -> Any:
     raise a2a.UnsupportedError(
         "a2a.jax.all_to_all was called within jax.jit or another function that is compiled; an exchange between "
@@ -189,4 +212,5 @@ _exchange = Primitive("a2a_all_to_all")
 _exchange.def_impl(lambda x, *, comm, **how: _run(comm, x, **how))
 _exchange.def_abstract_eval(_abstract)
 ad.deflinear2(_exchange, _back)
+batching.primitive_batchers[_exchange] = _batched
 mlir.register_lowering(_exchange, _lower)

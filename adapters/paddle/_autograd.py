@@ -9,6 +9,7 @@ import paddle
 from paddle.autograd import PyLayer
 
 import a2a
+from a2a.adapting import collective
 
 # An exchange that makes its own outputs: from tensors like the outputs to tensors like the inputs, or the inverse.
 Way = Callable[[Sequence[Any]], Sequence[Any]]
@@ -17,8 +18,10 @@ Way = Callable[[Sequence[Any]], Sequence[Any]]
 class _Exchange:
     """An object that hides its tensors from PyLayer: they are no inputs of the node."""
 
-    def __init__(self, outputs: Sequence[Any], back: Way, there: Way, wanted: list[bool]) -> None:
-        self.outputs, self.back, self.there, self.wanted = outputs, back, there, wanted
+    def __init__(
+        self, comm: a2a.Communicator, outputs: Sequence[Any], back: Way, there: Way, wanted: list[bool]
+    ) -> None:
+        self.comm, self.outputs, self.back, self.there, self.wanted = comm, outputs, back, there, wanted
 
 
 class _Node(PyLayer):  # type: ignore[misc, unused-ignore]
@@ -34,11 +37,17 @@ class _Node(PyLayer):  # type: ignore[misc, unused-ignore]
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         exchange = ctx.exchange
-        found = exchange.back([_values(gradient) for gradient in gradients])
+        found = _sent(exchange.comm, exchange.back, gradients)
         if not all(gradient.stop_gradient for gradient in gradients):  # a derivative of higher order is wanted
-            found = results(gradients, found, exchange.there, exchange.back)
+            found = results(exchange.comm, gradients, found, exchange.there, exchange.back)
         # Paddle requires None exactly for the inputs without a gradient.
         return tuple(gradient if wanted else None for gradient, wanted in zip(found, exchange.wanted, strict=True))
+
+
+@collective
+def _sent(comm: a2a.Communicator, back: Way, gradients: Sequence[Any]) -> Sequence[Any]:
+    """A rank that fails before its exchange, as for want of memory, tells its peers."""
+    return back([_values(gradient) for gradient in gradients])
 
 
 def _values(gradient: Any) -> Any:
@@ -62,15 +71,17 @@ def require_no_leaf(output: Any, name: str) -> None:
         )
 
 
-def results(inputs: Sequence[Any], outputs: Sequence[Any], back: Way, there: Way) -> tuple[Any, ...]:
+def results(
+    comm: a2a.Communicator, inputs: Sequence[Any], outputs: Sequence[Any], back: Way, there: Way
+) -> tuple[Any, ...]:
     """Return tensors over the memory of ``outputs`` that are results of ``inputs``. ``back`` sends gradients from the
     outputs to the inputs, ``there`` sends tensors the way of the inputs. Both get tensors whose own gradient they
     ignore."""
-    exchange = _Exchange(outputs, back, there, [not tensor.stop_gradient for tensor in inputs])
+    exchange = _Exchange(comm, outputs, back, there, [not tensor.stop_gradient for tensor in inputs])
     return tuple(_Node.apply(exchange, *inputs))
 
 
-def connect(inputs: Sequence[Any], outputs: Sequence[Any], back: Way, there: Way) -> None:
+def connect(comm: a2a.Communicator, inputs: Sequence[Any], outputs: Sequence[Any], back: Way, there: Way) -> None:
     """Make the tensors of the caller results of ``inputs``."""
-    for output, result in zip(outputs, results(inputs, outputs, back, there), strict=True):
+    for output, result in zip(outputs, results(comm, inputs, outputs, back, there), strict=True):
         paddle.assign(result, output)  # same memory, so nothing is copied

@@ -37,7 +37,7 @@ def alltoall_axis(
 
     if not _autograd.wants_gradient([x]):
         return _exchange(comm, values, forth)
-    return _autograd.results([x], there([values]), back, there)[0]
+    return _autograd.results(comm, [x], there([values]), back, there)[0]
 
 
 def _exchange(comm: a2a.Communicator, x: Any, at: Division) -> Any:

@@ -112,7 +112,7 @@ def _tensors(
             return [result]
 
         shapes = given.shape, out.shape
-        _autograd.connect([given], [out], back, there)
+        _autograd.connect(comm, [given], [out], back, there)
     return Task(comm, work)
 
 
@@ -130,7 +130,7 @@ def _lists(comm: a2a.Communicator, out: Any, given: Any, sync_op: bool) -> Task:
             return results
 
         shapes = [tensor.shape for tensor in given], [tensor.shape for tensor in out]
-        _autograd.connect(given, out, partial(exchange, into=shapes[0]), partial(exchange, into=shapes[1]))
+        _autograd.connect(comm, given, out, partial(exchange, into=shapes[0]), partial(exchange, into=shapes[1]))
     return Task(comm, work)
 
 

@@ -14,8 +14,12 @@ from paddle.distributed.utils import nccl_utils
 from paddle.incubate.distributed.models.moe import moe_layer
 from paddle.incubate.distributed.models.moe import utils as _counting
 
+import a2a
+from a2a.adapting import collective
+
 from . import _functions
 from ._device import or_paddles, original
+from ._groups import for_members
 from .utils import moe_utils
 
 
@@ -118,8 +122,14 @@ def _global_gather(x: Any, local_count: Any, global_count: Any, group: Any = Non
 
 @or_paddles(_counting)
 def _alltoall(in_tensor_list: Any, group: Any = None, use_calc_stream: bool = True) -> Any:
-    out = paddle.empty_like(in_tensor_list)
-    return None if _functions.alltoall_single(out, in_tensor_list, group=group) is None else out
+    return for_members(group, _exchanged, in_tensor_list)
+
+
+@collective
+def _exchanged(comm: a2a.Communicator, given: Any) -> Any:
+    out = paddle.empty_like(given)
+    _functions.alltoall_single(out, given, group=comm)
+    return out
 
 
 @or_paddles(moe_layer)

@@ -85,11 +85,11 @@ def _average(comm: a2a.Communicator, parameters: Sequence[Any], changed: Any, pa
             )
         )
     works: list[a2a.Work] = []
-    errors: list[a2a.Error] = []
+    errors: list[BaseException] = []
     for at in wanted:
         try:
             works.append(_start(comm, parameters[at]))
-        except a2a.Error as error:  # every rank starts the rest as well
+        except BaseException as error:  # every rank starts the rest as well
             errors.append(error)
     for work in works:
         try:

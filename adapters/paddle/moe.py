@@ -95,7 +95,9 @@ class Routing(a2a.moe.Routing):
         given, results = (x, self._given), [plain.x, plain.topk_weights]
         if wanted := [at for at in (0, 1) if _autograd.wants_gradient([given[at]])]:
             back, there = partial(self._home, wanted), partial(self._forth, wanted)
-            joined = _autograd.results([given[at] for at in wanted], [results[at] for at in wanted], back, there)
+            joined = _autograd.results(
+                self.comm, [given[at] for at in wanted], [results[at] for at in wanted], back, there
+            )
             for at, result in zip(wanted, joined, strict=True):
                 results[at] = result
         routed = Routed(plain, *results)
@@ -175,7 +177,7 @@ class Routing(a2a.moe.Routing):
         rows = super().dispatch(x.detach()).x
         if not _autograd.wants_gradient([x]):
             return rows
-        return _autograd.results([x], [rows], partial(self._home, [0]), partial(self._forth, [0]))[0]
+        return _autograd.results(self.comm, [x], [rows], partial(self._home, [0]), partial(self._forth, [0]))[0]
 
     @collective
     def _home(self, of: Sequence[int], gradients: Sequence[Any]) -> Sequence[Any]:

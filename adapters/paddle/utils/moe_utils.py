@@ -67,7 +67,7 @@ def _exchange(comm: a2a.Communicator, gather: bool, x: Any, local_count: Any, gl
 
     if not _autograd.wants_gradient([x]):
         return forth(comm, x, *counts)
-    return _autograd.results([x], there([x]), back, there)[0]
+    return _autograd.results(comm, [x], there([x]), back, there)[0]
 
 
 def _counts(counts: Any, name: str) -> Any:

@@ -153,6 +153,101 @@ def test_derivatives(pool: Pool, tiled: bool) -> None:
     pool.run(derivatives, tiled)
 
 
+def transformed(world: a2a.Communicator, what: str) -> None:
+    """Against permutations of the world's tensor in one process, with the same entry of a basis on every rank."""
+    import jax
+    import jax.numpy as jnp
+    from a2a.jax import all_to_all
+
+    whole, tangents = inputs(4, (4, 2), "float32") / 99, inputs(4, (4, 2), "float32")[::-1] / 7
+    x, t = whole[world.rank], tangents[world.rank]
+
+    def ours(x: Any) -> Any:
+        return all_to_all(x * x, world, 0, -1) ** 2
+
+    def everyone(whole: Any) -> Any:
+        return theirs(whole * whole, 0, 1) ** 2
+
+    def both(call: Callable[[Any], Any], axis: int = 0) -> Any:
+        return jnp.stack([call(one)[world.rank] for one in (whole, tangents)], axis)
+
+    def columns() -> Any:
+        return [jax.jvp(everyone, (whole,), (jnp.stack([one] * 4),))[1][world.rank] for one in basis]
+
+    def rows() -> Any:
+        back = jax.vjp(everyone, whole)[1]
+        return [back(jnp.stack([one.reshape(2, 4)] * 4))[0][world.rank] for one in basis]
+
+    basis = np.eye(8, dtype=np.float32).reshape(8, 4, 2)
+    pairs: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "vmap": (lambda: jax.vmap(ours, -1)(jnp.stack([x, t], -1)), lambda: both(everyone)),
+        "linearize": (
+            lambda: jax.linearize(ours, x)[1](t),
+            lambda: jax.jvp(everyone, (whole,), (tangents,))[1][world.rank],
+        ),
+        "jacfwd": (lambda: jax.jacfwd(ours)(x), lambda: jnp.stack(columns(), -1).reshape(2, 4, 4, 2)),
+        "jacrev": (lambda: jax.jacrev(ours)(x), lambda: jnp.stack(rows()).reshape(2, 4, 4, 2)),
+        "vmap of grad": (
+            lambda: jax.vmap(jax.grad(lambda x: ours(x).sum()))(jnp.stack([x, t])),
+            lambda: both(jax.grad(lambda x: everyone(x).sum())),
+        ),
+    }
+    got, wanted = pairs[what]
+    np.testing.assert_allclose(got(), wanted(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["vmap", *with_full(["linearize", "jacfwd", "jacrev", "vmap of grad"])])
+def test_transforms(pool: Pool, what: str) -> None:
+    pool.run(transformed, what)
+
+
+def contradicted(world: a2a.Communicator) -> str:
+    """The same ranks in another order."""
+    from a2a.jax import all_to_all
+
+    x = np.ones((2, 3), np.float32)
+    groups = [[0, 1], [2, 3]] if world.rank else [[1, 0], [2, 3]]
+    with pytest.raises(a2a.MismatchError) as caught:
+        all_to_all(x, world, 0, 0, axis_index_groups=groups)
+    all_to_all(x, world, 0, 0, axis_index_groups=[[2, 3], [0, 1]])
+    return str(caught.value)
+
+
+def test_groups_that_differ(pool: Pool) -> None:
+    for text in pool.run(contradicted):
+        assert "axis_index_groups: rank" in text and "(1, 0)" in text
+
+
+def without_memory(world: a2a.Communicator, name: str) -> str:
+    import jax
+    from a2a.jax import _all_to_all, all_to_all
+
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError("none left for this test")
+
+    x = np.ones((4, 3), np.float32)
+    kept = getattr(_all_to_all, name)
+    try:
+        if world.rank == 0 and name != "_room":
+            setattr(_all_to_all, name, no_memory)
+        _, back = jax.vjp(lambda x: all_to_all(x, world, 0, 1), x)
+        if world.rank == 0:
+            setattr(_all_to_all, name, no_memory)
+        back(np.ones((3, 4), np.float32))
+    except (MemoryError, a2a.MismatchError) as error:
+        return type(error).__name__
+    finally:
+        setattr(_all_to_all, name, kept)
+        all_to_all(x, world, 0, 1)
+    return "nothing"
+
+
+@pytest.mark.parametrize("name", ["_room", "_axis"])
+def test_peers_hear_of_want_of_memory(pool: Pool, name: str) -> None:
+    """Of the backward pass, and of the call itself."""
+    assert pool.run(without_memory, name) == ["MemoryError", *["MismatchError"] * 3]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "axis": (dict(split_axis=2), "split_axis is 2, but x (4, 3) has 2 axes"),
     "no axis": (dict(concat_axis=None), "concat_axis is None; pass the number of an axis"),
