@@ -129,6 +129,8 @@ cdef class _Endpoint:
                 note_failed()
             if work.get() != NULL:
                 self.keep(work, (sent, output) if tensors is None else tensors)
+            if isinstance(error, InvalidArgumentError) and f"rank {self._rank}" not in words_of(error):
+                self.name_rank(error)  # of the core, which refused the arguments
             raise
         if not async_op:
             return None
@@ -208,16 +210,21 @@ cdef class _Endpoint:
                 del self.flights[0]
         return 0
 
+    cdef int name_rank(self, object error) except -1:
+        """Begin the text of an error of this package with the rank. A MismatchError names the ranks in the same words on
+        all of them."""
+        text = words_of(error)
+        if isinstance(error, Error) and not isinstance(error, MismatchError) and not text.startswith("rank "):
+            error.args = (f"rank {self._rank}: {text}",)
+        return 0
+
     cdef object refused(self, const Call& call, object error):
         """Take the next number and tell the peers that this rank's arguments were refused, so that they do not wait.
         Does not wait for a control call: the peers are told after it. Returns the error to raise."""
         cdef CommPtr comm = self.comm
         cdef Task control = self.pending()
         cdef string reason
-        text = words_of(error)
-        # A MismatchError names the ranks in the same words on all of them.
-        if isinstance(error, Error) and not isinstance(error, MismatchError) and not text.startswith("rank "):
-            error.args = (f"rank {self._rank}: {text}",)
+        self.name_rank(error)
         reason = reason_of(error)
         note_told()
         note_failed()

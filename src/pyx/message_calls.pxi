@@ -83,9 +83,7 @@ cdef class _Messages(_Endpoint):
 
     cdef object message_refused(self, bint sends, int peer, int64_t tag, bint known, object error):
         """Tell the other rank, if it is known, that this one does not take part. Returns the error to raise."""
-        text = words_of(error)
-        if isinstance(error, Error) and not text.startswith("rank "):
-            error.args = (f"rank {self._rank}: {text}",)
+        self.name_rank(error)
         cdef CommPtr comm = self.comm
         cdef string reason = reason_of(error)
         if known and comm.get() != NULL:

@@ -12,6 +12,7 @@ import pytest
 from commands import needs
 
 import a2a
+import a2a.moe
 from a2a import _spawn
 
 # What people pass at first, in place of a tensor.
@@ -121,3 +122,11 @@ def test_a_timeout_says_so_and_what_to_do() -> None:
     text = str(outcomes[0].value or outcomes[0].error)
     assert text.startswith("barrier #1: timeout on rank 0, which still waits for rank 1 (")
     assert text.endswith("; with A2A_DUMP=folder ranks record what they do, and `a2a explain folder` compares it")
+
+
+def test_what_the_core_refuses_names_the_rank() -> None:
+    with a2a.init(rank=0, size=1) as comm:
+        experts = a2a.moe.ExpertParallel(comm, 1)
+        routed = experts.dispatch(np.ones((2, 2), np.int32), np.array([[0], [0]]))
+        with pytest.raises(a2a.InvalidArgumentError, match=r"^rank 0: a weighted sum is not defined for int32"):
+            experts.combine(routed.x, routed)
