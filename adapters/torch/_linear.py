@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.compiler import is_dynamo_compiling
 
 from ._experts import as_it_is
@@ -64,6 +65,10 @@ class Linear:
             with torch._C._AutoDispatchBelowAutograd():
                 return self.op.redispatch(keyset & torch._C._after_autograd_keyset, given, *others)
 
+        tensors = given if isinstance(given, (list, tuple)) else (given,)
+        records = torch.is_grad_enabled() and any([tensor.requires_grad for tensor in tensors])
+        if not records and forward_ad._current_level < 0:  # then no tensor has a tangent
+            return below(given)
         return self._derived(given, others, below)
 
     def _derived(self, given: Any, others: tuple[Any, ...], below: Callable[[Any], Any]) -> Any:
