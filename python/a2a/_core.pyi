@@ -762,11 +762,11 @@ class Communicator:
     ) -> Work | None:
         """Send ``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
         ranks take part. Messages of one tag arrive in the order in which they were sent; a receive of another tag may
-        overtake them. A small tensor is copied, so that the call need not wait for the receiver. There is room for
-        256 tensors of up to 576 bytes that no receive has taken, and for 16 of up to 64 KiB; between hosts for 256 of
-        up to 16 KiB. A send beyond them waits for its receive. If the two ranks disagree, the receiver raises MismatchError, and so does
-        the sender, or its next message with that rank, which is then not started. For device memory both raise an
-        error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
+        overtake them. A small tensor is copied, so that the call need not wait for the receiver. There is room for 256
+        tensors of up to 576 bytes that no receive has taken, and for 16 of up to 64 KiB; between hosts for 256 of up to
+        16 KiB. A send beyond them waits for its receive. If the two ranks disagree, the receiver raises MismatchError,
+        and so does the sender, or its next message with that rank, which is then not started. For device memory both
+        raise an error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
     @overload
     def recv(
         self,

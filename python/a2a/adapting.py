@@ -2,8 +2,8 @@
 
 ``Dialect`` is one function of that library, with its own names and classes of errors, run by the core in one step. If a
 check of the package fails before that, ``refuse`` tells the peers; in a ``collective`` function the decorator does, for
-the operations of the call that ``takes`` has announced. ``refuse_message`` does it for a message, of which one rank only
-hears. ``everywhere`` marks errors that all ranks raise.
+the operations of the call that ``takes`` has announced. ``refuse_message`` tells the one other rank of a message.
+``everywhere`` marks errors that all ranks raise.
 ``Division`` says how an exchange along axes divides a tensor. CONTRIBUTING.md has the steps.
 """
 
