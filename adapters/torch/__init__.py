@@ -16,7 +16,9 @@ from typing import Any
 
 import torch.distributed as _dist
 
-from . import _backend, _dtensor, _world, nn
+from a2a_autoload import serve_gloo
+
+from . import _backend, _dtensor, _libraries, _world, nn
 from ._backend import ProcessGroupA2A
 from ._collectives import (
     all_gather,
@@ -86,12 +88,14 @@ __all__ = [
     "reduce_scatter_tensor",
     "scatter",
     "send",
+    "serve_gloo",
 ]
 __all__ += [name for name in dir(_dist) if not name.startswith("_") and name not in __all__]
 
 _backend.register()
 _world.register()
 _dtensor.register()
+_libraries.register()
 
 
 def __getattr__(name: str) -> Any:

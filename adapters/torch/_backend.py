@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 import a2a
+import a2a_autoload
 from a2a.adapting import refuse
 
 from . import _monitored
@@ -283,6 +284,5 @@ def _create(opts: Any, _: Any) -> ProcessGroupA2A:
 
 
 def register() -> None:
-    """Register the backend with torch.distributed, once."""
-    if not hasattr(dist.Backend, "A2A"):
-        dist.Backend.register_backend("a2a", _create, extended_api=True, devices=["cpu", "cuda"])
+    """Register the backend with torch.distributed, once. ``import torch`` has done so, unless autoload is off."""
+    a2a_autoload.register()

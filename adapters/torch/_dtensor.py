@@ -6,11 +6,6 @@ program does. Every rank changes it, because the ranks have to agree."""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from . import _axes
+from . import _axes, _later
 from ._backend import ProcessGroupA2A
 
 __all__ = ["register"]
@@ -45,35 +40,7 @@ def _change(module: ModuleType) -> None:
     module.shard_dim_alltoall = shard_dim_alltoall  # type: ignore[attr-defined]
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module as usual, once, and changes it when it has been loaded."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            _load_and_change(spec.loader)
-        return spec
-
-
-def _load_and_change(loader: Any) -> None:
-    load = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        load(module)
-        _change(module)
-
-    loader.exec_module = exec_module
-
-
 def register() -> None:
     """Change DTensor, now or when it is imported."""
     _library.impl("shard_dim_alltoall", _exchange, "CPU")
-    if _MODULE in sys.modules:
-        _change(sys.modules[_MODULE])
-    else:
-        sys.meta_path.insert(0, _Finder())
+    _later.change(_MODULE, _change)

@@ -45,6 +45,7 @@ KNOWN = frozenset(
         "A2A_SHM_STREAM_MIN",
         "A2A_SIZE",
         "A2A_TEST_DOUBLES",
+        "A2A_TORCH_GLOO",
         "A2A_TRACE",
         "A2A_TRACEBACK",
     }
