@@ -18,7 +18,7 @@ import torch.distributed as _dist
 
 from a2a_autoload import serve_gloo
 
-from . import _backend, _dtensor, _libraries, _world, nn
+from . import _backend, _dtensor, _world, nn
 from ._backend import ProcessGroupA2A
 from ._collectives import (
     all_gather,
@@ -95,7 +95,6 @@ __all__ += [name for name in dir(_dist) if not name.startswith("_") and name not
 _backend.register()
 _world.register()
 _dtensor.register()
-_libraries.register()
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from . import _axes, _later
+from a2a_autoload import _later
+
+from . import _axes
 from ._backend import ProcessGroupA2A
 
 __all__ = ["register"]

@@ -1,7 +1,8 @@
-"""What ``import torch`` runs of a2a: torch knows the backend "a2a" and ``init_method="a2a://"`` without an import.
+"""What ``import torch`` runs of a2a: torch knows the backend "a2a" and ``init_method="a2a://"`` without another import.
+So do libraries that have lists of backends.
 
 This is an entry point of the group "torch.backends". Where a2a is installed, every ``import torch`` runs it. So it
-imports nothing: a2a itself is imported when it makes its first group. TORCH_DEVICE_BACKEND_AUTOLOAD=0 switches it off;
+imports little: a2a itself is imported when it makes its first group. TORCH_DEVICE_BACKEND_AUTOLOAD=0 switches it off;
 ``import a2a.torch`` then does the same.
 """
 
@@ -15,6 +16,8 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from . import _libraries
 
 __all__ = ["autoload", "register", "serve_gloo"]
 
@@ -42,6 +45,7 @@ def register() -> None:
     dist.Backend._plugins = _Plugins(dist.Backend._plugins)
     dist.Backend.register_backend(_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
     register_rendezvous_handler(_NAME, _rendezvous)
+    _libraries.register()
     word = os.environ.get("A2A_TORCH_GLOO", "").strip()
     if word.lower() in _ON:
         serve_gloo()
@@ -103,6 +107,7 @@ class _Plugins(dict[str, Any]):
 def _create(options: Any, backend_options: Any) -> Any:
     # The backend reads this variable of its caller. It is a local variable of torch, and nowhere else.
     backend_config = sys._getframe(1).f_locals.get("backend_config")  # noqa: F841
+    _libraries.warn_of_untold()
     return _load("a2a.torch._backend")._create(options, backend_options)
 
 

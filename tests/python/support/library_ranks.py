@@ -1,7 +1,7 @@
 """A rank of a training by somebody else's library: ``library_ranks.py LIBRARY BACKEND FOLDER``.
 
 The rank writes what it has trained to FOLDER/RANK.pt, and its process group to FOLDER/RANK.txt. The lines that name the
-backend are those of docs/frameworks/libraries.md.
+backend are those of docs/frameworks/libraries.md. Nothing of a2a is imported: torch and the libraries know the name.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def megatron(backend: str, _: Path) -> nn.Module:
 
 
 def ray(backend: str, folder: Path, workers: int) -> None:
-    """Ray starts the ranks. They import nothing of a2a: torch knows the backend."""
+    """Ray starts the ranks."""
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
@@ -222,8 +222,6 @@ def save(trained: nn.Module, folder: Path) -> None:
 def main(library: str, backend: str, folder: Path) -> None:
     if library == "ray":
         return ray(backend, folder, 2)
-    if backend == "a2a" and library in ("accelerate", "transformers", "ignite"):
-        import a2a.torch  # noqa: F401 (which tells them the name)
     save(globals()[library](backend, folder), folder)
     dist.destroy_process_group()
 

@@ -43,7 +43,7 @@ def on_two_ranks(code: str, folder: Path, **changes: str) -> subprocess.Complete
 def test_torch_knows_the_backend_and_imports_nothing_for_it() -> None:
     code = "import sys, torch, torch.distributed as dist\nfacts = lambda: dist.is_backend_available('a2a')\n"
     loaded = "print([name for name in sys.modules if name.startswith('a2a')], facts())\n"
-    assert python(code + loaded) == ["['a2a_autoload'] True"]
+    assert python(code + loaded) == ["['a2a_autoload._later', 'a2a_autoload._libraries', 'a2a_autoload'] True"]
     off = python(code + loaded + "import a2a.torch\nprint(facts())", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert off == ["[] False", "True"]
 
@@ -143,3 +143,65 @@ except Exception as error:
     assert python(code, A2A_TORCH_GLOO="maybe") == [
         "InvalidArgumentError A2A_TORCH_GLOO=maybe in the environment is none of 1, 0, on, off, true, false, yes, no"
     ]
+
+
+LIBRARIES = {
+    "accelerate/__init__.py": "",
+    "accelerate/state.py": """
+class PartialState:
+    def _prepare_backend(self, cpu=False, sagemaker_dp=False, backend=None):
+        return ("gloo", "MULTI_CPU") if cpu else (backend, "NO")
+""",
+    "ignite/__init__.py": "",
+    "ignite/distributed/__init__.py": "",
+    "ignite/distributed/comp_models/__init__.py": "",
+    "ignite/distributed/comp_models/native.py": """
+NCCL, GLOO, MPI = "nccl", "gloo", "mpi"
+class _NativeDistModel:
+    available_backends = ("gloo",)
+""",
+}
+
+
+def libraries(folder: Path, **changes: str) -> str:
+    """A path to doubles of what a2a knows of Accelerate and Ignite, and nothing else."""
+    for name, text in {
+        **LIBRARIES,
+        **{name.replace("__", "/") + ".py": text for name, text in changes.items()},
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return f"import sys\nsys.path.insert(0, {str(folder)!r})\n"
+
+
+def test_lists_of_libraries_have_the_name(tmp_path: Path) -> None:
+    """Whether they are imported before torch or after it. The libraries themselves: test_torch_libraries.py."""
+    show = """
+state = accelerate.state.PartialState()
+print([state._prepare_backend(cpu, backend=name) for cpu in (True, False) for name in ("a2a", "gloo", None)])
+print(native.NCCL, native.GLOO, native.MPI, native._NativeDistModel.available_backends)
+"""
+    use = "import accelerate.state\nfrom ignite.distributed.comp_models import native\n"
+    told, other = ("a2a", "MULTI_CPU"), ("gloo", "MULTI_CPU")
+    for imports in (f"import torch\n{use}", f"{use}import torch\n"):
+        assert python(libraries(tmp_path) + imports + show) == [
+            str([told, other, other, told, ("gloo", "NO"), (None, "NO")]),
+            "nccl gloo a2a ('gloo', 'a2a')",
+        ]
+
+
+@pytest.mark.full
+def test_libraries_of_another_version_are_named(tmp_path: Path) -> None:
+    """Only where there is a group of a2a."""
+    path = libraries(tmp_path, accelerate__state="", ignite__distributed__comp_models__native="")
+    code = f"""{path}{GROUPS}
+import warnings, accelerate.state, ignite.distributed.comp_models.native
+for backend in ("gloo", "a2a", "a2a"):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    print(sorted(str(one.message)[:26] for one in caught if "cannot be told" in str(one.message)))
+    dist.destroy_process_group()
+"""
+    named = ["this version of Accelerate", "this version of Ignite can"]
+    assert python(code) == ["[]", str(named), "[]"]

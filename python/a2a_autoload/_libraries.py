@@ -11,11 +11,11 @@ import functools
 import warnings
 from typing import Any
 
-import torch.distributed as dist
-
 from . import _later
 
-__all__ = ["register"]
+__all__ = ["register", "warn_of_untold"]
+
+_untold: list[str] = []  # libraries of a version that this does not fit
 
 
 def register() -> None:
@@ -24,10 +24,17 @@ def register() -> None:
     _later.change("ignite.distributed.comp_models.native", _ignite)
 
 
+def warn_of_untold() -> None:
+    """Warn, once, of the libraries that could not be told. Call it when a group has the backend "a2a"."""
+    while _untold:
+        text = f'this version of {_untold.pop()} cannot be told of the backend "a2a": set A2A_TORCH_GLOO=1, name "gloo"'
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
 def _accelerate(module: Any) -> None:
     theirs = getattr(getattr(module, "PartialState", None), "_prepare_backend", None)
     if theirs is None:
-        return _warn("Accelerate")
+        return _untold.append("Accelerate")
 
     @functools.wraps(theirs)
     def prepare(self: Any, cpu: bool = False, sagemaker_dp: bool = False, backend: str | None = None) -> Any:
@@ -43,13 +50,9 @@ def _accelerate(module: Any) -> None:
 
 def _ignite(module: Any) -> None:
     # auto_model() compares the backend with the module's NCCL, GLOO and MPI. A torch with MPI is rare.
-    model = getattr(module, "_NativeDistModel", None)
-    if not hasattr(module, "MPI") or not hasattr(model, "available_backends") or dist.is_mpi_available():
-        return _warn("Ignite")
+    model: Any = getattr(module, "_NativeDistModel", None)
+    known = getattr(model, "available_backends", ("mpi",))
+    if not hasattr(module, "MPI") or "mpi" in known:
+        return _untold.append("Ignite")
     module.MPI = "a2a"
-    module._NativeDistModel.available_backends += ("a2a",)
-
-
-def _warn(library: str) -> None:
-    text = f'this version of {library} cannot be told of the backend "a2a": set A2A_TORCH_GLOO=1 and name "gloo" there'
-    warnings.warn(text, RuntimeWarning, stacklevel=2)
+    model.available_backends = (*known, "a2a")
