@@ -165,10 +165,8 @@ class _NativeDistModel:
 
 def libraries(folder: Path, **changes: str) -> str:
     """A path to doubles of what a2a knows of Accelerate and Ignite, and nothing else."""
-    for name, text in {
-        **LIBRARIES,
-        **{name.replace("__", "/") + ".py": text for name, text in changes.items()},
-    }.items():
+    changed = {name.replace("__", "/") + ".py": text for name, text in changes.items()}
+    for name, text in {**LIBRARIES, **changed}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return f"import sys\nsys.path.insert(0, {str(folder)!r})\n"
