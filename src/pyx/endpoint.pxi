@@ -211,8 +211,8 @@ cdef class _Endpoint:
         return 0
 
     cdef int name_rank(self, object error) except -1:
-        """Begin the text of an error of this package with the rank. A MismatchError names the ranks in the same words on
-        all of them."""
+        """Begin the text of an error of this package with the rank. A MismatchError names the ranks in the same words
+        on all of them."""
         text = words_of(error)
         if isinstance(error, Error) and not isinstance(error, MismatchError) and not text.startswith("rank "):
             error.args = (f"rank {self._rank}: {text}",)
