@@ -7,13 +7,16 @@ torch's backends is beside it (``_beside``).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch._C import _distributed_c10d as _c10d
+from torch.distributed import PrefixStore, ProcessGroup
+from torch.distributed import distributed_c10d as c10d
 
 import a2a
 import a2a_autoload
@@ -21,35 +24,30 @@ from a2a.adapting import refuse
 
 from . import _monitored
 from . import _operations as ops
+from ._errors import SplitError
 from ._groups import adopt, forget
+from ._methods import method
 from ._store import meet
-from ._work import AllOf, FinishedWork
+from ._untraced import untraced
+from ._work import AllOf
 
 __all__ = ["ProcessGroupA2A", "register"]
 
-_DONE = FinishedWork([])
 _CPU = torch.device("cpu")
 _OPERATIONS = (
     "all_to_all_single", "alltoall", "all_gather_single", "allgather", "barrier", "allreduce", "reduce",
-    "reduce_scatter", "reduce_scatter_single", "broadcast", "gather", "scatter", "send", "recv", "recv_anysource",
+    "reduce_scatter", "reduce_scatter_single", "broadcast", "gather", "gather_single", "scatter", "send", "recv",
+    "recv_anysource",
 )  # fmt: skip
 
 
-def _begin(opts: Any) -> Any:
-    """Return the options of each of several operations that run together."""
-    if opts is not None:
-        opts.asyncOp = True
-    return opts
+def _seconds(opts: Any) -> float | None:
+    """Return the timeout of one operation; None for the group's, which torch says with a negative number."""
+    timeout = opts.timeout
+    return None if timeout.days < 0 else float(timeout.total_seconds())
 
 
-def _op(opts: Any) -> Any:
-    return dist.ReduceOp.SUM if opts is None else opts.reduceOp
-
-
-def _root(opts: Any) -> int:
-    return 0 if opts is None else opts.rootRank
-
-
+@untraced
 class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     """A process group on an a2a communicator, ``comm``. It defines all that callers in c10d's C++ code use: there is no
     other backend to which the base class could go."""
@@ -60,106 +58,127 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         super().__init__(rank, size)
         self.comm: Any = comm
         self._store, self._name, self._description = store, name, ""
-        self._sequence, self._monitored = 0, 0
+        self._sequence, self._splits = 0, 0
+        self._monitored = _monitored.StoreBarrier(store, rank, size)
+        self._stand_in: ProcessGroup | None = None
         self._batch: list[Any] = []  # the works begun since _start_coalescing()
         adopt(self, comm)
 
     # ---- all to all
 
-    def all_to_all_single(
-        self, output: Any, input: Any, output_split_sizes: Any, input_split_sizes: Any, opts: Any = None
-    ) -> Any:
-        self._sequence += 1
-        async_op = opts is None or opts.asyncOp
-        work = ops.all_to_all_single(self.comm, output, input, output_split_sizes, input_split_sizes, async_op)
-        return work or _DONE
+    @method(
+        c10d.AllToAllOptions,
+        "output input output_split_sizes input_split_sizes opts",
+        "output input output_split_sizes input_split_sizes timeout",
+    )
+    def all_to_all_single(self, output: Any, input: Any, output_splits: Any, input_splits: Any, opts: Any) -> Any:
+        splits = output_splits, input_splits
+        return ops.all_to_all_single(self.comm, output, input, *splits, opts.asyncOp, _seconds(opts))
 
-    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        self._sequence += 1
-        return ops.all_to_all(self.comm, outputs, inputs, opts is None or opts.asyncOp) or _DONE
+    @method(c10d.AllToAllOptions, "*output_tensors *input_tensors opts")
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any) -> Any:
+        return ops.all_to_all(self.comm, outputs, inputs, opts.asyncOp, _seconds(opts))
 
-    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        self._sequence += 1
-        return ops.all_gather_single(self.comm, output, input, opts is None or opts.asyncOp) or _DONE
+    @method(c10d.AllgatherOptions, "output input opts")
+    def all_gather_single(self, output: Any, input: Any, opts: Any) -> Any:
+        return ops.all_gather_single(self.comm, output, input, opts.asyncOp, _seconds(opts))
 
-    def allgather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
-        (input,) = inputs
-        self._sequence += 1
-        return ops.all_gather(self.comm, output_lists[0], input, opts is None or opts.asyncOp) or _DONE
+    @method(c10d.AllgatherOptions, "**output_tensors *input_tensors opts", "*output_tensors input_tensor timeout")
+    def allgather(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
+        (outputs,), (input,) = output_lists, inputs
+        return ops.all_gather(self.comm, outputs, input, opts.asyncOp, _seconds(opts))
 
-    def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+    def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
         """``output_lists[p]`` has the inputs of rank p."""
         flat = [output for outputs in output_lists for output in outputs]
         lists = [[list(outputs)] for outputs in zip(*output_lists, strict=False)]
-        return self._several(self.allgather, opts, flat, lists, [[input] for input in inputs])
+        opts = opts or c10d.AllgatherOptions()
+        return self._several(self.allgather, opts, flat, lists, [[input] for input in input_list])
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._several(self.all_gather_single, opts, outputs, outputs, inputs)
+        return self._several(self.all_gather_single, opts or c10d.AllgatherOptions(), outputs, outputs, inputs)
 
-    def barrier(self, opts: Any = None) -> Any:
-        seconds = -1.0 if opts is None else opts.timeout.total_seconds()  # torch says "unset" with a negative number
-        self._sequence += 1
-        return ops.barrier(self.comm, opts is None or opts.asyncOp, seconds if seconds >= 0 else None) or _DONE
+    @method(c10d.BarrierOptions, "opts", "timeout")
+    def barrier(self, opts: Any) -> Any:
+        return ops.barrier(self.comm, opts.asyncOp, _seconds(opts))
 
     # ---- reductions
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+    @method(c10d.AllreduceOptions, "*tensors opts", "*tensors op timeout", "tensor op timeout")
+    def allreduce(self, tensors: Any, opts: Any) -> Any:
         (tensor,) = tensors
-        self._sequence += 1
-        return ops.all_reduce(self.comm, tensor, _op(opts), opts is None or opts.asyncOp) or _DONE
+        return ops.all_reduce(self.comm, tensor, opts.reduceOp, opts.asyncOp, _seconds(opts))
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        return self._several(self.allreduce, opts, tensors, [[tensor] for tensor in tensors])
+        each = c10d.AllreduceOptions()
+        if opts is not None:
+            each.reduceOp, each.timeout = opts.reduceOp, opts.timeout
+        return self._several(self.allreduce, each, tensors, [[tensor] for tensor in tensors])
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+    @method(c10d.ReduceOptions, "*tensors opts", "tensor root op timeout")
+    def reduce(self, tensors: Any, opts: Any) -> Any:
         (tensor,) = tensors
-        self._sequence += 1
-        return ops.reduce(self.comm, tensor, _root(opts), _op(opts), opts is None or opts.asyncOp) or _DONE
+        return ops.reduce(self.comm, tensor, opts.rootRank, opts.reduceOp, opts.asyncOp, _seconds(opts))
 
-    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
-        (output,) = outputs
-        self._sequence += 1
-        return ops.reduce_scatter(self.comm, output, input_lists[0], _op(opts), opts is None or opts.asyncOp) or _DONE
+    @method(c10d.ReduceScatterOptions, "*output_tensors **input_tensors opts", "output *input op timeout")
+    def reduce_scatter(self, outputs: Any, input_lists: Any, opts: Any) -> Any:
+        (output,), (inputs,) = outputs, input_lists
+        return ops.reduce_scatter(self.comm, output, inputs, opts.reduceOp, opts.asyncOp, _seconds(opts))
 
-    def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
-        self._sequence += 1
-        return ops.reduce_scatter_single(self.comm, output, input, _op(opts), opts is None or opts.asyncOp) or _DONE
+    @method(c10d.ReduceScatterOptions, "outputTensor inputTensor opts")
+    def reduce_scatter_single(self, output: Any, input: Any, opts: Any) -> Any:
+        return ops.reduce_scatter_single(self.comm, output, input, opts.reduceOp, opts.asyncOp, _seconds(opts))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self._several(self.reduce_scatter_single, opts, outputs, outputs, inputs)
+        return self._several(self.reduce_scatter_single, opts or c10d.ReduceScatterOptions(), outputs, outputs, inputs)
 
     # ---- with a root
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+    @method(c10d.BroadcastOptions, "*tensors opts", "tensor root timeout")
+    def broadcast(self, tensors: Any, opts: Any) -> Any:
         (tensor,) = tensors
-        self._sequence += 1
-        return ops.broadcast(self.comm, tensor, _root(opts), opts is None or opts.asyncOp) or _DONE
+        return ops.broadcast(self.comm, tensor, opts.rootRank, opts.asyncOp, _seconds(opts))
 
-    def gather(self, output_lists: Any, inputs: Any, opts: Any = None) -> Any:
+    @method(c10d.GatherOptions, "**output_tensors *input_tensors opts", "*output_tensors input_tensor root timeout")
+    def gather(self, output_lists: Any, inputs: Any, opts: Any) -> Any:
         (input,) = inputs
         outputs = output_lists[0] if output_lists else None
-        self._sequence += 1
-        return ops.gather(self.comm, input, outputs, _root(opts), opts is None or opts.asyncOp) or _DONE
+        return ops.gather(self.comm, input, outputs, opts.rootRank, opts.asyncOp, _seconds(opts))
 
-    def scatter(self, outputs: Any, input_lists: Any, opts: Any = None) -> Any:
+    @method(c10d.GatherOptions, "output input opts")
+    def gather_single(self, output: Any, input: Any, opts: Any) -> Any:
+        """New in torch 2.14: ``output`` of the root has every rank's ``input``, concatenated or stacked."""
+        outputs = None
+        if self.rank() == opts.rootRank:
+            if output.numel() != self.size() * input.numel() or not output.is_contiguous():
+                text = (
+                    f"output {tuple(output.shape)} is no contiguous tensor of {self.size()} times {tuple(input.shape)}"
+                )
+                raise refuse(self.comm, SplitError(text))
+            outputs = list(output.view(self.size(), *input.shape).unbind(0))
+        return ops.gather(self.comm, input, outputs, opts.rootRank, opts.asyncOp, _seconds(opts))
+
+    gather_into_tensor = gather_single
+
+    @method(c10d.ScatterOptions, "*output_tensors **input_tensors opts", "output_tensor *input_tensors root timeout")
+    def scatter(self, outputs: Any, input_lists: Any, opts: Any) -> Any:
         (output,) = outputs
         inputs = input_lists[0] if input_lists else None
-        self._sequence += 1
-        return ops.scatter(self.comm, output, inputs, _root(opts), opts is None or opts.asyncOp) or _DONE
+        return ops.scatter(self.comm, output, inputs, opts.rootRank, opts.asyncOp, _seconds(opts))
 
     # ---- from one rank to another; torch waits for the work, also of send() and recv()
 
-    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        self._sequence += 1
-        return ops.send(self.comm, tensors[0], peer, tag, True) or _DONE
+    @method(None, "*tensors dstRank tag")
+    def send(self, tensors: Any, peer: int, tag: int) -> Any:
+        return ops.send(self.comm, tensors[0], peer, tag, True)
 
-    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        self._sequence += 1
-        return ops.recv(self.comm, tensors[0], peer, tag, True) or _DONE
+    @method(None, "*tensors srcRank tag")
+    def recv(self, tensors: Any, peer: int, tag: int) -> Any:
+        return ops.recv(self.comm, tensors[0], peer, tag, True)
 
-    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        self._sequence += 1
-        return ops.recv(self.comm, tensors[0], None, tag, True) or _DONE
+    @method(None, "*tensors tag")
+    def recv_anysource(self, tensors: Any, tag: int) -> Any:
+        return ops.recv(self.comm, tensors[0], None, tag, True)
 
     # ---- their names before torch 2.13, by which C++ callers know them still
 
@@ -174,13 +193,14 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     def _several(self, call: Any, opts: Any, outputs: Any, *columns: list[Any]) -> Any:
         """Start one operation for each row of arguments, and return their work. Where one fails, the rest does not
         begin, and the peers hear that: numbers stay in step."""
+        opts.asyncOp = True
         count, works = max(map(len, columns)), []
         if any(len(column) != count for column in columns):
             error = a2a.InvalidArgumentError(f"lists of {list(map(len, columns))} entries; pass as many in each")
             raise self._refused(error, count)
         for row in zip(*columns, strict=True):
             try:
-                works.append(call(*row, _begin(opts)))
+                works.append(call(*row, opts))
             except BaseException as error:
                 raise self._refused(error, count - len(works) - 1) from None
         return works[0] if count == 1 else AllOf(works, list(outputs))
@@ -192,13 +212,61 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
 
     # ---- the group
 
+    @property
+    def options(self) -> Any:
+        """Torch's options of a backend, with the timeout of operations that have none of their own."""
+        return _c10d.Backend.Options("a2a", timedelta(seconds=self.comm.timeout))
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change the timeout of later operations that have none of their own, those of a2a.torch as well."""
+        self.comm.timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout  # a backend's name for it
+
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """torch.distributed.monitored_barrier. Torch's function accepts only groups of Gloo;
         a2a.torch.monitored_barrier accepts this one."""
-        self._monitored += 1
-        seconds = _monitored.seconds_of(timeout, self.comm.timeout)
-        place = self._store, self.rank(), self.size(), self._monitored
-        _monitored.over_store(*place, seconds, wait_all_ranks)
+        self._monitored.wait(_monitored.seconds_of(timeout, self.comm.timeout), wait_all_ranks)
+
+    def split_group(
+        self, ranks: Any, timeout: timedelta | None = None, opts: Any = None, group_name: str | None = None,
+        group_desc: str | None = None, device_types: Any = None,
+    ) -> Any:  # fmt: skip
+        """Return a group of these ranks, in ascending order, None where this one is not among them. Collective over
+        them. Without a timeout it has that of this group."""
+        if not 0 < len(ranks) == len(set(ranks)) or not all(0 <= rank < self.size() for rank in ranks):
+            raise SplitError(f"ranks {list(ranks)}: pass different ranks of this group of {self.size()}, at least one")
+        description = f"{self._description}:split:{self._splits}" if group_desc is None else group_desc
+        self._splits += 1
+        if self.rank() not in ranks:
+            return None
+        ranks = sorted(ranks)
+        place = ranks.index(self.rank()), len(ranks), group_name or f"{self._name}:split:{ranks}"
+        return _derived(self._store, place, timeout or self.options._timeout, description)
+
+    splitGroup = split_group  # its name in C++
+
+    def merge_remote_group(
+        self, store: Any, size: int, timeout: timedelta = c10d.default_pg_timeout, group_name: str | None = None,
+        group_desc: str | None = None,
+    ) -> Any:  # fmt: skip
+        """Return a group of ``size`` ranks, those of every group that calls this with the store, in the order in which
+        they come."""
+        name = group_name or f"{self._name}:merge"
+        rank = (store.add(f"a2a/{name}/ranks", 1) - 1) % size  # all have come before any comes again
+        description = f"{self._description}:merge" if group_desc is None else group_desc
+        return _derived(store, (rank, size, name), timeout, description)
+
+    def mergeRemoteGroup(self, store: Any, opts: Any, size: int) -> Any:
+        """Its name and its form in C++."""
+        return self.merge_remote_group(store, size, opts.timeout, opts.group_name, opts.group_desc)
+
+    def stand_in(self) -> ProcessGroup:
+        """Return a group that has the place and the name of this one, and no method of Python."""
+        if self._stand_in is None:
+            self._stand_in = ProcessGroup(self.rank(), self.size())
+            self._stand_in._set_group_name(self._name)
+        return self._stand_in
 
     def _start_coalescing(self, device: Any = None) -> None:
         """Collect the operations until _end_coalescing() in one work. Meanwhile instance attributes replace the methods
@@ -224,14 +292,17 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         return self._sequence
 
     def abort(self) -> None:
-        """Make every rank that is in an operation of the group, or comes to one, raise a2a.AbortedError. Not
-        collective."""
+        """Make every rank that is in an operation of the group, or comes to one, raise a2a.AbortedError, and close the
+        communicator here. Not collective; another thread may be in an operation, which it ends."""
         self.comm.abort(f"process group {self._name!r} was aborted")
         forget(self)
 
     def shutdown(self) -> None:
         """Close the communicator, collectively. torch.distributed.destroy_process_group() calls this."""
         forget(self)
+        if self.rank() == 0:
+            with contextlib.suppress(RuntimeError):  # the store may be gone
+                self._monitored.close()
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -273,16 +344,38 @@ def _create(opts: Any, _: Any) -> ProcessGroupA2A:
             f'backend "{mixed}" cannot be had: torch gives a group that has a Python backend to that backend alone, '
             'without a word about the others; pass "a2a", which itself uses NCCL for CUDA tensors'
         )
-    place = opts.store, opts.group_rank, opts.group_size, opts.group_id
-    store, rank, size, name = place
-    comm = meet(store, name, rank, size, opts.timeout.total_seconds())
+    return _met(opts.store, opts.group_rank, opts.group_size, opts.group_id, opts.timeout)
+
+
+def _met(store: Any, rank: int, size: int, name: str, timeout: timedelta) -> ProcessGroupA2A:
+    comm = meet(store, name, rank, size, timeout.total_seconds())
     if comm is not None and not torch.cuda.is_available():
-        return ProcessGroupA2A(comm, *place)
+        return ProcessGroupA2A(comm, store, rank, size, name)
     from ._beside import ProcessGroupBeside
 
-    return ProcessGroupBeside(comm, *place, opts.timeout)
+    return ProcessGroupBeside(comm, store, rank, size, name, timeout)
+
+
+def _derived(store: Any, place: tuple[int, int, str], timeout: timedelta, description: str) -> ProcessGroupA2A:
+    """Return a group that torch.distributed does not know."""
+    group = _met(PrefixStore(f"{place[2]}/", store), *place, timeout)
+    group._set_group_desc(description)
+    return group
+
+
+_torch_set_pg_timeout: Any = c10d._set_pg_timeout
+
+
+@functools.wraps(_torch_set_pg_timeout)
+def _set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+    found = c10d._get_default_group() if group is None else group
+    if isinstance(found, ProcessGroupA2A):
+        found.set_timeout(timeout)
+    else:
+        _torch_set_pg_timeout(timeout, group)
 
 
 def register() -> None:
     """Register the backend with torch.distributed, once. ``import torch`` has done so, unless autoload is off."""
     a2a_autoload.register()
+    c10d._set_pg_timeout = _set_pg_timeout  # torch's own passes over all backends but its own

@@ -3,7 +3,6 @@ the ranks are on several hosts."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,32 +15,37 @@ from torch.distributed import distributed_c10d as c10d
 import a2a
 
 from ._backend import ProcessGroupA2A
+from ._methods import alike
+from ._registry import register
+from ._untraced import untraced
 
 __all__ = ["ProcessGroupBeside"]
 
 _CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
 _Kind: Any = ProcessGroup.BackendType
 
-# Operation -> its name in torch's backend, and its options.
-_OPERATIONS: dict[str, tuple[str, Any]] = {
-    "all_to_all_single": ("alltoall_base", c10d.AllToAllOptions),
-    "alltoall": ("alltoall", c10d.AllToAllOptions),
-    "all_gather_single": ("_allgather_base", c10d.AllgatherOptions),
-    "allgather": ("allgather", c10d.AllgatherOptions),
-    "barrier": ("barrier", c10d.BarrierOptions),
-    "allreduce": ("allreduce", c10d.AllreduceOptions),
-    "reduce": ("reduce", c10d.ReduceOptions),
-    "reduce_scatter": ("reduce_scatter", c10d.ReduceScatterOptions),
-    "reduce_scatter_single": ("_reduce_scatter_base", c10d.ReduceScatterOptions),
-    "broadcast": ("broadcast", c10d.BroadcastOptions),
-    "gather": ("gather", c10d.GatherOptions),
-    "scatter": ("scatter", c10d.ScatterOptions),
-    "send": ("send", None),
-    "recv": ("recv", None),
-    "recv_anysource": ("recv_anysource", None),
+# Operation -> its name in torch's backend.
+_OPERATIONS = {
+    "all_to_all_single": "alltoall_base",
+    "alltoall": "alltoall",
+    "all_gather_single": "_allgather_base",
+    "allgather": "allgather",
+    "barrier": "barrier",
+    "allreduce": "allreduce",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "gather_single": "gather_single",
+    "scatter": "scatter",
+    "send": "send",
+    "recv": "recv",
+    "recv_anysource": "recv_anysource",
 }
 
 
+@untraced
 class ProcessGroupBeside(ProcessGroupA2A):
     """Every operation checks where its tensors are. ``comm`` is None where ranks are on several hosts.
 
@@ -80,6 +84,17 @@ class ProcessGroupBeside(ProcessGroupA2A):
         theirs = set(ProcessGroup._device_types.fget(self))
         return [_CPU, *sorted(theirs - {_CPU}, key=str)]
 
+    @property
+    def options(self) -> Any:
+        return super().options if self.comm is not None else self._get_backend(_CPU).options
+
+    def set_timeout(self, timeout: Any) -> None:
+        if self.comm is not None:
+            super().set_timeout(timeout)
+        ProcessGroup.set_timeout(self, timeout)
+
+    _set_default_timeout = set_timeout
+
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         if self.comm is not None:
             super().monitored_barrier(timeout, wait_all_ranks)
@@ -109,28 +124,25 @@ class ProcessGroupBeside(ProcessGroupA2A):
         ProcessGroup.shutdown(self)
 
 
-def _looking(name: str, theirs: str, options: Any) -> Callable[..., Any]:
-    ours = getattr(ProcessGroupA2A, name)
+def _looking(name: str, theirs: str) -> Callable[..., Any]:
+    ours: Any = getattr(ProcessGroupA2A, name)
 
-    @functools.wraps(ours)
-    def method(self: Any, *arguments: Any, opts: Any = None) -> Any:
-        if options is not None and arguments and isinstance(arguments[-1], options):
-            *rest, opts = arguments
-            arguments = tuple(rest)
-        backend = self._beside(arguments)
-        if options is None:
-            return ours(self, *arguments) if backend is None else getattr(backend, theirs)(*arguments)
+    def run(self: Any, *given: Any) -> Any:
+        backend = self._beside(given)
         if backend is None:
-            return ours(self, *arguments, opts)
-        return getattr(backend, theirs)(*arguments, options() if opts is None else opts)
+            return ours.run(self, *given)
+        work = getattr(backend, theirs)(*given)
+        register(work, _tensors(given[:1]))
+        return work
 
+    method: Callable[..., Any] = alike(ours, run)
     return method
 
 
-for _name, (_theirs, _options) in _OPERATIONS.items():
-    setattr(ProcessGroupBeside, _name, _looking(_name, _theirs, _options))
+for _name, _theirs in _OPERATIONS.items():
+    setattr(ProcessGroupBeside, _name, _looking(_name, _theirs))
 for _old in ("alltoall_base", "_allgather_base", "_reduce_scatter_base"):
-    _new = next(name for name, (theirs, _) in _OPERATIONS.items() if theirs == _old)
+    _new = next(name for name, theirs in _OPERATIONS.items() if theirs == _old)
     setattr(ProcessGroupBeside, _old, getattr(ProcessGroupBeside, _new))
 
 

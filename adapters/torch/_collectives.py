@@ -24,6 +24,7 @@ from . import _operations as ops
 from ._backend import ProcessGroupA2A
 from ._errors import ArgumentTypeError
 from ._groups import communicator, is_torchs, name_of, serving
+from ._untraced import untraced
 from ._work import Work
 
 __all__ = [
@@ -227,3 +228,7 @@ def _traced(async_op: bool, op: Any, *arguments: Any) -> None:
     if async_op:
         raise NotImplementedError("async_op=True inside torch.compile: a graph holds no Work; leave it out")
     op(*arguments)
+
+
+for _call in (barrier, monitored_barrier):
+    untraced(_call)

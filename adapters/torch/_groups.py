@@ -14,6 +14,7 @@ from a2a.adapting import refuse
 
 from ._errors import ArgumentTypeError
 from ._store import meet
+from ._untraced import untraced
 
 __all__ = [
     "adopt",
@@ -40,6 +41,7 @@ _own: Communicator | None = None
 _MISSING: Any = object()
 
 
+@untraced
 def communicator(group: Any) -> Communicator | None:
     """Return the communicator of a ``group`` argument: an a2a communicator itself; for a torch process group one made
     at first use, collectively; for None that of torch's default group, or without one that of the launcher's ranks.
@@ -154,7 +156,8 @@ def forget(group: Any) -> None:
     if isinstance(group, Communicator):
         let_go(group)
     elif group is not None:
-        let_go(_comms.pop(id(group), None))
+        let_go(_comms.get(id(group)))
+        _comms.pop(id(group), None)
     else:
         for key in sorted(_comms, key=_order_of):
             let_go(_comms.pop(key))

@@ -63,6 +63,7 @@ _SINGLE = _dialect("input", "output", "input_split_sizes", "output_split_sizes")
 _LIST = _dialect("input_tensor_list", "output_tensor_list")
 _GATHER = _dialect("input_tensor", "output_tensor")
 _GATHER_LIST = _dialect("tensor", "tensor_list")
+Seconds = float | None  # the deadline of one operation; None: the communicator's
 _alltoall, _allgather = _SINGLE.alltoall, _GATHER.allgather  # looked up once
 
 
@@ -79,21 +80,23 @@ def _work(work: Any, outputs: list[Any], then: Any = None) -> Work | None:
 
 
 @operation("all_to_all_single", given=2)
-def all_to_all_single(comm: Any, output: Any, input: Any, output_splits: Any, input_splits: Any, async_op: bool) -> Any:
+def all_to_all_single(
+    comm: Any, output: Any, input: Any, output_splits: Any, input_splits: Any, async_op: bool, seconds: Seconds = None
+) -> Any:
     if direct(output) and direct(input):
-        work = _alltoall(comm, output, input, output_splits, input_splits, async_op)
+        work = _alltoall(comm, output, input, output_splits, input_splits, async_op, seconds)
         return None if work is None else Work(work, [output])
     room, then = _output(comm, "output", output)
-    work = _alltoall(comm, room, inner(input), output_splits, input_splits, async_op)
+    work = _alltoall(comm, room, inner(input), output_splits, input_splits, async_op, seconds)
     return _work(work, [output], then)
 
 
 @operation("all_to_all", given=2)
-def all_to_all(comm: Any, outputs: Any, inputs: Any, async_op: bool) -> Any:
+def all_to_all(comm: Any, outputs: Any, inputs: Any, async_op: bool, seconds: Seconds = None) -> Any:
     if _all_direct(outputs) and _all_direct(inputs):
-        return _work(_LIST.alltoall_list(comm, outputs, inputs, async_op), outputs)
+        return _work(_LIST.alltoall_list(comm, outputs, inputs, async_op, seconds), outputs)
     rooms = [_output(comm, f"output_tensor_list[{at}]", output)[0] for at, output in enumerate(outputs)]
-    work = _LIST.alltoall_list(comm, rooms, [inner(one) for one in inputs], async_op)
+    work = _LIST.alltoall_list(comm, rooms, [inner(one) for one in inputs], async_op, seconds)
     return _work(work, outputs, to_lists(outputs, rooms))
 
 
@@ -106,25 +109,25 @@ def all_to_all_axis(
 
 
 @operation("all_gather_single", given=2)
-def all_gather_single(comm: Any, output: Any, input: Any, async_op: bool) -> Any:
+def all_gather_single(comm: Any, output: Any, input: Any, async_op: bool, seconds: Seconds = None) -> Any:
     if direct(output) and direct(input):
-        work = _allgather(comm, output, input, async_op)
+        work = _allgather(comm, output, input, async_op, seconds)
         return None if work is None else Work(work, [output])
     room, then = _output(comm, "output_tensor", output)
-    return _work(_allgather(comm, room, inner(input), async_op), [output], then)
+    return _work(_allgather(comm, room, inner(input), async_op, seconds), [output], then)
 
 
 @operation("all_gather", given=2)
-def all_gather(comm: Any, outputs: Any, input: Any, async_op: bool) -> Any:
+def all_gather(comm: Any, outputs: Any, input: Any, async_op: bool, seconds: Seconds = None) -> Any:
     if _all_direct(outputs) and direct(input):
-        return _work(_GATHER_LIST.allgather_list(comm, outputs, input, async_op), outputs)
+        return _work(_GATHER_LIST.allgather_list(comm, outputs, input, async_op, seconds), outputs)
     rooms = [_output(comm, f"tensor_list[{at}]", output)[0] for at, output in enumerate(outputs)]
-    work = _GATHER_LIST.allgather_list(comm, rooms, inner(input), async_op)
+    work = _GATHER_LIST.allgather_list(comm, rooms, inner(input), async_op, seconds)
     return _work(work, outputs, to_lists(outputs, rooms))
 
 
 @operation("barrier")
-def barrier(comm: Any, async_op: bool, seconds: float | None) -> Any:
+def barrier(comm: Any, async_op: bool, seconds: Seconds = None) -> Any:
     return _work(_SINGLE.barrier(comm, async_op, seconds), [])
 
 
@@ -132,45 +135,47 @@ def barrier(comm: Any, async_op: bool, seconds: float | None) -> Any:
 
 
 @operation("all_reduce", given=1)
-def all_reduce(comm: Any, tensor: Any, op: Any, async_op: bool) -> Any:
+def all_reduce(comm: Any, tensor: Any, op: Any, async_op: bool, seconds: Seconds = None) -> Any:
     require_tensor(comm, "tensor", tensor)
     fold = fold_of(comm, op)
     if tensor.is_sparse:
-        return _sparse.all_reduce(comm, tensor, op, async_op)
+        return _sparse.all_reduce(comm, tensor, op, async_op, seconds)
     if fold is PREMUL_SUM:
         room, then = room_for(comm, "tensor", tensor)
-        return _work(comm.allreduce(summand(tensor, op, fold), room, fold, async_op=async_op), [tensor], then)
+        work = comm.allreduce(summand(tensor, op, fold), room, fold, async_op=async_op, timeout=seconds)
+        return _work(work, [tensor], then)
     if plain(tensor):
-        work = comm.allreduce(tensor, None, fold, async_op=async_op)
+        work = comm.allreduce(tensor, None, fold, async_op=async_op, timeout=seconds)
         return None if work is None else Work(work, [tensor])
     room, then = copied(comm, "tensor", tensor)
-    return _work(comm.allreduce(room, None, fold, async_op=async_op), [tensor], then)
+    return _work(comm.allreduce(room, None, fold, async_op=async_op, timeout=seconds), [tensor], then)
 
 
 @operation("reduce", given=1)
-def reduce(comm: Any, tensor: Any, root: int, op: Any, async_op: bool) -> Any:
+def reduce(comm: Any, tensor: Any, root: int, op: Any, async_op: bool, seconds: Seconds = None) -> Any:
     require_tensor(comm, "tensor", tensor)
     fold = fold_of(comm, op)
     send = summand(tensor, op, fold)
     recv, then = room_for(comm, "tensor", tensor) if comm.rank == root else (None, None)
-    work = comm.reduce(send, recv, root, fold, async_op=async_op)
+    work = comm.reduce(send, recv, root, fold, async_op=async_op, timeout=seconds)
     return _work(work, [tensor], then)
 
 
 @operation("reduce_scatter_single", given=2)
-def reduce_scatter_single(comm: Any, output: Any, input: Any, op: Any, async_op: bool) -> Any:
+def reduce_scatter_single(comm: Any, output: Any, input: Any, op: Any, async_op: bool, seconds: Seconds = None) -> Any:
     require_tensor(comm, "output", output)
     require_tensor(comm, "input", input)
     fold = fold_of(comm, op)
     if fold is not PREMUL_SUM and plain(output) and plain(input):
-        work = comm.reduce_scatter(input, output, fold, async_op=async_op)
+        work = comm.reduce_scatter(input, output, fold, async_op=async_op, timeout=seconds)
         return None if work is None else Work(work, [output])
     room, then = room_for(comm, "output", output)
-    return _work(comm.reduce_scatter(summand(input, op, fold), room, fold, async_op=async_op), [output], then)
+    work = comm.reduce_scatter(summand(input, op, fold), room, fold, async_op=async_op, timeout=seconds)
+    return _work(work, [output], then)
 
 
 @operation("reduce_scatter", given=2)
-def reduce_scatter(comm: Any, output: Any, inputs: Any, op: Any, async_op: bool) -> Any:
+def reduce_scatter(comm: Any, output: Any, inputs: Any, op: Any, async_op: bool, seconds: Seconds = None) -> Any:
     require_tensor(comm, "output", output)
     require_list(comm, "input_list", inputs, comm.size)
     fold = fold_of(comm, op)
@@ -178,7 +183,7 @@ def reduce_scatter(comm: Any, output: Any, inputs: Any, op: Any, async_op: bool)
     send = summand(flat(inputs), op, fold)
     room, then = flat_room_for(comm, "output", output)
     counts = [one.numel() for one in inputs]
-    work = comm.reduce_scatterv(send, counts, room, fold, async_op=async_op)
+    work = comm.reduce_scatterv(send, counts, room, fold, async_op=async_op, timeout=seconds)
     return _work(work, [output], then)
 
 
@@ -186,17 +191,17 @@ def reduce_scatter(comm: Any, output: Any, inputs: Any, op: Any, async_op: bool)
 
 
 @operation("broadcast", given=1)
-def broadcast(comm: Any, tensor: Any, root: int, async_op: bool) -> Any:
+def broadcast(comm: Any, tensor: Any, root: int, async_op: bool, seconds: Seconds = None) -> Any:
     require_tensor(comm, "tensor", tensor)
     if plain(tensor):
-        work = comm.broadcast(tensor, root, async_op=async_op)
+        work = comm.broadcast(tensor, root, async_op=async_op, timeout=seconds)
         return None if work is None else Work(work, [tensor])
     room, then = (inner(tensor), None) if comm.rank == root else room_for(comm, "tensor", tensor)
-    return _work(comm.broadcast(room, root, async_op=async_op), [tensor], then)
+    return _work(comm.broadcast(room, root, async_op=async_op, timeout=seconds), [tensor], then)
 
 
 @operation("gather", given=1)
-def gather(comm: Any, tensor: Any, outputs: Any, root: int, async_op: bool) -> Any:
+def gather(comm: Any, tensor: Any, outputs: Any, root: int, async_op: bool, seconds: Seconds = None) -> Any:
     """``outputs``: None where this rank is not the root."""
     require_tensor(comm, "tensor", tensor)
     room = then = None
@@ -206,12 +211,12 @@ def gather(comm: Any, tensor: Any, outputs: Any, root: int, async_op: bool) -> A
         _require_alike(comm, "gather_list", outputs, "tensor", tensor)
         room = tensor.new_empty((comm.size, *tensor.shape))
         then = to_lists(outputs, room.unbind(0))
-    work = comm.gather(inner(tensor), room, root, async_op=async_op)
+    work = comm.gather(inner(tensor), room, root, async_op=async_op, timeout=seconds)
     return _work(work, outputs or [], then)
 
 
 @operation("scatter", given=2)
-def scatter(comm: Any, output: Any, inputs: Any, root: int, async_op: bool) -> Any:
+def scatter(comm: Any, output: Any, inputs: Any, root: int, async_op: bool, seconds: Seconds = None) -> Any:
     """``inputs``: None where this rank is not the root."""
     require_tensor(comm, "tensor", output)
     send = None
@@ -220,7 +225,7 @@ def scatter(comm: Any, output: Any, inputs: Any, root: int, async_op: bool) -> A
         _require_alike(comm, "scatter_list", inputs, "tensor", output)
         send = flat(inputs)
     room, then = room_for(comm, "tensor", output)
-    return _work(comm.scatter(send, room, root, async_op=async_op), [output], then)
+    return _work(comm.scatter(send, room, root, async_op=async_op, timeout=seconds), [output], then)
 
 
 # ---- from one rank to another: no other rank takes part --------------------------------------------------------------

@@ -13,6 +13,7 @@ from a2a.adapting import refuse_message
 
 from . import _operations as ops
 from ._groups import communicator, is_torchs, rank_in
+from ._untraced import untraced
 from ._work import Work
 
 __all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
@@ -128,3 +129,7 @@ def _served(group: Any, tensor: Any, sends: bool, rank: int | None, group_rank: 
 
 def _group(group: Any) -> Any:
     return dist.group.WORLD if group is None else group
+
+
+for _call in (batch_isend_irecv, irecv, isend, recv, send):
+    untraced(_call)

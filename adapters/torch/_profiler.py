@@ -15,6 +15,7 @@ import a2a
 from a2a.adapting import collective
 
 from ._errors import in_torchs_words
+from ._untraced import untraced
 
 __all__ = ["operation"]
 
@@ -29,6 +30,7 @@ def operation(name: str, given: int | None = None, of_all: bool = True) -> Calla
     title = f"a2a:{name}"
 
     def decorate(function: _F) -> _F:
+        @untraced
         @functools.wraps(function)
         def call(*arguments: Any) -> Any:
             try:

@@ -18,6 +18,7 @@ from a2a.adapting import collective
 
 from . import _operations as ops
 from ._groups import rank_in, serving
+from ._untraced import untraced
 from ._work import Work
 
 __all__ = [
@@ -287,3 +288,7 @@ _root = collective(rank_in)
 def _require_root_alone(comm: Any, root: int, name: str, tensors: Any) -> None:
     if comm.rank != root and tensors:
         raise InvalidArgumentError(f"{name} is given, but only the root, rank {root}, has one")
+
+
+for _call in (all_reduce, broadcast, gather, reduce, reduce_scatter, reduce_scatter_single, scatter):
+    untraced(_call)

@@ -19,16 +19,16 @@ __all__ = ["all_reduce"]
 
 
 @collective
-def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool) -> FinishedWork | None:
+def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool, seconds: float | None) -> FinishedWork | None:
     """Write the sum in rank order, coalesced, into ``tensor``. Done when it returns, also with ``async_op``."""
     takes(3)
     if fold_of(comm, op) != "sum":
         raise refuse(comm, InvalidArgumentError(f"op is {op!r}; sparse tensors are added up, with ReduceOp.SUM"))
     own = tensor.detach().coalesce()
-    counts = _counts(comm, own)
+    counts = _counts(comm, own, seconds)
     # Entries are sent as rows; they are columns of the indices.
-    indices = _gathered(comm, lambda: own.indices().t(), counts).t()
-    values = _gathered(comm, own.values, counts)
+    indices = _gathered(comm, lambda: own.indices().t(), counts, seconds).t()
+    values = _gathered(comm, own.values, counts, seconds)
     parts = [
         torch.sparse_coo_tensor(*pair, tuple(own.shape), is_coalesced=True, check_invariants=False)
         for pair in zip(indices.split(counts, 1), values.split(counts), strict=True)
@@ -38,11 +38,11 @@ def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool) -> FinishedWo
     return FinishedWork([tensor]) if async_op else None
 
 
-def _counts(comm: Any, own: Tensor) -> list[int]:
+def _counts(comm: Any, own: Tensor, seconds: float | None) -> list[int]:
     """Return the number of entries of each rank."""
     facts = torch.tensor([own.values().shape[0], own.sparse_dim(), *own.shape])
     everyone = facts.new_empty((comm.size, len(facts)))
-    comm.allgather(facts, everyone)
+    comm.allgather(facts, everyone, timeout=seconds)
     for rank, (_, dims, *shape) in enumerate(everyone.tolist()):
         if (dims, shape) != (own.sparse_dim(), list(own.shape)):
             text = (
@@ -54,8 +54,8 @@ def _counts(comm: Any, own: Tensor) -> list[int]:
 
 
 @collective
-def _gathered(comm: Any, entries: Callable[[], Tensor], counts: list[int]) -> Tensor:
+def _gathered(comm: Any, entries: Callable[[], Tensor], counts: list[int], seconds: float | None) -> Tensor:
     mine = inner(entries())
     everyone = mine.new_empty((sum(counts), *mine.shape[1:]))
-    comm.allgatherv(mine, everyone, counts)
+    comm.allgatherv(mine, everyone, counts, timeout=seconds)
     return everyone

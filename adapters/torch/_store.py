@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed import PrefixStore
 
 import a2a
@@ -40,15 +41,25 @@ class StoreBootstrap:
         """Return every rank's bytes in rank order. Raises a2a.TimeoutError naming the missing ranks."""
         if not self._meeting:
             self._meet()
+        read = self._key(self._rank)
         self._rounds += 1
         self._set(self._key(self._rank), mine)
         pause = _Pause()
         while absent := self._absent():
             self._wait(pause, absent)
+        self._delete(read)  # all ranks are in this round, so they have read those before it
         return [self._get(self._key(rank)) for rank in range(self._size)]
 
+    def finish(self) -> None:
+        """Remove what this attempt has written, after its last round. The last rank that comes here removes what the
+        others may have had to read until then."""
+        self._delete(f"name/{self._rank}", *(["meeting"] if self._rank == 0 else []))
+        with contextlib.suppress(RuntimeError):  # the store may be gone
+            if self._store.add(f"{self._meeting}/read", 1) == self._size:
+                self._delete(f"{self._meeting}/read", *map(self._key, range(self._size)))
+
     def withdraw(self) -> None:
-        """Remove the name of this attempt, so that ranks that come later wait for the next one."""
+        """Take back the name of this attempt, so that ranks that come later wait for the next one."""
         with contextlib.suppress(RuntimeError):  # the store may be gone
             self._set(f"name/{self._rank}", b"")  # not deleted: a rank that is about to read it would block
 
@@ -60,7 +71,7 @@ class StoreBootstrap:
             seen |= {rank for rank, name in enumerate(names) if name}
             if self._rank == 0 and all(names) and b"".join(names) != known:
                 self._set("meeting", b"".join(names))
-            if self._store.check(["meeting"]) and (now := self._get("meeting")) != known:
+            if (now := self._find("meeting")) not in (b"", known):
                 known = now
                 own = now[_NAME_BYTES * self._rank :][:_NAME_BYTES]
                 self._meeting = now.hex() if own == self._name else ""
@@ -73,7 +84,7 @@ class StoreBootstrap:
 
     def _names(self) -> list[bytes]:
         keys = [f"name/{rank}" for rank in range(self._size)]
-        return [self._get(key) if self._store.check([key]) else b"" for key in keys]
+        return [self._find(key) for key in keys]
 
     def _absent(self) -> list[int]:
         """Return the ranks that have not come to this round of the meeting."""
@@ -89,6 +100,19 @@ class StoreBootstrap:
 
     def _get(self, key: str) -> bytes:
         return bytes(self._store.get(key))[1:]
+
+    def _delete(self, *keys: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the store may be gone, and not every store can delete
+            for key in keys:
+                self._store.delete_key(key)
+
+    def _find(self, key: str) -> bytes:
+        """Return what a key has, nothing if there is none. Nor is there one if a rank of an attempt that has succeeded
+        removes it right now."""
+        try:
+            return self._get(key) if self._store.check([key]) else b""
+        except dist.DistStoreError:
+            return b""
 
     def _wait(self, pause: _Pause, absent: list[int]) -> None:
         if time.monotonic() > self._deadline:
@@ -124,8 +148,10 @@ def meet(store: Any, name: str, rank: int, size: int, timeout: float) -> a2a.Com
     try:
         hosts = len(set(bootstrap.allgather(host_id())))
         comm = a2a.init(rank, size, bootstrap=bootstrap, timeout=timeout) if hosts == 1 else None
-    finally:
+    except BaseException:
         bootstrap.withdraw()
+        raise
+    bootstrap.finish()
     if comm is None and rank == 0:
         _warn_of_several_hosts()
     return comm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,10 +14,14 @@ from torch._C._distributed_c10d import Work as TorchWork
 import a2a
 
 from ._errors import in_torchs_words
+from ._futures import future_of
+from ._registry import register, unregister
+from ._untraced import untraced
 
 __all__ = ["AllOf", "FinishedWork", "Work"]
 
 
+@untraced
 class Work(TorchWork):  # type: ignore[misc, unused-ignore]
     """The result of a call with ``async_op=True``. On the host bytes move while a thread waits or calls is_completed();
     no thread of the library moves them unless get_future() or A2A_PROGRESS_THREAD starts one. On a GPU wait() makes the
@@ -32,6 +37,7 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
         self._error: BaseException | None = None
         self._future: Any = None
         self._guard = threading.RLock()
+        self._registered = register(self, outputs)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Block until done and return True; may be repeated. Raises the operation's error, or a2a.TimeoutError after
@@ -80,14 +86,15 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
         return self._outputs
 
     def get_future(self) -> Any:
-        """A torch.futures.Future of the output tensors. A thread waits for the operation and runs the callbacks."""
+        """A torch.futures.Future of the output tensors. A thread waits for the operation and runs the callbacks. Where
+        the operation fails, the future's error is a RuntimeError with its text."""
         with self._guard:
             if self._future is None:
-                self._future = torch.futures.Future()
+                self._future, ended = future_of(self._outputs, self._raise)
                 if self._work.done():
-                    self._complete()
+                    ended()
                 else:
-                    threading.Thread(target=self._complete, name="a2a future", daemon=True).start()
+                    threading.Thread(target=self._complete, args=(ended,), name="a2a future", daemon=True).start()
             return self._future
 
     def source_rank(self) -> int:
@@ -116,6 +123,9 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
                 self._error = error
             raise
         self._settle()
+        if self._registered:
+            self._registered = False
+            unregister(self, self._outputs)
 
     def _settle(self) -> None:
         if self._then is not None:
@@ -124,15 +134,17 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
                     self._then()
                     self._then = None
 
-    def _complete(self) -> None:
-        try:
+    def _complete(self, ended: Callable[[], None]) -> None:
+        with contextlib.suppress(BaseException):  # _raise() raises it again
             self._finish(None)
-        except BaseException as error:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(self._outputs)
+        ended()
+
+    def _raise(self) -> None:
+        """Raise the error of the operation, which has ended."""
+        self._finish(None)
 
 
+@untraced
 class FinishedWork(TorchWork):  # type: ignore[misc, unused-ignore]
     """The work of a call that was done when it returned."""
 
@@ -164,11 +176,12 @@ class FinishedWork(TorchWork):  # type: ignore[misc, unused-ignore]
 
     def get_future(self) -> Any:
         """A torch.futures.Future that is done."""
-        future: Any = torch.futures.Future()
-        future.set_result(self._outputs)
+        future, ended = future_of(self._outputs, lambda: None)
+        ended()
         return future
 
 
+@untraced
 class AllOf(FinishedWork):
     """Several operations as one work."""
 
@@ -197,6 +210,13 @@ class AllOf(FinishedWork):
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def get_future(self) -> Any:
-        """A torch.futures.Future of the output tensors, which have arrived."""
-        self.wait()
-        return super().get_future()
+        """A torch.futures.Future of the output tensors. A thread waits for all operations."""
+        future, ended = future_of(self._outputs, self.wait)
+
+        def complete() -> None:
+            with contextlib.suppress(BaseException):  # wait() raises it again
+                self.wait()
+            ended()
+
+        threading.Thread(target=complete, name="a2a future", daemon=True).start()
+        return future

@@ -159,7 +159,10 @@ class Communicator:
         """The number of ranks in the group."""
     @property
     def timeout(self) -> float:
-        """Default deadline of every operation in seconds."""
+        """Default deadline of every operation in seconds. A new value is for the operations that this rank starts from
+        then on, and for the communicators that it derives."""
+    @timeout.setter
+    def timeout(self, seconds: float) -> None: ...
     @property
     def closed(self) -> bool:
         """Whether close() was called, or a ``with`` block was left by an exception."""
@@ -877,7 +880,8 @@ class Communicator:
         """Break the communicator everywhere: operations in flight and later ones raise AbortedError, with a reason that
         may be a text or any other object, such as an exception."""
     def close(self, *, timeout: float | None = None) -> None:
-        """Collective: wait for every rank, then release all resources. A broken communicator does not wait."""
+        """Collective: wait for every rank, then release all resources. A broken communicator does not wait for ranks,
+        but for a call that another thread is in, which fails at once."""
     def __enter__(self) -> Communicator: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None

@@ -42,6 +42,7 @@ import os
 import site
 import sys
 from functools import partial
+from time import sleep
 
 import numpy as np
 

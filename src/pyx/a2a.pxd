@@ -201,6 +201,7 @@ cdef extern from "a2a/communicator.h" nogil:
         int rank() except +raise_current
         int size() except +raise_current
         double timeout_seconds() except +raise_current
+        void set_timeout_seconds(double seconds)
         uint64_t next_plan() except +raise_current
         uint64_t last_number() except +raise_current
         void refuse(const Call&, string) except +raise_current

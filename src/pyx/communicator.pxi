@@ -21,8 +21,13 @@ cdef class Communicator(_Planning):
 
     @property
     def timeout(self):
-        """Default deadline of every operation in seconds."""
+        """Default deadline of every operation in seconds. A new value is for the operations that this rank starts from
+        then on, and for the communicators that it derives."""
         return dereference(self.live()).timeout_seconds()
+
+    @timeout.setter
+    def timeout(self, seconds):
+        dereference(self.live()).set_timeout_seconds(parse_timeout(seconds))
 
     @property
     def closed(self):
@@ -328,10 +333,12 @@ cdef class Communicator(_Planning):
 
     @collective
     def close(self, *, timeout=None):
-        """Collective: wait for every rank, then release all resources. A broken communicator does not wait."""
+        """Collective: wait for every rank, then release all resources. A broken communicator does not wait for ranks,
+        but for a call that another thread is in, which fails at once."""
         cdef Call call
         if self.comm.get() == NULL:
             return
+        self.let_failing_call_end()
         try:
             parse_call(&call, Op.close, None, timeout)
         except BaseException as error:

@@ -73,6 +73,13 @@ cdef class _Endpoint:
                 return 0
         self.refuse_thread(op)
 
+    cdef int let_failing_call_end(self) except -1:
+        """Where the communicator is broken, wait until the call that another thread is in has raised."""
+        cdef CommPtr comm = self.comm
+        while self.caller not in (0, PyThread_get_thread_ident()) and dereference(comm).broken():
+            sleep(0.0005)
+        return 0
+
     cdef int refuse_thread(self, Op op) except -1:
         cdef Call call
         call.op = op

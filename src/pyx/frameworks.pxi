@@ -7,7 +7,7 @@ cdef class _Recorder:
     """a2a.frameworks.Recorder, for one type."""
 
     cdef object requires_grad, grad_enabled, wrote
-    cdef object is_neg, is_conj, is_dense, guard    # None where the framework has no such function
+    cdef object is_neg, is_conj, is_dense, guard, values    # None where the framework has no such function
     cdef bint opposite, several, dispatches
     cdef str calls
 
@@ -33,6 +33,7 @@ cdef _Recorder make_recorder(object told):
         return None
     made.requires_grad, made.grad_enabled, made.wrote = told.requires_grad, told.grad_enabled, told.wrote
     made.is_neg, made.is_conj, made.is_dense, made.guard = told.is_neg, told.is_conj, told.is_dense, told.guard
+    made.values = told.values
     made.opposite, made.several, made.dispatches, made.calls = told.opposite, told.several, told.dispatches, told.calls
     return made
 

@@ -120,6 +120,9 @@ cdef object view_exchange(object obj, _ExchangeType kind, str name, bint output,
     cdef DLManagedTensorVersioned* managed = NULL
     cdef object holder = obj
     if kind.recorder is not None and kind.recorder.dispatches:
+        if kind.recorder.values is not None:
+            values = kind.recorder.values(obj)
+            return view_exchange(values, exchange_type_of(values), name, output, keep, view)
         raise InvalidArgumentError(f"{name} ({type_name(obj)}) has its values in other tensors, or nowhere; pass a "
                                    f"plain tensor, such as {name}.to_local() of a DTensor")
     refuse_sparse(obj, name, kind.recorder)

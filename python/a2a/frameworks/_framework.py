@@ -42,6 +42,8 @@ class Recorder:
     """A context manager to enter around calls of the functions above."""
     dispatches: bool = False
     """Operators on tensors of this type run its Python code, so such tensors may have no memory of their own."""
+    values: Callable[[Any], Any] | None = None
+    """Returns the tensor that has the values of one that ``dispatches``, when they have arrived."""
 
 
 class Framework(abc.ABC):

@@ -36,6 +36,7 @@ class Torch(Framework):
             is_conj=base.is_conj,
             guard=None if own else torch._C.DisableTorchFunctionSubclass,
             dispatches=kind.__torch_dispatch__ is not base.__torch_dispatch__,
+            values=getattr(kind, "trigger_wait", None),  # of an AsyncCollectiveTensor
         )
 
     def current_stream(self, memory: str, device: int) -> int | None:

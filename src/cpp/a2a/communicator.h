@@ -91,6 +91,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   Rank rank() const;
   int size() const;
   double timeout_seconds() const;
+  // Changes the default deadline of operations that this rank starts from now on. Requires seconds >= 0.
+  void set_timeout_seconds(double seconds);
   // Returns the number of the last operation started, 0 before the first.
   uint64_t last_number() const;
 

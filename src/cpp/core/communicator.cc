@@ -132,7 +132,8 @@ std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstra
 
 Rank Communicator::rank() const { return state_->rank; }
 int Communicator::size() const { return state_->size; }
-double Communicator::timeout_seconds() const { return state_->options.timeout_seconds; }
+double Communicator::timeout_seconds() const { return state_->timeout_seconds; }
+void Communicator::set_timeout_seconds(double seconds) { state_->timeout_seconds = seconds; }
 
 uint64_t Communicator::last_number() const {
   std::lock_guard lock(state_->mutex);
@@ -352,7 +353,9 @@ std::shared_ptr<Communicator> Communicator::with_members(const State& parent, st
                                                          std::unique_ptr<Transport> host, Op op, uint64_t which) {
   const auto rank = static_cast<Rank>(std::ranges::find(members, parent.rank) - members.begin());
   const auto size = static_cast<int>(members.size());
-  auto state = std::make_unique<State>(rank, size, parent.options, std::move(host));
+  Options options = parent.options;
+  options.timeout_seconds = parent.timeout_seconds;
+  auto state = std::make_unique<State>(rank, size, std::move(options), std::move(host));
   if (parent.recorder != nullptr) {
     Hash group;
     group.add(parent.recorder->group()).add(to_string(op)).add(which);

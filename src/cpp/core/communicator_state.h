@@ -62,7 +62,8 @@ inline void put_runs(Batch& batch, const Plan& plan, std::span<const void* const
 struct Communicator::State {
   Rank rank = 0;
   int size = 1;
-  Options options;
+  const Options options;
+  std::atomic<double> timeout_seconds;  // the options', until it is changed
   std::mutex device_order;   // held while an operation on a device is started, which may take long; guards what follows
   Batch device_blank;        // for the next operation on a device, with the memory of an earlier one
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
@@ -81,11 +82,16 @@ struct Communicator::State {
   Comparisons comparisons;
 
   State(Rank rank_, int size_, Options options_, std::unique_ptr<Transport> host_)
-      : rank(rank_), size(size_), options(std::move(options_)), host(std::move(host_)), comparisons(options.check) {}
+      : rank(rank_),
+        size(size_),
+        options(std::move(options_)),
+        timeout_seconds(options.timeout_seconds),
+        host(std::move(host_)),
+        comparisons(options.check) {}
 
   // Returns the given deadline, or now + the communicator's timeout, which may be a tick late.
   Deadline deadline(const std::optional<Deadline>& given) const {
-    return given ? *given : Deadline::after_seconds(options.timeout_seconds, last_tick() + kTick);
+    return given ? *given : Deadline::after_seconds(timeout_seconds, last_tick() + kTick);
   }
 
   std::shared_ptr<Communicator> kept_smaller() const {

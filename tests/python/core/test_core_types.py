@@ -312,6 +312,19 @@ def test_abort() -> None:
     comm.close()
 
 
+def test_timeout_can_be_changed() -> None:
+    with _core.connect(0, 1, timeout=30) as comm:
+        comm.timeout = 2
+        group = comm.split(0)
+        assert comm.timeout == 2 and group is not None and group.timeout == 2
+        comm.timeout = 0.5
+        assert group.timeout == 2
+        for wrong in (-1, float("nan"), "soon", None):
+            with pytest.raises(InvalidArgumentError, match="timeout"):
+                comm.timeout = wrong  # type: ignore[assignment]
+        assert comm.timeout == 0.5
+
+
 def test_groups_of_one(comm: _core.Communicator) -> None:
     group = comm.split(7)
     assert group is not None and group.size == 1 and comm.split(-1) is None

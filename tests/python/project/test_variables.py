@@ -40,6 +40,28 @@ def test_every_word_for_off_is_off() -> None:
         assert done.stdout.split() == ["False", "False"], word
 
 
+LATE = """
+import time, numpy as np, a2a
+with a2a.init(timeout=20) as comm:
+    comm.barrier()
+    comm.timeout = 1
+    if comm.rank == 0:
+        work = comm.send(np.ones(1 << 20), 1, async_op=True)
+        time.sleep(2)
+    else:
+        comm.recv(np.ones(1 << 20), 0, tag={tag})
+"""
+
+
+@pytest.mark.parametrize(("changes", "tag"), [({}, 1), ({"A2A_SHM_CMA": "0"}, 0)])
+def test_a_deadline_tells_of_a_sender_that_does_not_wait(changes: dict[str, str], tag: int) -> None:
+    program = command("run", "-n", "2", "--no-prefix", "--no-python", sys.executable, "-c", LATE.format(tag=tag))
+    done = subprocess.run(program, env=environment(**changes), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0 and "TimeoutError: recv from rank 0" in done.stderr
+    told = "while its sender waits for an operation, too, or with A2A_PROGRESS_THREAD=1" in done.stderr
+    assert told == bool(changes), done.stderr
+
+
 SWITCHES = ("A2A_SHM_CMA", "A2A_SHM_PUT", "A2A_SHM_REP_MOVSB", "A2A_PROGRESS_THREAD")
 NUMBERS = ("A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN", "A2A_SHM_SEGMENT")
 

@@ -113,6 +113,7 @@ class ShmTransport final : public Transport, private Active {
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
   void part(Left how);
+  std::string advice();     // the end of the sentence for an Error(timeout)
   bool reads_everywhere();  // whether all peers and this rank may read each other's memory with process_vm_readv
 
   Membership membership_;

@@ -3,6 +3,7 @@
 #include <limits>
 #include <ranges>
 
+#include "runtime/progress_thread.h"
 #include "transport/shm/protocol/protocol.h"
 #include "transport/shm/shm_transport.h"
 
@@ -62,7 +63,7 @@ void ShmTransport::check_messages(Deadline::Clock::time_point now, bool ask_kern
     const std::string whom = here == membership_.rank() ? "it" : membership_.describe(here);
     return break_with(Error(Code::timeout, name_of(late->message()) + ": timeout on rank " +
                                                std::to_string(membership_.name(membership_.rank())) +
-                                               ", which still waits for " + whom + advice_on_timeout()));
+                                               ", which still waits for " + whom + advice()));
   }
   for (Rank peer = 0; peer < size() && !broken_; ++peer) {
     if (peer != membership_.rank()) check_messages_with(peer, ask_kernel);
@@ -98,8 +99,17 @@ void ShmTransport::check_messages_with(Rank peer, bool ask_kernel) {
 void ShmTransport::expire(Exchange& exchange) {
   break_with(Error(Code::timeout, name_of(exchange.batch().signature) + ": timeout on rank " +
                                       std::to_string(membership_.name(membership_.rank())) +
-                                      ", which still waits for " + queue_.front()->missing(membership_) +
-                                      advice_on_timeout()));
+                                      ", which still waits for " + queue_.front()->missing(membership_) + advice()));
+}
+
+std::string ShmTransport::advice() {
+  std::string text;
+  if (!reads_everywhere() && !progress_thread_wanted()) {
+    text =
+        "; these ranks may not read each other's memory (process_vm_readv, A2A_SHM_CMA), so that large data moves only "
+        "while its sender waits for an operation, too, or with A2A_PROGRESS_THREAD=1";
+  }
+  return text + advice_on_timeout();
 }
 
 std::optional<Error> ShmTransport::given_up() {
