@@ -108,6 +108,7 @@ def quantized_all_reduce(
     takes(2)
     block = _block_of(block)
     _require_choice(gather, "float16", "int8")
+    _require_communicator(comm)
     arithmetic = _arithmetic_for(x)
     flat, _ = arithmetic.flat(x, "x", "int8")
     elems = len(flat)
@@ -150,6 +151,7 @@ def block_quantized_all_reduce(
     takes(2)
     block = _block_of(block)
     _require_choice(gather, "int8", "same")
+    _require_communicator(comm)
     arithmetic = _arithmetic_for(x)
     flat, dtype = arithmetic.flat(x, "x", "float32", "float16", "bfloat16")
     ours = _Parts(comm.size, len(flat), block)
@@ -312,6 +314,11 @@ def _block_of(block: Any) -> int:
 def _require_choice(gather: Any, *choices: str) -> None:
     if not isinstance(gather, str) or gather not in choices:
         raise InvalidArgumentError(f"gather is {gather!r}; pass {' or '.join(map(repr, choices))}")
+
+
+def _require_communicator(comm: Any) -> None:
+    if not isinstance(comm, Communicator):
+        raise TypeError(f"comm is {comm!r}, which is no communicator")
 
 
 def _channels(x: Any) -> int:

@@ -90,9 +90,12 @@ def test_another_torch_is_imported_all_the_same() -> None:
 def test_a_program_that_asks_for_gloo_runs_on_a2a(tmp_path: Path) -> None:
     """get_backend() says what was asked for, because libraries compare it; the group and its configuration say a2a.
     Groups within a group are served, too, and so are the calls that torch allows for Gloo only."""
-    code = """
+    code = f"""
+import os
 for asked in ("cpu:gloo", "cpu:gloo,cuda:nccl", None, "gloo"):
-    dist.init_process_group(asked)
+    # Each has a store of its own: a rank that is ahead would meet at the store of the group before.
+    store = dist.FileStore(f"{tmp_path}/store of {{asked}}", 2)
+    dist.init_process_group(asked, store=store, rank=int(os.environ["RANK"]), world_size=2)
     tell()
     dist.barrier()
     if asked == "gloo":

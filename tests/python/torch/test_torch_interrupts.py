@@ -79,7 +79,7 @@ def sparse(comm: a2a.Communicator) -> dict[str, Callable[[], Any]]:
 
     tensor = torch.eye(4).to_sparse()
     op = torch.distributed.ReduceOp.SUM
-    return {"all_reduce": lambda: _sparse.all_reduce(comm, tensor, op, False)}
+    return {"all_reduce": lambda: _sparse.all_reduce(comm, tensor, op, False, None)}
 
 
 def at_every_step(comm: a2a.Communicator, make: Callable[..., Any], device: bool, opcodes: bool) -> dict[str, int]:
