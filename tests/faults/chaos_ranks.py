@@ -143,6 +143,32 @@ def on_several_communicators(comm: a2a.Communicator, step: Step) -> None:
             _compare(recv, expected)
 
 
+def several_in_flight(comm: a2a.Communicator, step: Step) -> None:
+    """Operations and messages, some of them on one tensor, waited for in an order of this rank's own."""
+    rng = np.random.default_rng(step.seed)
+    size, rank, seeds = comm.size, comm.rank, [int(seed) for seed in rng.integers(0, 1 << 30, 3)]
+    under_way = []
+    for seed, rows in zip(seeds, (step.rows, 600, 5), strict=True):
+        send, to, recv, from_, expected = _some(comm, Step("alltoallv", seed, rows))
+        under_way.append((comm.alltoallv(send, to, recv, from_, async_op=True), recv, expected))
+    shared = [rng.integers(-9, 9, 3 * step.rows + 1) for _ in range(size)]
+    mine, root = shared[rank].copy(), int(rng.integers(size))
+    received = np.empty_like(mine)
+    total = sum(shared)
+    once = comm.allreduce(mine, async_op=True)
+    twice = comm.allreduce(mine, async_op=True)
+    there = comm.send(mine, (rank + 1) % size, tag=1, async_op=True)
+    back = comm.recv(received, (rank - 1) % size, tag=1, async_op=True)
+    last = comm.broadcast(received, root, async_op=True)
+    under_way += [(once, mine, total * size), (twice, mine, total * size), (there, mine, total * size)]
+    under_way += [(back, received, total * size), (last, received, total * size)]
+    random.Random(step.seed * size + rank).shuffle(under_way)
+    for work, _, _ in under_way:
+        work.wait()
+    for _, recv, expected in under_way:
+        _compare(recv, expected)
+
+
 def dropped(comm: a2a.Communicator, step: Step) -> None:
     """Nobody waits for the operation; the next one is in step all the same."""
     send, to, recv, from_, _ = _some(comm, step)
@@ -191,7 +217,17 @@ def in_threads(comm: a2a.Communicator, step: Step) -> None:
 
 OPERATIONS: dict[str, Callable[..., None]] = {
     one.__name__: one
-    for one in (alltoallv, alltoall, allgather, in_shared_memory, on_several_communicators, dropped, forked, in_threads)
+    for one in (
+        alltoallv,
+        alltoall,
+        allgather,
+        in_shared_memory,
+        on_several_communicators,
+        several_in_flight,
+        dropped,
+        forked,
+        in_threads,
+    )
 }
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
