@@ -150,6 +150,7 @@ class TestHost final : public Transport {
   std::string whereabouts() override { return "rank 1 somewhere"; }
   std::unique_ptr<Transport> derive(std::span<const a2a::Rank>, a2a::Bootstrap&, Deadline) override { return nullptr; }
   std::unique_ptr<Transport> shrink(std::vector<a2a::Rank>*, Deadline) override { return nullptr; }
+  std::string unreceived() override { return ""; }
   void leave(a2a::Left) noexcept override {}
   void see_off(milliseconds) override {}
   a2a::HostFacts facts() override { return {}; }

@@ -171,7 +171,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // Breaks the communicator: this rank's and its peers' operations in flight, and all later ones, raise Error(aborted).
   void abort(std::string_view reason) noexcept;
   // Collective: waits until every rank has called it, then releases all resources. Without effect when already closed.
-  // A broken communicator does not wait.
+  // A broken communicator does not wait. Throws Error(aborted), closed, when no rank has received a message of this
+  // one.
   void close(std::optional<Deadline> deadline = {});
   bool closed() const;
   // Whether an operation or abort() has broken it, here or at a peer, or a peer has died. If it is false after the
@@ -197,6 +198,7 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Communicator> derive(std::vector<Rank> members, Op op, Deadline deadline);
   std::shared_ptr<Work> start_in_place(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                                        const Call& call);
+  std::string unreceived();
   // Wait for what was started earlier and uses the same memory. Refuse the call when they throw.
   void wait_for(Predecessors&& earlier, const Call& call);
   void wait_for_later(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,

@@ -1,5 +1,7 @@
 #include "a2a/communicator.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -439,7 +441,23 @@ void Communicator::close(std::optional<Deadline> deadline) {
     leave(Left::dropped);  // to the others this is a lost peer
     throw;
   }
+  const std::string lost = unreceived();
   if (const auto host = leave(Left::closed)) host->see_off(std::chrono::milliseconds(50));
+  if (lost.empty()) return;
+  throw Error(Code::aborted, "close: rank " + std::to_string(rank()) + ": the " + lost +
+                                 " was under way, which no rank receives any more");
+}
+
+// All ranks have come to close(). A receiver may be done with a message a moment before this rank hears of it.
+std::string Communicator::unreceived() {
+  const auto host = state_->open(Op::close);
+  std::string lost = host->unreceived();
+  const Deadline patience = Deadline::after_seconds(0.2);
+  while (!lost.empty() && !patience.passed()) {
+    ::sched_yield();
+    lost = host->unreceived();
+  }
+  return lost;
 }
 
 bool Communicator::closed() const {

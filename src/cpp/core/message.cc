@@ -113,6 +113,12 @@ bool HeldMessages::waits(MessageWork& work, Held::const_iterator end) const {
   });
 }
 
+std::string first_send(std::span<const std::shared_ptr<MessageWork>> works) {
+  const auto goes_on = [](const auto& work) { return work->message().sends && !work->finished(); };
+  const auto found = std::ranges::find_if(works, goes_on);
+  return found == works.end() ? "" : (*found)->name();
+}
+
 std::string refused_there(Rank rank, const std::string& reason) {
   return "rank " + std::to_string(rank) + " does not take part, its arguments were refused there: " + reason;
 }

@@ -136,6 +136,9 @@ class HeldMessages {
   Held held_;  // in the order of their calls
 };
 
+// Names the first unfinished send; "" if there is none.
+std::string first_send(std::span<const std::shared_ptr<MessageWork>> works);
+
 // "rank 2 does not take part, its arguments were refused there: ..."
 std::string refused_there(Rank rank, const std::string& reason);
 

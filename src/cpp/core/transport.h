@@ -100,6 +100,8 @@ class Transport {
   // Collective over the ranks that are alive; works on a broken transport too. Fills *members with the survivors.
   virtual std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) = 0;
 
+  // Names a send of this rank that no receive has taken; "" if there is none. Advances messages first.
+  virtual std::string unreceived() = 0;
   // Publishes that this rank has left: peers that still need it learn that. Operations in flight are aborted.
   virtual void leave(Left how) noexcept = 0;
   // Waits, for `patience` at most, for the peers to leave too, so that shared memory can be freed at once.

@@ -337,6 +337,29 @@ def test_messages_that_nobody_receives_yet(run_ranks: Callable[..., Any], thread
     run_ranks(2, waits_for_room, 20, 256 + 16, threads=threads)
 
 
+def closes_with_a_send(comm: a2a.Communicator, elems: int, received: bool) -> None:
+    part = comm.split(0)
+    assert part is not None
+    if comm.rank == 0:
+        work = part.send(content(0, elems), 1, 5, async_op=True)
+    elif received:
+        part.recv(np.empty(elems, np.float32), 0, 5)
+    if comm.rank == 0 and not received:
+        with pytest.raises(a2a.AbortedError, match=r"rank 0: the send to rank 1 with tag 5 was under way"):
+            part.close()
+        with pytest.raises(a2a.AbortedError):
+            work.wait()
+    else:
+        part.close()
+    assert part.closed
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+def test_close_with_a_send_that_nobody_receives(run_ranks: Callable[..., Any], threads: bool) -> None:
+    for received in (False, True):
+        run_ranks(2, closes_with_a_send, 2 << 20, received, threads=threads)
+
+
 def between_hosts(rank: int, hosts: str, address: str) -> None:
     from tcp_ranks import meet
 
@@ -353,6 +376,8 @@ def between_hosts(rank: int, hosts: str, address: str) -> None:
         for elems in (0, 20):
             more_than_there_is_room_for(comm, elems)
         waits_for_room(comm, 20, 256)
+        for received in (False, True):
+            closes_with_a_send(comm, 200_000, received)
     comm.close()
 
 

@@ -25,6 +25,16 @@ std::shared_ptr<MessageWork> HostsTransport::post(const a2a::Message& message) {
   return work;
 }
 
+std::string HostsTransport::unreceived() {
+  {
+    const std::lock_guard lock(progress_->mutex());
+    if (broken_) return "";
+    advance();
+    if (const std::string remote = first_send(messages_.pending()); !remote.empty()) return remote;
+  }
+  return local_->unreceived();
+}
+
 bool HostsTransport::advance_messages() {
   listen();
   if (broken_) return true;

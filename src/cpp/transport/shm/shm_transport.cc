@@ -218,6 +218,13 @@ void ShmTransport::abort(std::string_view reason) noexcept {
                                       " aborted: " + std::string(reason)));
 }
 
+std::string ShmTransport::unreceived() {
+  std::lock_guard lock(membership_.progress().mutex());
+  if (!messages_ || broken_) return "";
+  advance();
+  return first_send(messages_->pending());
+}
+
 void ShmTransport::leave(Left how) noexcept {
   if (membership_.progress().inherited()) return;
   part(how);

@@ -41,6 +41,7 @@ class ShmTransport final : public Transport, private Active {
 
   std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) override;
   std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
+  std::string unreceived() override;
   void leave(Left how) noexcept override;
   void see_off(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
