@@ -9,16 +9,6 @@
 namespace a2a {
 namespace {
 
-// Appends the runs in pieces of at most max_bytes. The cuts depend only on the length of a run, so both ranks of a pair
-// cut alike.
-void append_cut(std::vector<Run>& pieces, std::span<const Run> runs, size_t max_bytes) {
-  for (const Run& run : runs) {
-    for (size_t done = 0; done < run.bytes; done += std::min(max_bytes, run.bytes - done)) {
-      pieces.push_back(run.part(done, std::min(max_bytes, run.bytes - done)));
-    }
-  }
-}
-
 void set_packed_runs(std::vector<Run>& runs, const Buffers& buffers) {
   runs.resize(buffers.segments.size());
   auto run = runs.begin();
@@ -173,25 +163,6 @@ Rotation::Step Rotation::next() {
   if (++to_ == size_) to_ = 0;
   if (--from_ < 0) from_ = size_ - 1;
   return {sends_.subspan(begin, send_at_ - begin), recvs_.subspan(recv_at_, end - recv_at_)};
-}
-
-std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size, int window,
-                              size_t max_bytes) {
-  if (window < 0 || max_bytes == 0) {
-    throw Error(Code::invalid_argument, "rank " + std::to_string(rank) + ": window = " + std::to_string(window) +
-                                            " and max_bytes = " + std::to_string(max_bytes) +
-                                            "; at least 0 and 1 are needed");
-  }
-  const int steps = window == 0 ? size : std::min(window, size);  // per portion
-  std::vector<Portion> result(static_cast<size_t>((size - 1) / steps + 1));
-  Rotation rotation(sends, recvs, rank, size);
-  for (int step = 0; step < size; ++step) {
-    Portion& portion = result[static_cast<size_t>(step / steps)];
-    const auto [to, from] = rotation.next();
-    append_cut(portion.sends, to, max_bytes);
-    append_cut(portion.recvs, from, max_bytes);
-  }
-  return result;
 }
 
 void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank) {

@@ -158,16 +158,6 @@ class A2A_API Rotation {
   size_t recv_at_;  // receives go down from before here, and on from the last rank
 };
 
-// Divides an exchange into portions that a transport can post: portion i holds the sends and receives of `window`
-// consecutive rotation steps (0 = all steps at once). The runs to the rank itself are in the first portion. No run is
-// longer than max_bytes: both sides cut longer runs alike, so the matching rule still holds within each pair. Throws
-// Error(invalid_argument) when window is negative or max_bytes is 0.
-struct Portion {
-  std::vector<Run> sends, recvs;
-};
-A2A_API std::vector<Portion> portions(std::span<const Run> sends, std::span<const Run> recvs, Rank rank, int size,
-                                      int window, size_t max_bytes);
-
 // Copies this rank's sends to itself into its receives from itself. Requires that both have the same bytes. Memory may
 // overlap: the sources are read as they were before the call.
 A2A_API void copy_self(std::span<const Run> sends, std::span<const Run> recvs, Rank rank);
