@@ -1,4 +1,4 @@
-// Makes checked byte segments of counts and displacements. This is the only place where elements become bytes.
+// Makes checked byte segments of counts and displacements. The bindings make layouts with gaps of bytes, too.
 #pragma once
 
 #include <cstddef>

@@ -23,9 +23,9 @@ class Bootstrap;
 // How a rank has left a communicator.
 enum class Left : uint32_t { no = 0, closed = 1, dropped = 2 };
 
-// Moves bytes of host memory between the ranks of one group. It knows bytes and peers, never counts, dtypes (beyond
-// comparing them) or frameworks. The core has checked all arguments. It also compares operations that run on devices,
-// where no rank can see what the others do.
+// Moves bytes of host memory between the ranks of one group. It knows bytes and peers, never counts or frameworks, and
+// dtypes only to compare them and to fold elements. The core has checked all arguments. It also compares operations
+// that run on devices, where no rank can see what the others do.
 class Transport {
  public:
   virtual ~Transport() = default;
