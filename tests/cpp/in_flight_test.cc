@@ -2,6 +2,8 @@
 #include "core/in_flight.h"
 
 #include <array>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "check.h"
@@ -54,15 +56,93 @@ TEST("spans of any order and overlap are compared byte by byte") {
   }
 }
 
+// A view of up to three dimensions of `memory`, and the bytes in it.
+struct View {
+  std::vector<int64_t> shape, strides;
+  size_t first = 0, elem_bytes = 1;
+
+  explicit View(check::Random& random) {
+    elem_bytes = size_t{1} << random() % 3;
+    size_t below = 0, above = 0;
+    for (size_t n = random() % 4; n > 0; --n) {
+      const auto count = static_cast<int64_t>(1 + random() % 4), stride = static_cast<int64_t>(random() % 13) - 4;
+      const auto extent = static_cast<size_t>((count - 1) * std::abs(stride));
+      if (below + above + extent + elem_bytes > 64) continue;
+      (stride < 0 ? below : above) += extent;
+      shape.push_back(count), strides.push_back(stride);
+    }
+    first = below + random() % (64 - below - above - elem_bytes + 1);
+  }
+  a2a::TensorLayout layout() const { return {shape, strides, elem_bytes}; }
+  std::array<bool, 64> bytes() const {
+    std::array<bool, 64> used{};
+    std::vector<int64_t> offsets{static_cast<int64_t>(first)};
+    for (size_t i = 0; i < shape.size(); ++i) {
+      std::vector<int64_t> all;
+      for (const int64_t at : offsets) {
+        for (int64_t k = 0; k < shape[i]; ++k) all.push_back(at + k * strides[i]);
+      }
+      offsets = std::move(all);
+    }
+    for (const int64_t at : offsets) {
+      for (size_t k = 0; k < elem_bytes; ++k) used[static_cast<size_t>(at) + k] = true;
+    }
+    return used;
+  }
+};
+
+TEST("of memory with gaps the elements are compared, and not the gaps") {
+  check::Random random;
+  size_t apart = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const View views[2] = {View(random), View(random)};
+    const a2a::Strides strides[2] = {a2a::Strides(views[0].layout()), a2a::Strides(views[1].layout())};
+    Footprint both[2];
+    for (size_t side = 0; side < 2; ++side) {
+      const bool gaps = !strides[side].contiguous();
+      const a2a::Run run{0, memory.data() + views[side].first, strides[side].bytes(), gaps ? &strides[side] : nullptr};
+      side == 0 ? both[side].write(run) : both[side].read(run);
+    }
+    const auto mine = views[0].bytes(), theirs = views[1].bytes();
+    bool expected = false;
+    for (size_t at = 0; at < 64; ++at) expected |= mine[at] && theirs[at];
+    if (!CHECK_EQ(both[0].conflicts(both[1]), expected) || !CHECK_EQ(both[1].conflicts(both[0]), expected)) return;
+    apart += !expected;
+  }
+  CHECK(apart > 1000);
+}
+
+TEST("columns of a matrix are apart, however many rows it has") {
+  const auto* const first = reinterpret_cast<std::byte*>(size_t{1} << 20);  // is not read
+  const std::vector<int64_t> shape{int64_t{1} << 24}, step{int64_t{1} << 8};
+  const a2a::Strides strides(a2a::TensorLayout{shape, step, 8});
+  const auto column = [&](size_t at) {
+    Footprint footprint;
+    footprint.write(a2a::Run{0, const_cast<std::byte*>(first) + 8 * at, strides.bytes(), &strides});
+    return footprint;
+  };
+  CHECK(!column(0).conflicts(column(1)) && !column(31).conflicts(column(2)));
+  CHECK(column(3).conflicts(column(3)));
+}
+
 TEST("a batch reads what it sends and writes what it receives") {
   a2a::Batch batch;
   batch.sends = {{0, memory.data(), 8}, {1, memory.data() + 8, 8}};
   batch.recvs = {{0, memory.data() + 32, 8}};
-  Footprint input, output, other;
+  batch.packs = {{0, memory.data() + 48, 8}};
+  Footprint input, output, packed, later, other;
+  batch.later = [] {
+    const auto used = std::make_shared<Footprint>();
+    used->write(part(40, 44));
+    return used;
+  }();
+  packed.write(part(55, 56));
+  later.read(part(43, 44));
   input.write(part(12, 13));
   output.read(part(39, 40));
   other.write(part(16, 32));
   const Footprint footprint = footprint_of(batch);
+  CHECK(footprint.conflicts(packed) && footprint.conflicts(later));
   CHECK(footprint.conflicts(input) && footprint.conflicts(output) && !footprint.conflicts(other));
 }
 

@@ -20,7 +20,7 @@ uint64_t wanted_flips() { return std::stoull(check::option("flips", "10000")); }
 // Messages of the rank, and the peer's letters, which are valid until the test flips bits of them.
 class Correspondence {
  public:
-  explicit Correspondence(HostilePeer& peer) : peer_(peer), messages_(peer.membership(), matching_) {
+  explicit Correspondence(HostilePeer& peer) : peer_(peer), messages_(peer.membership(), matching_, held_) {
     new (peer_.mailbox()) Mailbox<StdAtomics>{};
     publish_mailbox(peer_.block().pipe(HostilePeer::kMe), HostilePeer::kMailbox);
   }
@@ -99,6 +99,7 @@ class Correspondence {
 
   HostilePeer& peer_;
   Matching matching_;
+  a2a::HeldMessages held_;
   Messages messages_;
   uint64_t written_ = 0, taken_ = 0, sent_ = 0;
   size_t bytes_ = 0, offset_ = 0;  // of the last message that the peer sends

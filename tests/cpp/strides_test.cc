@@ -404,7 +404,7 @@ uint32_t shape_of_block(const std::vector<int64_t>& shape, int axis, size_t rows
   Batch batch;
   set_runs(batch, {segments, base, layouts}, {});
   CHECK_EQ(batch.sends[0].part(4, 4).shape, 0);
-  pack_runs(batch.sends);
+  send_copy(batch);
   return batch.sends[0].shape;
 }
 
@@ -423,8 +423,10 @@ TEST("what lies in gaps is packed into a copy") {
     Tensor tensor = random_tensor(random, random.in(size_t{1}, size_t{4}), 4, 2);
     const TensorLayout layouts[] = {tensor.layout()};
     const Bytes packed = tensor.packed();
-    const auto copy = packed_copy(tensor.data(), packed.size(), layouts);
-    CHECK(std::equal(packed.begin(), packed.end(), copy.get()));
+    Batch whole;
+    const void* const copy = send_copy(whole, tensor.data(), packed.size(), layouts);
+    whole.pack();
+    CHECK(std::equal(packed.begin(), packed.end(), static_cast<const std::byte*>(copy)));
     const auto memory = memory_of(tensor.data(), packed.size(), layouts);
     CHECK(memory.data() >= tensor.memory.data());
     CHECK(memory.data() + memory.size() <= tensor.memory.data() + tensor.memory.size());
@@ -432,7 +434,8 @@ TEST("what lies in gaps is packed into a copy") {
     const Segment half[] = {{0, 0, 0, packed.size() / 2}, {1, 0, packed.size() / 2, packed.size() / 2}};
     Batch batch;
     set_runs(batch, {half, base, layouts}, {});
-    const auto kept = pack_runs(batch.sends);
+    send_copy(batch);
+    batch.pack();
     tensor.fill(random);
     CHECK(!has_gaps(batch.sends));
     CHECK(bytes_of(batch.sends[0]) == part_of(packed, 0, packed.size() / 2));

@@ -99,8 +99,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // Starts the exchange of a plan made for this rank and size. send[i] and recv[i] are the buffers that segments with
   // buffer == i refer to. Requires that they stay alive until the work is done. An operation that shares memory with an
   // earlier operation or message in flight, which one of them writes, begins when that is finished. On host memory it
-  // never waits for a peer, except that an exchange in place, or a reduction that overwrites a part of its input, waits
-  // for such an earlier one. On device memory it waits for the peers where the ranks have to meet first: for the first
+  // never waits for a peer, except where it shares memory with an earlier operation whose rows are summed or copied
+  // when they have arrived. On device memory it waits for the peers where the ranks have to meet first: for the first
   // operation, and where Check says so. Of a plan that folds, send and recv may be the same buffer. With
   // Call::recv_layouts no two received elements may share memory; the caller checks that.
   std::shared_ptr<Work> start(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
@@ -199,8 +199,7 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::shared_ptr<Work> start_in_place(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                                        const Call& call);
   std::string unreceived();
-  // Wait for what was started earlier and uses the same memory. Refuse the call when they throw.
-  void wait_for(Predecessors&& earlier, const Call& call);
+  // Waits for earlier operations with work of this rank that uses the same memory. Refuses the call when it throws.
   void wait_for_later(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                       const Call& call);
   std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);

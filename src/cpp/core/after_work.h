@@ -19,8 +19,8 @@ class AfterWork final : public InFlight {
  public:
   // Calls after(p) once for each rank p < `ranks`, when its bytes have arrived; not after a failure. With each_rank
   // false it calls after(0) alone, when all have arrived. after() uses `memory`.
-  AfterWork(std::shared_ptr<Work> work, std::string name, int ranks, bool each_rank, Footprint memory,
-            std::function<void(Rank)> after)
+  AfterWork(std::shared_ptr<Work> work, std::string name, int ranks, bool each_rank,
+            std::shared_ptr<const Footprint> memory, std::function<void(Rank)> after)
       : work_(std::move(work)),
         name_(std::move(name)),
         memory_(std::move(memory)),
@@ -50,7 +50,7 @@ class AfterWork final : public InFlight {
     return failure_ != nullptr || std::ranges::all_of(ran_, [](bool ran) { return ran; });
   }
   std::string name() const override { return name_; }
-  const Footprint& footprint() const { return memory_; }
+  const Footprint& footprint() const { return *memory_; }
 
  private:
   // Requires the mutex. After a failure it does nothing.
@@ -84,7 +84,7 @@ class AfterWork final : public InFlight {
 
   const std::shared_ptr<Work> work_;
   const std::string name_;
-  const Footprint memory_;
+  const std::shared_ptr<const Footprint> memory_;
   const std::function<void(Rank)> after_;
   const bool each_rank_;
   mutable std::mutex mutex_;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/communicator_state.h"
@@ -178,9 +180,14 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv, call); };
   if (call.memory == Memory::host) {
     if (call.in_place) return start_in_place(plan, send, recv, call);
-    auto work = state_->submit(call, fill);
-    if (plan.copies() == nullptr) return work;
-    const auto after = copying(std::move(work), call.op, plan, recv);
+    if (plan.copies() == nullptr) return state_->submit(call, fill);
+    const auto memory = prepare(*this, call, [&] { return copied_rows(plan, recv); });
+    const auto after = copying(state_->submit(call,
+                                              [&](Batch& batch) {
+                                                fill(batch);
+                                                batch.later = memory;
+                                              }),
+                               call.op, plan, recv, memory);
     state_->add_later(after);
     return after;
   }
@@ -193,32 +200,24 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
 
 void Communicator::wait_for_later(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
                                   const Call& call) {
-  Footprint memory;
-  const auto add = [](const auto& buffers, const auto& extents, const auto& layouts, const auto& use) {
-    for (size_t i = 0; i < buffers.size() && i < extents.size(); ++i) {
-      use(memory_of(buffers[i], extents[i], layouts.empty() ? layouts : layouts.subspan(i, 1)));
-    }
-  };
-  add(send, plan.send_extents(), call.send_layouts, [&](const auto& used) { memory.read(used); });
-  add(recv, plan.recv_extents(), call.recv_layouts, [&](const auto& used) { memory.write(used); });
-  wait_for(state_->conflicting_later(memory), call);
-}
-
-void Communicator::wait_for(Predecessors&& earlier, const Call& call) {
-  prepare(*this, call, [&] { earlier.wait(state_->deadline(call.deadline)); });
+  prepare(*this, call, [&] {
+    Footprint memory;
+    std::deque<std::optional<Strides>> strides;
+    const auto run = [&](const auto& buffers, const auto& extents, const auto& layouts, size_t i) {
+      return run_of(buffers[i], extents[i], layouts.empty() ? layouts : layouts.subspan(i, 1), strides.emplace_back());
+    };
+    const auto &sent = plan.send_extents(), &received = plan.recv_extents();
+    for (size_t i = 0; i < sent.size(); ++i) memory.read(run(send, sent, call.send_layouts, i));
+    for (size_t i = 0; i < received.size(); ++i) memory.write(run(recv, received, call.recv_layouts, i));
+    state_->conflicting_later(memory).wait(state_->deadline(call.deadline));
+  });
 }
 
 std::shared_ptr<Work> Communicator::start_in_place(const Plan& plan, std::span<const void* const> send,
                                                    std::span<void* const> recv, const Call& call) {
-  Footprint packed;  // is read before the operation has its turn
-  for (size_t i = 0; i < send.size(); ++i) {
-    const auto layouts = call.send_layouts;
-    packed.read(memory_of(send[i], plan.send_extents()[i], layouts.empty() ? layouts : layouts.subspan(i, 1)));
-  }
-  wait_for(state_->open(call.op)->conflicting(packed), call);
   return state_->submit(call, [&](Batch& batch) {
     put_runs(batch, plan, send, recv, call);
-    batch.copy = pack_runs(batch.sends);
+    send_copy(batch);
   });
 }
 

@@ -25,19 +25,12 @@ std::shared_ptr<Work> Communicator::start_reduction(const Plan& plan, const void
     refuse(call, error.what());
     throw;
   }
-  const auto host = state_->open(call.op);
-  const bool packs = host->folds() && overwrites_what_is_sent(plan, send, recv, call);
-  if (packs) {  // what is sent is read before the operation has its turn
-    Footprint packed;
-    packed.read(memory_of(send, plan.send_extents()[0], call.send_layouts));
-    wait_for(host->conflicting(packed), call);
-  }
+  const bool folds = state_->open(call.op)->folds();
   Batch second;
   const auto fill = [&](Batch& batch) {
     std::span<const TensorLayout> send_layouts = call.send_layouts;
-    if (packs) {
-      batch.copy = packed_copy(send, plan.send_extents()[0], send_layouts);
-      send = batch.copy.get();
+    if (folds && overwrites_what_is_sent(plan, send, recv, call)) {
+      send = send_copy(batch, send, plan.send_extents()[0], send_layouts);
       send_layouts = {};
     }
     put_runs(batch, plan, {&send, 1}, {&recv, 1}, send_layouts, call.recv_layouts);

@@ -26,7 +26,16 @@ void sum_received(const WeightedSum& sum, DType dtype, std::span<const Run> rece
 
 }  // namespace
 
-std::shared_ptr<AfterWork> copying(std::shared_ptr<Work> work, Op op, const Plan& plan, std::span<void* const> recv) {
+std::shared_ptr<const Footprint> copied_rows(const Plan& plan, std::span<void* const> recv) {
+  const auto memory = std::make_shared<Footprint>();
+  for (size_t i = 0; i < recv.size(); ++i) {
+    memory->write(std::span{static_cast<const std::byte*>(recv[i]), plan.recv_extents()[i]});
+  }
+  return memory;
+}
+
+std::shared_ptr<AfterWork> copying(std::shared_ptr<Work> work, Op op, const Plan& plan, std::span<void* const> recv,
+                                   std::shared_ptr<const Footprint> memory) {
   const auto copy = [copies = plan.copies(), buffers = std::vector<void*>(recv.begin(), recv.end())](Rank source) {
     for (size_t i = 0; i < buffers.size(); ++i) {
       auto* const base = static_cast<std::byte*>(buffers[i]);
@@ -37,10 +46,6 @@ std::shared_ptr<AfterWork> copying(std::shared_ptr<Work> work, Op op, const Plan
       }
     }
   };
-  Footprint memory;
-  for (size_t i = 0; i < recv.size(); ++i) {
-    memory.write({static_cast<const std::byte*>(recv[i]), plan.recv_extents()[i]});
-  }
   return std::make_shared<AfterWork>(std::move(work), to_string(op), plan.size(), true, std::move(memory), copy);
 }
 
@@ -54,10 +59,14 @@ std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send
   for (size_t i = 0; i < sum.biases.size(); ++i) sum.biases[i] = static_cast<const std::byte*>(call.biases[i]);
   bool sums = false;
   std::shared_ptr<std::byte[]> received;
+  std::shared_ptr<const Footprint> memory;
   try {
     Summing(sum, call.dtype);  // throws for dtypes that have no weighted sum
     sums = state_->open(call.op)->sums();
-    if (!sums) received = std::make_unique_for_overwrite<std::byte[]>(plan.recvs().size() * sum.row_bytes);
+    if (!sums) {
+      received = std::make_unique_for_overwrite<std::byte[]>(plan.recvs().size() * sum.row_bytes);
+      memory = std::make_shared<const Footprint>(footprint_of(sum));
+    }
   } catch (const std::exception& error) {
     refuse(call, error.what());
     throw;
@@ -69,6 +78,7 @@ std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send
       batch.sum = sum;
       return;
     }
+    batch.later = memory;
     batch.copy = received;  // keeps it alive as long as the transport needs it
     for (size_t i = 0; i < batch.recvs.size(); ++i) batch.recvs[i].data = received.get() + i * sum.row_bytes;
     runs = batch.recvs;
@@ -77,10 +87,7 @@ std::shared_ptr<Work> Communicator::start_sum(const Plan& plan, const void* send
   const auto finish = [sum, dtype = call.dtype, runs = std::move(runs), received, size = size()](Rank) {
     sum_received(sum, dtype, runs, size);
   };
-  Batch summed;
-  summed.sum = sum;
-  const auto after =
-      std::make_shared<AfterWork>(std::move(work), to_string(call.op), size(), false, footprint_of(summed), finish);
+  const auto after = std::make_shared<AfterWork>(std::move(work), to_string(call.op), size(), false, memory, finish);
   state_->add_later(after);
   return after;
 }

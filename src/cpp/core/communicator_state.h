@@ -138,6 +138,18 @@ struct Communicator::State {
     return found;
   }
 
+  // Returns what is in flight and uses that memory. Once it is finished, nothing does that was started before.
+  Predecessors conflicting(const Footprint& memory) {
+    Predecessors found = has_later.load(std::memory_order_relaxed) ? conflicting_later(memory) : Predecessors();
+    std::shared_ptr<Transport> open;
+    {
+      std::lock_guard lock(mutex);
+      open = host;
+    }
+    if (open != nullptr) found.add(open->conflicting(memory));
+    return found;
+  }
+
   // Gives the operation its number. Returns whether ranks compare it if it runs on a device. Requires the mutex.
   bool sign(Batch& batch, const Call& call) {
     batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan, call.fold};

@@ -30,7 +30,11 @@ std::shared_ptr<Views> Communicator::start_views(const void* data, DType dtype, 
   std::shared_ptr<Loan> loan;
   std::shared_ptr<Views> views;
   try {
-    loan = host->lend(static_cast<const std::byte*>(data), bytes_of(dtype, shape), dtype, shape);
+    const size_t bytes = bytes_of(dtype, shape);
+    Footprint shown;  // peers look at it as soon as the operation is done
+    shown.read(std::span{static_cast<const std::byte*>(data), bytes});
+    state_->conflicting(shown).wait(state_->deadline(deadline));
+    loan = host->lend(static_cast<const std::byte*>(data), bytes, dtype, shape);
     views = std::make_shared<Views>(loan);
   } catch (const Error& error) {
     const std::string reason =

@@ -1,36 +1,55 @@
 #include "core/in_flight.h"
 
 #include "core/message.h"
-#include "core/schedule.h"
 
 namespace a2a {
 
-void Footprint::Spans::add(std::span<const std::byte> memory) {
+void Footprint::Spans::add(std::span<const std::byte> memory, const Strides* strides) {
   if (memory.empty()) return;
-  const Span span{memory.data(), memory.data() + memory.size()};
-  begin_ = begin_ == nullptr ? span.begin : std::min(begin_, span.begin);
-  end_ = std::max(end_, span.end);
-  if (!spans_.empty() && spans_.back().begin <= span.begin && span.begin <= spans_.back().end) {
-    spans_.back().end = std::max(spans_.back().end, span.end);  // the usual case: runs of one tensor in order
-    return;
+  const Stretch block{memory.data(), memory.data() + memory.size(), strides};
+  begin_ = begin_ == nullptr ? block.begin : std::min(begin_, block.begin);
+  end_ = std::max(end_, block.end);
+  gaps_ = gaps_ || strides != nullptr;
+  if (!blocks_.empty() && strides == nullptr) {
+    Stretch& last = blocks_.back();
+    if (last.strides == nullptr && last.begin <= block.begin && block.begin <= last.end) {
+      last.end = std::max(last.end, block.end);  // the usual case: runs of one tensor in order
+      return;
+    }
   }
-  const auto after = std::ranges::upper_bound(spans_, span.begin, {}, &Span::begin);
-  spans_.insert(after, span);
+  const auto after = std::ranges::upper_bound(blocks_, block.begin, {}, &Stretch::begin);
+  blocks_.insert(after, block);
 }
 
-// Walks through both lists in the order of addresses. Spans of a list may overlap each other, so `end` is the greatest
-// end so far.
+void Footprint::Spans::add(const Spans& other) {
+  for (const Stretch& block : other.blocks_) {
+    add({block.begin, static_cast<size_t>(block.end - block.begin)}, block.strides);
+  }
+}
+
+// Walks through both lists in the order of addresses. Blocks of a list may overlap each other, so `end` is the greatest
+// end so far. Where blocks have gaps, overlapping ends do not tell, and each pair is compared.
 bool Footprint::Spans::any_overlap(const Spans& other) const {
-  auto mine = spans_.begin(), theirs = other.spans_.begin();
+  auto mine = blocks_.begin(), theirs = other.blocks_.begin();
   const std::byte *my_end = nullptr, *their_end = nullptr;
-  while (mine != spans_.end() || theirs != other.spans_.end()) {
-    const bool is_mine = theirs == other.spans_.end() || (mine != spans_.end() && mine->begin <= theirs->begin);
-    const Span& next = is_mine ? *mine++ : *theirs++;
-    if (next.begin < (is_mine ? their_end : my_end)) return true;
+  const bool gaps = gaps_ || other.gaps_;
+  while (mine != blocks_.end() || theirs != other.blocks_.end()) {
+    const bool is_mine = theirs == other.blocks_.end() || (mine != blocks_.end() && mine->begin <= theirs->begin);
+    const Stretch& next = is_mine ? *mine++ : *theirs++;
+    if (next.begin < (is_mine ? their_end : my_end)) {
+      const auto& others = is_mine ? other.blocks_ : blocks_;
+      const auto shares = [&](const Stretch& earlier) { return share_memory(earlier, next); };
+      if (!gaps || std::any_of(others.begin(), is_mine ? theirs : mine, shares)) return true;
+    }
     auto& end = is_mine ? my_end : their_end;
     end = std::max(end, next.end);
   }
   return false;
+}
+
+void Footprint::add(const Footprint& other) {
+  reads_.add(other.reads_);
+  writes_.add(other.writes_);
 }
 
 void Predecessors::wait(Deadline deadline) {
@@ -48,12 +67,19 @@ void Predecessors::wait(Deadline deadline) {
 
 Footprint footprint_of(const Batch& batch) {
   Footprint memory;
-  for (const Run& run : batch.sends) memory.read(run.memory());
-  if (batch.sum.out == nullptr) {
-    for (const Run& run : batch.recvs) memory.write(run.memory());
-    return memory;
+  for (const Run& run : batch.sends) memory.read(run);
+  for (const Run& run : batch.packs) memory.read(run);
+  if (batch.later != nullptr) memory.add(*batch.later);
+  if (batch.sum.out != nullptr) {
+    memory.add(footprint_of(batch.sum));
+  } else {
+    for (const Run& run : batch.recvs) memory.write(run);
   }
-  const WeightedSum& sum = batch.sum;
+  return memory;
+}
+
+Footprint footprint_of(const WeightedSum& sum) {
+  Footprint memory;
   const size_t terms = sum.summands->sources.size(), rows = terms / sum.summands->terms;
   memory.write({sum.out, rows * sum.row_bytes});
   const auto* const weights = reinterpret_cast<const std::byte*>(sum.weights);
@@ -65,11 +91,8 @@ Footprint footprint_of(const Batch& batch) {
 }
 
 Footprint footprint_of(const Message& message) {
-  std::span<const std::byte> used{message.data, message.bytes};
-  if (const auto* packed = message.packed.get()) {
-    const Strides& strides = packed->strides;
-    used = {packed->data + strides.begin(), static_cast<size_t>(strides.end() - strides.begin())};
-  }
+  Run used{0, message.data, message.bytes};
+  if (const auto* packed = message.packed.get()) used = {0, packed->data, message.bytes, &packed->strides};
   Footprint memory;
   message.sends ? memory.read(used) : memory.write(used);
   return memory;

@@ -3,23 +3,29 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "a2a/work.h"
+#include "core/schedule.h"
+#include "core/strided/sharing.h"
 
 namespace a2a {
 
-struct Batch;
 struct Message;
 
-// The memory that an operation or a message reads and writes. The gaps of a tensor count as its memory.
+// The memory that an operation or a message reads and writes.
 class Footprint {
  public:
-  void read(std::span<const std::byte> memory) { reads_.add(memory); }
-  void write(std::span<const std::byte> memory) { writes_.add(memory); }
+  // Requires that the strides of a run with gaps live as long as the footprint is used.
+  void read(const Run& run) { reads_.add(run.memory(), run.strides); }
+  void write(const Run& run) { writes_.add(run.memory(), run.strides); }
+  void read(std::span<const std::byte> memory) { reads_.add(memory, nullptr); }
+  void write(std::span<const std::byte> memory) { writes_.add(memory, nullptr); }
+  void add(const Footprint& other);
 
   // Whether both use the same memory, and one of them writes it.
   bool conflicts(const Footprint& other) const {
@@ -27,24 +33,24 @@ class Footprint {
   }
 
  private:
-  struct Span {
-    const std::byte *begin, *end;
-  };
   class Spans {
    public:
-    void add(std::span<const std::byte> memory);
+    void add(std::span<const std::byte> memory, const Strides* strides);
+    void add(const Spans& other);
     bool overlaps(const Spans& other) const { return begin_ < other.end_ && other.begin_ < end_ && any_overlap(other); }
 
    private:
     bool any_overlap(const Spans& other) const;
 
     const std::byte *begin_ = nullptr, *end_ = nullptr;  // of all; both are nullptr where there is none
-    std::vector<Span> spans_;                            // sorted by address
+    std::vector<Stretch> blocks_;                        // sorted by address
+    bool gaps_ = false;                                  // whether a block has gaps
   };
   Spans reads_, writes_;
 };
 
 Footprint footprint_of(const Batch& batch);
+Footprint footprint_of(const WeightedSum& sum);
 Footprint footprint_of(const Message& message);
 
 // An operation or a message that was started.
@@ -59,6 +65,8 @@ class InFlight : public Work {
 class Predecessors {
  public:
   void add(std::shared_ptr<InFlight> earlier) { earlier_.push_back(std::move(earlier)); }
+  void add(Predecessors&& others) { std::ranges::move(others.earlier_, std::back_inserter(earlier_)); }
+  // Call when it has failed. Otherwise each of many operations on one tensor would hold the one before.
   void clear() { earlier_.clear(); }
   // Whether none is left. Forgets those that are finished.
   bool finished() {

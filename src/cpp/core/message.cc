@@ -72,6 +72,7 @@ void MessageWork::finish(Rank source) {
 
 void MessageWork::fail(const Error& error) {
   if (finished()) return;
+  predecessors_.clear();
   error_.emplace(error);
   finished_.store(true, std::memory_order_release);
 }
@@ -97,19 +98,39 @@ void Matching::prune() {
   receives_.remove_if([](const auto& receive) { return receive->finished(); });
 }
 
-bool HeldMessages::hold(const std::shared_ptr<MessageWork>& work) {
-  if (!waits(*work, held_.end())) return false;
-  held_.push_back(work);
-  return true;
+const Footprint& MessageWork::footprint() {
+  if (!footprint_) footprint_.emplace(footprint_of(message_));
+  return *footprint_;
 }
 
-bool HeldMessages::waits(MessageWork& work, Held::const_iterator end) const {
+void HeldMessages::begin(const std::shared_ptr<MessageWork>& work, Begin begin) {
+  if (!waits(*work, held_.end())) return begin(work);
+  held_.push_back({work, std::move(begin)});
+}
+
+bool HeldMessages::release() {
+  bool any = false;
+  for (auto next = held_.begin(); next != held_.end();) {
+    if (!next->work->finished() && waits(*next->work, next)) {
+      ++next;
+      continue;
+    }
+    const auto [work, begin] = std::move(*next);
+    next = held_.erase(next);
+    if (work->finished()) continue;  // it has failed
+    begin(work);
+    any = true;
+  }
+  return any;
+}
+
+bool HeldMessages::waits(MessageWork& work, std::list<Held>::const_iterator end) const {
   if (!work.predecessors().finished()) return true;
   const Message& message = work.message();
-  return std::any_of(held_.begin(), end, [&](const auto& earlier) {
-    const Message& other = earlier->message();
+  return std::any_of(held_.begin(), end, [&](const Held& earlier) {
+    const Message& other = earlier.work->message();
     const bool same_peer = other.peer == message.peer || other.peer == kAnySource || message.peer == kAnySource;
-    return !earlier->finished() && other.sends == message.sends && other.tag == message.tag && same_peer;
+    return !earlier.work->finished() && other.sends == message.sends && other.tag == message.tag && same_peer;
   });
 }
 

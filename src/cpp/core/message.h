@@ -54,7 +54,7 @@ class MessageWork final : public InFlight {
   const Message& message() const { return message_; }
   bool finished() const override { return finished_.load(std::memory_order_acquire); }
   std::string name() const override { return name_of(message_); }
-  Footprint footprint() const { return footprint_of(message_); }
+  const Footprint& footprint();
   // What has to be finished before the message begins.
   Predecessors& predecessors() { return predecessors_; }
   // Call before the bytes of a send are read. Packs a tensor with gaps.
@@ -67,6 +67,7 @@ class MessageWork final : public InFlight {
  private:
   std::shared_ptr<Progress> progress_;
   const Message message_;
+  std::optional<Footprint> footprint_;  // made when it is asked for
   Predecessors predecessors_;
   std::optional<Error> error_;  // written before finished_, like source_
   Rank source_ = kAnySource;
@@ -104,36 +105,26 @@ class Matching {
   std::list<std::shared_ptr<Incoming>> arrived_;      // waiting for a receive
 };
 
-// Messages that were started and may not begin yet: because of what uses their memory, or because an earlier message of
-// the same tag may not, with which they could be confused.
+// Messages to and from this rank, on any host, that were started and may not begin yet: because of what uses their
+// memory, or because an earlier message of the same tag may not, with which they could be confused.
 class HeldMessages {
  public:
-  // Returns whether the message has to wait, and keeps it then.
-  bool hold(const std::shared_ptr<MessageWork>& work);
-  // Calls begin(work) for those that may begin now. Returns whether there were any.
-  template <class Begin>
-  bool release(Begin&& begin) {
-    bool any = false;
-    for (auto next = held_.begin(); next != held_.end();) {
-      const auto work = *next;
-      if (!work->finished() && waits(*work, next)) {
-        ++next;
-        continue;
-      }
-      next = held_.erase(next);
-      if (work->finished()) continue;  // it has failed
-      begin(work);
-      any = true;
-    }
-    return any;
-  }
+  using Begin = std::function<void(const std::shared_ptr<MessageWork>&)>;
+
+  // Calls begin(work) at once, or when release() finds that the message may begin.
+  void begin(const std::shared_ptr<MessageWork>& work, Begin begin);
+  // Begins those that may begin now. Returns whether there were any.
+  bool release();
 
  private:
-  using Held = std::list<std::shared_ptr<MessageWork>>;
+  struct Held {
+    std::shared_ptr<MessageWork> work;
+    Begin begin;
+  };
   // Whether it waits for its memory, or for one of the messages before `end`.
-  bool waits(MessageWork& work, Held::const_iterator end) const;
+  bool waits(MessageWork& work, std::list<Held>::const_iterator end) const;
 
-  Held held_;  // in the order of their calls
+  std::list<Held> held_;  // in the order of their calls
 };
 
 // Names the first unfinished send; "" if there is none.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,10 +14,12 @@ namespace a2a {
 // Returns the memory between the first and the last byte of a tensor of `bytes` bytes, gaps included.
 std::span<const std::byte> memory_of(const void* data, size_t bytes, std::span<const TensorLayout> layouts);
 
-// Returns a copy of the tensor's elements in C order.
-std::unique_ptr<std::byte[]> packed_copy(const void* data, size_t bytes, std::span<const TensorLayout> layouts);
+// Returns the elements of a tensor as one run, which refers to `strides` if there are gaps.
+Run run_of(const void* data, size_t bytes, std::span<const TensorLayout> layouts, std::optional<Strides>& strides);
 
-// Returns a copy of the runs' bytes, one run after the other, and makes the runs refer to the copy.
-std::unique_ptr<std::byte[]> pack_runs(std::vector<Run>& runs);
+// Have the batch send a copy, which Batch::pack() makes: of its runs, one after the other, or of a whole tensor. The
+// second returns the memory of the copy, for the runs of `sends`.
+void send_copy(Batch& batch);
+const void* send_copy(Batch& batch, const void* data, size_t bytes, std::span<const TensorLayout> layouts);
 
 }  // namespace a2a

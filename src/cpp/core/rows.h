@@ -9,7 +9,10 @@
 
 namespace a2a {
 
-// Returns the operation `op` with the copies of its received rows within `recv` (Plan::copies).
-std::shared_ptr<AfterWork> copying(std::shared_ptr<Work> work, Op op, const Plan& plan, std::span<void* const> recv);
+// The memory of the copies of received rows within `recv` (Plan::copies).
+std::shared_ptr<const Footprint> copied_rows(const Plan& plan, std::span<void* const> recv);
+// Returns the operation `op` with these copies.
+std::shared_ptr<AfterWork> copying(std::shared_ptr<Work> work, Op op, const Plan& plan, std::span<void* const> recv,
+                                   std::shared_ptr<const Footprint> memory);
 
 }  // namespace a2a

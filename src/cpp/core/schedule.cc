@@ -91,6 +91,9 @@ void Batch::clear() {
   recvs.clear();
   strides.reset();
   copy.reset();
+  packs.clear();
+  pack_strides.reset();
+  later.reset();
   sum = {};
   refusal.clear();
 }
@@ -101,8 +104,19 @@ void Batch::swap(Batch& other) noexcept {
   recvs.swap(other.recvs);
   strides.swap(other.strides);
   copy.swap(other.copy);
+  packs.swap(other.packs);
+  pack_strides.swap(other.pack_strides);
+  later.swap(other.later);
   std::swap(sum, other.sum);
   refusal.swap(other.refusal);
+}
+
+void Batch::pack() const {
+  std::byte* to = copy.get();
+  for (const Run& run : packs) {
+    gather(run, 0, run.bytes, to);
+    to += run.bytes;
+  }
 }
 
 std::span<std::byte> Run::memory() const {

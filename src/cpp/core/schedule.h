@@ -17,6 +17,8 @@
 
 namespace a2a {
 
+class Footprint;
+
 // Memory that is sent to a peer or filled by it: contiguous, or a part of a block with gaps.
 struct Run {
   Rank peer = 0;
@@ -104,13 +106,19 @@ struct Terms {
 struct Batch : Terms {
   std::vector<Run> sends, recvs;
   std::shared_ptr<const std::vector<Strides>> strides;  // of the runs; empty where all are contiguous
-  std::shared_ptr<const std::byte[]> copy;              // the memory of runs in `sends` that the batch owns
+  std::shared_ptr<std::byte[]> copy;                    // the memory of runs in `sends` that the batch owns
+  // Before anything is sent, `copy` is filled with these, one after the other: what is sent is overwritten meanwhile.
+  std::vector<Run> packs;
+  std::shared_ptr<const void> pack_strides;  // holds those of `packs`
+  std::shared_ptr<const Footprint> later;    // the memory that the caller uses after the operation
   WeightedSum sum;      // if it has summands: arriving rows are summed, and the receives only give their bytes
   std::string refusal;  // not empty: why this rank's arguments were refused; then there are no runs
 
   // Resets all fields; the lists keep their memory.
   void clear();
   void swap(Batch& other) noexcept;
+  // Fills `copy`. A transport calls it before it reads what is sent, once nothing earlier uses that memory.
+  void pack() const;
 };
 
 // One side of a plan and its buffers.

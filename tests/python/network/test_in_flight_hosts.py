@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from in_flight_ranks import rounds
+from in_flight_ranks import edges, held_and_from_any, rounds, starts_that_do_not_wait
 from mpi import INSTALLED
 from rank_pool import Pool
 from sample import examples, with_full
@@ -26,3 +26,10 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 @pytest.mark.parametrize("shared", [False, True], ids=["own tensors", "shared tensors"])
 def test_random_operations(pool: Pool, shared: bool) -> None:
     pool.run(rounds, list(range(examples(60))), shared)
+
+
+def test_messages_and_starts(pool: Pool) -> None:
+    pool.run(edges)
+    pool.run(starts_that_do_not_wait)
+    if pool.n == 3:
+        pool.run(held_and_from_any)

@@ -36,7 +36,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
       crowded_(progress_->crowded() || places_->on_machine_of(rank_) > cpus()),
       last_(static_cast<size_t>(places_->size())),
       agreed_(static_cast<size_t>(places_->size())),
-      messages_(rank_, *places_, network_, local_->matching(),
+      messages_(rank_, *places_, network_, local_->matching(), local_->held(),
                 [this](Rank to, bool answers, uint64_t number, const std::string& rest) {
                   tell(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, rank_, number}, rest);
                 }) {
@@ -213,7 +213,7 @@ void HostsTransport::begin_here() {
   for (; begun_here_ < queue_.size(); ++begun_here_) {
     Operation& operation = *queue_[begun_here_];
     pass_until(operation.number());
-    if (!operation.predecessors().finished()) return;
+    if (!operation.may_begin()) return;
     if (auto batch = operation.next_here()) operation.begun_here(local_->enqueue(std::move(*batch)));
     if (!operation.all_begun_here()) return;
   }
@@ -239,7 +239,7 @@ bool HostsTransport::post_next() {
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
     if (queue_[i]->posted) continue;
     if ((i > 0 && queue_[i]->is_second()) || !queue_[i]->may_post()) break;
-    if (!queue_[i]->predecessors().finished()) break;
+    if (!queue_[i]->may_begin()) break;
     post(*queue_[i]);
     posted = true;
   }

@@ -34,6 +34,12 @@ const Footprint& Operation::footprint() {
   return *footprint_;
 }
 
+bool Operation::may_begin() {
+  if (!predecessors_.finished()) return false;
+  if (!packed_) batch_.pack();
+  return packed_ = true;
+}
+
 bool Operation::done() {
   progress_->refuse_if_inherited();
   if (!finished()) progress_->poll();
@@ -122,6 +128,7 @@ void Operation::finish(std::optional<Error> error) {
 void Operation::fail(const Error& error) {
   if (finished()) return;
   remote.abandon();
+  predecessors_.clear();
   finish(error);
 }
 

@@ -40,6 +40,8 @@ class Operation final : public InFlight {
   // What has to be finished before this begins, here and between hosts.
   Predecessors& predecessors() { return predecessors_; }
   const Predecessors& predecessors() const { return predecessors_; }
+  // Whether that is finished. Then it packs what is sent, once.
+  bool may_begin();
   // Whether this host relays it; nullopt until that is known.
   std::optional<bool> host_relays() const { return local == nullptr ? std::nullopt : local->any_flag(); }
 
@@ -83,6 +85,7 @@ class Operation final : public InFlight {
   const std::shared_ptr<Network> network_;
   Next next_;              // the next exchange on this host
   bool all_here_ = false;  // all bytes have come from other hosts, and are folded
+  bool packed_ = false;
   bool concluding_ = false;
   bool local_settled_ = false;
   std::string local_disagreement_;

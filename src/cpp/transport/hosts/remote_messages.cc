@@ -50,11 +50,12 @@ struct RemoteMessages::Arriving final : Incoming {
 };
 
 RemoteMessages::RemoteMessages(Rank rank, const Places& places, std::shared_ptr<Network> network, Matching& matching,
-                               Tell tell)
+                               HeldMessages& held, Tell tell)
     : rank_(rank),
       places_(places),
       network_(std::move(network)),
       matching_(matching),
+      held_(held),
       tell_(std::move(tell)),
       lanes_(static_cast<size_t>(places.size())) {}
 RemoteMessages::~RemoteMessages() = default;
@@ -66,13 +67,14 @@ void RemoteMessages::start(const std::shared_ptr<MessageWork>& work) {
     if (complaint) return work->fail(*std::exchange(complaint, std::nullopt));
   }
   if (message.refusal.empty()) pending_.push_back(work);
-  if (!held_.hold(work)) begin(work);
+  if (message.peer == kAnySource) return;  // this host's messages begin it
+  held_.begin(work, [this](const auto& free) { begin(free); });
 }
 
 void RemoteMessages::begin(const std::shared_ptr<MessageWork>& work) {
   work->begin();
   if (work->message().sends) return send(work);
-  if (work->message().peer != kAnySource) matching_.post(work);
+  matching_.post(work);
 }
 
 void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
@@ -210,7 +212,7 @@ bool RemoteMessages::advance() {
     moving.work->finish(moving.source);
     return true;
   };
-  bool moved = held_.release([this](const auto& work) { begin(work); });
+  bool moved = held_.release();
   moved |= std::erase_if(moving_, is_done) > 0;
   if (!leaving_.empty() && network_->flushed()) {
     for (const auto& work : leaving_) work->finish(rank_);

@@ -23,7 +23,8 @@ class RemoteMessages {
   // Posts a MessageKind::sent or answered with `rest` after its prefix.
   using Tell = std::function<void(Rank to, bool answers, uint64_t number, const std::string& rest)>;
 
-  RemoteMessages(Rank rank, const Places& places, std::shared_ptr<Network> network, Matching& matching, Tell tell);
+  RemoteMessages(Rank rank, const Places& places, std::shared_ptr<Network> network, Matching& matching,
+                 HeldMessages& held, Tell tell);
   ~RemoteMessages();
 
   // Starts a message to or from a rank of another host, or from any rank. The caller posts a receive from any rank
@@ -83,10 +84,10 @@ class RemoteMessages {
   const Places& places_;
   const std::shared_ptr<Network> network_;
   Matching& matching_;
+  HeldMessages& held_;
   const Tell tell_;
   std::vector<Lane> lanes_;  // by rank
   std::vector<std::shared_ptr<MessageWork>> pending_;
-  HeldMessages held_;
   std::vector<Moving> moving_;
   std::vector<std::shared_ptr<MessageWork>> leaving_;  // sends whose bytes the network has copied, but not sent
 };

@@ -20,13 +20,19 @@ void Exchange::begin(Batch&& batch) {
   predecessors_.clear();
   error_.reset();
   own_waits_ = operation_.batch.own_last && operation_.own().in_left > kOwnBeside;
-  posted_ = received_ = false;
+  packed_ = posted_ = received_ = false;
   finished_.store(false, std::memory_order_relaxed);
 }
 
 const Footprint& Exchange::footprint() {
   if (!footprint_) footprint_.emplace(footprint_of(operation_.batch));
   return *footprint_;
+}
+
+bool Exchange::may_begin() {
+  if (!predecessors_.finished()) return false;
+  if (!packed_) operation_.batch.pack();
+  return packed_ = true;
 }
 
 bool Exchange::streaming(Membership& m) const {
@@ -138,6 +144,7 @@ void Exchange::finish(Membership& m) {
 void Exchange::fail(Membership& m, const Error& error) {
   if (finished()) return;
   if (operation_.batch.last_look) look_once_more(m);
+  predecessors_.clear();
   error_.emplace(error);
   finished_.store(true, std::memory_order_release);
 }

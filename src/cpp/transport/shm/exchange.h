@@ -49,6 +49,8 @@ class Exchange final : public InFlight {
   const Footprint& footprint();
   // What has to be finished before the lines are published.
   Predecessors& predecessors() { return predecessors_; }
+  // Whether that is finished. Then it packs what is sent, once.
+  bool may_begin();
   // See Terms::own_last.
   void let_own_go() { own_waits_ = false; }
 
@@ -117,6 +119,7 @@ class Exchange final : public InFlight {
   Predecessors predecessors_;
   std::optional<Error> error_;  // written before finished_
   bool own_waits_ = false;      // see Terms::own_last
+  bool packed_ = false;
   bool posted_ = false;
   bool received_ = false;  // `done` was published
   std::atomic<bool> finished_{false};

@@ -133,7 +133,7 @@ Predecessors ShmTransport::find_conflicting(const Footprint& memory) const {
 }
 
 void ShmTransport::start_message(const std::shared_ptr<MessageWork>& work) {
-  if (!messages_) messages_.emplace(membership_, matching_);
+  if (!messages_) messages_.emplace(membership_, matching_, held_);
   messages_->start(work);
 }
 
@@ -168,8 +168,7 @@ bool ShmTransport::post_ready() {
     if (i > 0 && queue_[i]->batch().half == Half::second) break;  // it sends what the first half receives
     // The chunks of a pair are one stream: the next operation's chunks have to follow all of this one's.
     if (i > 0 && queue_[i - 1]->streaming(membership_)) break;
-    if (!queue_[i]->predecessors().finished()) break;
-    if (!queue_[i]->post(membership_)) break;
+    if (!queue_[i]->may_begin() || !queue_[i]->post(membership_)) break;
     moved = true;
   }
   return moved;

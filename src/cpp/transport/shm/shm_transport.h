@@ -72,6 +72,7 @@ class ShmTransport final : public Transport, private Active {
   std::optional<Error> find_lost(uint64_t needed);
   const std::optional<Error>& break_error() const { return broken_; }
   Matching& matching() { return matching_; }
+  HeldMessages& held() { return held_; }
   // Whether an operation or a message of this rank is in flight. Requires the progress mutex.
   bool in_flight() const { return !queue_.empty() || (messages_ && messages_->busy()); }
   // Adds the messages of this host that are in flight and conflict. Requires the progress mutex.
@@ -123,6 +124,7 @@ class ShmTransport final : public Transport, private Active {
   std::shared_ptr<Exchange> latest_;             // the last one made, which may be over
   std::optional<Error> first_half_failed_;       // the error of the exchange that was retired last
   Matching matching_;                            // of messages, with their receives
+  HeldMessages held_;                            // messages that may not begin yet
   std::optional<Messages> messages_;             // made with the first message
   std::optional<Error> broken_;
   Membership::NewBlock successor_;  // of a shrink() that timed out

@@ -21,8 +21,8 @@ void deliver(const Message& receive, uint64_t offset, const std::byte* from, siz
 
 }  // namespace
 
-Messages::Messages(Membership& membership, Matching& matching)
-    : m_(membership), lanes_(static_cast<size_t>(membership.size())), matching_(matching) {}
+Messages::Messages(Membership& membership, Matching& matching, HeldMessages& held)
+    : m_(membership), lanes_(static_cast<size_t>(membership.size())), matching_(matching), held_(held) {}
 Messages::~Messages() = default;
 
 Messages::Lane& Messages::lane(Rank peer) {
@@ -45,7 +45,7 @@ void Messages::start(const std::shared_ptr<MessageWork>& work) {
     if (auto complaint = std::exchange(with.complaint, std::nullopt)) return work->fail(*complaint);
   }
   if (message.refusal.empty() || message.sends) pending_.push_back(work);
-  if (!held_.hold(work)) begin(work);
+  held_.begin(work, [this](const auto& free) { begin(free); });
   advance();
 }
 
@@ -90,7 +90,7 @@ bool Messages::active() const {
 }
 
 bool Messages::advance() {
-  bool moved = held_.release([this](const auto& work) { begin(work); });
+  bool moved = held_.release();
   for (Rank peer = 0; peer < m_.size(); ++peer) {
     if (lanes_[static_cast<size_t>(peer)] == nullptr) continue;
     Lane& at = *lanes_[static_cast<size_t>(peer)];

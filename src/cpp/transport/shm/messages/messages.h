@@ -19,8 +19,8 @@ namespace a2a::shm {
 // All functions require the progress mutex. The caller breaks the communicator when one throws.
 class Messages {
  public:
-  // `matching` is that of all messages to this rank, of any host.
-  Messages(Membership& membership, Matching& matching);
+  // `matching` and `held` are those of all messages of this rank, with any host.
+  Messages(Membership& membership, Matching& matching, HeldMessages& held);
   ~Messages();
 
   // Starts a message to or from a rank of this host, or from any rank.
@@ -102,7 +102,7 @@ class Messages {
   std::vector<std::unique_ptr<Lane>> lanes_;  // by rank; empty where no message went
   Matching& matching_;
   std::vector<std::shared_ptr<MessageWork>> pending_;
-  HeldMessages held_;
+  HeldMessages& held_;
   size_t kept_ = 0;  // sends of this rank to itself whose bytes are copied, and wait for a receive
 };
 
