@@ -270,9 +270,10 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
 
     def _start_coalescing(self, device: Any = None) -> None:
         """Collect the operations until _end_coalescing() in one work. Meanwhile instance attributes replace the methods
-        of the class, so that these need not check for a batch."""
+        of the class, so that these need not check for a batch. A batch whose block raised has no end, and ends here."""
+        self._batch = []
         for name in _OPERATIONS:
-            setattr(self, name, functools.partial(self._in_batch, getattr(self, name)))
+            setattr(self, name, functools.partial(self._in_batch, getattr(type(self), name).__get__(self)))
 
     def _in_batch(self, operation: Any, *arguments: Any, **options: Any) -> Any:
         work = operation(*arguments, **options)

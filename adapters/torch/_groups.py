@@ -171,12 +171,13 @@ def _order_of(key: int) -> str:
 
 
 def let_go(comm: Communicator | None) -> None:
-    """Close collectively. A rank that is gone is no error: it needs nothing from this one."""
+    """Close collectively. A rank that is gone is no error: it needs nothing from this one. Nor is one that is in
+    another operation: it raises MismatchError there, and this rank leaves, often with an exception on the way."""
     if comm is None:
         return
     try:
         comm.close()
-    except (a2a.PeerLostError, a2a.AbortedError, a2a.TimeoutError):
+    except (a2a.PeerLostError, a2a.AbortedError, a2a.TimeoutError, a2a.MismatchError):
         pass
 
 

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Work as TorchWork
 import a2a
 
 from ._errors import in_torchs_words
-from ._futures import future_of
+from ._futures import ForBoth, future_of
 from ._registry import register, unregister
 from ._untraced import untraced
 
@@ -85,6 +85,7 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
             raise RuntimeError("the operation has not ended; call wait() first")
         return self._outputs
 
+    @ForBoth
     def get_future(self) -> Any:
         """A torch.futures.Future of the output tensors. A thread waits for the operation and runs the callbacks. Where
         the operation fails, the future's error is a RuntimeError with its text."""
@@ -174,6 +175,7 @@ class FinishedWork(TorchWork):  # type: ignore[misc, unused-ignore]
         """The output tensors."""
         return self._outputs
 
+    @ForBoth
     def get_future(self) -> Any:
         """A torch.futures.Future that is done."""
         future, ended = future_of(self._outputs, lambda: None)
@@ -209,6 +211,7 @@ class AllOf(FinishedWork):
         """The first one's error."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
+    @ForBoth
     def get_future(self) -> Any:
         """A torch.futures.Future of the output tensors. A thread waits for all operations."""
         future, ended = future_of(self._outputs, self.wait)

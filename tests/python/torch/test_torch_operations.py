@@ -214,6 +214,11 @@ def several_at_once(comm: a2a.Communicator) -> None:
     manager.wait()
     assert broadcast.is_completed()
     check(tensor, array(values(1)))
+    at._start_coalescing()  # of a block that raises, so that no _end_coalescing() follows
+    at.allreduce(values(rank)).wait()
+    at._start_coalescing()
+    works = [at.allreduce(values(rank)), at.allreduce(values(rank))]
+    assert at._end_coalescing()._works == works and "allreduce" not in vars(at)
     lists = [[torch.zeros(SHAPE), torch.zeros(2)] for _ in range(SIZE)]
     dist.all_gather_coalesced(lists, [values(rank), torch.full((2,), float(rank))], group=at)
     for peer, (first, second) in enumerate(lists):

@@ -149,6 +149,87 @@ def test_future_values_and_errors(ranks: Pool) -> None:
     ranks.run(fail_in_future)
 
 
+def wait_in_callbacks(comm: a2a.Communicator) -> None:
+    """More callbacks than torch's pool has threads wait for one more future."""
+    at = group(comm, "backend", SIZE)
+    if comm.rank >= SIZE:
+        return
+    count = torch.get_num_interop_threads() + 1
+    x = torch.full((2,), comm.rank + 1.0)
+    if comm.rank == 0:
+        begun = [at.allreduce(torch.ones(2)) for _ in range(count)]
+        last = at.allreduce(x).get_future()
+        inside = threading.Barrier(count + 1)
+
+        def call_back(_: Any) -> Any:
+            inside.wait(20)
+            return last.wait()
+
+        waiting = [work.get_future().then(call_back) for work in begun]
+        comm.send(torch.ones(1), 1)
+        inside.wait(20)
+        comm.send(torch.ones(1), 1)
+        ended = threading.Event()
+        torch.futures.collect_all(waiting).add_done_callback(lambda _: ended.set())
+        assert ended.wait(20)
+        assert all(future.value()[0].tolist() == [3, 3] for future in waiting)
+    else:
+        comm.recv(torch.ones(1), 0)
+        for _ in range(count):
+            at.allreduce(torch.ones(2)).wait()
+        comm.recv(torch.ones(1), 0)
+        at.allreduce(x).get_future().wait()
+
+
+def test_callbacks_that_wait(ranks: Pool) -> None:
+    ranks.run(wait_in_callbacks)
+
+
+def read_in_python(comm: a2a.Communicator) -> None:
+    """The future that Python code gets raises the operation's own error, in a compiled program as well."""
+    import torch.distributed as dist
+
+    at = group(comm, "backend", SIZE)
+    if comm.rank >= SIZE:
+        return
+
+    def sum_of(x: Any) -> Any:
+        work = dist.all_reduce(x, group=at, async_op=True)
+        assert work is not None
+        work.get_future().wait()
+        return x + 1
+
+    assert torch.compile(sum_of, backend="eager")(torch.ones(2)).tolist() == [3, 3]
+    assert at.barrier().get_future().wait() == []
+    with pytest.raises(RuntimeError, match=r"(?s)MismatchError.*elements"):
+        at.allreduce(torch.ones(2 + comm.rank)).get_future().wait()
+
+
+def test_futures_of_python(ranks: Pool) -> None:
+    ranks.run(read_in_python)
+
+
+# ---- the end of a group ----------------------------------------------------------------------------------------------
+
+
+def destroy_while_peer_waits(comm: a2a.Communicator) -> None:
+    """A rank that leaves because of an error of its own gets no other one, and torch forgets the group."""
+    import torch.distributed as dist
+
+    start(comm)
+    at = dist.new_group([0, 1], backend="a2a", timeout=WAIT)
+    if comm.rank == 0:
+        with pytest.raises(a2a.MismatchError, match="rank 1 calls close"):
+            dist.all_reduce(torch.ones(4), group=at)
+    if comm.rank < SIZE:
+        dist.destroy_process_group(at)
+        assert at.comm.closed and at not in dist.distributed_c10d._world.pg_map
+
+
+def test_destroy_while_a_peer_waits(ranks: Pool) -> None:
+    ranks.run(destroy_while_peer_waits)
+
+
 # ---- the end of a group, from another thread -------------------------------------------------------------------------
 
 
