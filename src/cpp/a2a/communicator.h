@@ -23,7 +23,6 @@ namespace a2a {
 struct Message;
 
 class DeviceTransport;
-class Predecessors;
 class Transport;
 struct Batch;
 
