@@ -11,6 +11,7 @@ import paddle
 from paddle.distributed import ReduceOp
 
 import a2a
+from a2a.adapting import wait_to_read
 
 from ._errors import ArgumentTypeError, CallError
 
@@ -88,8 +89,9 @@ def require_place(whole: Any, name: str, part: Any, part_name: str, rank: int) -
         )
 
 
-def joined(tensors: Sequence[Any]) -> Any:
+def joined(comm: a2a.Communicator, tensors: Sequence[Any]) -> Any:
     """Return a copy of the tensors in one tensor."""
+    wait_to_read(comm, tensors)
     return paddle.concat([tensor.reshape([-1]) for tensor in tensors])
 
 

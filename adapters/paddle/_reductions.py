@@ -43,5 +43,5 @@ def reduce_scatter(
         require_parts(source, "tensor_or_tensor_list", output, "tensor", comm.size)
         require_place(source, "tensor_or_tensor_list", output, "tensor", comm.rank)
     else:
-        source = joined(plain_list(given, "tensor_list", output, "tensor", comm.size))
+        source = joined(comm, plain_list(given, "tensor_list", output, "tensor", comm.size))
     return Task(comm, comm.reduce_scatter(source, output, fold, async_op=not sync_op))

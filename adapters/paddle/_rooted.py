@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from functools import partial
 from typing import Any
 
 import paddle
@@ -11,11 +10,13 @@ import paddle
 import a2a
 from a2a.adapting import collective
 
-from ._arguments import elems, joined, plain, plain_list, require_parts, require_place
-from ._collectives import require_call
+from ._arguments import joined, plain, plain_list, require_parts, require_place
+from ._collectives import dialect, require_call
 from ._errors import CallError
 from ._groups import rank_in_group
 from ._task import Task
+
+_GATHER_LIST = dialect("tensor", "gather_list")
 
 
 @collective
@@ -43,7 +44,7 @@ def scatter(
     elif not given:
         raise CallError("The tensor_list should not be empty on src rank.")
     else:
-        source = joined(plain_list(given, "tensor_list", output, "tensor", comm.size))
+        source = joined(comm, plain_list(given, "tensor_list", output, "tensor", comm.size))
     return Task(comm, comm.scatter(source, output, root, async_op=not sync_op))
 
 
@@ -58,21 +59,13 @@ def gather(
     if comm.rank != root:
         if outputs is not None:
             warnings.warn("Specific `gather_list` is meaningless for rank which is not dst.", stacklevel=5)
-        return Task(comm, comm.gather(given, None, root, async_op=not sync_op))
+        return Task(comm, _GATHER_LIST.gather_list(comm, None, given, root, not sync_op))
     if outputs is None:
         raise CallError("gather_list must not be none for dst rank")
     fills = isinstance(outputs, list) and not outputs
     made = [paddle.empty_like(given) for _ in range(comm.size)] if fills else outputs
     targets = plain_list(made, "gather_list", given, "tensor", comm.size)
-    # The core receives into one tensor: the list form of Paddle does not say where its tensors are.
-    whole = paddle.empty([comm.size * elems(given)], given.dtype, device=given.place)
-    parts = [whole[at * elems(given) : (at + 1) * elems(given)] for at in range(comm.size)]
-    work = comm.gather(given, whole, root, async_op=not sync_op)
+    work = _GATHER_LIST.gather_list(comm, targets, given, root, not sync_op)
     if fills:
         outputs.extend(made)
-    return Task(comm, work, partial(_fill, targets, parts))
-
-
-def _fill(targets: list[Any], parts: list[Any]) -> None:
-    for target, part in zip(targets, parts, strict=True):
-        target.copy_(part.reshape(target.shape), True)
+    return Task(comm, work)

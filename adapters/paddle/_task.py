@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
 
 import a2a
 
@@ -15,11 +14,10 @@ _unfinished: list[Task] = []
 class Task:
     """One operation, with the methods of Paddle's tasks. May be dropped; ``wait(tensor)`` of the package ends it."""
 
-    def __init__(self, comm: a2a.Communicator, work: a2a.Work | None, finish: Callable[[], None] | None = None) -> None:
-        """``work`` is None when the operation is done. ``finish`` is called afterwards, once."""
-        self._comm, self._work, self._sync, self._finish = comm, work, work is None, finish
+    def __init__(self, comm: a2a.Communicator, work: a2a.Work | None) -> None:
+        """``work`` is None when the operation is done."""
+        self._comm, self._work, self._sync = comm, work, work is None
         if work is None:
-            self._end()
             return
         _unfinished[:] = [task for task in _unfinished if not task.is_completed()]
         _unfinished.append(self)
@@ -30,13 +28,8 @@ class Task:
         seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
         if self._work is not None:
             self._work.wait(seconds or None)
-            self._end()
+            self._work = None
         return True
-
-    def _end(self) -> None:
-        finish, self._work, self._finish = self._finish, None, None
-        if finish is not None:
-            finish()
 
     def is_completed(self) -> bool:
         """Whether the operation is done, with or without an error. Never blocks."""

@@ -87,6 +87,7 @@ def _packed(input: Tensor, at: Division, group: Any) -> Tensor:
     arriving = [[*at.shape[: at.concat_axis], entries, *at.shape[at.concat_axis + 1 :]] for entries in at.from_]
     elems = [math.prod(shape) for shape in arriving]
     received = input.new_empty(sum(elems))
-    _collectives.all_to_all_single(received, flat(blocks), elems, [block.numel() for block in blocks], group)
+    send = flat(communicator(group), blocks)
+    _collectives.all_to_all_single(received, send, elems, [block.numel() for block in blocks], group)
     parts = [part.view(shape) for part, shape in zip(received.split(elems), arriving, strict=True)]
     return torch.cat(parts, at.concat_axis)

@@ -10,7 +10,7 @@ from torch import Tensor
 from a2a import InvalidArgumentError
 from a2a.adapting import refuse
 
-from ._staging import inner
+from ._staging import inner, read_now
 
 __all__ = ["PREMUL_SUM", "fold_of", "summand"]
 
@@ -30,10 +30,11 @@ def fold_of(comm: Any, op: Any) -> str:
     raise refuse(comm, InvalidArgumentError(f"op is {op!r}; pass one of torch.distributed.ReduceOp"))
 
 
-def summand(tensor: Tensor, op: Any, fold: str) -> Tensor:
+def summand(comm: Any, tensor: Tensor, op: Any, fold: str) -> Tensor:
     """Return what a rank sends: its tensor, or with PREMUL_SUM a new one, the tensor times the rank's factor. The core
     refuses integers, of which this would be a cut-off multiple."""
     if fold is not PREMUL_SUM:
         return inner(tensor)
+    read_now(comm, [tensor])
     with torch.no_grad():
         return inner(torch.mul(tensor, op.factor).to(tensor.dtype))

@@ -22,7 +22,6 @@ from ._staging import (
     copied,
     direct,
     flat,
-    flat_room_for,
     inner,
     plain,
     require_list,
@@ -63,6 +62,7 @@ _SINGLE = _dialect("input", "output", "input_split_sizes", "output_split_sizes")
 _LIST = _dialect("input_tensor_list", "output_tensor_list")
 _GATHER = _dialect("input_tensor", "output_tensor")
 _GATHER_LIST = _dialect("tensor", "tensor_list")
+_ROOT_LIST = _dialect("tensor", "gather_list")
 Seconds = float | None  # the deadline of one operation; None: the communicator's
 _alltoall, _allgather = _SINGLE.alltoall, _GATHER.allgather  # looked up once
 
@@ -142,7 +142,7 @@ def all_reduce(comm: Any, tensor: Any, op: Any, async_op: bool, seconds: Seconds
         return _sparse.all_reduce(comm, tensor, op, async_op, seconds)
     if fold is PREMUL_SUM:
         room, then = room_for(comm, "tensor", tensor)
-        work = comm.allreduce(summand(tensor, op, fold), room, fold, async_op=async_op, timeout=seconds)
+        work = comm.allreduce(summand(comm, tensor, op, fold), room, fold, async_op=async_op, timeout=seconds)
         return _work(work, [tensor], then)
     if plain(tensor):
         work = comm.allreduce(tensor, None, fold, async_op=async_op, timeout=seconds)
@@ -155,7 +155,7 @@ def all_reduce(comm: Any, tensor: Any, op: Any, async_op: bool, seconds: Seconds
 def reduce(comm: Any, tensor: Any, root: int, op: Any, async_op: bool, seconds: Seconds = None) -> Any:
     require_tensor(comm, "tensor", tensor)
     fold = fold_of(comm, op)
-    send = summand(tensor, op, fold)
+    send = summand(comm, tensor, op, fold)
     recv, then = room_for(comm, "tensor", tensor) if comm.rank == root else (None, None)
     work = comm.reduce(send, recv, root, fold, async_op=async_op, timeout=seconds)
     return _work(work, [tensor], then)
@@ -170,7 +170,7 @@ def reduce_scatter_single(comm: Any, output: Any, input: Any, op: Any, async_op:
         work = comm.reduce_scatter(input, output, fold, async_op=async_op, timeout=seconds)
         return None if work is None else Work(work, [output])
     room, then = room_for(comm, "output", output)
-    work = comm.reduce_scatter(summand(input, op, fold), room, fold, async_op=async_op, timeout=seconds)
+    work = comm.reduce_scatter(summand(comm, input, op, fold), room, fold, async_op=async_op, timeout=seconds)
     return _work(work, [output], then)
 
 
@@ -180,8 +180,8 @@ def reduce_scatter(comm: Any, output: Any, inputs: Any, op: Any, async_op: bool,
     require_list(comm, "input_list", inputs, comm.size)
     fold = fold_of(comm, op)
     _require_one_dtype(comm, "input_list", inputs, "output", output)
-    send = summand(flat(inputs), op, fold)
-    room, then = flat_room_for(comm, "output", output)
+    send = summand(comm, flat(comm, inputs), op, fold)
+    room, then = room_for(comm, "output", output)
     counts = [one.numel() for one in inputs]
     work = comm.reduce_scatterv(send, counts, room, fold, async_op=async_op, timeout=seconds)
     return _work(work, [output], then)
@@ -209,6 +209,9 @@ def gather(comm: Any, tensor: Any, outputs: Any, root: int, async_op: bool, seco
         require_plain_memory(comm, "tensor", tensor)
         require_list(comm, "gather_list", outputs, comm.size)
         _require_alike(comm, "gather_list", outputs, "tensor", tensor)
+        if tensor.is_cpu and all(one.is_cpu for one in outputs):
+            rooms = [one.detach() for one in outputs]
+            return _work(_ROOT_LIST.gather_list(comm, rooms, inner(tensor), root, async_op, seconds), outputs)
         room = tensor.new_empty((comm.size, *tensor.shape))
         then = to_lists(outputs, room.unbind(0))
     work = comm.gather(inner(tensor), room, root, async_op=async_op, timeout=seconds)
@@ -223,7 +226,7 @@ def scatter(comm: Any, output: Any, inputs: Any, root: int, async_op: bool, seco
     if comm.rank == root:
         require_list(comm, "scatter_list", inputs, comm.size)
         _require_alike(comm, "scatter_list", inputs, "tensor", output)
-        send = flat(inputs)
+        send = flat(comm, inputs)
     room, then = room_for(comm, "tensor", output)
     return _work(comm.scatter(send, room, root, async_op=async_op, timeout=seconds), [output], then)
 

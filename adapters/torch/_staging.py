@@ -6,7 +6,7 @@ do not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 import a2a
 from a2a.adapting import refuse as tell
+from a2a.adapting import wait_to_read
 
 from ._errors import ArgumentTypeError, SplitError, TensorError, not_a_tensor
 
@@ -21,9 +22,9 @@ __all__ = [
     "copied",
     "direct",
     "flat",
-    "flat_room_for",
     "inner",
     "plain",
+    "read_now",
     "require_list",
     "require_plain_memory",
     "require_tensor",
@@ -85,8 +86,15 @@ def inner(tensor: Tensor) -> Tensor:
     return tensor if direct(tensor) else tensor.contiguous()
 
 
-def flat(tensors: Sequence[Tensor]) -> Tensor:
+def read_now(comm: Any, tensors: Iterable[Tensor]) -> None:
+    """Call before a call reads tensors itself: what is in flight may still write them."""
+    if comm is not None:  # torch itself orders what one of its backends does
+        wait_to_read(comm, [tensor.detach() for tensor in tensors])
+
+
+def flat(comm: Any, tensors: Sequence[Tensor]) -> Tensor:
     """Return a copy of the elements of all tensors, one after another."""
+    read_now(comm, tensors)
     result = tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
     for tensor, part in zip(tensors, result.split([tensor.numel() for tensor in tensors]), strict=True):
         part.view(tensor.shape).copy_(tensor.detach())
@@ -100,15 +108,6 @@ def room_for(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then | None
         return output, None
     output = output.detach()
     return (output, None) if direct(output) else _apart(comm, name, output)
-
-
-def flat_room_for(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then | None]:
-    """room_for() an output, in one dimension."""
-    output = output.detach()
-    if output.is_contiguous():
-        return output.view(-1), None
-    room, then = _apart(comm, name, output)
-    return room.view(-1), then
 
 
 def _apart(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then]:

@@ -2,7 +2,7 @@
 
 import builtins
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
 
@@ -911,6 +911,12 @@ def everywhere(error: _E) -> _E:
     """Return an error that every rank raises after this operation, because all have compared the same values. Then
     none starts the next one, and nobody has to be told."""
 
+def wait_to_read(comm: Communicator, tensors: Iterable[Any]) -> None:
+    """Wait until nothing in flight on the communicator writes these tensors. For calls that read tensors themselves,
+    such as those that pack a list: only what the core reads and writes is in order. It returns at once if nothing is in
+    flight, and for tensors on a device, where streams order the reads. What it cannot view, and an object
+    that is no communicator, it leaves to the call."""
+
 def refuse(comm: Communicator, error: _E) -> _E:
     """For packages that check arguments before a call of ``comm``: take the number of the refused operation, and tell
     the peers why, so that their call raises MismatchError instead of waiting. Returns ``error``, the exception to
@@ -988,6 +994,17 @@ class Dialect:
     ) -> Work | None:
         """``recvs[p]`` comes from rank p; ``send`` may be this rank's own. Empty ``recvs`` that are to be filled become
         tensors like ``send``."""
+    def gather_list(
+        self,
+        comm: Communicator,
+        recvs: Sequence[Tensor] | None,
+        send: Tensor,
+        root: int,
+        async_op: bool = False,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """``recvs[p]`` of rank ``root`` comes from rank p, and is like ``send``; the other ranks have None. ``send``
+        may be one of them."""
     def allgather(
         self, comm: Communicator, recv: Tensor, send: Tensor, async_op: bool = False, timeout: float | None = None
     ) -> Work | None:

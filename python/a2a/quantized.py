@@ -31,6 +31,7 @@ from ._core import (
     quantize_blocks,
     takes,
     to_float32,
+    wait_to_read,
 )
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def quantized_all_reduce(
     _require_choice(gather, "float16", "int8")
     _require_communicator(comm)
     arithmetic = _arithmetic_for(x)
+    wait_to_read(comm, [x])
     flat, _ = arithmetic.flat(x, "x", "int8")
     elems = len(flat)
     channels = _channels(x)
@@ -153,6 +155,7 @@ def block_quantized_all_reduce(
     _require_choice(gather, "int8", "same")
     _require_communicator(comm)
     arithmetic = _arithmetic_for(x)
+    wait_to_read(comm, [x])
     flat, dtype = arithmetic.flat(x, "x", "float32", "float16", "bfloat16")
     ours = _Parts(comm.size, len(flat), block)
     header = _header(len(flat), block, f"{dtype} {gather}")

@@ -378,6 +378,11 @@ cdef extern from *:
       return sends ? comm.send(data, bytes, peer, tag, call) : comm.recv(data, bytes, peer, tag, call);
     }
 
+    inline void wait_to_read(a2a::Communicator& comm, const void* data, size_t bytes, const KeptLayouts& kept) {
+      const a2a::SignalWatch signals(&interrupted);
+      comm.wait_to_read(data, bytes, spans_of(kept));
+    }
+
     // Whether an exchange moves so few bytes that its copies take no longer than releasing the GIL for them.
     inline bool is_short(const Exchange& x) {
       constexpr size_t kShort = size_t{16} << 10;
@@ -584,6 +589,9 @@ cdef extern from *:
     shared_ptr[CppWork] start "a2a_py::start"(CppCommunicator&, const Exchange&) except +raise_interrupted nogil
     shared_ptr[CppWork] cpp_start_message "a2a_py::start_message"(
         CppCommunicator&, cbool, void*, size_t, int, int64_t, const Call&, const KeptLayouts&
+    ) except +raise_interrupted nogil
+    void cpp_wait_to_read "a2a_py::wait_to_read"(
+        CppCommunicator&, const void*, size_t, const KeptLayouts&
     ) except +raise_interrupted nogil
     cbool append_plain_ints "a2a_py::append_plain_ints"(object, CountList&)
     shared_ptr[CppWork] try_start "a2a_py::try_start"(CppCommunicator&, const Exchange&) except +raise_current

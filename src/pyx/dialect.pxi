@@ -73,6 +73,22 @@ cdef class Dialect(_Vocabulary):
         return work
 
     @collective
+    def gather_list(self, Communicator comm not None, recvs, send, int root, bint async_op=False, timeout=None):
+        """``recvs[p]`` of rank ``root`` comes from rank p, and is like ``send``; the other ranks have None. ``send``
+        may be one of them."""
+        cdef Exchange x
+        try:
+            parse_call(&x.call, Op.gather, None, timeout)
+            outputs = None
+            if comm._rank == root:
+                self.require_list(recvs, self.recv, comm._size)
+                outputs = list(recvs)
+            tensors = self.prepare_gather_list(x, comm._rank, comm._size, outputs, send, root, async_op)
+        except BaseException as error:
+            raise comm.refused(x.call, error)
+        return comm.launch(x, async_op, tensors, recvs, None)
+
+    @collective
     def allgather(self, Communicator comm not None, recv, send, bint async_op=False, timeout=None):
         """Gather every rank's ``send`` in rank order; ``send`` may be this rank's part of ``recv``."""
         cdef Exchange x
@@ -167,6 +183,45 @@ cdef class Dialect(_Vocabulary):
         self.finish_list(x, rank, received, recv_names, sent, [self.send] * size, own)
         for i in range(size):
             self.claim(recvs[i], recv_names[i])
+        return tensors
+
+    cdef object prepare_gather_list(self, Exchange& x, int rank, int size, list recvs, object send, int root,
+                                    bint keep):
+        cdef vector[View] sent, received
+        cdef vector[size_t] send_bytes, recv_bytes
+        cdef list names = self.entry_names(self.recv, size)
+        cdef View one, nothing
+        cdef int i, j
+        tensors = self.view_lists(recvs or [], names, [send], [self.send], keep, received, sent)
+        one = nothing = sent[0]
+        nothing.nbytes = nothing.rows = nothing.shape[0] = 0
+        nothing.ndim, nothing.contiguous = 1, True
+        sent.assign(size, nothing)
+        sent[root] = one
+        received.resize(size, nothing)
+        require_alike(&x.call, &one, self.send, &one, self.send)
+        for i in range(size if rank == root else 0):
+            require_alike(&x.call, &one, self.send, &received[i], names[i])
+            if received[i].nbytes != one.nbytes:
+                raise self.misfit(f"{names[i]} {shape_text(&received[i])} has {received[i].nbytes} bytes, but every "
+                                  f"rank sends {one.nbytes}, as much as {self.send} {shape_text(&one)}")
+            if overlap(&one, &received[i]) and not (i == rank and is_part(&one, &received[i], 0)):
+                x.call.in_place = True  # it is copied before it is overwritten
+            for j in range(i):
+                if overlap(&received[i], &received[j]):
+                    raise self.tensor_error(f"{names[j]} and {names[i]} share memory; receive into tensors of their "
+                                            f"own")
+            self.claim(recvs[i], names[i])
+        for i in range(size):
+            send_bytes.push_back(sent[i].nbytes)
+            recv_bytes.push_back(received[i].nbytes)
+            x.sends.push_back(sent[i].data)
+            x.recvs.push_back(received[i].data)
+        lay_out_list(x.send_layouts, sent)
+        lay_out_list(x.recv_layouts, received)
+        x.listed = True
+        x.call.unit_bytes = one.dtype.bits * one.dtype.lanes // 8
+        x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
         return tensors
 
     cdef list view_lists(self, list recvs, list recv_names, list sends, list send_names, bint keep,

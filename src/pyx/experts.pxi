@@ -174,6 +174,7 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
         made.comm, made.plans, made.by_expert = comm, {}, by_expert
         made.choices = given
         given.topk_idx, given.topk_weights = topk_idx, topk_weights
+        wait_to_read(comm, (topk_idx,) if topk_weights is None else (topk_idx, topk_weights))
         read_choices(topk_idx, &given.indices, told.experts)
         made.tokens, made.top_k = given.indices.shape[0], given.indices.shape[1]
         if topk_weights is not None:

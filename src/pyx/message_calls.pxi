@@ -101,6 +101,35 @@ cdef class _Messages(_Endpoint):
         return number
 
 
+def wait_to_read(comm, tensors):
+    """Wait until nothing in flight on the communicator writes these tensors. For calls that read tensors themselves,
+    such as those that pack a list: only what the core reads and writes is in order. It returns at once if nothing is in
+    flight, and for tensors on a device, where streams order the reads. What it cannot view, and an object
+    that is no communicator, it leaves to the call."""
+    cdef _Endpoint endpoint = comm if isinstance(comm, _Endpoint) else None
+    cdef CommPtr cpp
+    cdef KeptLayouts layouts
+    cdef View view
+    if endpoint is None or not (endpoint.flights or endpoint.messages):
+        return
+    cpp = endpoint.comm
+    if cpp.get() == NULL:
+        return
+    for tensor in tensors:
+        try:
+            holder = view_of(tensor, "tensor", False, False, &view)
+            if memory_of(&view, "tensor") != Memory.host:
+                continue
+        except Exception:
+            continue
+        layouts.clear()
+        if not view.contiguous:
+            layouts.push_back(layout_of(&view))
+        with nogil:
+            cpp_wait_to_read(dereference(cpp), view.data, view.nbytes, layouts)
+        del holder
+
+
 cdef int64_t parse_tag(object tag) except? -1:
     try:
         return tag.__index__()

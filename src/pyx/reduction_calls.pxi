@@ -38,7 +38,8 @@ cdef class _Collectives(_Messages):
 
     @collective
     def reduce_scatterv(self, send, counts, recv, op="sum", *, bint async_op=False, stream=None, timeout=None):
-        """reduce_scatter with ``counts[p]`` rows for rank p, the same list on all ranks."""
+        """reduce_scatter with ``counts[p]`` rows for rank p, the same list on all ranks. If ``send`` has one dimension,
+        ``recv`` may have any shape of ``counts[rank]`` elements."""
         return self.scatter_reduced(send, counts, recv, op, async_op, stream, timeout, True)
 
     cdef object scatter_reduced(self, object send, object counts, object recv, object op, bint async_op, object stream,

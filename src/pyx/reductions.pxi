@@ -86,7 +86,8 @@ cdef object prepare_reduce_scatter(Exchange& x, int rank, int size, object send,
     """``counts`` of rows; None: equal parts."""
     cdef View sent, received
     cdef CallCounts parts
-    cdef int64_t rows = 0, offset = 0, row_bytes
+    cdef int64_t rows = 0, offset = 0, row_bytes, rows_here
+    cdef str kind
     cdef int peer
     if counts is not None:
         parse_rank_counts(counts, "counts", size, parts.to())
@@ -97,16 +98,20 @@ cdef object prepare_reduce_scatter(Exchange& x, int rank, int size, object send,
         parts.to().assign(size, received.nbytes)
         row_bytes = 1
     else:
-        require_rows(&sent, "send", &received, "recv")
+        if sent.ndim != 1:
+            require_rows(&sent, "send", &received, "recv")
         row_bytes = sent.row_bytes
+        rows_here, kind = received.rows, "rows"
+        if sent.ndim == 1 and received.ndim != 1:
+            rows_here, kind = received.nbytes // elem_bytes_of(&sent), "elements"
         for count in parts.to():
             if count < 0 or not add(rows, count, rows):
                 raise InvalidArgumentError(f"counts {list(parts.to())} are no numbers of rows")
         if rows != sent.rows:
             raise InvalidArgumentError(f"counts {list(parts.to())} sum to {rows}, but send {shape_text(&sent)} has "
                                        f"{sent.rows} rows")
-        if parts.to()[rank] != received.rows:
-            raise InvalidArgumentError(f"recv {shape_text(&received)} has {received.rows} rows, but counts[{rank}] is "
+        if parts.to()[rank] != rows_here:
+            raise InvalidArgumentError(f"recv {shape_text(&received)} has {rows_here} {kind}, but counts[{rank}] is "
                                        f"{parts.to()[rank]}")
     for peer in range(rank):
         offset += parts.to()[peer] * row_bytes

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import a2a
+from a2a.adapting import wait_to_read
 
 from .._experts import HostWay
 from ._ranks import Ranks, Rows, by_columns, combined, dispatched, plain
@@ -63,6 +64,8 @@ def dispatch(
     }  # fmt: skip
     way = ranks.way(num_experts, x, topk_idx, None, "expert", equal=equal)
     routing = way.routing
+    if fp8:
+        wait_to_read(ranks.comm, [plain(x)])
     values, scales = _cast_to_fp8(plain(x), round_scale) if fp8 else (plain(x), None)
     rows, works = dispatched(way, values, scales, later)
     room = len(routing.counts), most * ranks.comm.size

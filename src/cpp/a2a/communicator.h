@@ -122,6 +122,11 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // the send or the next message with that rank.
   std::shared_ptr<Work> send(const void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
   std::shared_ptr<Work> recv(void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
+  // Waits until nothing in flight writes a tensor, for a caller that is about to read it itself. It has `bytes` bytes,
+  // and the layout in `layouts` if it has gaps.
+  void wait_to_read(const void* data, size_t bytes, std::span<const TensorLayout> layouts,
+                    std::optional<Deadline> deadline = std::nullopt);
+
   // Tells the other rank why this one does not take part: its send or receive with that tag raises Error(mismatch).
   void refuse_message(bool sends, Rank peer, int64_t tag, std::string_view reason);
 

@@ -213,6 +213,15 @@ void Communicator::wait_for_later(const Plan& plan, std::span<const void* const>
   });
 }
 
+void Communicator::wait_to_read(const void* data, size_t bytes, std::span<const TensorLayout> layouts,
+                                std::optional<Deadline> deadline) {
+  state_->home.refuse_if_inherited();
+  std::optional<Strides> strides;
+  Footprint memory;
+  memory.read(run_of(data, bytes, layouts, strides));
+  state_->conflicting(memory).wait(state_->deadline(deadline));
+}
+
 std::shared_ptr<Work> Communicator::start_in_place(const Plan& plan, std::span<const void* const> send,
                                                    std::span<void* const> recv, const Call& call) {
   return state_->submit(call, [&](Batch& batch) {

@@ -10,6 +10,7 @@ from in_flight_ranks import (
     edges,
     held_and_from_any,
     many_on_one_tensor,
+    read_by_calls,
     rounds,
     starts_that_do_not_wait,
     three_in_flight,
@@ -54,6 +55,10 @@ def test_views(pool: Pool) -> None:
 def test_a_receive_that_waits_for_its_memory_keeps_its_turn(pool: Pool) -> None:
     if pool.n == 3:
         pool.run(held_and_from_any)
+
+
+def test_calls_that_read_tensors_themselves(pool: Pool) -> None:
+    pool.run(read_by_calls)
 
 
 def test_many_operations_on_one_tensor_end(run_ranks: Callable[..., Any]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 import a2a
 import a2a.moe
+from a2a.adapting import wait_to_read
 
 Array = np.ndarray[Any, Any]
 View = Callable[[Array], Array]
@@ -435,3 +436,28 @@ def held_and_from_any(comm: a2a.Communicator) -> None:
         comm.recv(np.zeros(1), 0, 7)
         comm.send(np.full(1, -1.0), 0, 5)
         comm.send(np.full(1, 2.0), 0, 6)
+
+
+def read_by_calls(comm: a2a.Communicator) -> None:
+    """Calls that read their tensors themselves, while an operation or a message in flight still writes these."""
+    others = comm.size * (comm.size - 1) // 2
+
+    def summed(x: Array) -> Array:
+        comm.allreduce(x, async_op=True)
+        return x
+
+    mine = np.full(8, comm.rank, np.float32)
+    assert (a2a.block_quantized_all_reduce(comm, summed(mine.copy()), gather="same") == others * comm.size).all()
+    assert (a2a.quantized_all_reduce(comm, summed(np.full(8, comm.rank, np.int8)), 1.0) == others * comm.size).all()
+    ep = a2a.moe.ExpertParallel(comm, comm.size)
+    weights = np.full((3, comm.size), 1 / comm.size, np.float32)
+    experts = np.tile(np.arange(comm.size), (3, 1)) if comm.rank == 0 else np.full((3, comm.size), -1)
+    routed = ep.dispatch(np.ones((3, 2), np.float32), summed(experts + (comm.rank > 0)), summed(weights))
+    assert ep.combine(routed.x, routed).tolist() == [[comm.size] * 2] * 3
+    for strided in (np.zeros(8, np.int8), np.zeros((8, 2), np.int8)[:, 1]):
+        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        got = comm.recv(strided, left, 8, async_op=True)
+        comm.send(np.full(8, comm.rank + 1, np.int8), right, 8)
+        wait_to_read(comm, [strided, "no tensor"])
+        assert (strided == left + 1).all()
+        got.wait()
