@@ -264,6 +264,7 @@ class ExpertParallel(a2a.moe.ExpertParallel):
     ) -> Any:
         """Collective. See a2a.moe.ExpertParallel.combine()."""
         if isinstance(routed, Routed) and isinstance(routed.routing, Routing):
+            self._require_own(routed.routing, "routed")
             factors = routed.topk_weights if isinstance(weights, str) else weights
             return routed.routing._sum(rows, weights, factors, bias, async_op, timeout)
         return super().combine(rows, routed, weights=weights, bias=bias, async_op=async_op, timeout=timeout)

@@ -93,8 +93,9 @@ _by_name: weakref.WeakValueDictionary[str, Home] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
+@collective
 def home_for(comm: Communicator, num_experts: int, expert_to_rank: Sequence[Any] | None) -> Home:
-    """Raises InvalidArgumentError for a placement that is none."""
+    """Raises InvalidArgumentError for a placement that is none; the peers hear of it in their next call."""
     places = None if expert_to_rank is None else list(expert_to_rank)
     key = id(comm), num_experts, repr(places)
     home = _homes.get(key)

@@ -27,6 +27,7 @@ from ._staging import (
     require_list,
     require_plain_memory,
     require_tensor,
+    require_writable,
     room_for,
     to_lists,
 )
@@ -209,6 +210,8 @@ def gather(comm: Any, tensor: Any, outputs: Any, root: int, async_op: bool, seco
         require_plain_memory(comm, "tensor", tensor)
         require_list(comm, "gather_list", outputs, comm.size)
         _require_alike(comm, "gather_list", outputs, "tensor", tensor)
+        for at, output in enumerate(outputs):
+            require_writable(comm, f"gather_list[{at}]", output)
         if tensor.is_cpu and all(one.is_cpu for one in outputs):
             rooms = [one.detach() for one in outputs]
             return _work(_ROOT_LIST.gather_list(comm, rooms, inner(tensor), root, async_op, seconds), outputs)

@@ -12,7 +12,7 @@ from a2a import InvalidArgumentError, MismatchError
 from a2a.adapting import collective, everywhere, refuse, takes
 
 from ._folds import fold_of
-from ._staging import inner, read_now
+from ._staging import inner, read_now, require_writable
 from ._work import FinishedWork
 
 __all__ = ["all_reduce"]
@@ -24,6 +24,7 @@ def all_reduce(comm: Any, tensor: Tensor, op: Any, async_op: bool, seconds: floa
     takes(3)
     if fold_of(comm, op) != "sum":
         raise refuse(comm, InvalidArgumentError(f"op is {op!r}; sparse tensors are added up, with ReduceOp.SUM"))
+    require_writable(comm, "tensor", tensor)
     read_now(comm, [tensor._indices(), tensor._values()])
     own = tensor.detach().coalesce()
     counts = _counts(comm, own, seconds)

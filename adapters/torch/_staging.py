@@ -28,6 +28,7 @@ __all__ = [
     "require_list",
     "require_plain_memory",
     "require_tensor",
+    "require_writable",
     "room_for",
     "to_lists",
 ]
@@ -78,6 +79,16 @@ def require_plain_memory(comm: Any, name: str, tensor: Tensor) -> None:
         raise _refuse(comm, TensorError(f"{name} is a {kind} tensor; an exchange needs values in plain memory"))
 
 
+def require_writable(comm: Any, name: str, output: Tensor) -> None:
+    """Raise for a tensor that torch would not copy into when the exchange is over, and tell the peers."""
+    if output.layout is torch.strided and torch._debug_has_internal_overlap(output) == 1:  # two elements share memory
+        text = f"{name} of shape {tuple(output.shape)} has elements that share memory; pass a copy of it"
+        raise _refuse(comm, a2a.InvalidArgumentError(text))
+    if output.is_inference() and not torch.is_inference_mode_enabled():
+        text = f"{name} was made in torch.inference_mode(), and cannot be written outside of it; pass a clone"
+        raise _refuse(comm, TensorError(text))
+
+
 def inner(tensor: Tensor) -> Tensor:
     """Return the values of a tensor to send."""
     if plain(tensor):
@@ -111,9 +122,7 @@ def room_for(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then | None
 
 
 def _apart(comm: Any, name: str, output: Tensor) -> tuple[Tensor, _Then]:
-    if torch._debug_has_internal_overlap(output) == 1:  # two elements share memory
-        text = f"{name} of shape {tuple(output.shape)} has elements that share memory; pass a copy of it"
-        raise _refuse(comm, a2a.InvalidArgumentError(text))
+    require_writable(comm, name, output)
     room = torch.empty_like(output, memory_format=torch.contiguous_format)
     return room, to_lists([output], [room])
 

@@ -218,6 +218,7 @@ class ExpertParallel:
                 text = "both routing and topk_idx or topk_weights are given; a routing has its own"
                 raise refuse(self.comm, a2a.InvalidArgumentError(text))
             way = routing.way
+            self._require_own(way, "routing")
             topk_idx, layout = routing._choices, way.routing.layout
         else:
             if topk_weights is not None:
@@ -278,6 +279,7 @@ class ExpertParallel:
             raise refuse(
                 self.comm, ArgumentTypeError(f"routed is {type(routed).__name__}; pass what dispatch() returned")
             )
+        self._require_own(routed.way, "routed")
         require(self.comm, "rows", rows, DTYPES)
         own = isinstance(weights, str)
         if own and weights != "routed":
@@ -293,6 +295,11 @@ class ExpertParallel:
         for one in biases:
             require(self.comm, "bias", one, DTYPES)
         return combine(routed.way, rows, weights, own, routed.ticket, biases)
+
+    def _require_own(self, way: HostWay, name: str) -> None:
+        if way.comm is not self.comm:
+            text = f"{name} belongs to another communicator, where its exchanges would run"
+            raise refuse(self.comm, a2a.InvalidArgumentError(text))
 
     def _trace_combine(self, rows: Tensor, routed: Routed, weights: Any, biases: list[Tensor]) -> Tensor:
         own = isinstance(weights, str)

@@ -367,6 +367,8 @@ class ExpertParallel:
             routing = self._route(topk_idx, topk_weights, layout, align, x, scales, timeout)
         elif topk_idx is not None or topk_weights is not None:
             raise InvalidArgumentError("both routing and topk_idx or topk_weights are given; a routing has its own")
+        else:
+            self._require_own(routing, "routing")
         return routing.dispatch(x, scales, async_op=async_op, timeout=timeout)
 
     @overload
@@ -428,7 +430,14 @@ class ExpertParallel:
         (layout "rank": over ranks ascending) and then the bias, in float32 (float64 for float64), rounded once; 0
         without experts. So it has the same bits as a loop over the experts in one process."""
         routing = routed.routing if isinstance(routed, Routed) else routed
+        self._require_own(routing, "routed")
         return routing.combine(rows, weights=weights, bias=bias, async_op=async_op, timeout=timeout)
+
+    def _require_own(self, routing: Any, name: str) -> None:
+        if not isinstance(routing, Routing):
+            raise InvalidArgumentError(f"{name} is {type(routing).__name__}; pass what dispatch() or plan() returned")
+        if routing.comm is not self.comm:
+            raise InvalidArgumentError(f"{name} belongs to another communicator, where its exchanges would run")
 
     def _route(
         self,

@@ -53,7 +53,7 @@ cdef class ExpertRouting:
     cdef readonly uint64_t number   # on which the ranks have agreed. They compare it in every exchange by this routing.
     cdef RoutingPtr routing
     cdef vector[float] weights      # of this rank's tokens
-    cdef dict plans                 # operation and row sizes -> _Kept
+    cdef dict plans                 # operation, row sizes and what else the ranks compare -> _Kept
     cdef readonly bint by_expert
     cdef readonly int64_t tokens, rows
     cdef readonly int top_k
@@ -108,26 +108,28 @@ cdef class ExpertRouting:
         dereference(self.routing).sources(values.data())
         return np.array(values, np.int64)[::2]
 
-    cdef PlanPtr dispatch_plan(self, const vector[size_t]& row_bytes) except *:
-        cdef _Kept kept = self.plans.get(("dispatch", tuple(row_bytes)))
+    cdef PlanPtr dispatch_plan(self, const vector[size_t]& row_bytes, const vector[uint32_t]& dtypes) except *:
+        key = ("dispatch", tuple(row_bytes), tuple(dtypes))
+        cdef _Kept kept = self.plans.get(key)
         if kept is None:
             kept = _Kept.__new__(_Kept)
             with nogil:
-                kept.plan = plan_dispatch(dereference(self.routing), row_bytes)
-            self.plans[("dispatch", tuple(row_bytes))] = kept
+                kept.plan = plan_dispatch(dereference(self.routing), row_bytes, dtypes)
+            self.plans[key] = kept
         return kept.plan
 
-    cdef PlanPtr back_plan(self, str name, size_t row_bytes) except *:
-        cdef _Kept kept = self.plans.get((name, row_bytes))
+    cdef PlanPtr back_plan(self, str name, size_t row_bytes, cbool weighted=False) except *:
+        key = (name, row_bytes, weighted)
+        cdef _Kept kept = self.plans.get(key)
         if kept is None:
             kept = _Kept.__new__(_Kept)
             if name == "combine":
                 with nogil:
-                    kept.plan = plan_combine(dereference(self.routing), row_bytes)
+                    kept.plan = plan_combine(dereference(self.routing), row_bytes, weighted)
             else:
                 with nogil:
                     kept.plan = plan_give_back(dereference(self.routing), row_bytes)
-            self.plans[(name, row_bytes)] = kept
+            self.plans[key] = kept
         return kept.plan
 
     @collective
@@ -149,6 +151,7 @@ cdef class ExpertRouting:
     cdef object prepare_dispatch(self, Exchange& ex, object x, object scales):
         cdef vector[View] sent, received
         cdef vector[size_t] row_bytes
+        cdef vector[uint32_t] dtypes
         cdef size_t i
         given = [(x, "x")] if scales is None else [(x, "x"), (scales, "scales")]
         sent.resize(len(given))
@@ -163,13 +166,14 @@ cdef class ExpertRouting:
             tensors.append(view_of(outputs[i], "the output", True, True, &received[i]))
             require_made(&received[i], &sent[i], self.rows)
             row_bytes.push_back(sent[i].row_bytes)
+            dtypes.push_back(<uint32_t> packed_dtype(sent[i].dtype) if i > 0 else 0)  # x's is that of the call
             ex.sends.push_back(sent[i].data)
             ex.recvs.push_back(received[i].data)
             clear_padding(dereference(self.routing), received[i].data, sent[i].row_bytes)
         set_call_dtype(&ex.call, &sent[0])
         ex.listed = True
         lay_out_list(ex.send_layouts, sent)
-        ex.plan = self.dispatch_plan(row_bytes)
+        ex.plan = self.dispatch_plan(row_bytes, dtypes)
         return outputs, tensors
 
     cdef int require_tensor(self, const View* view, str name, int64_t rows, str of) except -1:
@@ -192,8 +196,9 @@ cdef class ExpertRouting:
         try:
             ex.call.plan = number_of_routing(self.number)
             parse_call(&ex.call, Op.combine, stream, timeout)
-            output, tensors = self.prepare_combine(ex, rows, weights, bias)
-            if weights is None and weighted and self.by_expert and self.weights.size() > 0:
+            weighted = weighted and self.by_expert and self.weighted
+            output, tensors = self.prepare_combine(ex, rows, weights, bias, weighted)
+            if weights is None and weighted and self.weights.size() > 0:
                 set_weights(ex.call, self.weights.data())
         except BaseException as error:
             raise self.comm.refused(ex.call, error)
@@ -213,7 +218,7 @@ cdef class ExpertRouting:
             raise self.comm.refused(ex.call, error)
         return self.give_back(weights, timeout=timeout)
 
-    cdef object prepare_combine(self, Exchange& ex, object rows, object weights, object bias):
+    cdef object prepare_combine(self, Exchange& ex, object rows, object weights, object bias, bint weighted):
         cdef View sent, received, other
         cdef size_t i
         refuse_lost_gradient(rows, "rows")
@@ -240,7 +245,7 @@ cdef class ExpertRouting:
         set_call_dtype(&ex.call, &sent)
         ex.send, ex.recv = sent.data, received.data
         lay_out(ex, &sent, &received)
-        ex.plan = self.back_plan("combine", sent.row_bytes)
+        ex.plan = self.back_plan("combine", sent.row_bytes, weighted or weights is not None)
         return output, tensors
 
     @collective

@@ -1,5 +1,5 @@
 # Declarations of a2a/experts.h, and functions that adapt it to experts.pxi.
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
@@ -9,6 +9,7 @@ from a2a cimport Call, PlanPtr, raise_current
 
 cdef extern from *:
     """
+    #include <array>
     #include <cstring>
     #include <memory>
     #include <vector>
@@ -56,11 +57,16 @@ cdef extern from *:
     inline std::vector<int64_t> row_counts(const a2a::Routing& r) { return {r.counts().begin(), r.counts().end()}; }
     inline std::vector<int64_t> row_begins(const a2a::Routing& r) { return {r.begins().begin(), r.begins().end()}; }
 
-    inline PlanPtr plan_dispatch(const a2a::Routing& routing, const std::vector<size_t>& row_bytes) {
-      return std::make_shared<const a2a::Plan>(routing.dispatch(row_bytes));
+    inline PlanPtr plan_dispatch(const a2a::Routing& routing, const std::vector<size_t>& row_bytes,
+                                 const std::vector<uint32_t>& dtypes) {
+      auto plan = std::make_shared<a2a::Plan>(routing.dispatch(row_bytes));
+      plan->compare(dtypes);
+      return plan;
     }
-    inline PlanPtr plan_combine(const a2a::Routing& routing, size_t row_bytes) {
-      return std::make_shared<const a2a::Plan>(routing.combine(row_bytes));
+    inline PlanPtr plan_combine(const a2a::Routing& routing, size_t row_bytes, bool weighted) {
+      auto plan = std::make_shared<a2a::Plan>(routing.combine(row_bytes));
+      plan->compare(std::array{static_cast<uint32_t>(weighted)});
+      return plan;
     }
     inline PlanPtr plan_give_back(const a2a::Routing& routing, size_t row_bytes) {
       return std::make_shared<const a2a::Plan>(routing.give_back(row_bytes));
@@ -108,8 +114,9 @@ cdef extern from *:
     vector[int64_t] sent_counts "a2a_py::sent_counts"(const CppRouting&)
     vector[int64_t] row_counts "a2a_py::row_counts"(const CppRouting&)
     vector[int64_t] row_begins "a2a_py::row_begins"(const CppRouting&)
-    PlanPtr plan_dispatch "a2a_py::plan_dispatch"(const CppRouting&, const vector[size_t]&) except +raise_current nogil
-    PlanPtr plan_combine "a2a_py::plan_combine"(const CppRouting&, size_t) except +raise_current nogil
+    PlanPtr plan_dispatch "a2a_py::plan_dispatch"(
+        const CppRouting&, const vector[size_t]&, const vector[uint32_t]&) except +raise_current nogil
+    PlanPtr plan_combine "a2a_py::plan_combine"(const CppRouting&, size_t, cbool) except +raise_current nogil
     PlanPtr plan_give_back "a2a_py::plan_give_back"(const CppRouting&, size_t) except +raise_current nogil
     void clear_padding "a2a_py::clear_padding"(const CppRouting&, char*, size_t) except +raise_current nogil
     void set_bias "a2a_py::set_bias"(Call&, size_t, const void*)

@@ -200,9 +200,7 @@ class Buffer:
         if handle is not None:
             self._ranks.require(topk_idx is None and topk_weights is None, "both handle and topk_idx or topk_weights "
                                 "are given; a handle has its own")  # fmt: skip
-            self._ranks.require(
-                isinstance(handle, Handle), f"handle is {type(handle).__name__}; pass that of dispatch()"
-            )
+            self._ranks.require_handle(handle, Handle)
         else:
             self._require_layout(len(tokens), num_tokens_per_rank, is_token_in_rank, num_tokens_per_expert)
             handle, counts = self._plan(
@@ -283,7 +281,7 @@ class Buffer:
         Returns: (the sums [tokens, hidden]; those of the weights [tokens, k], or None; the event)."""
         takes(1 if topk_weights is None else 2)
         wait_before(previous_event)
-        self._ranks.require(isinstance(handle, Handle), f"handle is {type(handle).__name__}; pass that of dispatch()")
+        self._ranks.require_handle(handle, Handle)
         routing = handle.routing
         rows = handle.num_worst_tokens or routing.rows
         self._ranks.require_matrix("x", x, rows)

@@ -305,7 +305,7 @@ class ElasticBuffer:
     def _require_handle(
         self, handle: Any, topk_idx: Any, num_experts: Any, most: Any, align: Any, do_expand: bool
     ) -> None:
-        self._ranks.require(isinstance(handle, EPHandle), f"handle is {type(handle).__name__}; pass that of dispatch()")
+        self._ranks.require_handle(handle, EPHandle)
         self._ranks.require(topk_idx is None, "both handle and topk_idx are given; a handle has its own")
         for name, given, own in (
             ("num_experts", num_experts, handle.num_experts),
@@ -358,7 +358,7 @@ class ElasticBuffer:
         takes(1 if topk_weights is None else 2)
         wait_before(previous_event)
         wait_before(previous_event_before_epilogue)
-        self._ranks.require(isinstance(handle, EPHandle), f"handle is {type(handle).__name__}; pass that of dispatch()")
+        self._ranks.require_handle(handle, EPHandle)
         routing = handle.routing
         self._ranks.require_matrix("x", x, handle.rows)
         self._ranks.require_place("x", x, handle.way)

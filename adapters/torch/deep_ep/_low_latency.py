@@ -98,8 +98,7 @@ def combine(
     later: bool,
 ) -> tuple[Tensor, list[a2a.Work], Callable[[], None] | None]:
     """(the result, the works, and what is to be done after them)."""
-    known = isinstance(handle, LowLatencyHandle)
-    ranks.require(known, f"handle is {type(handle).__name__}; pass that of low_latency_dispatch()")
+    ranks.require_handle(handle, LowLatencyHandle, "low_latency_dispatch")
     _, _, most, hidden, num_experts = handle
     if zero_copy:
         x = handle.room()

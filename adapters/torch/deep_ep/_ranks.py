@@ -48,6 +48,13 @@ class Ranks:
         if not holds:
             raise refuse(self.comm, a2a.InvalidArgumentError(text))
 
+    def require_handle(self, handle: Any, kind: type, call: str = "dispatch") -> None:
+        """One of a dispatch by these ranks."""
+        self.require(isinstance(handle, kind), f"handle is {type(handle).__name__}; pass that of {call}()")
+        self.require(
+            handle.way.comm is self.comm, "handle belongs to another communicator, where its exchanges would run"
+        )
+
     def experts(self, num_experts: Any) -> Home:
         """That many experts, in blocks."""
         size = self.comm.size

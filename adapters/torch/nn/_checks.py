@@ -13,6 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 import a2a
 
 from .._errors import ArgumentTypeError, TensorError, not_a_tensor
+from .._staging import require_writable
 
 __all__ = ["named_entries", "require_axes", "require_counts", "require_exchange", "require_splits"]
 
@@ -35,6 +36,7 @@ def require_exchange(group: Any, outputs: Named, inputs: Named) -> None:
     for name, output in outputs.items():
         if output.requires_grad and output.is_leaf and torch.is_grad_enabled():
             raise TensorError(f"{name} is a leaf that requires a gradient, and would get values that have none")
+        require_writable(None, name, output)
         for other, tensor in inputs.items():
             if tensor.dtype != output.dtype:
                 raise a2a.InvalidArgumentError(f"{other} is {tensor.dtype}, but {name} is {output.dtype}")

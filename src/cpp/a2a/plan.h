@@ -14,10 +14,10 @@ namespace a2a {
 // One run of bytes exchanged with one peer.
 struct Segment {
   Rank peer = 0;
-  int buffer = 0;       // index of the tensor in the list form, otherwise 0
-  size_t offset = 0;    // bytes from the start of that buffer
-  size_t bytes = 0;     // never 0: empty segments are not stored
-  uint32_t expert = 0;  // of rows for one of several experts: its number from 1, which both ends compare
+  int buffer = 0;      // index of the tensor in the list form, otherwise 0
+  size_t offset = 0;   // bytes from the start of that buffer
+  size_t bytes = 0;    // never 0: empty segments are not stored
+  uint32_t label = 0;  // both ends compare it: the number of the rows' expert, from 1, or what compare() has set
 
   bool operator==(const Segment&) const = default;
 };
@@ -114,6 +114,9 @@ class A2A_API Plan {
   // terms. Requires that each rank sends its rows in the order in which the receiver has them among its terms.
   static Plan weighted_sum(Rank rank, int size, size_t row_bytes, RowList send, int64_t send_rows, int64_t recv_rows,
                            std::shared_ptr<const Summands> summands);
+  // From now on both ends compare labels[i], such as a dtype, for the segments of buffer i; 0: nothing. Requires as
+  // many labels as there are buffers.
+  void compare(std::span<const uint32_t> labels);
   // The terms of a weighted sum, otherwise nullptr.
   const std::shared_ptr<const Summands>& summands() const { return summands_; }
 

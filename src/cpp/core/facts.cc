@@ -134,6 +134,14 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
     return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
            " exchange the same number of rows, but in different numbers for each expert";
   }
+  if (signature.op == Op::dispatch) {
+    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
+           " exchange the same number of bytes, but differ in the dtype of scales or in the bytes of a row";
+  }
+  if (signature.op == Op::combine) {
+    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
+           " exchange the same rows, but one of them multiplies by weights and the other does not";
+  }
   return name + rank_name(me) + " and " + rank_name(peer) +
          " exchange the same number of bytes in segments of different sizes or blocks of different shapes";
 }

@@ -194,6 +194,12 @@ std::vector<size_t> append_buffers(std::vector<Segment>& segments, std::span<con
 
 }  // namespace
 
+void Plan::compare(std::span<const uint32_t> labels) {
+  for (auto* segments : {&sends_, &recvs_}) {
+    for (Segment& segment : *segments) segment.label = labels[static_cast<size_t>(segment.buffer)];
+  }
+}
+
 Plan Plan::alltoallv(Rank rank, int size, size_t elem_bytes, Layout send, size_t send_elems, Layout recv,
                      size_t recv_elems) {
   check_rank(rank, size);

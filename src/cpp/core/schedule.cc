@@ -13,7 +13,7 @@ void set_packed_runs(std::vector<Run>& runs, const Buffers& buffers) {
   runs.resize(buffers.segments.size());
   auto run = runs.begin();
   for (const Segment& s : buffers.segments) {
-    *run++ = {s.peer, buffers.base[static_cast<size_t>(s.buffer)] + s.offset, s.bytes, nullptr, 0, s.expert};
+    *run++ = {s.peer, buffers.base[static_cast<size_t>(s.buffer)] + s.offset, s.bytes, nullptr, 0, s.label};
   }
 }
 
@@ -64,9 +64,9 @@ void set_strided_runs(std::vector<Run>& runs, const Buffers& buffers, std::vecto
       continue;
     }
     if (whole[buffer] == nullptr) whole[buffer] = &strides.emplace_back(layout);
-    const Run run{s.peer, base, s.bytes, whole[buffer], s.offset, s.expert};
+    const Run run{s.peer, base, s.bytes, whole[buffer], s.offset, s.label};
     const bool packed = run.strides->contiguous();
-    runs.push_back(packed ? Run{s.peer, base + s.offset, s.bytes, nullptr, 0, s.expert} : run);
+    runs.push_back(packed ? Run{s.peer, base + s.offset, s.bytes, nullptr, 0, s.label} : run);
   }
 }
 

@@ -26,7 +26,7 @@ struct Run {
   size_t bytes = 0;
   const Strides* strides = nullptr;  // of the block whose first element `data` is; none: contiguous
   size_t begin = 0;                  // where the run begins in that block, in bytes; 0 where it is contiguous
-  uint32_t shape = 0;  // hash of the block's shape, or number of the rows' expert, where both ends compare it
+  uint32_t shape = 0;                // hash of the block's shape, or the segment's label, where both ends compare it
 
   bool operator==(const Run&) const = default;
 

@@ -46,6 +46,14 @@ def test_routings_have_an_identity(pool: Pool) -> None:
     pool.run(ranks.routings)
 
 
+def test_what_ranks_have_alike(pool: Pool) -> None:
+    pool.run(ranks.what_each_rank_has_alike)
+
+
+def test_a_routing_of_another_communicator(pool: Pool) -> None:
+    pool.run(ranks.of_another_communicator)
+
+
 def test_a_placement_that_one_rank_refuses(pool: Pool) -> None:
     pool.run(ranks.placements)
 

@@ -342,6 +342,48 @@ def routings(comm: a2a.Communicator) -> None:
     same(experts.combine(other.x, other), tokens, "combine of the other")
 
 
+def what_each_rank_has_alike(comm: a2a.Communicator) -> None:
+    """Bytes agree, and the meaning differs on rank 1: every rank raises."""
+    me, size = comm.rank, comm.size
+    if size == 1:
+        return
+    experts = moe.ExpertParallel(comm, size)
+    choices = np.arange(size).reshape(-1, 1)  # one token for each rank
+    tokens, factors = np.ones((size, 2), np.float32), np.full((size, 1), 2, np.float32)
+    routed = experts.dispatch(tokens, choices, factors)
+    scales = np.ones((size, 1), np.int32 if me == 1 else np.float32)
+    for call, said in (
+        (lambda: experts.dispatch(tokens, routing=routed.routing, scales=scales), "dtype of scales"),
+        (lambda: experts.combine(routed.x, routed, weights=None if me == 1 else "routed"), "multiplies by weights"),
+    ):
+        with pytest.raises(a2a.MismatchError, match=said) as caught:
+            call()
+        assert "rank 1" in str(caught.value) or me > 1
+    assert experts.dispatch(tokens, routing=routed.routing, scales=scales.view("i4")).scales.dtype == "i4"
+    same(experts.combine(routed.x, routed), 2 * tokens, "weighted")
+    same(experts.combine(routed.x, routed, weights=None), tokens, "not weighted")
+    some = experts.dispatch(tokens[: me > 0], choices[: me > 0], factors[: me > 0])  # rank 0 has no token, and a weight
+    same(experts.combine(some.x, some), 2 * tokens[: me > 0], "of a rank without tokens")
+
+
+def of_another_communicator(comm: a2a.Communicator) -> None:
+    """Rank 0 passes a routing whose exchanges would run elsewhere."""
+    me, other = comm.rank, comm.split(0)
+    assert other is not None
+    experts, elsewhere = moe.ExpertParallel(comm, comm.size), moe.ExpertParallel(other, comm.size)
+    tokens, choices = np.ones((1, 1), np.float32), np.full((1, 1), me)
+    ours, theirs = experts.plan(choices), elsewhere.plan(choices)
+    mine = theirs if me == 0 else ours
+    for call in (
+        lambda: experts.dispatch(tokens, routing=mine),
+        lambda: experts.combine(tokens, mine),
+        lambda: experts.combine(tokens, None if me == 0 else ours),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(a2a.InvalidArgumentError if me == 0 else a2a.MismatchError):
+            call()
+    same(experts.combine(experts.dispatch(tokens, routing=ours).x, ours), tokens, "afterwards")
+
+
 def placements(comm: a2a.Communicator) -> None:
     """Experts that one rank cannot place: its peers hear of it in their next call."""
     size = comm.size

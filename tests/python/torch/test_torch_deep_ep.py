@@ -504,15 +504,24 @@ def handles(comm: a2a.Communicator) -> None:
         )  # fmt: skip
         low.append(buffer.low_latency_dispatch(x, choices, 2, 2, use_fp8=False))
         expanded.append(elastic.dispatch(x, choices, num_experts=2, do_expand=True))
-    at = comm.rank
+    own, elsewhere = comm.rank, at.split(0)
     for call in (
-        lambda: buffer.dispatch(x, handle=steps[at][4]),
-        lambda: buffer.combine(steps[at][0], steps[at][4]),
-        lambda: elastic.dispatch(x, handle=expanded[at][3], do_expand=True),
-        lambda: elastic.combine(expanded[at][0], expanded[at][3]),
-        lambda: buffer.low_latency_combine(low[at][0], (idx, idx.flip(0))[at], weights, low[at][2]),
+        lambda: buffer.dispatch(x, handle=steps[own][4]),
+        lambda: buffer.combine(steps[own][0], steps[own][4]),
+        lambda: elastic.dispatch(x, handle=expanded[own][3], do_expand=True),
+        lambda: elastic.combine(expanded[own][0], expanded[own][3]),
+        lambda: buffer.low_latency_combine(low[own][0], (idx, idx.flip(0))[own], weights, low[own][2]),
     ):
         with pytest.raises(a2a.MismatchError, match="uses routing"):
+            call()
+    foreign = Buffer(elsewhere).low_latency_dispatch(x, idx, 2, 2, use_fp8=False)
+    other = ElasticBuffer(elsewhere, num_max_tokens_per_rank=2).dispatch(x, idx, num_experts=2, do_expand=True)
+    for call in (
+        lambda: buffer.low_latency_combine(low[0][0], idx, weights, low[0][2] if own else foreign[2]),
+        lambda: elastic.dispatch(x, handle=expanded[0][3] if own else other[3], do_expand=True),
+        lambda: elastic.combine(expanded[0][0], expanded[0][3] if own else other[3]),
+    ):
+        with pytest.raises(a2a.MismatchError if own else a2a.InvalidArgumentError, match="another communicator"):
             call()
     assert torch.equal(buffer.combine(steps[0][0], steps[0][4])[0], x)
     assert torch.equal(buffer.low_latency_combine(low[1][0], idx.flip(0), weights, low[1][2])[0], x)

@@ -435,7 +435,7 @@ def test_refusals(ranks: Pool, device: bool) -> None:
 
 def other_routings(comm: a2a.Communicator, device: bool) -> None:
     """Rank 1 takes the rows of another step, with as many rows, forward or in the backward pass."""
-    at = group(comm, "communicator", 2)
+    at = group(comm, "communicator", 2, salt=f"device {device}")  # parallel() changes what belongs to a group
     if comm.rank >= 2:
         return
     ep = parallel(at, 2, device=device)
@@ -451,6 +451,18 @@ def other_routings(comm: a2a.Communicator, device: bool) -> None:
     ):
         with pytest.raises(a2a.MismatchError, match="uses routing"):
             call()
+    other = parallel(at.split(0), 2, device=device)
+    elsewhere = other.dispatch(x, idx)
+    for call in (
+        lambda: ep.combine(steps[0].x, steps[0] if own else elsewhere),
+        lambda: ep.dispatch(x, routing=steps[0] if own else elsewhere),
+    ):
+        with pytest.raises(a2a.MismatchError if own else a2a.InvalidArgumentError, match="another communicator"):
+            call()
+    if not device:
+        weighted = ep.dispatch(x, idx, torch.ones(2, 1))
+        with pytest.raises(a2a.MismatchError, match="multiplies by weights"):
+            ep.combine(weighted.x, weighted, weights="routed" if own else None)
     for y in sums:
         assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones(2, 3))
 

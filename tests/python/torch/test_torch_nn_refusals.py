@@ -49,6 +49,18 @@ def calls(comm: a2a.Communicator) -> dict[str, tuple[Callable[[], Any], Callable
         "meta": (single_of(out, x.to("meta")), single, RuntimeError, "input is a meta tensor"),
         "sparse": (single_of(out, x.to_sparse()), single, RuntimeError, "input is a sparse_coo tensor"),
         "leaf": (single_of(out.clone().requires_grad_(), x), single, RuntimeError, "leaf that requires a gradient"),
+        "one element for all": (
+            single_of(torch.empty(1).expand(4, 3), x),
+            single,
+            ValueError,
+            "output of shape (4, 3) has elements that share",
+        ),
+        "inference": (
+            single_of(torch.inference_mode()(torch.empty)(4, 3), x),
+            single,
+            RuntimeError,
+            "inference_mode()",
+        ),
         "list": (
             lambda: f.all_to_all([out, out.int()], [x, x], comm),
             lambda: f.all_to_all([torch.empty(4, 3), torch.empty(4, 3)], [x, x], comm),

@@ -85,6 +85,40 @@ def test_no_memory(ranks: Pool, way: str) -> None:
     judge(ranks, way, "allocation", "MemoryError")
 
 
+def strike_outputs(comm: a2a.Communicator) -> list[str] | None:
+    """Outputs of rank 0 that torch does not copy into."""
+    import a2a.torch as dist
+    from a2a.torch import moe
+
+    at = group(comm, "communicator", SIZE, seconds=20)
+    if comm.rank >= SIZE:
+        return None
+    struck, own = comm.rank == 0, torch.ones(2)
+    shared, inference = torch.empty(1).expand(2), torch.inference_mode()(lambda: torch.ones(2).to_sparse())()
+    apart = torch.inference_mode()(torch.empty)(2, 2).t() if struck else torch.empty(2, 2)
+    outs = [torch.empty(2), shared] if struck else None
+    said = [
+        outcome(lambda: dist.gather(own, outs, 0, group=at)),
+        outcome(lambda: dist.all_reduce(inference if struck else own.to_sparse(), group=at)),
+        outcome(lambda: dist.reduce_scatter(apart, [torch.ones(2, 2)] * 2, group=at)),
+        outcome(lambda: dist.reduce_scatter(own.clone(), [own, own], group=at)),
+    ]
+
+    class Raising(list):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            raise MemoryError
+
+    said.append(outcome(lambda: (moe.ExpertParallel(at, 2, Raising([0, 1]) if struck else [0, 1]), dist.barrier(at))))
+    said.append(outcome(lambda: dist.barrier(at)))
+    return said
+
+
+def test_outputs_that_cannot_be_written(ranks: Pool) -> None:
+    struck, peer = ranks.run(strike_outputs)[:SIZE]
+    assert struck == ["InvalidArgumentError", "TensorError", "TensorError", "returned", "MemoryError", "returned"]
+    assert peer == ["MismatchError"] * 3 + ["returned", "MismatchError", "returned"]
+
+
 def strike_lists(comm: a2a.Communicator) -> list[str] | None:
     """The second of three operations that begin together."""
     import torch_faults as faults
