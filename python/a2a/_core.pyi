@@ -881,8 +881,8 @@ class Communicator:
         may be a text or any other object, such as an exception."""
     def close(self, *, timeout: float | None = None) -> None:
         """Collective: wait for every rank, then release all resources. A broken communicator does not wait for ranks,
-        but for a call that another thread is in, which fails at once. Raises AbortedError on a rank whose ``send`` no
-        rank has received; the communicator is closed all the same."""
+        but for a call that another thread is in, which fails at once. Raises AbortedError, or
+        PeerLostError, on a rank whose ``send`` no rank has received; the communicator is closed all the same."""
     def __enter__(self) -> Communicator: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None

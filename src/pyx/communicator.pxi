@@ -334,8 +334,8 @@ cdef class Communicator(_Planning):
     @collective
     def close(self, *, timeout=None):
         """Collective: wait for every rank, then release all resources. A broken communicator does not wait for ranks,
-        but for a call that another thread is in, which fails at once. Raises AbortedError on a rank whose ``send`` no
-        rank has received; the communicator is closed all the same."""
+        but for a call that another thread is in, which fails at once. Raises AbortedError, or
+        PeerLostError, on a rank whose ``send`` no rank has received; the communicator is closed all the same."""
         cdef Call call
         if self.comm.get() == NULL:
             return

@@ -345,9 +345,10 @@ def closes_with_a_send(comm: a2a.Communicator, elems: int, received: bool) -> No
     elif received:
         part.recv(np.empty(elems, np.float32), 0, 5)
     if comm.rank == 0 and not received:
-        with pytest.raises(a2a.AbortedError, match=r"rank 0: the send to rank 1 with tag 5 was under way"):
+        # The receiver may have left a moment before.
+        with pytest.raises((a2a.AbortedError, a2a.PeerLostError), match="send to rank 1 with tag 5"):
             part.close()
-        with pytest.raises(a2a.AbortedError):
+        with pytest.raises((a2a.AbortedError, a2a.PeerLostError)):
             work.wait()
     else:
         part.close()
