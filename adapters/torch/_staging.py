@@ -81,12 +81,18 @@ def require_plain_memory(comm: Any, name: str, tensor: Tensor) -> None:
 
 def require_writable(comm: Any, name: str, output: Tensor) -> None:
     """Raise for a tensor that torch would not copy into when the exchange is over, and tell the peers."""
-    if output.layout is torch.strided and torch._debug_has_internal_overlap(output) == 1:  # two elements share memory
+    if output.layout is torch.strided and _expanded(output):
         text = f"{name} of shape {tuple(output.shape)} has elements that share memory; pass a copy of it"
         raise _refuse(comm, a2a.InvalidArgumentError(text))
     if output.is_inference() and not torch.is_inference_mode_enabled():
         text = f"{name} was made in torch.inference_mode(), and cannot be written outside of it; pass a clone"
         raise _refuse(comm, TensorError(text))
+
+
+def _expanded(tensor: Tensor) -> bool:
+    """Whether elements share memory, by torch's own rule for outputs. Unlike torch's function, vmap can take it."""
+    places = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.numel() > 0 and any(size > 1 and step == 0 for size, step in places)
 
 
 def inner(tensor: Tensor) -> Tensor:
