@@ -607,7 +607,7 @@ TEST("the exchange on one host is told what takes up the caches meanwhile") {
   batch.recvs = {{0, memory.data(), 5}, {2, memory.data(), 4}, {3, memory.data(), 600}};
   const auto local_batch = [&](std::vector<int> machines) {
     places.machine = std::move(machines);
-    hosts::Operation operation(batch, nullptr, std::make_shared<shm::ShmProgress>(), 2,
+    hosts::Operation operation(batch, nullptr, nullptr, std::make_shared<shm::ShmProgress>(), 2,
                                std::make_shared<const hosts::Places>(places), network);
     return operation.next_here().value();
   };

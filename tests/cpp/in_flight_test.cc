@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check.h"
+#include "core/fan_out.h"
 #include "core/message.h"
 
 namespace {
@@ -130,19 +131,18 @@ TEST("a batch reads what it sends and writes what it receives") {
   batch.sends = {{0, memory.data(), 8}, {1, memory.data() + 8, 8}};
   batch.recvs = {{0, memory.data() + 32, 8}};
   batch.packs = {{0, memory.data() + 48, 8}};
-  Footprint input, output, packed, later, other;
-  batch.later = [] {
-    const auto used = std::make_shared<Footprint>();
-    used->write(part(40, 44));
-    return used;
-  }();
+  Footprint input, output, packed, copied, other;
+  void* const rows = memory.data() + 40;
+  const size_t extent = 4;
+  const auto copies = std::make_shared<const a2a::RowCopies>(a2a::RowCopies{{0, 0}, {}, {1}});
+  batch.fan_out = std::make_shared<a2a::FanOut>(copies, std::span(&rows, 1), std::span(&extent, 1));
   packed.write(part(55, 56));
-  later.read(part(43, 44));
+  copied.read(part(43, 44));
   input.write(part(12, 13));
   output.read(part(39, 40));
   other.write(part(16, 32));
   const Footprint footprint = footprint_of(batch);
-  CHECK(footprint.conflicts(packed) && footprint.conflicts(later));
+  CHECK(footprint.conflicts(packed) && footprint.conflicts(copied));
   CHECK(footprint.conflicts(input) && footprint.conflicts(output) && !footprint.conflicts(other));
 }
 

@@ -200,16 +200,12 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   struct State;
   explicit Communicator(std::unique_ptr<State> state);
   std::shared_ptr<Communicator> derive(std::vector<Rank> members, Op op, Deadline deadline);
-  std::shared_ptr<Work> start_in_place(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
-                                       const Call& call);
+  std::shared_ptr<Work> start_on_host(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+                                      const Call& call);
   std::string unreceived();
-  // Waits for earlier operations with work of this rank that uses the same memory. Refuses the call when it throws.
-  void wait_for_later(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
-                      const Call& call);
   std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);
   std::shared_ptr<Work> start_message(Message message, const Call& call);
   std::shared_ptr<Work> start_reduction(const Plan& plan, const void* send, void* recv, const Call& call);
-  std::shared_ptr<Work> start_sum(const Plan& plan, const void* send, void* recv, const Call& call);
   std::shared_ptr<DeviceTransport> connected(Memory memory, int device, Deadline deadline);
   std::shared_ptr<DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);

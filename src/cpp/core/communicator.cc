@@ -4,18 +4,18 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <numeric>
 #include <optional>
 #include <utility>
 
 #include "core/communicator_state.h"
 #include "core/connect.h"
+#include "core/fan_out.h"
+#include "core/fold/summing.h"
 #include "core/hash.h"
 #include "core/in_flight.h"
 #include "core/packed_copy.h"
 #include "core/reduction.h"
-#include "core/rows.h"
 #include "runtime/object_bytes.h"
 
 namespace a2a {
@@ -81,6 +81,17 @@ auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
     comm.refuse(call, error.what());
     throw;
   }
+}
+
+WeightedSum weighted_sum(const Plan& plan, void* output, const Call& call) {
+  WeightedSum sum;
+  sum.summands = plan.summands();
+  sum.out = static_cast<std::byte*>(output);
+  const size_t rows = sum.summands->sources.size() / sum.summands->terms;
+  sum.row_bytes = rows > 0 ? plan.recv_extents()[0] / rows : 0;
+  sum.weights = call.weights;
+  for (size_t i = 0; i < sum.biases.size(); ++i) sum.biases[i] = static_cast<const std::byte*>(call.biases[i]);
+  return sum;
 }
 
 // Returns why these layouts do not fit the buffers that one side of a plan needs; "" if they fit.
@@ -174,43 +185,12 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
     refuse(call, reason);
     throw Error(Code::invalid_argument, reason);
   }
-  if (state_->has_later.load(std::memory_order_relaxed)) wait_for_later(plan, send, recv, call);
-  if (plan.folds() && call.memory == Memory::host) return start_reduction(plan, send[0], recv[0], call);
-  if (plan.summands() != nullptr) return start_sum(plan, send[0], recv[0], call);
-  const auto fill = [&](Batch& batch) { put_runs(batch, plan, send, recv, call); };
-  if (call.memory == Memory::host) {
-    if (call.in_place) return start_in_place(plan, send, recv, call);
-    if (plan.copies() == nullptr) return state_->submit(call, fill);
-    const auto memory = prepare(*this, call, [&] { return copied_rows(plan, recv); });
-    const auto after = copying(state_->submit(call,
-                                              [&](Batch& batch) {
-                                                fill(batch);
-                                                batch.later = memory;
-                                              }),
-                               call.op, plan, recv, memory);
-    state_->add_later(after);
-    return after;
-  }
+  if (call.memory == Memory::host) return start_on_host(plan, send, recv, call);
   state_->home.refuse_if_inherited();  // before the mutex, as in submit()
   const std::lock_guard order(state_->device_order);
   state_->device_blank.clear();
-  prepare(*this, call, [&] { fill(state_->device_blank); });
+  prepare(*this, call, [&] { put_runs(state_->device_blank, plan, send, recv, call); });
   return start_on_device(state_->device_blank, call);
-}
-
-void Communicator::wait_for_later(const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
-                                  const Call& call) {
-  prepare(*this, call, [&] {
-    Footprint memory;
-    std::deque<std::optional<Strides>> strides;
-    const auto run = [&](const auto& buffers, const auto& extents, const auto& layouts, size_t i) {
-      return run_of(buffers[i], extents[i], layouts.empty() ? layouts : layouts.subspan(i, 1), strides.emplace_back());
-    };
-    const auto &sent = plan.send_extents(), &received = plan.recv_extents();
-    for (size_t i = 0; i < sent.size(); ++i) memory.read(run(send, sent, call.send_layouts, i));
-    for (size_t i = 0; i < received.size(); ++i) memory.write(run(recv, received, call.recv_layouts, i));
-    state_->conflicting_later(memory).wait(state_->deadline(call.deadline));
-  });
 }
 
 void Communicator::wait_to_read(const void* data, size_t bytes, std::span<const TensorLayout> layouts,
@@ -222,11 +202,21 @@ void Communicator::wait_to_read(const void* data, size_t bytes, std::span<const 
   state_->conflicting(memory).wait(state_->deadline(deadline));
 }
 
-std::shared_ptr<Work> Communicator::start_in_place(const Plan& plan, std::span<const void* const> send,
-                                                   std::span<void* const> recv, const Call& call) {
+std::shared_ptr<Work> Communicator::start_on_host(const Plan& plan, std::span<const void* const> send,
+                                                  std::span<void* const> recv, const Call& call) {
+  if (plan.folds()) return start_reduction(plan, send[0], recv[0], call);
+  WeightedSum sum;
+  if (plan.summands() != nullptr) {
+    sum = weighted_sum(plan, recv[0], call);
+    prepare(*this, call, [&] { Summing(sum, call.dtype); });  // throws for dtypes that have no weighted sum
+  }
   return state_->submit(call, [&](Batch& batch) {
     put_runs(batch, plan, send, recv, call);
-    send_copy(batch);
+    if (call.in_place) send_copy(batch);
+    batch.sum = sum;
+    if (plan.copies() != nullptr) {
+      batch.fan_out = std::make_shared<FanOut>(plan.copies(), recv, plan.recv_extents());
+    }
   });
 }
 
@@ -236,7 +226,6 @@ std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const 
   const bool packed = call.send_layouts.empty() && call.recv_layouts.empty();
   const bool simple = packed && !call.in_place && (!plan.folds() || is_simple_reduction(plan, send[0], recv[0], call));
   if (plan.summands() != nullptr || plan.copies() != nullptr) return nullptr;
-  if (state_->has_later.load(std::memory_order_relaxed)) return nullptr;
   const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host && simple;
   return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv, call); }) : nullptr;
 }

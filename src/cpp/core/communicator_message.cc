@@ -46,14 +46,6 @@ std::shared_ptr<Work> Communicator::start_message(Message message, const Call& c
     throw;
   }
   message.deadline = state_->deadline(call.deadline);
-  if (state_->has_later.load(std::memory_order_relaxed)) {
-    try {
-      state_->conflicting_later(footprint_of(message)).wait(message.deadline);
-    } catch (const std::exception& error) {
-      refuse_message(message.sends, message.peer, message.tag, error.what());
-      throw;
-    }
-  }
   return Recorder::follow(state_->recorder, message, call.asynchronous, state_->open(call.op)->post(message));
 }
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "a2a/communicator.h"
-#include "core/after_work.h"
 #include "core/device_transport.h"
+#include "core/in_flight.h"
 #include "core/recorder.h"
 #include "core/transport.h"
 #include "runtime/fork_guard.h"
@@ -72,9 +72,7 @@ struct Communicator::State {
   std::map<Memory, std::shared_ptr<DeviceTransport>> devices;
   std::map<Memory, void*> adopted;
   std::string rank_table;
-  Batch blank;                                  // for the next operation, with the memory of an earlier one
-  std::vector<std::weak_ptr<AfterWork>> later;  // operations with work of this rank that may not have run
-  std::atomic<bool> has_later{false};
+  Batch blank;  // for the next operation, with the memory of an earlier one
   uint64_t number = 0;
   uint64_t plans = 0;
   uint64_t shrinks = 0;
@@ -117,37 +115,14 @@ struct Communicator::State {
                 std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");
   }
 
-  void add_later(const std::shared_ptr<AfterWork>& work) {
-    std::lock_guard lock(mutex);
-    later.push_back(work);
-    has_later.store(true, std::memory_order_relaxed);
-  }
-
-  // Returns the operations whose work of this rank alone has not run, and uses that memory. Transports do not know of
-  // it.
-  Predecessors conflicting_later(const Footprint& memory) {
-    Predecessors found;
-    std::lock_guard lock(mutex);
-    std::erase_if(later, [&](const auto& weak) {
-      const auto work = weak.lock();
-      if (work == nullptr || work->finished()) return true;
-      if (work->footprint().conflicts(memory)) found.add(work);
-      return false;
-    });
-    has_later.store(!later.empty(), std::memory_order_relaxed);
-    return found;
-  }
-
   // Returns what is in flight and uses that memory. Once it is finished, nothing does that was started before.
   Predecessors conflicting(const Footprint& memory) {
-    Predecessors found = has_later.load(std::memory_order_relaxed) ? conflicting_later(memory) : Predecessors();
     std::shared_ptr<Transport> open;
     {
       std::lock_guard lock(mutex);
       open = host;
     }
-    if (open != nullptr) found.add(open->conflicting(memory));
-    return found;
+    return open != nullptr ? open->conflicting(memory) : Predecessors();
   }
 
   // Gives the operation its number. Returns whether ranks compare it if it runs on a device. Requires the mutex.

@@ -1,5 +1,6 @@
 #include "core/in_flight.h"
 
+#include "core/fan_out.h"
 #include "core/message.h"
 
 namespace a2a {
@@ -19,12 +20,6 @@ void Footprint::Spans::add(std::span<const std::byte> memory, const Strides* str
   }
   const auto after = std::ranges::upper_bound(blocks_, block.begin, {}, &Stretch::begin);
   blocks_.insert(after, block);
-}
-
-void Footprint::Spans::add(const Spans& other) {
-  for (const Stretch& block : other.blocks_) {
-    add({block.begin, static_cast<size_t>(block.end - block.begin)}, block.strides);
-  }
 }
 
 // Walks through both lists in the order of addresses. Blocks of a list may overlap each other, so `end` is the greatest
@@ -47,11 +42,6 @@ bool Footprint::Spans::any_overlap(const Spans& other) const {
   return false;
 }
 
-void Footprint::add(const Footprint& other) {
-  reads_.add(other.reads_);
-  writes_.add(other.writes_);
-}
-
 void Predecessors::wait(Deadline deadline) {
   for (const auto& earlier : earlier_) {
     try {
@@ -65,27 +55,31 @@ void Predecessors::wait(Deadline deadline) {
   earlier_.clear();
 }
 
-Footprint footprint_of(const Batch& batch) {
-  Footprint memory;
-  for (const Run& run : batch.sends) memory.read(run);
-  for (const Run& run : batch.packs) memory.read(run);
-  if (batch.later != nullptr) memory.add(*batch.later);
-  if (batch.sum.out != nullptr) {
-    memory.add(footprint_of(batch.sum));
-  } else {
-    for (const Run& run : batch.recvs) memory.write(run);
-  }
-  return memory;
-}
+namespace {
 
-Footprint footprint_of(const WeightedSum& sum) {
-  Footprint memory;
+void add_sum(Footprint& memory, const WeightedSum& sum) {
   const size_t terms = sum.summands->sources.size(), rows = terms / sum.summands->terms;
   memory.write({sum.out, rows * sum.row_bytes});
   const auto* const weights = reinterpret_cast<const std::byte*>(sum.weights);
   if (weights != nullptr) memory.read({weights, terms * sizeof(float)});
   for (const std::byte* bias : sum.biases) {
     if (bias != nullptr) memory.read({bias, rows * sum.row_bytes});
+  }
+}
+
+}  // namespace
+
+Footprint footprint_of(const Batch& batch) {
+  Footprint memory;
+  for (const Run& run : batch.sends) memory.read(run);
+  for (const Run& run : batch.packs) memory.read(run);
+  if (batch.fan_out != nullptr) {
+    for (const std::span<std::byte> rows : batch.fan_out->buffers()) memory.write(rows);
+  }
+  if (batch.sum.out != nullptr) {
+    add_sum(memory, batch.sum);
+  } else {
+    for (const Run& run : batch.recvs) memory.write(run);
   }
   return memory;
 }

@@ -25,7 +25,6 @@ class Footprint {
   void write(const Run& run) { writes_.add(run.memory(), run.strides); }
   void read(std::span<const std::byte> memory) { reads_.add(memory, nullptr); }
   void write(std::span<const std::byte> memory) { writes_.add(memory, nullptr); }
-  void add(const Footprint& other);
 
   // Whether both use the same memory, and one of them writes it.
   bool conflicts(const Footprint& other) const {
@@ -36,7 +35,6 @@ class Footprint {
   class Spans {
    public:
     void add(std::span<const std::byte> memory, const Strides* strides);
-    void add(const Spans& other);
     bool overlaps(const Spans& other) const { return begin_ < other.end_ && other.begin_ < end_ && any_overlap(other); }
 
    private:
@@ -50,7 +48,6 @@ class Footprint {
 };
 
 Footprint footprint_of(const Batch& batch);
-Footprint footprint_of(const WeightedSum& sum);
 Footprint footprint_of(const Message& message);
 
 // An operation or a message that was started.

@@ -93,8 +93,8 @@ void Batch::clear() {
   copy.reset();
   packs.clear();
   pack_strides.reset();
-  later.reset();
   sum = {};
+  fan_out.reset();
   refusal.clear();
 }
 
@@ -106,8 +106,8 @@ void Batch::swap(Batch& other) noexcept {
   copy.swap(other.copy);
   packs.swap(other.packs);
   pack_strides.swap(other.pack_strides);
-  later.swap(other.later);
   std::swap(sum, other.sum);
+  fan_out.swap(other.fan_out);
   refusal.swap(other.refusal);
 }
 

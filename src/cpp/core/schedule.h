@@ -17,7 +17,7 @@
 
 namespace a2a {
 
-class Footprint;
+class FanOut;
 
 // Memory that is sent to a peer or filled by it: contiguous, or a part of a block with gaps.
 struct Run {
@@ -110,9 +110,9 @@ struct Batch : Terms {
   // Before anything is sent, `copy` is filled with these, one after the other: what is sent is overwritten meanwhile.
   std::vector<Run> packs;
   std::shared_ptr<const void> pack_strides;  // holds those of `packs`
-  std::shared_ptr<const Footprint> later;    // the memory that the caller uses after the operation
-  WeightedSum sum;      // if it has summands: arriving rows are summed, and the receives only give their bytes
-  std::string refusal;  // not empty: why this rank's arguments were refused; then there are no runs
+  WeightedSum sum;  // if it has summands: arriving rows are summed, and the receives only give their bytes
+  std::shared_ptr<FanOut> fan_out;  // if there is one: rows that have arrived are copied within the output
+  std::string refusal;              // not empty: why this rank's arguments were refused; then there are no runs
 
   // Resets all fields; the lists keep their memory.
   void clear();

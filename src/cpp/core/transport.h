@@ -40,10 +40,6 @@ class Transport {
   // arriving parts (Signature::fold), and runs operations in two halves.
   virtual bool folds() const { return false; }
 
-  // Whether it runs weighted sums (Batch::sum). For other transports the core receives the rows, and sums them at the
-  // end.
-  virtual bool sums() const { return false; }
-
   // Returns the most bytes of an allreduce that is faster in one exchange, in which each rank gets the elements of all
   // others, than in two, for which each waits twice (Plan::allreduce). The same on all ranks.
   virtual size_t most_at_once() const { return 0; }

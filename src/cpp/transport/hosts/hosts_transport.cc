@@ -60,13 +60,29 @@ HostsTransport::~HostsTransport() {
   if (!inherited) network_->close(channel_);
 }
 
+// Leaves the batch as it was, but for its receives, when it throws.
+std::shared_ptr<Operation> HostsTransport::new_operation(Batch&& batch) {
+  const bool sums = batch.sum.summands != nullptr && batch.way == Way::exchange && batch.refusal.empty();
+  auto sum = sums ? std::make_unique<ReceivedSum>(batch, places_->size()) : nullptr;
+  auto course = course_of(batch, rank_, *places_, scratch_);
+  return std::make_shared<Operation>(std::move(batch), std::move(course), std::move(sum), progress_, rank_, places_,
+                                     network_);
+}
+
 // ---- operations ---------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
   progress_->refuse_if_inherited();
-  auto course = course_of(batch, rank_, *places_, scratch_);
-  auto operation =
-      std::make_shared<Operation>(std::move(batch), std::move(course), progress_, rank_, places_, network_);
+  std::shared_ptr<Operation> operation;
+  try {
+    operation = new_operation(std::move(batch));
+  } catch (const std::bad_alloc&) {
+    Batch refused;
+    static_cast<Terms&>(refused) = batch;
+    refused.refusal = "out of memory";
+    start(std::move(refused));
+    throw;
+  }
   {
     std::lock_guard lock(progress_->mutex());
     if (broken_) {

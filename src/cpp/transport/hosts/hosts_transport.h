@@ -74,6 +74,8 @@ class HostsTransport final : public Transport, private Active, private Network::
   HostsTransport(Rank rank, std::shared_ptr<const Places> places, std::shared_ptr<Network> network, uint64_t channel,
                  std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Relay> relay);
 
+  std::shared_ptr<Operation> new_operation(Batch&& batch);
+
   // Active; the caller holds the mutex
   bool advance() override;
   bool busy() const override { return !queue_.empty() || messages_.active(); }

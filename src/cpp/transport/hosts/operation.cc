@@ -4,6 +4,7 @@
 #include <list>
 #include <mutex>
 
+#include "core/fan_out.h"
 #include "transport/hosts/runs.h"
 
 namespace a2a::hosts {
@@ -18,8 +19,9 @@ size_t besides(size_t here, size_t elsewhere, size_t mates, size_t on_machine) {
 
 }  // namespace
 
-Operation::Operation(Batch batch, std::unique_ptr<Course> course, std::shared_ptr<Progress> progress, Rank rank,
-                     std::shared_ptr<const Places> places, std::shared_ptr<Network> network)
+Operation::Operation(Batch batch, std::unique_ptr<Course> course, std::unique_ptr<ReceivedSum> sum,
+                     std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
+                     std::shared_ptr<Network> network)
     : batch_(std::move(batch)),
       course_(std::move(course)),
       remote(course_ != nullptr ? course_->between : batch_, rank, places, *network),
@@ -27,7 +29,8 @@ Operation::Operation(Batch batch, std::unique_ptr<Course> course, std::shared_pt
       rank_(rank),
       places_(std::move(places)),
       network_(std::move(network)),
-      next_(course_ == nullptr || course_->here ? Next::here : Next::here_again) {}
+      next_(course_ == nullptr || course_->here ? Next::here : Next::here_again),
+      sum_(std::move(sum)) {}
 
 const Footprint& Operation::footprint() {
   if (!footprint_) footprint_.emplace(footprint_of(batch_));
@@ -56,16 +59,21 @@ bool Operation::wait_until(Deadline deadline) {
 bool Operation::arrived(Rank rank) {
   progress_->refuse_if_inherited();
   if (finished()) return !error_;
-  if (course_ != nullptr) return done() && !error_;
+  if (course_ != nullptr || sum_ != nullptr) return done() && !error_;
   progress_->poll();
   std::shared_ptr<shm::Exchange> here;
   {
     std::lock_guard lock(progress_->mutex());
     if (finished()) return !error_;
-    if (places_->host_of(rank) != places_->host_of(rank_)) return remote.arrived(rank);
+    if (places_->host_of(rank) != places_->host_of(rank_)) {
+      return remote.arrived(rank) && (batch_.fan_out == nullptr || batch_.fan_out->step(rank));
+    }
     here = local;
   }
-  return here != nullptr && here->arrived(static_cast<Rank>(places_->seat_of(rank)));
+  if (here == nullptr || !here->arrived(static_cast<Rank>(places_->seat_of(rank)))) return false;
+  if (batch_.fan_out == nullptr) return true;
+  std::lock_guard lock(progress_->mutex());
+  return batch_.fan_out->step(rank);
 }
 
 bool Operation::let_go() {
@@ -114,10 +122,22 @@ void Operation::begun_here(std::shared_ptr<shm::Exchange> exchange) {
 bool Operation::may_post() { return course_ == nullptr || !course_->here_first || settle_local(); }
 
 bool Operation::conclude() {
-  if (course_ == nullptr) return true;
-  all_here_ = all_here_ || !course_->fold || course_->fold->step();
+  all_here_ = all_here_ || conclude_step();
   concluding_ = !all_here_;
   return all_here_ && next_ == Next::nothing;
+}
+
+bool Operation::conclude_step() {
+  if (course_ != nullptr) return !course_->fold || course_->fold->step();
+  if (sum_ != nullptr) return sum_->step();
+  return batch_.fan_out == nullptr || fan_out();
+}
+
+bool Operation::fan_out() {
+  for (Rank rank = 0; rank < places_->size(); ++rank) {
+    if (!batch_.fan_out->done(rank)) return batch_.fan_out->step(rank) && rank + 1 == places_->size();
+  }
+  return true;
 }
 
 void Operation::finish(std::optional<Error> error) {

@@ -10,6 +10,7 @@
 
 #include "a2a/work.h"
 #include "transport/hosts/course.h"
+#include "transport/hosts/received_sum.h"
 #include "transport/hosts/remote_exchange.h"
 #include "transport/shm/exchange.h"
 
@@ -20,8 +21,10 @@ class Operation final : public InFlight {
   const std::unique_ptr<Course> course_;  // empty: the operation runs as the batch says
 
  public:
-  Operation(Batch batch, std::unique_ptr<Course> course, std::shared_ptr<Progress> progress, Rank rank,
-            std::shared_ptr<const Places> places, std::shared_ptr<Network> network);
+  // `sum` is that of the batch, if it has one.
+  Operation(Batch batch, std::unique_ptr<Course> course, std::unique_ptr<ReceivedSum> sum,
+            std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
+            std::shared_ptr<Network> network);
 
   // Work
   bool done() override;
@@ -78,13 +81,16 @@ class Operation final : public InFlight {
  private:
   enum class Next : uint8_t { here, here_again, nothing };
   Batch batch_here() const;
+  bool conclude_step();
+  bool fan_out();
 
   const std::shared_ptr<Progress> progress_;
   const Rank rank_;
   const std::shared_ptr<const Places> places_;
   const std::shared_ptr<Network> network_;
   Next next_;              // the next exchange on this host
-  bool all_here_ = false;  // all bytes have come from other hosts, and are folded
+  bool all_here_ = false;  // all bytes have come from other hosts, and are folded, summed or copied
+  const std::unique_ptr<ReceivedSum> sum_;
   bool packed_ = false;
   bool concluding_ = false;
   bool local_settled_ = false;

@@ -4,6 +4,7 @@
 #include "runtime/faultpoint.h"
 #include "transport/shm/exchange.h"
 #include "transport/shm/protocol/texts.h"
+#include "transport/shm/sinks/sinks.h"
 
 namespace a2a::shm {
 
@@ -14,7 +15,7 @@ bool Exchange::advance(Membership& m) {
     finish(m);
     return true;
   }
-  bool moved = operation_.folder ? fold(m) : operation_.summing ? sum(m) : receive(m);
+  bool moved = receive(m);
   std::erase_if(unsettled_, [&](Rank peer) {
     const Link link(m, operation_, peer);
     if (link.pair.out != Pair::Out::settled) moved |= send(link);
@@ -41,60 +42,55 @@ bool Exchange::advance(Membership& m) {
   return moved;
 }
 
-// Copies a part of what this rank sends to itself, or all of it if it stays in place.
 void Exchange::copy_own() {
-  constexpr size_t kStep = size_t{512} << 10;
-  Pair& own = operation_.own();
-  if (operation_.own_in_place()) {
-    copy_self(operation_.batch.sends, operation_.batch.recvs, operation_.rank);
-    own.in_left = 0;
-  } else {
-    own.in_left -= copy(own.source, own.target, std::min(own.in_left, kStep), operation_.stores);
-  }
+  if (operation_.own().in_left > 0) return sinks::copy_own(operation_);
+  operation_.batch.fan_out->step(operation_.rank);
 }
 
 // Takes what has come from the peers. Returns whether anything moved. Pulls from one peer at a time, so that a peer
 // whose memory was read can go on.
 bool Exchange::receive(Membership& m) {
+  const bool copies = !operation_.calculates();
   bool moved = false, pulling = false;
   std::erase_if(awaited_, [&](Rank peer) {
     const Link link(m, operation_, peer);
     const Pair& p = link.pair;
     if (p.in == Pair::In::pulling && pulling) return false;
-    if (p.in == Pair::In::awaited) {
-      if (!open(link)) return false;
-      moved = true;
-    }
-    if (p.in != Pair::In::arrived) moved |= take(link);
-    pulling |= p.in == Pair::In::pulling;
-    return p.in == Pair::In::arrived;
+    moved |= open(link);
+    if (copies && p.in != Pair::In::awaited && p.in != Pair::In::arrived) moved |= sinks::copy(link);
+    pulling |= copies && p.in == Pair::In::pulling;
+    if (p.in != Pair::In::arrived || fanned_out(peer) || !agrees(peer)) return p.in == Pair::In::arrived;
+    moved = true;
+    return operation_.batch.fan_out->step(peer);
   });
-  return moved;
+  return copies ? moved : calculate(m) || moved;
 }
 
-// For folds and sums: looks for lines that have not come, and for chunks that this rank has asked for.
-bool Exchange::open_all(Membership& m) {
-  bool moved = false;
-  for (const Rank peer : awaited_) {
-    const Link link(m, operation_, peer);
-    const auto was = link.pair.in;
-    if (was == Pair::In::awaited) open(link);
-    if (was == Pair::In::asking) pull::hear_answer(link);
-    moved |= link.pair.in != was;
-  }
-  return moved;
-}
-
-// Throws when a peer that this rank pulls from has given up, as CopyingGuard requires for several peers.
-void Exchange::throw_if_pulled_from_aborted(Membership& m) const {
+// Folds or sums what has come. Bytes that are pulled need the guard. Staged bytes stay valid if their sender gives up.
+bool Exchange::calculate(Membership& m) {
+  const CopyingGuard guard(m);
   for (const Rank peer : awaited_) {
     if (pair(peer).in == Pair::In::pulling) m.throw_if_aborted(peer);
   }
+  const sinks::Pairs pairs{m, operation_, awaited_};
+  const auto sink = !disagreements_.empty() ? sinks::discard : operation_.summing ? sinks::sum : sinks::fold;
+  const bool moved = sink(pairs);
+  std::erase_if(awaited_, [this](Rank peer) { return pair(peer).in == Pair::In::arrived; });
+  return moved;
+}
+
+// Looks for a line that has not come: the peer's first one, or that of chunks which this rank has asked for. Returns
+// whether it has come.
+bool Exchange::open(const Link& link) {
+  if (link.pair.in == Pair::In::awaited) return read_line(link);
+  if (link.pair.in != Pair::In::asking) return false;
+  pull::hear_answer(link);
+  return link.pair.in != Pair::In::asking;
 }
 
 // Looks for the peer's line. If it has come, compares the facts and prepares to take the bytes. Returns whether it has
 // come.
-bool Exchange::open(const Link& link) {
+bool Exchange::read_line(const Link& link) {
   Pair& p = link.pair;
   const Batch& batch = operation_.batch;
   if (!observe(link.their_line(), step(), &p.theirs)) return false;
@@ -133,32 +129,6 @@ bool Exchange::open(const Link& link) {
       link.nonsense("kind");
   }
   return true;
-}
-
-// Takes what has come of a peer's bytes, once its line was read. Returns whether anything moved.
-bool Exchange::take(const Link& link) {
-  Pair& p = link.pair;
-  const size_t before = p.in_left;
-  const auto was = p.in;
-  switch (p.in) {
-    case Pair::In::inlined:
-      inlined::take(link);
-      break;
-    case Pair::In::streaming:
-      staged::take(link);
-      break;
-    case Pair::In::asking:
-      pull::hear_answer(link);
-      break;
-    case Pair::In::expecting:
-      if (!link.peer_has_copied()) break;
-      p.in_left = 0;
-      p.in = Pair::In::arrived;
-      break;
-    default:
-      pull::take(link);
-  }
-  return p.in_left != before || p.in != was;
 }
 
 // Stages a chunk, puts bytes into the peer's memory, or looks for the acknowledgement. Returns whether anything moved.

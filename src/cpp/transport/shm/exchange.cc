@@ -70,8 +70,13 @@ bool Exchange::arrived(Rank rank) {
   std::lock_guard lock(progress_->mutex());
   if (finished()) return !error_;
   if (rank == operation_.rank) return posted_ && own_copied();
-  const Pair& p = pair(rank);
-  return p.in == Pair::In::arrived && p.their_kind() != Kind::refused && agree(p.mine, p.theirs);
+  return pair(rank).in == Pair::In::arrived && agrees(rank) && fanned_out(rank);
+}
+
+// Requires that the peer's line has come.
+bool Exchange::agrees(Rank peer) const {
+  const Pair& p = pair(peer);
+  return p.their_kind() != Kind::refused && agree(p.mine, p.theirs);
 }
 
 void Exchange::look_for_pass(Membership& m, Rank peer) {
@@ -157,7 +162,7 @@ void Exchange::look_once_more(Membership& m) {
     if (peer == m.rank() || pair(peer).in != Pair::In::awaited) continue;
     try {
       const Link link(m, operation_, peer);
-      if (open(link) && link.pair.in == Pair::In::inlined) take(link);
+      if (read_line(link) && link.pair.in == Pair::In::inlined) take(link);
     } catch (const Error&) {  // the peer wrote an invalid line; there is an error already
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/facts.h"
+#include "core/fan_out.h"
 #include "core/transport.h"
 #include "transport/shm/ways/ways.h"
 
@@ -15,9 +16,6 @@ namespace a2a::shm {
 
 // A larger own part is copied before or after the network's transfers, not beside them.
 inline constexpr size_t kOwnBeside = size_t{2} << 20;
-// Memory with gaps is packed for a fold in blocks of so many bytes.
-inline constexpr size_t kPacked = size_t{8} << 10;
-
 // States: queued -> posted (its lines are published) -> finished. All functions require the progress mutex, except
 // finished() and those of Work.
 class Exchange final : public InFlight {
@@ -82,22 +80,20 @@ class Exchange final : public InFlight {
   Choice choose(const Link& link);
   void offer(const Link& link);
 
-  bool own_copied() const { return operation_.own().in_left == 0; }
+  // Copies a part of this rank's own bytes.
+  void copy_own();
+  bool own_copied() const { return operation_.own().in_left == 0 && fanned_out(operation_.rank); }
+  // Whether what has come from this rank was copied within the output, too.
+  bool fanned_out(Rank source) const {
+    return operation_.batch.fan_out == nullptr || operation_.batch.fan_out->done(source);
+  }
 
   // While bytes move (advance.cc).
-  void copy_own();
   bool receive(Membership& m);
-  bool open_all(Membership& m);
-  void throw_if_pulled_from_aborted(Membership& m) const;
-  bool fold(Membership& m);  // fold.cc
-  bool fold_pieces(Membership& m);
-  void fold_piece(size_t bytes);
-  size_t next_piece(Membership& m);
-  bool sum(Membership& m);  // sum.cc
-  bool sum_pieces(Membership& m);
-  bool drop_pieces(Membership& m);
+  bool calculate(Membership& m);
   bool open(const Link& link);
-  bool take(const Link& link);
+  bool read_line(const Link& link);
+  bool agrees(Rank peer) const;
   bool send(const Link& link);
   void disagree(const Link& link);
   void give_up_pair(const Link& link);
@@ -114,7 +110,6 @@ class Exchange final : public InFlight {
   std::vector<Rank> awaited_;    // peers whose bytes are not all here
   std::vector<Rank> unsettled_;  // peers that this rank still stages or puts bytes for, or that have not acknowledged
   std::vector<std::string> disagreements_;  // disagreements with single peers
-  std::vector<const std::byte*> parts_;     // of a fold, by rank: the next piece
   std::optional<Footprint> footprint_;      // made when it is asked for
   Predecessors predecessors_;
   std::optional<Error> error_;  // written before finished_

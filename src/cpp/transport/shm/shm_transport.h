@@ -25,7 +25,6 @@ class ShmTransport final : public Transport, private Active {
 
   std::shared_ptr<Work> start(Batch&& batch) override;
   bool folds() const override { return true; }
-  bool sums() const override { return true; }
   size_t most_at_once() const override;
   std::shared_ptr<MessageWork> post(const Message& message) override;
   void abort(std::string_view reason) noexcept override;

@@ -16,6 +16,18 @@ bool disjoint(std::span<const Run> a, std::span<const Run> b) {
 
 }  // namespace
 
+// The receives of all ranks are the output.
+Reduction::Reduction(const Batch& batch, Rank rank) : folder(batch.signature.fold, batch.signature.dtype) {
+  std::span<const Run> rest = batch.recvs;
+  while (!rest.empty()) {
+    if (rest.front().peer == rank) own = ranks.size();
+    ranks.push_back(rest.front().peer);
+    output = {take_runs(rest, ranks.back())};
+  }
+  left = 0;
+  for (const Run& run : output.runs) left += run.bytes;
+}
+
 void Operation::begin(Batch&& next) {
   batch.swap(next);
   load = {batch.sent_elsewhere, batch.received_elsewhere, 0};
@@ -34,15 +46,17 @@ void Operation::begin(Batch&& next) {
     load.sent += p.mine.sent;
     load.received += p.mine.expected;
   }
-  folder.reset();
+  reduction.reset();
   summing.reset();
   if (batch.signature.fold != Fold::none && batch.way == Way::exchange && batch.refusal.empty()) {
-    folder.emplace(batch.signature.fold, batch.signature.dtype);
-    load.received = batch.received_elsewhere + own().mine.expected;  // one output for all
+    reduction.emplace(batch, rank);
+    load.received = batch.received_elsewhere + reduction->left;  // one output for all
   }
   if (batch.sum.summands != nullptr && batch.way == Way::exchange && batch.refusal.empty()) {
     summing.emplace(batch.sum, batch.signature.dtype);
-    for (Pair& p : pairs) p.summed = 0, p.read_left = {};
+  }
+  if (calculates()) {
+    for (Pair& p : pairs) p.again = 0, p.read_left = {};
   }
   // This rank knows at once how many bytes it sends itself, which may be fewer than there is room for (at_most).
   own().in_left = std::min(own().in_left, own().mine.sent);

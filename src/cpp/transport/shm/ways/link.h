@@ -39,7 +39,7 @@ struct alignas(kCacheLine) Pair {
   Cursor remote;                         // the rest of the listed runs
   std::vector<std::byte> read;           // of a reduction: bytes that CMA has read ahead
   std::span<const std::byte> read_left;  // the rest of `read`, which is not folded yet
-  size_t summed = 0;                     // of a weighted sum: bytes summed
+  size_t again = 0;                      // of a reduction: bytes that come again, through chunks, and were used before
 
   // Returns the size of the next chunk to stage.
   size_t next_out(size_t full) const { return out_left > 1 ? full : (mine.sent - 1) % full + 1; }
@@ -59,6 +59,18 @@ struct alignas(kCacheLine) Pair {
   }
 };
 
+// The state of a fold.
+struct Reduction {
+  Reduction(const Batch& batch, Rank rank);
+
+  Folder folder;
+  std::vector<Rank> ranks;              // whose parts are folded, in that order
+  std::optional<size_t> own;            // the place of this rank among them
+  Cursor output;                        // the rest of it
+  size_t left;                          // bytes of it
+  std::vector<const std::byte*> parts;  // of the ranks: the next piece
+};
+
 // The state of one operation that all its pairs share.
 struct Operation {
   Operation(Rank own, int size) : rank(own), pairs(static_cast<size_t>(size)) {}
@@ -67,16 +79,16 @@ struct Operation {
   Rank rank;
   std::vector<Pair> pairs;
   Load load;
-  Stores stores = Stores::cached;   // for outputs
-  size_t lists = 0;                 // how many lists of runs it has made in the segment
-  Run for_all;                      // the copy in the segment of bytes that all peers get alike, if there is one
-  HugePages huge_pages;             // of the sends
-  std::optional<bool> all_present;  // are_present() of the sends
-  std::optional<Folder> folder;     // of a reduction
-  std::optional<Summing> summing;   // of a weighted sum
+  Stores stores = Stores::cached;      // for outputs
+  size_t lists = 0;                    // how many lists of runs it has made in the segment
+  Run for_all;                         // the copy in the segment of bytes that all peers get alike, if there is one
+  HugePages huge_pages;                // of the sends
+  std::optional<bool> all_present;     // are_present() of the sends
+  std::optional<Reduction> reduction;  // if received bytes are folded
+  std::optional<Summing> summing;      // if they are summed with weights
 
   // Whether received bytes are folded or summed rather than copied.
-  bool calculates() const { return folder.has_value() || summing.has_value(); }
+  bool calculates() const { return reduction.has_value() || summing.has_value(); }
 
   // Takes over a batch. Leaves the caller the last batch's lists, for their memory.
   void begin(Batch&& batch);

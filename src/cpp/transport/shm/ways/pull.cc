@@ -13,6 +13,7 @@ namespace {
 void ask_for_chunks(const Link& link) {
   Pair& p = link.pair;
   link.host().cma_from = false;
+  p.again = p.theirs.sent - p.in_left;
   p.in_left = p.theirs.sent;
   p.target = {p.target.runs};
   p.read_left = {};

@@ -73,6 +73,12 @@ void begin(const Link& link) {
   p.out = Pair::Out::putting;
 }
 
+void take(const Link& link) {
+  if (!link.peer_has_copied()) return;
+  link.pair.in_left = 0;
+  link.pair.in = Pair::In::arrived;
+}
+
 void send(const Link& link) {
   Pair& p = link.pair;
   {

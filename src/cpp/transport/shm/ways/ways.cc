@@ -1,8 +1,12 @@
 #include "transport/shm/ways/ways.h"
 
+#include <algorithm>
+
 namespace a2a::shm {
 
-std::span<const std::byte> peek(const Link& link) {
+namespace {
+
+std::span<const std::byte> there(const Link& link) {
   switch (link.pair.in) {
     case Pair::In::inlined:
       return inlined::peek(link);
@@ -15,6 +19,19 @@ std::span<const std::byte> peek(const Link& link) {
   }
 }
 
+}  // namespace
+
+std::span<const std::byte> peek(const Link& link) {
+  std::span<const std::byte> next = there(link);
+  while (link.pair.again > 0 && !next.empty()) {
+    const size_t bytes = std::min(next.size(), link.pair.again);
+    link.pair.again -= bytes;
+    consume(link, bytes);
+    next = there(link);
+  }
+  return next;
+}
+
 void consume(const Link& link, size_t bytes) {
   switch (link.pair.in) {
     case Pair::In::inlined:
@@ -23,6 +40,21 @@ void consume(const Link& link, size_t bytes) {
       return staged::consume(link, bytes);
     default:
       return pull::consume(link, bytes);
+  }
+}
+
+void take(const Link& link) {
+  switch (link.pair.in) {
+    case Pair::In::inlined:
+      return inlined::take(link);
+    case Pair::In::streaming:
+      return staged::take(link);
+    case Pair::In::pulling:
+      return pull::take(link);
+    case Pair::In::expecting:
+      return put::take(link);
+    default:
+      return;
   }
 }
 

@@ -1,15 +1,18 @@
 // The ways of a pair's bytes. `offer` fills in this rank's line (all but the facts that are compared). `begin` reads
-// and checks the peer's line. `take` copies bytes to their receives. A reduction folds instead, from all peers at once:
-// `peek` returns the next bytes, which stay valid, and `consume` releases so many of them.
+// and checks the peer's line; then the pair is a source of bytes, whatever its way. `peek` returns the next bytes,
+// which stay valid, and `consume` releases so many of them. `take` copies bytes to their receives, for which some ways
+// need no bytes in reach.
 #pragma once
 
 #include "transport/shm/ways/link.h"
 
 namespace a2a::shm {
 
-// Returns the next bytes of a pair on any way, or nothing where none have come.
+// The source of a pair on any way. Nothing happens where no bytes have come. peek() leaves out bytes that come again
+// after they were consumed; take() writes them again.
 std::span<const std::byte> peek(const Link& link);
 void consume(const Link& link, size_t bytes);
+void take(const Link& link);
 
 // Few bytes, in the line itself (eager).
 namespace inlined {
@@ -59,6 +62,8 @@ uint64_t invite(const Link& link);
 // Whether both ranks put: both lines have an invitation.
 bool is_agreed(const Pair& pair);
 void begin(const Link& link);
+// Looks whether the peer has put its bytes.
+void take(const Link& link);
 void send(const Link& link);
 }  // namespace put
 
