@@ -26,7 +26,7 @@ cdef extern from "simulator/simulator.h" namespace "a2a::simulator" nogil:
         double link, memory, latency, message, start
         Ports ports
 
-    cdef cppclass SimulatedMessage "a2a::simulator::Message":
+    cdef cppclass SimulatedMessage "a2a::simulator::Transmission":
         int sender "from"
         int to
         uint64_t bytes

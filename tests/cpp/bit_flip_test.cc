@@ -89,9 +89,9 @@ TEST("flipped bits in lines, counters, lists of runs and texts") {
 // exchange.
 void flip_own_segment(std::stop_token stop, uint64_t seed) {
   check::Random random(seed);
-  Host& host = Host::get();
+  ProcessMemory& memory = ProcessMemory::get();
   while (!stop.stop_requested()) {
-    Arena& arena = random.chance(0.8) ? host.arena() : host.common();
+    Arena& arena = random.chance(0.8) ? memory.arena() : memory.common();
     const size_t words = arena.allocated() / sizeof(uint64_t);
     auto* const word = reinterpret_cast<uint64_t*>(arena.base()) + random.in(size_t{0}, std::min(words, size_t{2048}));
     __atomic_fetch_xor(word, uint64_t{1} << random.in(0, 63), __ATOMIC_RELAXED);

@@ -8,13 +8,13 @@
 
 #include "check.h"
 #include "ranks.h"
-#include "transport/shm/peers/host.h"
-#include "transport/shm/peers/loans.h"
+#include "transport/shm/peers/exposed_tensor.h"
+#include "transport/shm/peers/process_memory.h"
 
 namespace {
 
 using namespace a2a;
-using shm::Host;
+using shm::ProcessMemory;
 
 constexpr DType kInt32{0, 32, 1};
 
@@ -60,7 +60,7 @@ TEST("every rank sees every tensor, of any number of rows, none among them") {
 
 TEST("an owner's memory is used again when everybody has released it, and not before") {
   ranks::as_processes(3, [](Communicator& comm) {
-    shm::Arena& arena = Host::get().arena();
+    shm::Arena& arena = ProcessMemory::get().arena();
     const std::array<int64_t, 2> shape{2000, 3};
     comm.allgather_views(nullptr, kInt32, std::array<int64_t, 1>{0})->release();  // now the slots exist
     comm.barrier();
@@ -88,7 +88,7 @@ TEST("an owner's memory is used again when everybody has released it, and not be
 
 TEST("ten thousand rounds leave nothing in the segment") {
   ranks::everywhere(2, [](Communicator& comm) {
-    shm::Arena& arena = Host::get().arena();
+    shm::Arena& arena = ProcessMemory::get().arena();
     const auto round = [&] {
       const std::array<int64_t, 2> shape{100, 3};
       const auto tensor = tensor_of(comm.rank(), shape[0], 0);
@@ -194,31 +194,31 @@ TEST("who gives up keeps its tensor for a peer that has seen it already") {
 
 TEST("whatever a peer says of its tensor, a view lies in its segment or is refused") {
   check::Random random(check::seed());
-  Host& host = Host::get();
+  ProcessMemory& memory = ProcessMemory::get();
   shm::Arena peers("test");
-  auto* const slot = new (peers.allocate(sizeof(shm::Slot))) shm::Slot{};
-  auto vicinity = std::make_shared<shm::Vicinity>();
-  vicinity->neighbours = {nullptr, std::make_shared<shm::Neighbour>()};
-  shm::Neighbour& peer = *vicinity->neighbours[1];
+  auto* const record = new (peers.allocate(sizeof(shm::ViewingRecord))) shm::ViewingRecord{};
+  auto local_group = std::make_shared<shm::LocalGroup>();
+  local_group->local_peers = {nullptr, std::make_shared<shm::LocalPeer>()};
+  shm::LocalPeer& peer = *local_group->local_peers[1];
   shm::SeatWords seat{};
   CHECK(peers.mapping().reach(peers.bytes()));
-  peer.base = peers.base(), peer.bytes = peer.open = peers.bytes(), peer.seat = &seat, peer.bell = &host.bell(0);
+  peer.base = peers.base(), peer.bytes = peer.open = peers.bytes(), peer.seat = &seat, peer.bell = &memory.bell(0);
   const auto mine = tensor_of(0, 4, 0);
-  shm::SharedLoan loan(host, vicinity, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
+  shm::ExposedTensor exposed(memory, local_group, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
   const uint64_t end = peers.bytes();
-  const uint64_t odd[] = {0, 1, 12, 64, end - 48, end - 47, end, end + 1, end - sizeof(shm::Slot), UINT64_MAX};
+  const uint64_t odd[] = {0, 1, 12, 64, end - 48, end - 47, end, end + 1, end - sizeof(shm::ViewingRecord), UINT64_MAX};
   const auto any = [&] { return odd[random.in(size_t{0}, std::size(odd) - 1)]; };
   size_t good = 0, bad = 0;
   for (int i = 0; i < 20'000; ++i) {
-    const uint64_t where = peers.offset(reinterpret_cast<const std::byte*>(slot));
-    loan.cards()[1] = {random.chance(0.3) ? any() : 0, random.chance(0.2) ? any() : 48,
-                       random.chance(0.2) ? any() : where, 1 + any() % 3};
-    slot->dims = random.chance(0.2) ? any() : 2;
-    slot->shape[0] = random.chance(0.2) ? static_cast<int64_t>(any()) : 4;
-    slot->shape[1] = 3;
-    loan.lent(false);
+    const uint64_t where = peers.offset(reinterpret_cast<const std::byte*>(record));
+    exposed.descriptions()[1] = {random.chance(0.3) ? any() : 0, random.chance(0.2) ? any() : 48,
+                                 random.chance(0.2) ? any() : where, 1 + any() % 3};
+    record->dims = random.chance(0.2) ? any() : 2;
+    record->shape[0] = random.chance(0.2) ? static_cast<int64_t>(any()) : 4;
+    record->shape[1] = 3;
+    exposed.is_viewed(false);
     try {
-      const View view = loan.view(1);
+      const View view = exposed.view(1);
       CHECK(view.data >= peers.base() && view.bytes <= end && view.data <= peers.base() + (end - view.bytes));
       size_t bytes = 4;
       for (const int64_t entries : view.shape) bytes *= static_cast<size_t>(entries);
@@ -230,31 +230,7 @@ TEST("whatever a peer says of its tensor, a view lies in its segment or is refus
     }
   }
   CHECK(good > 1000 && bad > 1000);
-  loan.end_viewing();
-}
-
-TEST("a pinned block stays, and goes when it was let go of and unpinned") {
-  shm::Arena arena("test");
-  std::byte* const block = arena.allocate(1000);
-  std::byte* const next = arena.allocate(64);
-  CHECK(arena.pin(block + 10, 990) == block);
-  CHECK(arena.pin(block + 999, 1) == block);
-  CHECK(arena.pin(block + 10, 1100) == nullptr);
-  CHECK(arena.pin(next + 64, 1) == nullptr);
-  CHECK(arena.pin(arena.base() - 1, 1) == nullptr);
-  CHECK(arena.pin(arena.base() + arena.bytes(), 1) == nullptr);
-  const size_t all = arena.allocated();
-  arena.release(block);
-  CHECK_EQ(arena.allocated(), all);
-  CHECK(arena.pin(block, 1) == nullptr);  // it has no owner any more
-  arena.unpin(block);
-  CHECK_EQ(arena.allocated(), all);
-  arena.unpin(block);
-  CHECK_EQ(arena.allocated(), 64);
-  CHECK(arena.allocate(1000) == block);
-  CHECK(arena.pin(next, 64) == next);
-  arena.unpin(next);
-  CHECK_EQ(arena.allocated(), all);
+  exposed.end_viewing();
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "a2a/bootstrap.h"
 #include "input.h"
+#include "transport/shm/peers/handshake.h"
 #include "transport/shm/peers/membership.h"
 #include "transport/shm/peers/unix_socket.h"
 
@@ -30,7 +31,7 @@ std::string new_job() {
   return "fuzz-" + std::to_string(::getpid()) + "-" + std::to_string(++count);
 }
 
-// What packet.h names the meeting place of a job.
+// The address of the socket of a job, as in packet.h.
 sockaddr_un address_of(const std::string& job, socklen_t* length) {
   const std::string name = "a2a-" + std::to_string(::geteuid()) + "-" + job;
   sockaddr_un address{};
@@ -73,7 +74,7 @@ bool outlives_errors(Body body) {
 }
 
 // A stranger talks to rank 0 before the real rank 1 comes. Returns whether the job was a success nevertheless.
-bool visit_hub(Input input) {
+bool disturb_hub(Input input) {
   const std::string job = new_job();
   const Deadline deadline = patience(input);
   std::atomic<bool> over = false;
@@ -106,7 +107,7 @@ bool visit_hub(Input input) {
 }
 
 // Rank 1 finds somebody in rank 0's place.
-bool visit_spoke(Input input) {
+bool disturb_spoke(Input input) {
   const std::string job = new_job();
   const Deadline deadline = Deadline::after_seconds(0.02);
   socklen_t length = 0;
@@ -128,8 +129,8 @@ bool visit_spoke(Input input) {
   return good;
 }
 
-// meeting.cc's words.
-struct Address {
+// What handshake.cc sends.
+struct Announcement {
   uint32_t protocol, uid;
   int32_t size;
   uint32_t bell;
@@ -155,7 +156,7 @@ class FakeRank final : public Bootstrap {
   explicit FakeRank(Input input) : input_(input) {}
 
   std::vector<std::string> allgather(std::string_view mine, Deadline) override {
-    Address own, fake;
+    Announcement own, fake;
     fuzz::require(mine.size() == sizeof(own), "the address has changed");
     std::memcpy(&own, mine.data(), sizeof(own));
     fake = own;
@@ -190,7 +191,7 @@ class FakeRank final : public Bootstrap {
   void greet(int socket, const Hello& hello) {
     const int fds[2] = {segment_.fd(), common_.fd()};
     shm::try_send(socket, hello, fds);
-    shm::try_send(socket, uint32_t{1});  // the verdict
+    shm::try_send(socket, uint32_t{1});  // the read check
   }
 
   Input input_;
@@ -199,18 +200,18 @@ class FakeRank final : public Bootstrap {
   static inline const Descriptor common_ = shm::sealed_memfd("fuzz-common", shm::kBellsBytes);
 };
 
-bool visit_meeting(Input input) {
+bool disturb_handshake(Input input) {
   auto progress = shm::ShmProgress::of_this_thread();
-  auto block = shm::Membership::new_block(progress->host(), 2);
-  const uint64_t offset = progress->host().arena().offset(block.get());
+  auto block = shm::Membership::new_block(progress->memory(), 2);
+  const uint64_t offset = progress->memory().arena().offset(block.get());
   FakeRank fake(input);
   const bool good = outlives_errors([&] {
-    const shm::Meeting met = shm::meet(1, 2, fake, *progress, offset, patience(input), {});
-    met.neighbours[0]->block(met.blocks[0], 2);
-    met.neighbours[0]->gone();
-    (void)met.neighbours[0]->state();
-    (void)met.neighbours[0]->seat->sleepers.load(std::memory_order_relaxed);
-    shm::wake(met.neighbours[0]->sleeper());
+    const shm::ConnectedGroup met = shm::connect_group(1, 2, fake, *progress, offset, patience(input), {});
+    met.local_peers[0]->block(met.blocks[0], 2);
+    met.local_peers[0]->gone();
+    (void)met.local_peers[0]->state();
+    (void)met.local_peers[0]->seat->sleepers.load(std::memory_order_relaxed);
+    shm::wake(met.local_peers[0]->sleeper());
   });
   return good;
 }
@@ -221,7 +222,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (bytes == 0) return 0;
   const auto before = std::chrono::steady_clock::now();
   const Input input(data + 1, bytes - 1);
-  const bool good = data[0] % 3 == 0 ? visit_hub(input) : data[0] % 3 == 1 ? visit_spoke(input) : visit_meeting(input);
+  const bool good = data[0] % 3 == 0   ? disturb_hub(input)
+                    : data[0] % 3 == 1 ? disturb_spoke(input)
+                                       : disturb_handshake(input);
   const bool disturbed = bytes > 1 || data[0] % 3 == 1;
   fuzz::require(good || disturbed, "ranks that nobody disturbs do not meet");
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - before;

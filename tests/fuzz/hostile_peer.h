@@ -53,15 +53,15 @@ class HostilePeer {
   static constexpr size_t kMailbox = 12544;             // of messages: another part that it changes
   static_assert(kControlled <= kMailbox && kMailbox % kCacheLine == 0 && kMailbox + kMailboxBytes <= kData);
 
-  HostilePeer() : segment_(kSegment), common_(2 * kShape.share_bytes()), neighbour_(std::make_shared<Neighbour>()) {
-    neighbour_->pid = ::getpid();
-    neighbour_->base = segment_.begin();
-    neighbour_->outputs = segment_.begin();
-    neighbour_->bytes = neighbour_->open = kSegment;
-    neighbour_->common = common_.begin();
-    neighbour_->common_bytes = neighbour_->common_open = common_.bytes();
-    neighbour_->seat = reinterpret_cast<const SeatWords*>(segment_.begin() + kSeat);
-    neighbour_->bell = &bell_;
+  HostilePeer() : segment_(kSegment), common_(2 * kShape.share_bytes()), local_peer_(std::make_shared<LocalPeer>()) {
+    local_peer_->pid = ::getpid();
+    local_peer_->base = segment_.begin();
+    local_peer_->outputs = segment_.begin();
+    local_peer_->bytes = local_peer_->open = kSegment;
+    local_peer_->common = common_.begin();
+    local_peer_->common_bytes = local_peer_->common_open = common_.bytes();
+    local_peer_->seat = reinterpret_cast<const SeatWords*>(segment_.begin() + kSeat);
+    local_peer_->bell = &bell_;
     ::setenv("A2A_SHM_PUT", "1", 1);
     start_again();
   }
@@ -76,8 +76,8 @@ class HostilePeer {
     new (segment_.begin() + kBlock) RankWords{};
     const uint64_t blocks[] = {0, kBlock};
     progress_ = ShmProgress::of_this_thread();
-    membership_.emplace(kMe, Membership::new_block(progress_->host(), 2), progress_, Surroundings{2, 2},
-                        std::vector<std::shared_ptr<Neighbour>>{nullptr, neighbour_}, blocks);
+    membership_.emplace(kMe, Membership::new_block(progress_->memory(), 2), progress_, Surroundings{2, 2},
+                        std::vector<std::shared_ptr<LocalPeer>>{nullptr, local_peer_}, blocks);
     chunks_ = Chunks(kShape, false);
     chunks_.bring(common_.begin() + kShape.share_bytes());
   }
@@ -85,7 +85,7 @@ class HostilePeer {
   Membership& membership() { return *membership_; }
   const std::shared_ptr<ShmProgress>& progress() const { return progress_; }
   // Whether this rank may read the memory of "the peer" with process_vm_readv; that memory is this program's then.
-  void allow_cma(bool allowed) { neighbour_->cma_from = neighbour_->cma_to = allowed; }
+  void allow_cma(bool allowed) { local_peer_->cma_from = local_peer_->cma_to = allowed; }
   std::byte* controlled() { return segment_.begin(); }
   std::byte* mailbox() { return segment_.begin() + kMailbox; }
   std::byte* data() { return segment_.begin() + kData; }
@@ -158,7 +158,7 @@ class HostilePeer {
   Fenced segment_, common_;
   Chunks chunks_;
   BellWord bell_{};
-  std::shared_ptr<Neighbour> neighbour_;
+  std::shared_ptr<LocalPeer> local_peer_;
   std::shared_ptr<ShmProgress> progress_;
   std::optional<Membership> membership_;
 };

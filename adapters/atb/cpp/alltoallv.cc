@@ -1,7 +1,7 @@
 // AllToAllV and AllToAllVV2: the sources of their counts, and the public calls.
 #include <utility>
 
-#include "exchange.h"
+#include "all_to_all_operation.h"
 #include "failure.h"
 #include "tensors.h"
 
@@ -11,9 +11,9 @@ namespace {
 using infer::AllToAllVParam;
 using infer::AllToAllVV2Param;
 
-class AllToAllV final : public Exchange {
+class AllToAllV final : public AllToAllOperation {
  public:
-  AllToAllV(Group group, const AllToAllVParam& param) : Exchange(std::move(group)), param_(param) {}
+  AllToAllV(Group group, const AllToAllVParam& param) : AllToAllOperation(std::move(group)), param_(param) {}
 
   std::string GetName() const override { return "AllToAllVOperation"; }
   uint32_t GetInputNum() const override { return 1; }
@@ -35,9 +35,9 @@ class AllToAllV final : public Exchange {
   const AllToAllVParam param_;
 };
 
-class AllToAllVV2 final : public Exchange {
+class AllToAllVV2 final : public AllToAllOperation {
  public:
-  AllToAllVV2(Group group, const AllToAllVV2Param& param) : Exchange(std::move(group)), param_(param) {}
+  AllToAllVV2(Group group, const AllToAllVV2Param& param) : AllToAllOperation(std::move(group)), param_(param) {}
 
   std::string GetName() const override { return "AllToAllVV2Operation"; }
   uint32_t GetInputNum() const override { return 6; }
@@ -83,8 +83,8 @@ T& wanted(Operation* operation, const char* call) {
   return *found;
 }
 
-const Exchange& wanted(const Operation* operation, const char* call) {
-  return wanted<Exchange>(const_cast<Operation*>(operation), call);
+const AllToAllOperation& wanted(const Operation* operation, const char* call) {
+  return wanted<AllToAllOperation>(const_cast<Operation*>(operation), call);
 }
 
 }  // namespace
@@ -146,20 +146,20 @@ Status GetMeeting(const Operation* operation, Meeting& meeting) {
 
 Status SetCommunicator(Operation* operation, std::shared_ptr<Communicator> communicator) {
   return guarded(ERROR_COMM_EMPTY,
-                 [&] { wanted<Exchange>(operation, "SetCommunicator").use(std::move(communicator)); });
+                 [&] { wanted<AllToAllOperation>(operation, "SetCommunicator").use(std::move(communicator)); });
 }
 
 Status StartExecute(Operation* operation, const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size,
                     Context* context, std::shared_ptr<Work>& work) {
   Status status = NO_ERROR;
   const Status found = guarded(ERROR_INTERNAL_ERROR, [&] {
-    status = wanted<Exchange>(operation, "StartExecute").start(pack, workspace, workspace_size, context, work);
+    status = wanted<AllToAllOperation>(operation, "StartExecute").start(pack, workspace, workspace_size, context, work);
   });
   return found != NO_ERROR ? found : status;
 }
 
 Status RefuseExecute(Operation* operation, const std::string& reason) {
-  return guarded(ERROR_HCCL_FAIL, [&] { wanted<Exchange>(operation, "RefuseExecute").tell_peers(reason); });
+  return guarded(ERROR_HCCL_FAIL, [&] { wanted<AllToAllOperation>(operation, "RefuseExecute").tell_peers(reason); });
 }
 
 }  // namespace a2a::atb

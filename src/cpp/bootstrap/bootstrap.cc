@@ -63,7 +63,7 @@ std::string list(const std::vector<Rank>& ranks) {
   return text;
 }
 
-void check_membership(Rank rank, int size) {
+void check_rank_and_size(Rank rank, int size) {
   constexpr int kMost = 65536;
   if (size > kMost) {
     throw Error(Code::invalid_argument, "size = " + std::to_string(size) + " is more than " + std::to_string(kMost));

@@ -39,12 +39,12 @@ std::optional<std::string> ended_rank(const std::string& job, int size) {
   return "rank " + line;
 }
 
-std::string in_words(const std::string& ended, const std::string& job) {
+std::string ended_rank_text(const std::string& ended, const std::string& job) {
   return "job '" + job + "': " + ended + " before all ranks had joined";
 }
 
 void require_all_running(const std::string& job, int size) {
-  if (const auto ended = ended_rank(job, size)) throw Error(Code::peer_lost, in_words(*ended, job));
+  if (const auto ended = ended_rank(job, size)) throw Error(Code::peer_lost, ended_rank_text(*ended, job));
 }
 
 }  // namespace a2a

@@ -20,6 +20,6 @@ std::optional<std::string> ended_rank(const std::string& job, int size);
 void require_all_running(const std::string& job, int size);
 
 // Returns the text of that error.
-std::string in_words(const std::string& ended, const std::string& job);
+std::string ended_rank_text(const std::string& ended, const std::string& job);
 
 }  // namespace a2a

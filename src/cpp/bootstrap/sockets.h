@@ -44,6 +44,6 @@ std::string list(const std::vector<Rank>& ranks);
 inline constexpr int kGraceMilliseconds = 100;
 
 // Throws Error(invalid_argument) unless 0 <= rank < size, and a group can have that size.
-void check_membership(Rank rank, int size);
+void check_rank_and_size(Rank rank, int size);
 
 }  // namespace a2a

@@ -13,21 +13,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The table that the ranks share. A round ends when every rank has taken the result.
+// The table that the ranks share. A round ends when every rank has read the strings.
 struct Table {
-  explicit Table(int size) : strings(static_cast<size_t>(size)), places(static_cast<size_t>(size)) {}
+  explicit Table(int size) : strings(static_cast<size_t>(size)), states(static_cast<size_t>(size)) {}
 
-  struct Place {
-    bool laid = false, taken = false;  // in this round
-    bool left = false;                 // its bootstrap is destroyed
+  struct RankState {
+    bool written = false, read = false;  // its string, the table; in this round
+    bool left = false;                   // its bootstrap is destroyed
   };
 
-  bool all(bool Place::* done) const { return std::ranges::all_of(places, done); }
+  bool all(bool RankState::* done) const { return std::ranges::all_of(states, done); }
 
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::string> strings;
-  std::vector<Place> places;
+  std::vector<RankState> states;
 };
 
 class ThreadBootstrap final : public Bootstrap {
@@ -36,51 +36,51 @@ class ThreadBootstrap final : public Bootstrap {
 
   ~ThreadBootstrap() override {
     const std::lock_guard lock(table_->mutex);
-    mine().left = true;
+    own().left = true;
     table_->changed.notify_all();
   }
 
   std::vector<std::string> allgather(std::string_view text, Deadline deadline) override {
     std::unique_lock lock(table_->mutex);
-    await(lock, deadline, &Table::Place::taken, [this] { return !mine().taken; });  // until the last round has ended
+    await(lock, deadline, &Table::RankState::read, [this] { return !own().read; });  // until the last round has ended
     table_->strings[static_cast<size_t>(rank_)] = text;
-    mine().laid = true;
+    own().written = true;
     table_->changed.notify_all();
-    await(lock, deadline, &Table::Place::laid, [this] { return table_->all(&Table::Place::laid); });
+    await(lock, deadline, &Table::RankState::written, [this] { return table_->all(&Table::RankState::written); });
     auto all = table_->strings;
-    mine().taken = true;
-    if (table_->all(&Table::Place::taken)) {
-      for (Table::Place& place : table_->places) place.laid = place.taken = false;
+    own().read = true;
+    if (table_->all(&Table::RankState::read)) {
+      for (Table::RankState& state : table_->states) state.written = state.read = false;
       table_->changed.notify_all();
     }
     return all;
   }
 
  private:
-  Table::Place& mine() { return table_->places[static_cast<size_t>(rank_)]; }
+  Table::RankState& own() { return table_->states[static_cast<size_t>(rank_)]; }
 
-  // Returns the other ranks that have not done it.
-  std::vector<Rank> those(bool Table::Place::* done) const {
-    std::vector<Rank> missing;
-    for (size_t r = 0; r < table_->places.size(); ++r) {
-      if (!(table_->places[r].*done) && static_cast<Rank>(r) != rank_) missing.push_back(static_cast<Rank>(r));
+  // Returns the other ranks of which `done` is false.
+  std::vector<Rank> missing(bool Table::RankState::* done) const {
+    std::vector<Rank> ranks;
+    for (size_t r = 0; r < table_->states.size(); ++r) {
+      if (!(table_->states[r].*done) && static_cast<Rank>(r) != rank_) ranks.push_back(static_cast<Rank>(r));
     }
-    return missing;
+    return ranks;
   }
 
-  // Waits until `ready`, which depends on what `done` says of all ranks. Throws when a rank left without it, or the
-  // deadline passes.
+  // Waits until `ready`, which depends on `done` of all ranks. Throws when a rank left of which it is false, or when
+  // the deadline passes.
   template <class Ready>
-  void await(std::unique_lock<std::mutex>& lock, Deadline deadline, bool Table::Place::* done, Ready ready) {
+  void await(std::unique_lock<std::mutex>& lock, Deadline deadline, bool Table::RankState::* done, Ready ready) {
     while (!ready()) {
-      for (size_t r = 0; r < table_->places.size(); ++r) {
-        const Table::Place& place = table_->places[r];
-        if (!place.left || place.*done) continue;
+      for (size_t r = 0; r < table_->states.size(); ++r) {
+        const Table::RankState& state = table_->states[r];
+        if (!state.left || state.*done) continue;
         throw Error(Code::peer_lost, "rank " + std::to_string(r) + " left before all threads had met");
       }
       if (deadline.passed()) {
         throw Error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the threads of rank " +
-                                       list(those(done)));
+                                       list(missing(done)));
       }
       table_->changed.wait_for(lock, 20ms);
       lock.unlock();  // look() requires it, and destroying another rank's bootstrap takes the mutex
@@ -96,7 +96,7 @@ class ThreadBootstrap final : public Bootstrap {
 }  // namespace
 
 std::vector<std::shared_ptr<Bootstrap>> thread_bootstraps(int size) {
-  check_membership(0, size);
+  check_rank_and_size(0, size);
   const auto table = std::make_shared<Table>(size);
   std::vector<std::shared_ptr<Bootstrap>> all;
   for (Rank r = 0; r < size; ++r) all.push_back(std::make_shared<ThreadBootstrap>(r, table));

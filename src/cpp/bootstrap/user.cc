@@ -25,14 +25,14 @@ bool all_users_mapped() {
 
 }  // namespace
 
-ucred other_end(int socket) {
+ucred peer_credentials(int socket) {
   ucred who{};
   socklen_t length = sizeof(who);
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) socket_failure("SO_PEERCRED");
   return who;
 }
 
-bool same_user(int socket) { return other_end(socket).uid == ::geteuid(); }
+bool same_user(int socket) { return peer_credentials(socket).uid == ::geteuid(); }
 
 bool ids_tell_users_apart() {
   uid_t overflow = 0;

@@ -8,7 +8,7 @@
 namespace a2a {
 
 // Returns the kernel's credentials of the other end (SO_PEERCRED). pid is 0 when that process is not visible from here.
-ucred other_end(int socket);
+ucred peer_credentials(int socket);
 
 // Whether the other end has this user's id. That proves nothing unless ids_tell_users_apart().
 bool same_user(int socket);

@@ -135,7 +135,7 @@ class Simulation {
       double& time = outcome_.rank[static_cast<size_t>(rank)];
       time = std::max(time, collected + handed_out[place] + last);
     }
-    for (Message& message : outcome_.messages) message.begin += collected, message.end += collected;
+    for (Transmission& message : outcome_.messages) message.begin += collected, message.end += collected;
   }
 
   // Returns for how long the busiest port has work.

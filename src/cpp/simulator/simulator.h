@@ -34,7 +34,7 @@ enum class Schedule : uint8_t {
 };
 
 // One message between hosts: between ranks, or between hosts if the schedule is hierarchical.
-struct Message {
+struct Transmission {
   int from = 0, to = 0;
   uint64_t bytes = 0;
   double begin = 0, end = 0;
@@ -45,7 +45,7 @@ struct Outcome {
   double bound = 0;             // no schedule is faster: the bytes of the busiest port, or of the busiest memory
   std::vector<double> rank;     // by rank: when it has all its bytes
   std::vector<double> out, in;  // by host: for how long the port has to carry bytes
-  std::vector<Message> messages;
+  std::vector<Transmission> messages;
 };
 
 // bytes[i * ranks + j] go from rank i to rank j. Keeps at most `kept` messages of the outcome, the first ones to end.

@@ -8,7 +8,7 @@
 #include "transport/hccl/hccl_vendor.h"
 #include "transport/hosts/hosts_transport.h"
 #include "transport/nccl/nccl_vendor.h"
-#include "transport/shm/peers/loans.h"
+#include "transport/shm/peers/exposed_tensor.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a {
@@ -17,19 +17,19 @@ namespace {
 // Restricts a bootstrap to the ranks of one host.
 class LocalBootstrap final : public Bootstrap {
  public:
-  LocalBootstrap(Bootstrap& all, const std::vector<Rank>& mates) : all_(all), mates_(mates) {}
+  LocalBootstrap(Bootstrap& all, const std::vector<Rank>& local_ranks) : all_(all), local_ranks_(local_ranks) {}
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
     auto everything = all_.allgather(mine, deadline);
     std::vector<std::string> ours;
-    for (const Rank mate : mates_) ours.push_back(std::move(everything.at(static_cast<size_t>(mate))));
+    for (const Rank rank : local_ranks_) ours.push_back(std::move(everything.at(static_cast<size_t>(rank))));
     return ours;
   }
   void while_meeting() override { all_.while_meeting(); }
 
  private:
   Bootstrap& all_;
-  const std::vector<Rank>& mates_;
+  const std::vector<Rank>& local_ranks_;
 };
 
 }  // namespace
@@ -39,13 +39,14 @@ std::unique_ptr<Transport> connect(Rank rank, int size, Bootstrap& bootstrap, De
   hosts::Places places = hosts::find_places(rank, size, bootstrap, deadline);
   if (places.hosts() == 1) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
   const auto network = bootstrap.network(deadline);
-  const std::vector<Rank> mates = places.ranks_of(places.host_of(rank));
-  const auto seat = static_cast<Rank>(places.seat_of(rank));
-  LocalBootstrap here(bootstrap, mates);
-  const auto base = shm::ShmTransport::connect(seat, static_cast<int>(mates.size()), here, deadline, mates);
-  std::vector<Rank> seats(mates.size());
-  for (size_t i = 0; i < seats.size(); ++i) seats[i] = static_cast<Rank>(i);
-  return hosts::HostsTransport::make(rank, std::move(places), network, bootstrap, *base, seats, deadline);
+  const std::vector<Rank> local_ranks = places.ranks_of(places.host_of(rank));
+  const auto local_rank = static_cast<Rank>(places.seat_of(rank));
+  LocalBootstrap here(bootstrap, local_ranks);
+  const auto base =
+      shm::ShmTransport::connect(local_rank, static_cast<int>(local_ranks.size()), here, deadline, local_ranks);
+  std::vector<Rank> members(local_ranks.size());
+  for (size_t i = 0; i < members.size(); ++i) members[i] = static_cast<Rank>(i);
+  return hosts::HostsTransport::make(rank, std::move(places), network, bootstrap, *base, members, deadline);
 }
 
 std::shared_ptr<DeviceTransport> connect_device(Memory memory, int index, const DeviceMeeting& meeting) {
@@ -70,10 +71,10 @@ std::optional<int> device_of(Memory memory, const void* pointer) {
 }
 
 std::shared_ptr<std::byte> Communicator::allocate_shared(size_t bytes) {
-  shm::Host& host = shm::Host::get();
-  host.loans().sweep();
-  return {host.arena().allocate(bytes), [&host](std::byte* data) {
-            if (!host.inherited()) host.arena().release(data);
+  shm::ProcessMemory& memory = shm::ProcessMemory::get();
+  memory.exposed_tensors().sweep();
+  return {memory.arena().allocate(bytes), [&memory](std::byte* data) {
+            if (!memory.inherited()) memory.arena().release(data);
           }};
 }
 

@@ -29,6 +29,7 @@ _OPTIONS = (
 ONLY_FULL = {
     "bit_flip_test",
     "conformance_test",
+    "connection_test",
     "course_test",
     "fold_test",
     "hccl_fault_test",
@@ -40,7 +41,6 @@ ONLY_FULL = {
     "plan_test",
     "schedule_test",
     "strides_test",
-    "tcp_connection_test",
 }
 # These replay the corpora of the fuzzers.
 ONLY_FULL |= {path.stem for path in _TESTS.glob("fuzz/*_fuzz.cc")}

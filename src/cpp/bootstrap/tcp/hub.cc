@@ -1,7 +1,7 @@
 // The side of rank 0: accepts all ranks, then collects their strings and distributes them.
 #include "bootstrap/ended_ranks.h"
-#include "bootstrap/tcp/door.h"
-#include "bootstrap/tcp/session.h"
+#include "bootstrap/tcp/acceptor.h"
+#include "bootstrap/tcp/tcp_bootstrap.h"
 #include "runtime/process.h"
 
 namespace a2a {
@@ -13,19 +13,19 @@ class TcpHub final : public TcpBootstrap {
  public:
   TcpHub(int size, const std::string& job, const std::string& address, std::string_view secret, Deadline deadline)
       : TcpBootstrap(0, size, job, secret), label_(wire::label(job)), members_(static_cast<size_t>(size)) {
-    Door door(listen_at(resolve(address, deadline), address), secret);
-    here_ = door.place();
+    Acceptor acceptor(listen_at(resolve(address, deadline), address), secret);
+    own_address_ = acceptor.address();
     try {
       while (!missing().empty()) {
         if (deadline.passed()) {
-          throw error(Code::timeout,
-                      "rank 0, at " + address + ", timed out waiting for rank " + list(missing()) + door.account());
+          throw error(Code::timeout, "rank 0, at " + address + ", timed out waiting for rank " + list(missing()) +
+                                         acceptor.refusals());
         }
         require_all_running(job, size);
-        await_members(door, deadline);
+        await_members(acceptor, deadline);
       }
     } catch (const Error& failure) {
-      say_goodbye(as_told(failure));
+      send_error(as_sent(failure));
       throw;
     }
   }
@@ -48,7 +48,7 @@ class TcpHub final : public TcpBootstrap {
 
   // Returns the next frame of a rank. If that is the rank's timeout, throws an error that names the ranks it waited
   // for: all of `awaited` but itself.
-  std::optional<wire::Frame> hear_from(Rank rank, std::vector<Rank> awaited) {
+  std::optional<wire::Frame> receive_from(Rank rank, std::vector<Rank> awaited) {
     try {
       return next(member(rank).channel, name(rank));
     } catch (const Error& failure) {
@@ -66,43 +66,45 @@ class TcpHub final : public TcpBootstrap {
     return ranks;
   }
 
-  // Handles connections and departures for a short while.
-  void await_members(Door& door, Deadline deadline) {
+  // Handles connections, and members that leave, for a short while.
+  void await_members(Acceptor& acceptor, Deadline deadline) {
     std::vector<pollfd> fds;
-    for (Rank r = 1; r < size_; ++r) fds.push_back({member(r).channel.fd(), POLLRDHUP, 0});  // no descriptor: ignored
-    door.watch(fds);
+    for (Rank r = 1; r < size_; ++r)
+      fds.push_back({member(r).channel.fd(), POLLRDHUP, 0});  // poll() ignores a rank that has not joined
+    acceptor.add_to(fds);
     if (poll_slice(fds, deadline) < 0) return;
     for (Rank r = 1; r < size_; ++r) {
-      // The rank's string for the first allgather is lost as well.
-      while (fds[static_cast<size_t>(r - 1)].revents != 0 && hear_from(r, missing())) {
+      // Frames other than a refusal are discarded: a rank whose connection has ended takes no part.
+      while (fds[static_cast<size_t>(r - 1)].revents != 0 && receive_from(r, missing())) {
       }
     }
-    for (Newcomer& newcomer : door.serve(std::span(fds).subspan(members_.size() - 1))) receive(std::move(newcomer));
+    for (AcceptedRank& accepted : acceptor.serve(std::span(fds).subspan(members_.size() - 1)))
+      admit(std::move(accepted));
   }
 
-  void receive(Newcomer newcomer) {
-    const wire::Introduction& who = newcomer.who;
-    if (who.job != label_) {  // of another job, so the ranks of this one need not know
-      refuse(newcomer, error(Code::invalid_argument, "rank " + std::to_string(who.rank) + " of job '" + who.job +
+  void admit(AcceptedRank accepted) {
+    const wire::Introduction& who = accepted.who;
+    if (who.job != label_) {  // a rank of another job does not make this one fail
+      refuse(accepted, error(Code::invalid_argument, "rank " + std::to_string(who.rank) + " of job '" + who.job +
                                                          "' came to rank 0 of this one"));
       return;
     }
-    auto wrong = mistake(newcomer);
+    auto wrong = mistake(accepted);
     if (!wrong && joined(who.rank)) {
-      const Remains remains = which_remains(member(who.rank).channel.fd(), newcomer.channel.fd());
+      const Remains remains = which_remains(member(who.rank).channel.fd(), accepted.channel.fd());
       if (remains == Remains::first) return;
-      if (remains == Remains::both) wrong = joined_twice(newcomer);
+      if (remains == Remains::both) wrong = joined_twice(accepted);
     }
     if (wrong) {
-      refuse(newcomer, *wrong);
+      refuse(accepted, *wrong);
       throw Error(*wrong);
     }
-    newcomer.channel.put(wire::piece(PieceKind::welcome, ""));
-    if (newcomer.channel.write()) member(who.rank) = {std::move(newcomer.channel), who.pid, std::move(newcomer.host)};
+    accepted.channel.put(wire::piece(PieceKind::welcome, ""));
+    if (accepted.channel.write()) member(who.rank) = {std::move(accepted.channel), who.pid, std::move(accepted.host)};
   }
 
-  std::optional<Error> mistake(const Newcomer& newcomer) {
-    const wire::Introduction& who = newcomer.who;
+  std::optional<Error> mistake(const AcceptedRank& accepted) {
+    const wire::Introduction& who = accepted.who;
     const std::string rank = "rank " + std::to_string(who.rank);
     if (who.protocol != wire::kProtocol) {
       return error(Code::unsupported, rank + " runs another version of this library: it speaks protocol " +
@@ -118,36 +120,39 @@ class TcpHub final : public TcpBootstrap {
     return std::nullopt;
   }
 
-  Error joined_twice(const Newcomer& newcomer) {
-    const Member& first = member(newcomer.who.rank);
-    return error(Code::invalid_argument, "rank " + std::to_string(newcomer.who.rank) + " joined twice, from pid " +
+  Error joined_twice(const AcceptedRank& accepted) {
+    const Member& first = member(accepted.who.rank);
+    return error(Code::invalid_argument, "rank " + std::to_string(accepted.who.rank) + " joined twice, from pid " +
                                              std::to_string(first.pid) + " at " + first.host + " and pid " +
-                                             std::to_string(newcomer.who.pid) + " at " + newcomer.host);
+                                             std::to_string(accepted.who.pid) + " at " + accepted.host);
   }
 
   bool joined(Rank rank) { return member(rank).channel.open() && !outlived(member(rank)); }
 
-  // Whether the process of a member has ended, and only a child that it forked keeps the connection open. Known only
-  // for processes of this host.
-  bool outlived(const Member& one) const { return one.host == here_.host() && has_exited(static_cast<pid_t>(one.pid)); }
+  // Whether the process of a member has ended although its connection is open: a child that it forked may keep it open.
+  // This is known for processes of this host only.
+  bool outlived(const Member& one) const {
+    return one.host == own_address_.host() && has_exited(static_cast<pid_t>(one.pid));
+  }
 
-  static void refuse(Newcomer& newcomer, const Error& why) {
-    const std::string words = wire::pack_refusal(why);
-    newcomer.channel.put(wire::piece(PieceKind::refusal, words));
-    newcomer.channel.write();
+  static void refuse(AcceptedRank& accepted, const Error& why) {
+    const std::string payload = wire::pack_refusal(why);
+    accepted.channel.put(wire::piece(PieceKind::refusal, payload));
+    accepted.channel.write();
   }
 
   // ---- allgather --------------------------------------------------------------------------------------------------
 
   std::vector<std::string> exchange(std::string_view mine, Deadline deadline) override {
     auto strings = collect(mine, deadline);
-    hand_out(wire::pack_strings(strings), deadline);
+    distribute(wire::pack_strings(strings), deadline);
     return strings;
   }
 
   // Polls for the given events of ranks 1, 2, ...; 0 leaves a rank out. Throws when the deadline has passed; the error
   // names the ranks of `needed`.
-  std::vector<pollfd> watch(const std::vector<short>& events, const std::vector<Rank>& needed, Deadline deadline) {
+  std::vector<pollfd> poll_members(const std::vector<short>& events, const std::vector<Rank>& needed,
+                                   Deadline deadline) {
     if (deadline.passed()) {
       throw error(Code::timeout, "rank 0 timed out waiting for rank " + list(needed));
     }
@@ -175,9 +180,10 @@ class TcpHub final : public TcpBootstrap {
         events.push_back(complete ? POLLRDHUP : POLLIN);
       }
       if (waiting.empty()) break;
-      const auto fds = watch(events, waiting, deadline);
+      const auto fds = poll_members(events, waiting, deadline);
       for (Rank r = 1; r < size_; ++r) {
-        if (fds[static_cast<size_t>(r - 1)].revents != 0) hear(r, strings[static_cast<size_t>(r)], bytes, waiting);
+        if (fds[static_cast<size_t>(r - 1)].revents != 0)
+          receive_part(r, strings[static_cast<size_t>(r)], bytes, waiting);
       }
     }
     std::vector<std::string> texts;
@@ -185,8 +191,8 @@ class TcpHub final : public TcpBootstrap {
     return texts;
   }
 
-  void hear(Rank rank, IncomingString& string, size_t& bytes, const std::vector<Rank>& waiting) {
-    while (const auto frame = hear_from(rank, waiting)) {
+  void receive_part(Rank rank, IncomingString& string, size_t& bytes, const std::vector<Rank>& waiting) {
+    while (const auto frame = receive_from(rank, waiting)) {
       if (string.complete) throw out_of_turn(rank);
       string.add(*frame);
       bytes += frame->payload.size();
@@ -201,11 +207,11 @@ class TcpHub final : public TcpBootstrap {
   Error out_of_turn(Rank rank) { return error(Code::backend, name(rank) + " spoke out of turn"); }
 
   // Throws when a rank that waits for the others' strings sends something, or leaves.
-  void expect_silence(Rank rank) {
+  void require_silence(Rank rank) {
     if (next(member(rank).channel, name(rank))) throw out_of_turn(rank);
   }
 
-  void hand_out(const std::string& table, Deadline deadline) {
+  void distribute(const std::string& table, Deadline deadline) {
     const auto pieces = wire::pieces(table);
     std::vector<Outgoing> replies(members_.size() - 1, Outgoing(pieces));
     for (;;) {
@@ -214,19 +220,19 @@ class TcpHub final : public TcpBootstrap {
       for (Rank r = 1; r < size_; ++r) {
         Outgoing& reply = replies[static_cast<size_t>(r - 1)];
         Channel& channel = member(r).channel;
-        if (!reply.advance(channel)) expect_silence(r);
+        if (!reply.advance(channel)) require_silence(r);
         if (!reply.complete(channel)) waiting.push_back(r);
         events.push_back(reply.complete(channel) ? 0 : POLLOUT | POLLRDHUP);
       }
       if (waiting.empty()) return;
-      const auto fds = watch(events, waiting, deadline);
+      const auto fds = poll_members(events, waiting, deadline);
       for (Rank r = 1; r < size_; ++r) {
-        if ((fds[static_cast<size_t>(r - 1)].revents & ~POLLOUT) != 0) expect_silence(r);
+        if ((fds[static_cast<size_t>(r - 1)].revents & ~POLLOUT) != 0) require_silence(r);
       }
     }
   }
 
-  void look_after_others() override {
+  void check_others() override {
     std::vector<pollfd> fds;
     for (Rank r = 1; r < size_; ++r) fds.push_back({member(r).channel.fd(), POLLRDHUP, 0});
     if (::poll(fds.data(), fds.size(), 0) <= 0) return;
@@ -238,29 +244,29 @@ class TcpHub final : public TcpBootstrap {
 
   // Waits a short while until the others have read the refusal: the kernel discards unread data when a connection is
   // closed on which unread bytes have come.
-  void say_goodbye(const Error& failure) override {
+  void send_error(const Error& failure) override {
     const auto until = Deadline::after_seconds(0.2);
-    const std::string words = wire::pack_refusal(failure);
-    const wire::Piece piece = wire::piece(PieceKind::refusal, words);
+    const std::string payload = wire::pack_refusal(failure);
+    const wire::Piece piece = wire::piece(PieceKind::refusal, payload);
     std::vector<Outgoing> last(members_.size(), Outgoing({&piece, 1}));
-    std::vector<bool> said(members_.size());
+    std::vector<bool> sent(members_.size());
     for (;;) {
       std::vector<pollfd> fds;
       for (size_t i = 1; i < members_.size(); ++i) {
         Channel& channel = members_[i].channel;
         if (!channel.open()) continue;
         std::string ignored;
-        if (!said[i]) {
-          said[i] = !last[i].advance(channel) || last[i].complete(channel);
-          if (said[i]) ::shutdown(channel.fd(), SHUT_WR);
+        if (!sent[i]) {
+          sent[i] = !last[i].advance(channel) || last[i].complete(channel);
+          if (sent[i]) ::shutdown(channel.fd(), SHUT_WR);
         }
         if (!read_some(channel.fd(), wire::kLargestFrame, ignored)) channel.close();
-        if (channel.open()) fds.push_back({channel.fd(), static_cast<short>(said[i] ? POLLIN : POLLIN | POLLOUT), 0});
+        if (channel.open()) fds.push_back({channel.fd(), static_cast<short>(sent[i] ? POLLIN : POLLIN | POLLOUT), 0});
       }
       if (fds.empty() || until.passed()) break;
       ::poll(fds.data(), fds.size(), slice(until));
     }
-    for (Member& g : members_) g.channel.close();
+    for (Member& one : members_) one.channel.close();
   }
 
   std::string label_;

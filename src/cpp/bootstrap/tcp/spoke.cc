@@ -1,7 +1,7 @@
 // The side of the ranks that connect to rank 0.
 #include "bootstrap/ended_ranks.h"
-#include "bootstrap/tcp/session.h"
-#include "bootstrap/tcp/visit.h"
+#include "bootstrap/tcp/connector.h"
+#include "bootstrap/tcp/tcp_bootstrap.h"
 
 namespace a2a {
 namespace {
@@ -11,16 +11,16 @@ class TcpSpoke final : public TcpBootstrap {
   TcpSpoke(Rank rank, int size, const std::string& job, const std::string& address, std::string_view secret,
            Deadline deadline)
       : TcpBootstrap(rank, size, job, secret) {
-    const Visit visit{.whom = "rank 0",
-                      .address = address,
-                      .places = resolve(address, deadline),
-                      .secret = std::string(secret),
-                      .job = job,
-                      .rank = rank,
-                      .size = size,
-                      .meanwhile = [&] { require_all_running(job, size); }};
-    channel_ = knock(visit, deadline);
-    here_ = local_place(channel_.fd());
+    const ConnectArguments arguments{.peer = "rank 0",
+                                     .address = address,
+                                     .addresses = resolve(address, deadline),
+                                     .secret = std::string(secret),
+                                     .job = job,
+                                     .rank = rank,
+                                     .size = size,
+                                     .meanwhile = [&] { require_all_running(job, size); }};
+    channel_ = connect_authenticated(arguments, deadline);
+    own_address_ = local_address(channel_.fd());
   }
 
  private:
@@ -31,17 +31,18 @@ class TcpSpoke final : public TcpBootstrap {
     Outgoing string(pieces);
     IncomingString table;
     while (!table.complete) {
-      string.advance(channel_);  // where rank 0 is gone, reading finds out, and perhaps why
+      string.advance(
+          channel_);  // a failure is ignored: reading notices it, too, and gets what rank 0 sent before it ended
       await_rank_0(string.complete(channel_) ? POLLIN : POLLIN | POLLOUT, deadline);
       while (!table.complete) {
         const auto frame = next(channel_, "rank 0");
         if (!frame) break;
         table.add(*frame);
-        if (table.text.size() > kLargestTable + 8 * static_cast<size_t>(size_)) throw nonsense();
+        if (table.text.size() > kLargestTable + 8 * static_cast<size_t>(size_)) throw not_a_table();
       }
     }
     auto strings = wire::unpack_strings(table.text, static_cast<size_t>(size_));
-    if (!strings || !string.complete(channel_)) throw nonsense();
+    if (!strings || !string.complete(channel_)) throw not_a_table();
     return std::move(*strings);
   }
 
@@ -51,7 +52,7 @@ class TcpSpoke final : public TcpBootstrap {
     if (::poll(&fd, 1, kGraceMilliseconds) > 0) return;
     // Rank 0's own deadline has not passed. It knows which ranks this one has waited for, and answers.
     const Error late = error(Code::timeout, "rank " + std::to_string(rank_) + " timed out waiting for the other ranks");
-    say_goodbye(late);
+    send_error(late);
     const auto until = Deadline::after_seconds(kGraceMilliseconds / 1e3);
     while (!until.passed() && !channel_.gone()) {
       ::poll(&fd, 1, slice(until));
@@ -61,18 +62,18 @@ class TcpSpoke final : public TcpBootstrap {
     throw late;
   }
 
-  Error nonsense() const { return error(Code::backend, "rank 0 sent something that is no table of strings"); }
+  Error not_a_table() const { return error(Code::backend, "rank 0 sent something that is no table of strings"); }
 
-  void look_after_others() override {
+  void check_others() override {
     pollfd fd{channel_.fd(), POLLRDHUP, 0};
     if (::poll(&fd, 1, 0) <= 0) return;
     while (next(channel_, "rank 0")) {
     }
   }
 
-  void say_goodbye(const Error& failure) override {
-    const std::string words = wire::pack_refusal(failure);
-    const wire::Piece piece = wire::piece(wire::PieceKind::refusal, words);
+  void send_error(const Error& failure) override {
+    const std::string payload = wire::pack_refusal(failure);
+    const wire::Piece piece = wire::piece(wire::PieceKind::refusal, payload);
     Outgoing({&piece, 1}).advance(channel_);
     ::shutdown(channel_.fd(), SHUT_WR);
   }

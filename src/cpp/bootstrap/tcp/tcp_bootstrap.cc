@@ -1,14 +1,15 @@
 // The bootstrap of ranks on any hosts: TCP, with proofs of a common secret.
+#include "bootstrap/tcp/tcp_bootstrap.h"
+
 #include "a2a/bootstrap.h"
 #include "a2a/work.h"
 #include "bootstrap/secret.h"
-#include "bootstrap/tcp/session.h"
 
 namespace a2a {
 
 std::shared_ptr<Bootstrap> tcp_bootstrap(Rank rank, int size, const std::string& job, const std::string& address,
                                          std::string_view secret, Deadline deadline) {
-  check_membership(rank, size);
+  check_rank_and_size(rank, size);
   check_secret(secret);
   if (size == 1) return thread_bootstraps(1)[0];
   return rank == 0 ? tcp_hub(size, job, address, secret, deadline)
@@ -19,7 +20,7 @@ TcpBootstrap::TcpBootstrap(Rank rank, int size, std::string job, std::string_vie
     : rank_(rank), size_(size), job_(std::move(job)), network_key_(hmac_sha256(secret, "a2a key of the network")) {}
 
 std::vector<std::string> TcpBootstrap::allgather(std::string_view mine, Deadline deadline) {
-  return alone([&] {
+  return exclusively([&] {
     if (mine.size() > kLargestString) {
       throw error(Code::invalid_argument, "rank " + std::to_string(rank_) + " has a string of " +
                                               std::to_string(mine.size()) + " bytes; at most " +
@@ -29,7 +30,7 @@ std::vector<std::string> TcpBootstrap::allgather(std::string_view mine, Deadline
   });
 }
 
-Error TcpBootstrap::as_told(const Error& failure) const {
+Error TcpBootstrap::as_sent(const Error& failure) const {
   if (dynamic_cast<const Interrupted*>(&failure) == nullptr) return failure;
   return error(Code::aborted, "rank " + std::to_string(rank_) + " was " + failure.what());
 }

@@ -20,8 +20,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-sockaddr* raw(Place& place) { return reinterpret_cast<sockaddr*>(&place.raw); }
-const sockaddr* raw(const Place& place) { return reinterpret_cast<const sockaddr*>(&place.raw); }
+sockaddr* raw(SocketAddress& socket_address) { return reinterpret_cast<sockaddr*>(&socket_address.raw); }
+const sockaddr* raw(const SocketAddress& socket_address) {
+  return reinterpret_cast<const sockaddr*>(&socket_address.raw);
+}
 
 void set(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof(value)); }
 
@@ -39,20 +41,20 @@ void make_prompt(int fd) {
   throw Error(Code::invalid_argument, "address '" + address + "': " + why);
 }
 
-Place abstract_place(std::string_view name) {
-  Place place;
-  auto& local = reinterpret_cast<sockaddr_un&>(place.raw);
+SocketAddress abstract_address(std::string_view name) {
+  SocketAddress socket_address;
+  auto& local = reinterpret_cast<sockaddr_un&>(socket_address.raw);
   local.sun_family = AF_UNIX;
   const size_t bytes = name.copy(local.sun_path + 1, sizeof(local.sun_path) - 1);
-  place.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
-  return place;
+  socket_address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  return socket_address;
 }
 
-bool is_wildcard(const Place& place) {
-  if (place.raw.ss_family == AF_INET) {
-    return reinterpret_cast<const sockaddr_in&>(place.raw).sin_addr.s_addr == htonl(INADDR_ANY);
+bool is_wildcard(const SocketAddress& socket_address) {
+  if (socket_address.raw.ss_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in&>(socket_address.raw).sin_addr.s_addr == htonl(INADDR_ANY);
   }
-  const in6_addr& ip = reinterpret_cast<const sockaddr_in6&>(place.raw).sin6_addr;
+  const in6_addr& ip = reinterpret_cast<const sockaddr_in6&>(socket_address.raw).sin6_addr;
   const bool mapped =
       IN6_IS_ADDR_V4MAPPED(&ip) && std::all_of(ip.s6_addr + 12, ip.s6_addr + 16, [](auto b) { return b == 0; });
   return IN6_IS_ADDR_UNSPECIFIED(&ip) || mapped;
@@ -61,7 +63,7 @@ bool is_wildcard(const Place& place) {
 struct Answer {
   int failed = 0;  // of getaddrinfo
   int error = 0;   // errno, where that is EAI_SYSTEM
-  std::vector<Place> places;
+  std::vector<SocketAddress> addresses;
 };
 
 Answer look_up(const std::string& host, const std::string& port, int flags) {
@@ -73,9 +75,9 @@ Answer look_up(const std::string& host, const std::string& port, int flags) {
   answer.error = errno;
   if (answer.failed != 0) return answer;
   for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    Place& place = answer.places.emplace_back();
-    std::memcpy(&place.raw, a->ai_addr, a->ai_addrlen);
-    place.length = a->ai_addrlen;
+    SocketAddress& socket_address = answer.addresses.emplace_back();
+    std::memcpy(&socket_address.raw, a->ai_addr, a->ai_addrlen);
+    socket_address.length = a->ai_addrlen;
   }
   ::freeaddrinfo(found);
   return answer;
@@ -95,14 +97,14 @@ Answer ask_resolver(const std::string& address, const std::string& host, const s
 
 }  // namespace
 
-std::string Place::host() const {
+std::string SocketAddress::host() const {
   char text[NI_MAXHOST] = "?";
   ::getnameinfo(reinterpret_cast<const sockaddr*>(&raw), length, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   return text;
 }
 
-std::vector<Place> resolve(const std::string& address, Deadline deadline) {
-  if (address.starts_with('@')) return {abstract_place(std::string_view(address).substr(1))};
+std::vector<SocketAddress> resolve(const std::string& address, Deadline deadline) {
+  if (address.starts_with('@')) return {abstract_address(std::string_view(address).substr(1))};
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) refuse_address(address, "has no port; it is host:port");
   std::string host = address.substr(0, colon), port = address.substr(colon + 1);
@@ -122,33 +124,32 @@ std::vector<Place> resolve(const std::string& address, Deadline deadline) {
   if (answer.failed != 0) {
     refuse_address(address, answer.failed == EAI_SYSTEM ? std::strerror(answer.error) : ::gai_strerror(answer.failed));
   }
-  const std::vector<Place>& places = answer.places;
-  if (std::any_of(places.begin(), places.end(), is_wildcard)) {
+  if (std::ranges::any_of(answer.addresses, is_wildcard)) {
     refuse_address(address, "means every interface; give the address at which the other ranks reach rank 0");
   }
-  return std::move(answer.places);
+  return std::move(answer.addresses);
 }
 
-Place local_place(int fd) {
-  Place place;
-  place.length = sizeof(place.raw);
-  if (::getsockname(fd, raw(place), &place.length) != 0) socket_failure("getsockname");
-  return place;
+SocketAddress local_address(int fd) {
+  SocketAddress socket_address;
+  socket_address.length = sizeof(socket_address.raw);
+  if (::getsockname(fd, raw(socket_address), &socket_address.length) != 0) socket_failure("getsockname");
+  return socket_address;
 }
 
-Socket listen_at(const std::vector<Place>& places, const std::string& address) {
+Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string& address) {
   // A rank that tries to reach rank 0 on its own host may be connected to itself for a moment (see connecting_failed),
   // and then has the port.
   const auto until = Deadline::after_seconds(0.5);
   for (;;) {
-    for (const Place& place : places) {
-      Socket listener(::socket(place.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    for (const SocketAddress& candidate : candidates) {
+      Socket listener(::socket(candidate.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (!listener.open()) continue;
       set(listener.fd(), SOL_SOCKET, SO_REUSEADDR, 1);  // the kernel keeps connections of the last meeting
-      if (::bind(listener.fd(), raw(place), place.length) == 0 && ::listen(listener.fd(), SOMAXCONN) == 0) {
+      if (::bind(listener.fd(), raw(candidate), candidate.length) == 0 && ::listen(listener.fd(), SOMAXCONN) == 0) {
         return listener;
       }
-      if (errno == EADDRINUSE) break;  // the others try this place first, so the next one would not help
+      if (errno == EADDRINUSE) break;  // the others try this address first, so the next one would not help
     }
     if (errno != EADDRINUSE || until.passed()) break;
     std::this_thread::sleep_for(20ms);
@@ -158,11 +159,11 @@ Socket listen_at(const std::vector<Place>& places, const std::string& address) {
   refuse_address(address, std::string("rank 0 cannot listen there: ") + std::strerror(errno));
 }
 
-Socket begin_connecting(const Place& place) {
-  Socket socket(::socket(place.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Socket begin_connecting(const SocketAddress& socket_address) {
+  Socket socket(::socket(socket_address.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.open()) return socket;
   make_prompt(socket.fd());
-  if (::connect(socket.fd(), raw(place), place.length) != 0 && errno != EINPROGRESS) return Socket();
+  if (::connect(socket.fd(), raw(socket_address), socket_address.length) != 0 && errno != EINPROGRESS) return Socket();
   return socket;
 }
 
@@ -173,8 +174,8 @@ int connecting_failed(const Socket& socket) {
   if (error != 0) return error;
   // If no process listens on a port of this host that is also in the kernel's range for clients, a client may be
   // connected to itself.
-  const Place self = local_place(socket.fd());
-  Place other;
+  const SocketAddress self = local_address(socket.fd());
+  SocketAddress other;
   other.length = sizeof(other.raw);
   if (::getpeername(socket.fd(), raw(other), &other.length) != 0) return errno;
   if (self.length != other.length || std::memcmp(&self.raw, &other.raw, self.length) != 0) return 0;
@@ -183,7 +184,7 @@ int connecting_failed(const Socket& socket) {
   return ECONNREFUSED;
 }
 
-Socket accept_from(const Socket& listener, Place& from) {
+Socket accept_from(const Socket& listener, SocketAddress& from) {
   from.length = sizeof(from.raw);
   Socket socket(accept_on(listener.fd(), raw(from), &from.length, true));
   if (socket.open()) make_prompt(socket.fd());

@@ -18,7 +18,7 @@
 namespace a2a {
 
 // An address to listen at or connect to.
-struct Place {
+struct SocketAddress {
   sockaddr_storage raw{};
   socklen_t length = 0;
   std::string host() const;  // as numbers
@@ -28,23 +28,23 @@ struct Place {
 // Unix socket, for ranks of one host. Throws Error(invalid_argument) for other texts, and for addresses that mean every
 // interface; Error(timeout) when the name is not resolved by the deadline. Looks for signals of this thread meanwhile,
 // which may throw Interrupted.
-std::vector<Place> resolve(const std::string& address, Deadline deadline);
+std::vector<SocketAddress> resolve(const std::string& address, Deadline deadline);
 
 // Returns this end's address of a socket. Throws Error(backend).
-Place local_place(int fd);
+SocketAddress local_address(int fd);
 
-// Listens at the first of these that this host has. Throws Error(invalid_argument) when it has none, or another process
-// listens there.
-Socket listen_at(const std::vector<Place>& places, const std::string& address);
+// Listens at the first candidate that is an address of this host. Throws Error(invalid_argument) when it has none, or
+// another process listens there.
+Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string& address);
 
 // Begins to connect; the socket is writable when that has succeeded or failed. Returns an empty socket, with errno,
 // when it fails at once.
-Socket begin_connecting(const Place& place);
+Socket begin_connecting(const SocketAddress& socket_address);
 // Returns 0 when the socket is connected, otherwise the error.
 int connecting_failed(const Socket& socket);
 
 // Returns the next waiting connection; an empty socket, with errno, when there is none.
-Socket accept_from(const Socket& listener, Place& from);
+Socket accept_from(const Socket& listener, SocketAddress& from);
 
 // Polls for a short while, not beyond the deadline. Looks for signals of this thread, which may throw Interrupted.
 int poll_slice(std::span<pollfd> fds, Deadline deadline);

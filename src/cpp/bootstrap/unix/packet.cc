@@ -26,9 +26,9 @@ std::string name_of(const std::string& job) {
   return name;
 }
 
-Address address_of(const std::string& job) {
+UnixAddress address_of(const std::string& job) {
   const std::string name = name_of(job);
-  Address address;
+  UnixAddress address;
   address.raw.sun_family = AF_UNIX;
   name.copy(address.raw.sun_path + 1, name.size());
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());

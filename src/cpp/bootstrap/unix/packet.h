@@ -23,8 +23,7 @@ inline constexpr size_t kLargestString = size_t{64} << 10;
 //   0 -> R  welcome
 //   R -> 0  data     its string of an allgather
 //   0 -> R  data     all ranks' strings, as wire::pack_strings() packs them, in as many packets as needed; `size` is 1
-//   in
-//                    the last one
+//                    in the last one
 //   R -> 0  leave    it has given up; `size` has the code of its error
 //   0 -> R  refusal  an error, whose code is in `size`; nothing follows
 struct Header {
@@ -43,23 +42,23 @@ struct Packet {
 // Throws Error(invalid_argument) for a string that exceeds a packet.
 void check_string(std::string_view mine, Rank rank);
 
-struct Address {
+struct UnixAddress {
   sockaddr_un raw{};
   socklen_t length = 0;
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&raw); }
 };
 
-// Return the address of a job's socket: an abstract name, so that nothing is left in any file system.
+// name_of() returns the abstract name of a job's socket. Nothing is left of it in any file system.
 std::string name_of(const std::string& job);
-Address address_of(const std::string& job);
+UnixAddress address_of(const std::string& job);
 
 // Returns a Unix socket for packets.
 Socket new_socket();
 
-// send(), tell() and receive() never block.
+// send(), send_refusal() and receive() never block.
 enum class Sent { yes, not_yet, gone };
 Sent send(int fd, const Header& header, std::string_view text = {});
-inline void tell(int fd, const Error& error) {
+inline void send_refusal(int fd, const Error& error) {
   send(fd, {.kind = Header::refusal, .size = static_cast<int32_t>(error.code())}, error.what());
 }
 // Receives a packet. Returns false when the other end hung up or sent something else; true without a packet when none

@@ -15,7 +15,7 @@ namespace {
 class Spoke final : public Bootstrap {
  public:
   Spoke(Rank rank, int size, const std::string& job, Deadline deadline) : rank_(rank), size_(size), job_(job) {
-    const Address address = address_of(job);
+    const UnixAddress address = address_of(job);
     while (!join(address, deadline)) {
       if (deadline.passed()) throw error(Code::timeout, me() + " timed out waiting for rank 0");
       require_all_running(job, size);
@@ -25,7 +25,7 @@ class Spoke final : public Bootstrap {
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
     check_string(mine, rank_);
-    return leaving_word([&] {
+    return with_leave_sent([&] {
       while (send(socket_.fd(), {.kind = Header::data, .rank = rank_}, mine) == Sent::not_yet) {
         if (!await(socket_.fd(), POLLOUT, deadline)) throw late();
       }
@@ -50,11 +50,11 @@ class Spoke final : public Bootstrap {
 
   // Tries to join. Returns whether rank 0 has welcomed this rank. Rank 0 may not be there yet, or be leaving an earlier
   // meeting of the same name.
-  bool join(const Address& address, Deadline deadline) {
+  bool join(const UnixAddress& address, Deadline deadline) {
     socket_ = new_socket();
     if (!connect_soon(socket_.fd(), address.get(), address.length)) return false;
     if (!same_user(socket_.fd())) throw error(Code::unsupported, "a process of another user holds this job's name");
-    return leaving_word([&] {
+    return with_leave_sent([&] {
       const Header hello{.kind = Header::hello, .rank = rank_, .size = size_, .pid = ::getpid()};
       send(socket_.fd(), hello);  // even if that fails, rank 0 may have sent a refusal
       const auto packet = next(deadline);
@@ -62,9 +62,10 @@ class Spoke final : public Bootstrap {
     });
   }
 
-  // Runs body(). If that is interrupted, tells rank 0 that this rank gave up: it is neither lost nor to be waited for.
+  // Runs body(). If that is interrupted, sends rank 0 a leave, so that it neither waits for this rank nor counts it as
+  // lost.
   template <class Body>
-  auto leaving_word(Body&& body) -> decltype(body()) {
+  auto with_leave_sent(Body&& body) -> decltype(body()) {
     try {
       return body();
     } catch (const Interrupted& interrupted) {
@@ -100,7 +101,7 @@ class Spoke final : public Bootstrap {
       if (packet && packet->header.kind == Header::refusal) return refusal(*packet);
     }
     return error(Code::timeout, me() + " timed out waiting for rank 0 (" +
-                                    process_in_words(other_end(socket_.fd()).pid) +
+                                    process_in_words(peer_credentials(socket_.fd()).pid) +
                                     ") to say that all ranks are there");
   }
 

@@ -7,7 +7,7 @@
 namespace a2a {
 
 std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std::string& job, Deadline deadline) {
-  check_membership(rank, size);
+  check_rank_and_size(rank, size);
   if (size == 1) return thread_bootstraps(1)[0];
   if (!ids_tell_users_apart()) {
     // Any process may connect, as over TCP, so the same proofs are required.

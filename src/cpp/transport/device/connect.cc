@@ -12,7 +12,7 @@ namespace a2a::device {
 namespace {
 
 // The message of a rank to the others: its properties, or why it cannot take part.
-struct Word {
+struct Report {
   uint8_t failure = 0;  // 0, or a Code
   std::string text;     // the reason of the failure; otherwise the properties that have to be alike
   std::string device;   // "cuda:0"
@@ -29,21 +29,21 @@ struct Word {
     return all;
   }
 
-  static Word unpack(std::string_view all) {
+  static Report unpack(std::string_view all) {
     const auto take = [&](size_t bytes) {
       if (all.size() < bytes) throw Error(Code::backend, "connect: unexpected length");
       const auto part = all.substr(0, bytes);
       all.remove_prefix(bytes);
       return part;
     };
-    Word word;
-    word.failure = static_cast<uint8_t>(take(1)[0]);
-    for (std::string* part : {&word.text, &word.device, &word.uuid, &word.root}) {
+    Report report;
+    report.failure = static_cast<uint8_t>(take(1)[0]);
+    for (std::string* part : {&report.text, &report.device, &report.uuid, &report.root}) {
       uint64_t length = 0;
       std::memcpy(&length, take(sizeof(length)).data(), sizeof(length));
       *part = take(length);
     }
-    return word;
+    return report;
   }
 };
 
@@ -52,45 +52,45 @@ Error as_error(const std::exception& error) {
   return own != nullptr ? *own : Error(Code::backend, error.what());
 }
 
-// Exchanges the words of all ranks, or this rank's failure, and returns the words. Throws when a rank failed, or the
-// words disagree.
-std::vector<Word> settle(const DeviceMeeting& meeting, const std::string& what, const Word& mine,
-                         const std::optional<Error>& failure) {
-  Word said = mine;
+// Exchanges the reports of all ranks, or this rank's failure, and returns the reports. Throws when a rank failed, or
+// the reports disagree.
+std::vector<Report> exchange_reports(const DeviceMeeting& meeting, const std::string& what, const Report& mine,
+                                     const std::optional<Error>& failure) {
+  Report said = mine;
   if (failure) said = {static_cast<uint8_t>(failure->code()), failure->what(), {}, {}, {}};
   const auto all = meeting.tell_all(said.pack());
   if (failure) throw Error(failure->code(), what + failure->what());
-  std::vector<Word> words;
-  for (const auto& text : all) words.push_back(Word::unpack(text));
-  for (size_t rank = 0; rank < words.size(); ++rank) {
-    if (words[rank].failure == 0) continue;
+  std::vector<Report> reports;
+  for (const auto& text : all) reports.push_back(Report::unpack(text));
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].failure == 0) continue;
     auto code = Code::backend;
-    if (words[rank].failure <= static_cast<uint8_t>(Code::backend)) code = static_cast<Code>(words[rank].failure);
+    if (reports[rank].failure <= static_cast<uint8_t>(Code::backend)) code = static_cast<Code>(reports[rank].failure);
     if (code == Code::invalid_argument) code = Code::mismatch;  // this rank's arguments were not the cause
-    throw Error(code, what + "rank " + std::to_string(rank) + ": " + words[rank].text);
+    throw Error(code, what + "rank " + std::to_string(rank) + ": " + reports[rank].text);
   }
-  for (size_t rank = 1; rank < words.size(); ++rank) {
-    if (words[rank].text == words[0].text) continue;
-    throw Error(Code::mismatch,
-                what + "rank 0 has " + words[0].text + ", rank " + std::to_string(rank) + " has " + words[rank].text);
+  for (size_t rank = 1; rank < reports.size(); ++rank) {
+    if (reports[rank].text == reports[0].text) continue;
+    throw Error(Code::mismatch, what + "rank 0 has " + reports[0].text + ", rank " + std::to_string(rank) + " has " +
+                                    reports[rank].text);
   }
-  return words;
+  return reports;
 }
 
 // Names two ranks on one device. Most libraries refuse that without naming the ranks.
-std::string shared_device(const std::vector<Word>& words) {
-  for (size_t b = 1; b < words.size(); ++b) {
-    for (size_t a = 0; a < b && !words[b].uuid.empty(); ++a) {
-      if (words[a].uuid != words[b].uuid) continue;
-      return "; rank " + std::to_string(a) + " (" + words[a].device + ") and rank " + std::to_string(b) + " (" +
-             words[b].device + ") are on the same device";
+std::string shared_device(const std::vector<Report>& reports) {
+  for (size_t b = 1; b < reports.size(); ++b) {
+    for (size_t a = 0; a < b && !reports[b].uuid.empty(); ++a) {
+      if (reports[a].uuid != reports[b].uuid) continue;
+      return "; rank " + std::to_string(a) + " (" + reports[a].device + ") and rank " + std::to_string(b) + " (" +
+             reports[b].device + ") are on the same device";
     }
   }
   return {};
 }
 
 // Throws when this rank must not wait any longer for the others inside the vendor's library.
-void look_around(const DeviceMeeting& meeting) {
+void check_wait(const DeviceMeeting& meeting) {
   SignalWatch::look();
   if (meeting.deadline.passed()) {
     throw Error(Code::timeout, "timed out; peers: " + meeting.host->whereabouts());
@@ -106,11 +106,11 @@ std::unique_ptr<Collectives> join(Vendor& vendor, Device& device, const DeviceMe
   const Device::Current current(device);
   if (meeting.adopted != nullptr) return vendor.adopt(device, meeting.adopted, meeting.rank, meeting.size);
   return vendor.join(device,
-                     {meeting.rank, meeting.size, root, meeting.rank_table, [&meeting] { look_around(meeting); }});
+                     {meeting.rank, meeting.size, root, meeting.rank_table, [&meeting] { check_wait(meeting); }});
 }
 
 // Tells the others that this rank could not join. They may be waiting for it inside the vendor's library, in
-// look_around().
+// check_wait().
 [[noreturn]] void give_up(const DeviceMeeting& meeting, const std::string& what, const Error& cause) {
   const Error error(cause.code(), what + cause.what());
   if (error.code() == Code::peer_lost || error.code() == Code::timeout || error.code() == Code::aborted) {
@@ -129,7 +129,7 @@ std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const DeviceM
   std::optional<Error> failure;
   Vendor* vendor = nullptr;
   std::unique_ptr<Device> device;
-  Word mine;
+  Report mine;
   try {
     vendor = &vendor_of(memory);
     device = vendor->device(index);
@@ -143,20 +143,20 @@ std::shared_ptr<DeviceTransport> connect(Memory memory, int index, const DeviceM
   } catch (const std::exception& error) {
     failure = as_error(error);
   }
-  const auto words = settle(meeting, what, mine, failure);
+  const auto reports = exchange_reports(meeting, what, mine, failure);
 
   std::unique_ptr<Collectives> collectives;
   try {
-    collectives = join(*vendor, *device, meeting, words[0].root);
+    collectives = join(*vendor, *device, meeting, reports[0].root);
   } catch (const Interrupted& error) {
     meeting.host->fail(Error(Code::aborted, what + "rank " + std::to_string(meeting.rank) + ": " + error.what()));
     throw;
   } catch (const std::exception& error) {
     const Error cause = as_error(error);
     give_up(meeting, what,
-            cause.code() == Code::backend ? Error(cause.code(), cause.what() + shared_device(words)) : cause);
+            cause.code() == Code::backend ? Error(cause.code(), cause.what() + shared_device(reports)) : cause);
   }
-  settle(meeting, what, {}, {});
+  exchange_reports(meeting, what, {}, {});
   return std::make_shared<StreamTransport>(meeting.rank, std::move(device), std::move(collectives), meeting.host);
 }
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "bootstrap/cards.h"
+#include "bootstrap/allgather_values.h"
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
@@ -28,18 +28,18 @@ std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, s
   places.relayed = relay_limit(places);
   const bool relayed = places.relayed > 0;
   const auto& mates = places.ranks_of(places.host_of(rank));
-  auto& host = base.progress()->host();
+  auto& memory = base.progress()->memory();
   shm::Membership::NewBlock blocks[3];
   const auto make_card = [&] {
     GroupCard card;
     card.channel = new_channel(network->self());
     for (size_t i = 0; i < (relayed ? 3 : 1); ++i) {
-      blocks[i] = shm::Membership::new_block(host, static_cast<int>(mates.size()));
-      card.blocks[i] = host.arena().offset(blocks[i].get());
+      blocks[i] = shm::Membership::new_block(memory, static_cast<int>(mates.size()));
+      card.blocks[i] = memory.arena().offset(blocks[i].get());
     }
     return card;
   };
-  const std::vector<GroupCard> cards = exchange_cards(bootstrap, deadline, make_card, name_of_rank);
+  const std::vector<GroupCard> cards = allgather_values(bootstrap, deadline, make_card, name_of_rank);
   const auto derived = [&](size_t which) {
     std::vector<uint64_t> offsets;
     for (const Rank mate : mates) offsets.push_back(cards[static_cast<size_t>(mate)].blocks[which]);

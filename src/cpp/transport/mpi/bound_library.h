@@ -87,20 +87,20 @@ class BoundLibrary final : public Library {
     return pack(request);
   }
 
-  std::optional<Arrival> probe(std::optional<int> tag) override {
+  std::optional<MatchedMessage> probe(std::optional<int> tag) override {
     int found = 0;
     Arrived message{};
     Status status;
     check(improbe_(Abi::kAnySource, tag.value_or(Abi::kAnyTag), comm_, &found, &message, status.words), "MPI_Improbe");
     if (found == 0) return std::nullopt;
-    Arrival arrival;
+    MatchedMessage arrival;
     arrival.message = pack(message);
     std::memcpy(&arrival.source, reinterpret_cast<const char*>(status.words) + Abi::kSourceOffset, sizeof(int));
     check(get_count_(status.words, byte_, &arrival.bytes), "MPI_Get_count");
     return arrival;
   }
 
-  Handle start_receive(void* data, const Arrival& arrival) override {
+  Handle start_receive(void* data, const MatchedMessage& arrival) override {
     auto message = unpack<Arrived>(arrival.message);
     Request request{};
     check(imrecv_(data, arrival.bytes, byte_, &message, &request), "MPI_Imrecv");

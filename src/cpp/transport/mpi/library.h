@@ -18,7 +18,7 @@ using Handle = uint64_t;
 constexpr size_t kMostBytes = size_t{1} << 30;
 
 // A message that was matched and has to be received.
-struct Arrival {
+struct MatchedMessage {
   int source = 0;
   int bytes = 0;
   Handle message = 0;
@@ -54,8 +54,8 @@ class Library {
   virtual Handle start_send(const void* data, size_t bytes, int to, int tag) = 0;
   virtual Handle start_receive(void* data, size_t bytes, int from, int tag) = 0;
   // Returns the next message from any process, with that tag or with any.
-  virtual std::optional<Arrival> probe(std::optional<int> tag) = 0;
-  virtual Handle start_receive(void* data, const Arrival& arrival) = 0;
+  virtual std::optional<MatchedMessage> probe(std::optional<int> tag) = 0;
+  virtual Handle start_receive(void* data, const MatchedMessage& arrival) = 0;
   // Whether the request is complete. Then it is freed.
   virtual bool test(Handle* request) = 0;
 

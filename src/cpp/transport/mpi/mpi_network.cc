@@ -57,7 +57,7 @@ void MpiNetwork::post(Endpoint to, std::string bytes) {
   const std::lock_guard lock(mutex_);
   refuse_if_ended();
   start_post(to, std::move(bytes), kMessageTag);
-  look_after_posted();
+  complete_posted();
 }
 
 void MpiNetwork::start_post(Endpoint to, std::string bytes, int tag) {
@@ -80,7 +80,7 @@ std::optional<Message> MpiNetwork::take(uint64_t channel) {
 
 bool MpiNetwork::flushed() {
   const std::lock_guard lock(mutex_);
-  if (!ended_) look_after_posted();
+  if (!ended_) complete_posted();
   return ended_ || posted_.empty();
 }
 
@@ -96,7 +96,7 @@ void MpiNetwork::close(uint64_t channel) noexcept {
 void MpiNetwork::move_messages() {
   if (ended_) return;
   receive_messages();
-  look_after_posted();
+  complete_posted();
 }
 
 // Receives by probing, although each probe polls the network several times and a posted receive from any source would
@@ -124,7 +124,7 @@ void MpiNetwork::deliver(Message message) {
   if (!closed_.contains(channel)) arrived_[channel].push_back(std::move(message));
 }
 
-void MpiNetwork::look_after_posted() {
+void MpiNetwork::complete_posted() {
   for (auto message = posted_.begin(); message != posted_.end();) {
     message = library_->test(&message->request) ? posted_.erase(message) : std::next(message);
   }
@@ -167,8 +167,8 @@ bool MpiNetwork::wind_up() {
   if (!library_->duplicated()) return false;
   if (arrived_.contains(kTombstone)) died_ = true;
   library_->tell_watchers_to_expect_nothing();
-  throw_away_arrivals();
-  look_after_posted();
+  discard_arriving();
+  complete_posted();
   library_->look();
   if (!last_barrier_) {
     if (!posted_.empty() || library_->watched() != 0) return false;
@@ -177,12 +177,12 @@ bool MpiNetwork::wind_up() {
   return ended_ = library_->test(&*last_barrier_) && arriving_.empty();
 }
 
-void MpiNetwork::throw_away_arrivals() {
+void MpiNetwork::discard_arriving() {
   while (const auto arrival = library_->probe(std::nullopt)) {
     arriving_.push_back({std::string(static_cast<size_t>(arrival->bytes), '\0'), 0, arrival->source});
     arriving_.back().request = library_->start_receive(arriving_.back().bytes.data(), *arrival);
   }
-  std::erase_if(arriving_, [this](Flight& message) {
+  std::erase_if(arriving_, [this](PendingMessage& message) {
     if (!library_->test(&message.request)) return false;
     died_ = died_ || (message.bytes.size() == sizeof(kTombstone) &&
                       std::memcmp(message.bytes.data(), &kTombstone, sizeof(kTombstone)) == 0);
@@ -202,7 +202,7 @@ void MpiNetwork::tell_of_death() noexcept {
       if (peer == self()) continue;
       start_post(peer, std::string(object_bytes(kTombstone)), kMessageTag);
     }
-    for (; !posted_.empty() && !deadline.passed(); std::this_thread::yield()) look_after_posted();
+    for (; !posted_.empty() && !deadline.passed(); std::this_thread::yield()) complete_posted();
   } catch (const Error&) {  // they find out by other means
   }
 }

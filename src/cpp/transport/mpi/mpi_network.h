@@ -73,7 +73,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   friend class Receiving;
 
   // A message in flight, in or out, with the memory that MPI uses. Elements of lists do not move.
-  struct Flight {
+  struct PendingMessage {
     std::string bytes;
     Handle request = 0;
     Endpoint peer = 0;
@@ -85,8 +85,8 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   void move_messages();
   void receive_messages();
   void deliver(Message message);
-  void look_after_posted();
-  void throw_away_arrivals();
+  void complete_posted();
+  void discard_arriving();
 
   std::mutex users_mutex_;  // before mutex_
   std::vector<User*> users_;
@@ -97,12 +97,13 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   std::atomic<bool> died_ = false, late_ = false;  // a process died; a process may be stuck: as far as users know
   const uint32_t largest_tag_;
   std::vector<std::atomic<uint32_t>> tags_;  // the last tag for each process; fresh() reads it without the mutex
-  std::list<Flight> posted_, arriving_;
+  std::list<PendingMessage> posted_, arriving_;
   std::map<uint64_t, std::deque<Message>> arrived_;  // by channel
   std::set<uint64_t> closed_;
   std::map<std::string, uint64_t> meetings_;
   uint64_t sent_ = 0;
-  std::map<std::pair<Endpoint, uint32_t>, unsigned> needlessly_;  // by sender and tag: ready messages without a receive
+  std::map<std::pair<Endpoint, uint32_t>, unsigned>
+      unused_ready_;  // by sender and tag: ready messages without a receive
 };
 
 }  // namespace a2a::mpi

@@ -155,7 +155,7 @@ class Receiving final : public Pieces {
   void start() {
     begin_pieces(
         [&](std::byte* data, size_t bytes) { return library().start_receive(data, bytes, peer_, memory_tag(tag_)); });
-    if (awaited()) tell_sender();
+    if (awaited()) send_ready();
   }
 
   bool done() override {
@@ -169,7 +169,7 @@ class Receiving final : public Pieces {
     abandon();
     if (!awaited()) return;
     const std::lock_guard lock(network_->mutex_);
-    ++network_->needlessly_[{peer_, tag_}];
+    ++network_->unused_ready_[{peer_, tag_}];
   }
 
   void abandon() noexcept override {
@@ -181,10 +181,10 @@ class Receiving final : public Pieces {
  private:
   void expect_nothing() noexcept override { cancel(); }
 
-  void tell_sender() {
-    const auto told = network_->needlessly_.find({peer_, tag_});
-    if (told == network_->needlessly_.end()) return network_->start_post(peer_, {}, ready_tag(tag_));
-    if (--told->second == 0) network_->needlessly_.erase(told);
+  void send_ready() {
+    const auto told = network_->unused_ready_.find({peer_, tag_});
+    if (told == network_->unused_ready_.end()) return network_->start_post(peer_, {}, ready_tag(tag_));
+    if (--told->second == 0) network_->unused_ready_.erase(told);
   }
 };
 

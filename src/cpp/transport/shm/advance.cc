@@ -11,7 +11,7 @@ namespace a2a::shm {
 bool Exchange::advance(Membership& m) {
   const Batch& batch = operation_.batch;
   if (batch.way == Way::pass) {
-    m.pass(batch.signature);
+    m.publish_finished(batch.signature);
     finish(m);
     return true;
   }

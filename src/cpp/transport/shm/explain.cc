@@ -45,7 +45,7 @@ const char* to_string(Kind kind) {
 bool ShmTransport::reads_everywhere() {
   for (Rank peer = 0; peer < size(); ++peer) {
     if (peer == membership_.rank()) continue;
-    const Neighbour& host = *membership_.peer(peer).host;
+    const LocalPeer& host = *membership_.peer(peer).host;
     if (!host.same_process && !(host.cma_from && host.cma_to)) return false;
   }
   return true;

@@ -2,8 +2,9 @@
 
 #include <chrono>
 
-#include "bootstrap/cards.h"
-#include "transport/shm/peers/loans.h"
+#include "bootstrap/allgather_values.h"
+#include "transport/shm/peers/exposed_tensor.h"
+#include "transport/shm/peers/handshake.h"
 #include "transport/shm/protocol/protocol.h"
 
 namespace a2a::shm {
@@ -16,19 +17,18 @@ std::unique_ptr<ShmTransport> ShmTransport::connect(Rank rank, int size, Bootstr
   }
   check_variables();
   auto progress = ShmProgress::of_this_thread();
-  auto block = Membership::new_block(progress->host(), size);
-  const uint64_t offset = progress->host().arena().offset(block.get());
-  Meeting meeting = meet(rank, size, bootstrap, *progress, offset, deadline, names);
-  return std::unique_ptr<ShmTransport>(new ShmTransport(rank, std::move(block), progress, meeting.surroundings,
-                                                        std::move(meeting.neighbours), meeting.blocks,
-                                                        std::move(names)));
+  auto block = Membership::new_block(progress->memory(), size);
+  const uint64_t offset = progress->memory().arena().offset(block.get());
+  ConnectedGroup group = connect_group(rank, size, bootstrap, *progress, offset, deadline, names);
+  return std::unique_ptr<ShmTransport>(new ShmTransport(rank, std::move(block), progress, group.surroundings,
+                                                        std::move(group.local_peers), group.blocks, std::move(names)));
 }
 
 ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<ShmProgress> progress,
-                           Surroundings surroundings, std::vector<std::shared_ptr<Neighbour>> neighbours,
+                           Surroundings surroundings, std::vector<std::shared_ptr<LocalPeer>> local_peers,
                            std::span<const uint64_t> blocks, std::vector<Rank> names)
-    : membership_(rank, std::move(block), progress, surroundings, neighbours, blocks, std::move(names)),
-      vicinity_(std::make_shared<Vicinity>(Vicinity{rank, std::move(neighbours), std::move(progress)})) {
+    : membership_(rank, std::move(block), progress, surroundings, local_peers, blocks, std::move(names)),
+      local_group_(std::make_shared<LocalGroup>(LocalGroup{rank, std::move(local_peers), std::move(progress)})) {
   std::lock_guard lock(membership_.progress().mutex());
   membership_.progress().enter(this);
 }
@@ -227,7 +227,7 @@ std::string ShmTransport::unreceived() {
 void ShmTransport::leave(Left how) noexcept {
   if (membership_.progress().inherited()) return;
   part(how);
-  membership_.progress().host().loans().sweep();
+  membership_.progress().memory().exposed_tensors().sweep();
 }
 
 void ShmTransport::part(Left how) {
@@ -254,7 +254,7 @@ void ShmTransport::part(Left how) {
 
 void ShmTransport::see_off(std::chrono::milliseconds patience) {
   membership_.see_off(Deadline::at(Deadline::Clock::now() + patience));
-  membership_.progress().host().loans().sweep();
+  membership_.progress().memory().exposed_tensors().sweep();
 }
 
 std::shared_ptr<Loan> ShmTransport::lend(const std::byte* data, size_t bytes, DType dtype,
@@ -263,11 +263,11 @@ std::shared_ptr<Loan> ShmTransport::lend(const std::byte* data, size_t bytes, DT
     throw Error(Code::invalid_argument, "the tensor has " + std::to_string(shape.size()) + " dimensions; at most " +
                                             std::to_string(kMaxDims) + " are possible");
   }
-  Host& host = membership_.progress().host();
-  host.loans().sweep();  // a program that only shows tensors gets memory back here
-  const auto loan = std::make_shared<SharedLoan>(host, vicinity_, data, bytes, dtype, shape);
-  host.loans().add(loan);
-  return loan;
+  ProcessMemory& memory = membership_.progress().memory();
+  memory.exposed_tensors().sweep();  // a program that only shows tensors gets memory back here
+  const auto tensor = std::make_shared<ExposedTensor>(memory, local_group_, data, bytes, dtype, shape);
+  memory.exposed_tensors().add(tensor);
+  return tensor;
 }
 
 void ShmTransport::fail(const Error& error) noexcept {
@@ -280,27 +280,28 @@ std::unique_ptr<Transport> ShmTransport::derive(std::span<const Rank> members, B
                                                 Deadline deadline) {
   Membership::NewBlock block;
   const auto make_block = [&] {
-    block = Membership::new_block(membership_.progress().host(), static_cast<int>(members.size()));
+    block = Membership::new_block(membership_.progress().memory(), static_cast<int>(members.size()));
     return uint64_t{membership_.arena().offset(block.get())};
   };
   const auto name = [&](Rank rank) {
     return "rank " + std::to_string(membership_.name(members[static_cast<size_t>(rank)]));
   };
-  const std::vector<uint64_t> blocks = exchange_cards(bootstrap, deadline, make_block, name);
+  const std::vector<uint64_t> blocks = allgather_values(bootstrap, deadline, make_block, name);
   return derive(members, std::move(block), blocks, membership_.surroundings(), {});
 }
 
 std::unique_ptr<ShmTransport> ShmTransport::derive(std::span<const Rank> members, Membership::NewBlock block,
                                                    std::span<const uint64_t> blocks, const Surroundings& surroundings,
                                                    std::vector<Rank> names) {
-  std::vector<std::shared_ptr<Neighbour>> neighbours;
+  std::vector<std::shared_ptr<LocalPeer>> local_peers;
   Rank mine = 0;
   for (size_t i = 0; i < members.size(); ++i) {
     if (members[i] == membership_.rank()) mine = static_cast<Rank>(i);
-    neighbours.push_back(membership_.peer(members[i]).host);
+    local_peers.push_back(membership_.peer(members[i]).host);
   }
   return std::unique_ptr<ShmTransport>(new ShmTransport(mine, std::move(block), membership_.shared_progress(),
-                                                        surroundings, std::move(neighbours), blocks, std::move(names)));
+                                                        surroundings, std::move(local_peers), blocks,
+                                                        std::move(names)));
 }
 
 }  // namespace a2a::shm

@@ -17,7 +17,7 @@ namespace a2a::shm {
 
 class ShmTransport final : public Transport, private Active {
  public:
-  // Collective over the bootstrap. Throws as meet() does; for `names` see Membership.
+  // Collective over the bootstrap. Throws as connect_group() does; for `names` see Membership.
   static std::unique_ptr<ShmTransport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline,
                                                std::vector<Rank> names = {});
 
@@ -84,7 +84,7 @@ class ShmTransport final : public Transport, private Active {
 
  private:
   ShmTransport(Rank rank, Membership::NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
-               std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
+               std::vector<std::shared_ptr<LocalPeer>> local_peers, std::span<const uint64_t> blocks,
                std::vector<Rank> names = {});
 
   // Active; the caller holds the mutex
@@ -118,7 +118,7 @@ class ShmTransport final : public Transport, private Active {
   bool reads_everywhere();  // whether all peers and this rank may read each other's memory with process_vm_readv
 
   Membership membership_;
-  std::shared_ptr<const Vicinity> vicinity_;
+  std::shared_ptr<const LocalGroup> local_group_;
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their steps; the first kSlots may be posted
   std::shared_ptr<Exchange> latest_;             // the last one made, which may be over
   std::optional<Error> first_half_failed_;       // the error of the exchange that was retired last

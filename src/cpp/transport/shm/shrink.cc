@@ -89,7 +89,7 @@ std::unique_ptr<Transport> ShmTransport::shrink(std::vector<Rank>* members, Dead
   abort("it shrinks");  // ends what is in flight, here and at the peers
   // A rank that gives up at its deadline stays proposed, and a slower rank may still count it in. So the block stays,
   // too.
-  if (successor_ == nullptr) successor_ = Membership::new_block(m.progress().host(), size());
+  if (successor_ == nullptr) successor_ = Membership::new_block(m.progress().memory(), size());
   words.successor.store(m.arena().offset(successor_.get()), std::memory_order_relaxed);
   RankSet ranks;
   if (const auto before = read(words)) {

@@ -20,40 +20,40 @@ constexpr size_t kMostAtOnce = size_t{1} << 20;
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 // Scratch memory for bytes that are discarded.
-constexpr size_t kNowhere = size_t{16} << 10;
-std::byte* nowhere() {
-  thread_local std::array<std::byte, kNowhere> bytes;
+constexpr size_t kScratchBytes = size_t{16} << 10;
+std::byte* scratch() {
+  thread_local std::array<std::byte, kScratchBytes> bytes;
   return bytes.data();
 }
 
 }  // namespace
 
-Connection::Connection(Socket socket, std::string who, std::string heard)
-    : socket_(std::move(socket)), who_(std::move(who)), heard_(std::move(heard)) {}
+Connection::Connection(Socket socket, std::string who, std::string early)
+    : socket_(std::move(socket)), who_(std::move(who)), early_(std::move(early)) {}
 
 // ---- sending ------------------------------------------------------------------------------------------------------
 
 void Connection::post(std::string message) {
-  if (!open() || mute_) return;
+  if (!open() || write_failed_) return;
   const Head head{FrameKind::message, 0, message.size()};
   frames_.push_back({head, std::move(message), nullptr});
   write();
 }
 
 void Connection::put(FrameKind kind, uint32_t tag, uint64_t bytes) {
-  if (!open() || mute_) return;
+  if (!open() || write_failed_) return;
   frames_.push_back({{kind, tag, bytes}, {}, nullptr});
   write();
 }
 
 void Connection::send(uint32_t tag, FlightPtr flight) {
-  departures_.add(tag, std::move(flight));
+  outgoing_.add(tag, std::move(flight));
   write();
 }
 
 void Connection::receive(uint32_t tag, FlightPtr flight) {
   const uint64_t bytes = flight->left;
-  arrivals_.add(tag, std::move(flight));
+  incoming_.add(tag, std::move(flight));
   put(FrameKind::ready, tag, bytes);
 }
 
@@ -72,13 +72,13 @@ void Connection::abandon(Flight& flight) {
 }
 
 void Connection::withdraw(uint32_t tag) {
-  arrivals_.withdraw(tag);
+  incoming_.withdraw(tag);
   put(FrameKind::withdrawn, tag, 0);
 }
 
 bool Connection::refill() {
   if (!frames_.empty()) return true;
-  auto part = departures_.next(kPart);
+  auto part = outgoing_.next(kPart);
   if (!part) return false;
   frames_.push_back({{FrameKind::memory, part->tag, part->bytes}, {}, std::move(part->flight), part->bytes});
   return true;
@@ -86,7 +86,7 @@ bool Connection::refill() {
 
 void Connection::write() {
   constexpr size_t kMostFrames = 16;
-  for (size_t total = 0; open() && !mute_ && refill() && total < kMostAtOnce;) {
+  for (size_t total = 0; open() && !write_failed_ && refill() && total < kMostAtOnce;) {
     std::array<iovec, 2 * kMostFrames> pieces;
     size_t n = 0, bytes = 0;
     const auto add = [&](const void* data, size_t length) {
@@ -112,7 +112,7 @@ void Connection::write() {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && would_block()) return;
     if (sent < 0) {  // read() finds out how it ended, and takes all that has come before
-      mute_ = true;
+      write_failed_ = true;
       frames_.clear();
       return;
     }
@@ -143,9 +143,9 @@ void Connection::written(size_t bytes) {
 // ---- receiving ----------------------------------------------------------------------------------------------------
 
 void Connection::read(const Deliver& deliver) {
-  if (!heard_.empty()) {
-    const std::string heard = std::exchange(heard_, {});
-    take(reinterpret_cast<const std::byte*>(heard.data()), heard.size(), deliver);
+  if (!early_.empty()) {
+    const std::string early = std::exchange(early_, {});
+    take(reinterpret_cast<const std::byte*>(early.data()), early.size(), deliver);
   }
   std::array<std::byte, kAhead> ahead;
   for (size_t total = 0; open() && total < kMostAtOnce;) {
@@ -200,15 +200,15 @@ bool Connection::begin(const Head& head) {
       left_ = head.bytes;
       return head.bytes > 0 && head.bytes <= kMostMessage;
     case FrameKind::ready:
-      if (!departures_.announce(head.tag, head.bytes, kMostAnnounced)) return false;
+      if (!outgoing_.announce(head.tag, head.bytes, kMostAnnounced)) return false;
       write();
       return true;
     case FrameKind::memory:
-      flight_ = arrivals_.next(head.tag, head.bytes);
+      flight_ = incoming_.next(head.tag, head.bytes);
       left_ = head.bytes;
       return flight_ != nullptr;
     case FrameKind::withdrawn:
-      return departures_.withdraw(head.tag);
+      return outgoing_.withdraw(head.tag);
     case FrameKind::goodbye:
       in_order_ = true;
       return true;
@@ -219,7 +219,7 @@ bool Connection::begin(const Head& head) {
 
 // The address for the next bytes of the body, and how many fit there.
 std::byte* Connection::body() {
-  if (current_.kind == FrameKind::memory) return flight_->abandoned ? nowhere() : flight_->data;
+  if (current_.kind == FrameKind::memory) return flight_->abandoned ? scratch() : flight_->data;
   const size_t has = current_.bytes - left_;
   if (message_.size() == has) message_.resize(has + body_room());
   return reinterpret_cast<std::byte*>(message_.data()) + has;
@@ -227,7 +227,7 @@ std::byte* Connection::body() {
 
 size_t Connection::body_room() const {
   if (current_.kind == FrameKind::memory)
-    return flight_ != nullptr && flight_->abandoned ? std::min(left_, kNowhere) : left_;
+    return flight_ != nullptr && flight_->abandoned ? std::min(left_, kScratchBytes) : left_;
   const size_t has = current_.bytes - left_;
   return message_.size() > has ? message_.size() - has : std::min(left_, kGrowth);
 }
@@ -238,7 +238,7 @@ void Connection::advance_body(size_t n, const Deliver& deliver) {
     flight_->data += flight_->abandoned ? 0 : n;
     flight_->left -= n;
     moved_ += n;
-    arrivals_.note(current_.tag);
+    incoming_.note(current_.tag);
     if (left_ == 0) flight_ = nullptr;
   } else if (left_ == 0) {
     deliver(std::exchange(message_, {}));
@@ -261,7 +261,7 @@ void Connection::leave() {
   put(FrameKind::goodbye, 0, 0);
   ::shutdown(fd(), SHUT_WR);
   constexpr int kPatience = 64;
-  for (int i = 0; i < kPatience && ::recv(fd(), nowhere(), kNowhere, 0) > 0; ++i) {
+  for (int i = 0; i < kPatience && ::recv(fd(), scratch(), kScratchBytes, 0) > 0; ++i) {
   }
   socket_ = Socket();
 }

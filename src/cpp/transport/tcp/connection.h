@@ -23,8 +23,8 @@ class Connection {
  public:
   using Deliver = std::function<void(std::string message)>;
 
-  // `who` names the peer in the texts of errors: "pid 17 at 10.0.0.3". `heard` are bytes that have come already.
-  Connection(Socket socket, std::string who, std::string heard);
+  // `who` names the peer in the texts of errors: "pid 17 at 10.0.0.3". `early` are bytes that came with the handshake.
+  Connection(Socket socket, std::string who, std::string early);
 
   int fd() const { return socket_.fd(); }
   bool open() const { return socket_.open(); }
@@ -46,7 +46,7 @@ class Connection {
   void read(const Deliver& deliver);
   void write();
   // Whether frames wait for the socket to take them; whether messages do not.
-  bool has_more() const { return !frames_.empty() || departures_.have_turns(); }
+  bool has_more() const { return !frames_.empty() || outgoing_.have_turns(); }
   bool flushed() const { return frames_.empty() || (frames_.size() == 1 && frames_.front().flight != nullptr); }
 
   // Sends a goodbye, if the socket takes it, and closes.
@@ -79,19 +79,19 @@ class Connection {
   std::optional<hosts::Loss> loss_;
   bool in_order_ = false;  // the peer has sent its goodbye
 
-  std::deque<Frame> frames_;  // to be written; at most one part of memory
-  size_t written_ = 0;        // bytes of the first
-  bool mute_ = false;         // the socket takes no more
-  Departures departures_;
+  std::deque<Frame> frames_;   // to be written; at most one part of memory
+  size_t written_ = 0;         // bytes of the first
+  bool write_failed_ = false;  // nothing more is written
+  OutgoingRuns outgoing_;
 
-  Arrivals arrivals_;
+  IncomingRuns incoming_;
   std::byte head_[sizeof(Head)];
   size_t head_bytes_ = 0;  // bytes of the head that have come
   Head current_;
   size_t left_ = 0;  // bytes of its body that have not come
   std::string message_;
   FlightPtr flight_;
-  std::string heard_;
+  std::string early_;
   uint64_t moved_ = 0;
 };
 

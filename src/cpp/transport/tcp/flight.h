@@ -24,7 +24,7 @@ using FlightPtr = std::shared_ptr<Flight>;
 
 // The runs that this process sends, by tag. They are sent only against credit: the receiver announces its receives. So
 // no bytes arrive without a receive, and a run that is not received holds up no other.
-class Departures {
+class OutgoingRuns {
  public:
   void add(uint32_t tag, FlightPtr flight) {
     tags_[tag].flights.push_back(std::move(flight));
@@ -100,7 +100,7 @@ class Departures {
 };
 
 // The runs that this process receives, by tag. Abandoned ones still arrive, and are discarded.
-class Arrivals {
+class IncomingRuns {
  public:
   void add(uint32_t tag, FlightPtr flight) { tags_[tag].push_back(std::move(flight)); }
 

@@ -48,19 +48,19 @@ class Discarded final : public Transfer {
   bool given_up_ = false;
 };
 
-TcpNetwork::TcpNetwork(Endpoint self, std::vector<Link> links)
-    : self_(self), connections_(links.size()), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
+TcpNetwork::TcpNetwork(Endpoint self, std::vector<AuthenticatedSocket> sockets)
+    : self_(self), peers_(sockets.size()), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!poller_.open()) socket_failure("epoll_create1");
   for (Endpoint peer = 0; peer < size(); ++peer) {
     if (peer == self_) continue;
-    Link& link = links[static_cast<size_t>(peer)];
+    AuthenticatedSocket& socket = sockets[static_cast<size_t>(peer)];
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = static_cast<uint32_t>(peer);
-    if (::epoll_ctl(poller_.fd(), EPOLL_CTL_ADD, link.socket.fd(), &event) != 0) socket_failure("epoll_ctl");
-    close_in_child(link.socket.fd());
-    line(peer).connection =
-        std::make_unique<Connection>(std::move(link.socket), std::move(link.who), std::move(link.heard));
+    if (::epoll_ctl(poller_.fd(), EPOLL_CTL_ADD, socket.socket.fd(), &event) != 0) socket_failure("epoll_ctl");
+    close_in_child(socket.socket.fd());
+    peer_state(peer).connection =
+        std::make_unique<Connection>(std::move(socket.socket), std::move(socket.who), std::move(socket.early));
   }
   close_in_child(poller_.fd());
   for (Endpoint peer = 0; peer < size(); ++peer) {
@@ -70,16 +70,16 @@ TcpNetwork::TcpNetwork(Endpoint self, std::vector<Link> links)
 
 TcpNetwork::~TcpNetwork() {
   if (home_.inherited()) {
-    for (Line& l : connections_) {
-      if (l.connection != nullptr) l.connection->forget();
+    for (PeerState& there : peers_) {
+      if (there.connection != nullptr) there.connection->forget();
     }
     poller_.release();
     return;
   }
-  for (Line& l : connections_) {
-    if (l.connection == nullptr || !l.connection->open()) continue;
-    keep_in_child(l.connection->fd());
-    l.connection->leave();
+  for (PeerState& there : peers_) {
+    if (there.connection == nullptr || !there.connection->open()) continue;
+    keep_in_child(there.connection->fd());
+    there.connection->leave();
   }
   keep_in_child(poller_.fd());
 }
@@ -94,7 +94,7 @@ void TcpNetwork::look() {
 }
 
 void TcpNetwork::advance(Endpoint peer) {
-  Connection& connection = *line(peer).connection;
+  Connection& connection = *peer_state(peer).connection;
   if (!connection.open()) return;
   const int fd = connection.fd();
   const uint64_t before = connection.moved();
@@ -107,7 +107,7 @@ void TcpNetwork::advance(Endpoint peer) {
 
 // Has epoll report room in the socket only while frames wait for it.
 void TcpNetwork::watch(Endpoint peer) {
-  Line& there = line(peer);
+  PeerState& there = peer_state(peer);
   if (!there.connection->open() || there.watched_for_room == there.connection->has_more()) return;
   there.watched_for_room = there.connection->has_more();
   epoll_event event{};
@@ -121,7 +121,7 @@ void TcpNetwork::deliver(Endpoint from, std::string message) {
   if (message.size() < sizeof(channel)) return;  // no process of a2a sends that
   std::memcpy(&channel, message.data(), sizeof(channel));
   if (closed_.contains(channel)) return;
-  Line& there = line(from);
+  PeerState& there = peer_state(from);
   there.untaken += message.size();
   there.overrun |= there.untaken > kMostUntaken;
   if (there.overrun) return;
@@ -135,7 +135,7 @@ void TcpNetwork::post(Endpoint to, std::string bytes) {
   const std::lock_guard lock(mutex_);
   if (to == self_) return deliver(self_, std::move(bytes));
   ++sent_;
-  line(to).connection->post(std::move(bytes));
+  peer_state(to).connection->post(std::move(bytes));
   watch(to);
 }
 
@@ -150,7 +150,7 @@ std::optional<Message> TcpNetwork::take(uint64_t channel) {
   Message message = std::move(found->second.front());
   found->second.pop_front();
   if (found->second.empty()) arrived_.erase(found);
-  line(message.from).untaken -= message.bytes.size();
+  peer_state(message.from).untaken -= message.bytes.size();
   return message;
 }
 
@@ -158,9 +158,9 @@ bool TcpNetwork::flushed() {
   const std::lock_guard lock(mutex_);
   bool all = true;
   for (Endpoint peer = 0; peer < size(); ++peer) {
-    if (peer == self_ || line(peer).connection->flushed()) continue;
+    if (peer == self_ || peer_state(peer).connection->flushed()) continue;
     advance(peer);
-    all &= line(peer).connection->flushed();
+    all &= peer_state(peer).connection->flushed();
   }
   return all;
 }
@@ -168,8 +168,8 @@ bool TcpNetwork::flushed() {
 std::optional<hosts::Loss> TcpNetwork::lost(Endpoint peer) {
   const std::lock_guard lock(mutex_);
   if (peer == self_) return std::nullopt;
-  if (line(peer).overrun) return hosts::Loss{{}, "it sent more messages than anybody here takes"};
-  return line(peer).connection->loss();
+  if (peer_state(peer).overrun) return hosts::Loss{{}, "it sent more messages than anybody here takes"};
+  return peer_state(peer).connection->loss();
 }
 
 void TcpNetwork::close(uint64_t channel) noexcept {
@@ -180,19 +180,19 @@ void TcpNetwork::close(uint64_t channel) noexcept {
   }
   const auto left = arrived_.extract(channel);
   if (left.empty()) return;
-  for (const Message& message : left.mapped()) line(message.from).untaken -= message.bytes.size();
+  for (const Message& message : left.mapped()) peer_state(message.from).untaken -= message.bytes.size();
 }
 
 // ---- memory -------------------------------------------------------------------------------------------------------
 
 uint32_t TcpNetwork::next_tag(Endpoint to) {
   const std::lock_guard lock(mutex_);
-  return ++line(to).tag;
+  return ++peer_state(to).tag;
 }
 
 bool TcpNetwork::fresh(Endpoint to, uint32_t tag) const {
   const std::lock_guard lock(mutex_);
-  return connections_[static_cast<size_t>(to)].tag - tag < UINT32_MAX / 2;
+  return peers_[static_cast<size_t>(to)].tag - tag < UINT32_MAX / 2;
 }
 
 std::unique_ptr<Transfer> TcpNetwork::send(Endpoint to, uint32_t tag, std::span<const Run> runs) {
@@ -211,7 +211,7 @@ std::unique_ptr<Transfer> TcpNetwork::begin(Endpoint peer, uint32_t tag, std::sp
   std::vector<FlightPtr> flights;
   for (const Run& run : runs) {
     flights.push_back(std::make_shared<Flight>(Flight{run.data, run.bytes}));
-    (*line(peer).connection.*begin_flight)(tag, flights.back());
+    (*peer_state(peer).connection.*begin_flight)(tag, flights.back());
   }
   watch(peer);
   return std::make_unique<TcpTransfer>(shared_from_this(), peer, tag, std::move(flights));
@@ -220,7 +220,7 @@ std::unique_ptr<Transfer> TcpNetwork::begin(Endpoint peer, uint32_t tag, std::sp
 std::unique_ptr<Transfer> TcpNetwork::discard(Endpoint from, uint32_t tag, size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto flight = std::make_shared<Flight>(Flight{nullptr, bytes, true});
-  line(from).connection->receive(tag, flight);
+  peer_state(from).connection->receive(tag, flight);
   watch(from);
   return std::make_unique<Discarded>(shared_from_this(), from, flight);
 }
@@ -232,14 +232,14 @@ bool TcpNetwork::done(std::span<const FlightPtr> flights) {
 
 bool TcpNetwork::arrived(Endpoint peer, const Flight& flight) {
   const std::lock_guard lock(mutex_);
-  return flight.left == 0 || !line(peer).connection->open();
+  return flight.left == 0 || !peer_state(peer).connection->open();
 }
 
 void TcpNetwork::abandon(Endpoint peer, std::span<const FlightPtr> flights) {
   if (home_.inherited()) return;  // a forked child; the mutex may be held for ever
   const std::lock_guard lock(mutex_);
   for (const FlightPtr& flight : flights) {
-    if (!flight->done()) line(peer).connection->abandon(*flight);
+    if (!flight->done()) peer_state(peer).connection->abandon(*flight);
   }
 }
 
@@ -247,7 +247,7 @@ void TcpNetwork::withdraw(Endpoint peer, uint32_t tag, std::span<const FlightPtr
   if (home_.inherited()) return;
   const std::lock_guard lock(mutex_);
   for (const FlightPtr& flight : flights) flight->abandoned = true;
-  line(peer).connection->withdraw(tag);
+  peer_state(peer).connection->withdraw(tag);
   watch(peer);
 }
 

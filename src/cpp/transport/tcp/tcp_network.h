@@ -14,8 +14,8 @@
 
 #include "runtime/fork_guard.h"
 #include "transport/hosts/network.h"
+#include "transport/tcp/authenticated_socket.h"
 #include "transport/tcp/connection.h"
-#include "transport/tcp/meeting.h"
 
 namespace a2a::tcp {
 
@@ -24,11 +24,11 @@ namespace a2a::tcp {
 class TcpNetwork final : public hosts::Network, public std::enable_shared_from_this<TcpNetwork> {
  public:
   // Takes over the connections; the one at `self` is empty.
-  TcpNetwork(hosts::Endpoint self, std::vector<Link> links);
+  TcpNetwork(hosts::Endpoint self, std::vector<AuthenticatedSocket> sockets);
   ~TcpNetwork() override;
 
   hosts::Endpoint self() const override { return self_; }
-  int size() const override { return static_cast<int>(connections_.size()); }
+  int size() const override { return static_cast<int>(peers_.size()); }
   std::string name() const override { return "TCP"; }
 
   void post(hosts::Endpoint to, std::string bytes) override;
@@ -51,7 +51,7 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   friend class TcpTransfer;
   friend class Discarded;
 
-  struct Line {
+  struct PeerState {
     std::unique_ptr<Connection> connection;
     bool watched_for_room = false;
     uint32_t tag = 0;      // the last tag for this process
@@ -59,7 +59,7 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
     bool overrun = false;  // it sent more of them than kMostUntaken
   };
 
-  Line& line(hosts::Endpoint peer) { return connections_[static_cast<size_t>(peer)]; }
+  PeerState& peer_state(hosts::Endpoint peer) { return peers_[static_cast<size_t>(peer)]; }
   // Advance without waiting: look() the connections that epoll reports, advance() one in any case.
   void look();
   void advance(hosts::Endpoint peer);
@@ -75,7 +75,7 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   mutable std::mutex mutex_;
   const ForkGuard home_;
   const hosts::Endpoint self_;
-  std::vector<Line> connections_;                           // by process
+  std::vector<PeerState> peers_;                            // by process
   Socket poller_;                                           // an epoll
   std::map<uint64_t, std::deque<hosts::Message>> arrived_;  // by channel
   std::set<uint64_t> closed_;

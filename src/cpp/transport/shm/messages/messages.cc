@@ -193,7 +193,7 @@ bool Messages::copy(Rank peer, Lane& lane) {
   Arriving& in = *message;
   const Message& wanted = in.receive->message();
   const size_t step = std::min<size_t>(in.bytes - in.copied, kCopyStep);
-  Neighbour& host = *m_.peer(peer).host;
+  LocalPeer& host = *m_.peer(peer).host;
   if (in.kind == LetterKind::cma) {
     const Run from{peer, reinterpret_cast<std::byte*>(in.where) + in.copied, step};
     const Run to{peer, wanted.data + in.copied, step};
@@ -219,7 +219,7 @@ bool Messages::copy(Rank peer, Lane& lane) {
 // Asks the sender for pieces when process_vm_readv fails. Throws when the peer is gone, or this rank's output is the
 // cause.
 void Messages::cannot_read(Rank peer, Lane& lane, const std::shared_ptr<Arriving>& message, int error) {
-  Neighbour& host = *m_.peer(peer).host;
+  LocalPeer& host = *m_.peer(peer).host;
   m_.throw_if_aborted(peer);
   const std::string name = "rank " + std::to_string(m_.name(m_.rank())) + ": " + name_of(message->receive->message());
   if (error == ESRCH || host.gone()) {
@@ -238,7 +238,7 @@ void Messages::cannot_read(Rank peer, Lane& lane, const std::shared_ptr<Arriving
 }
 
 const std::byte* Messages::in_segment(Rank peer, uint64_t where, uint64_t bytes) {
-  Neighbour& host = *m_.peer(peer).host;
+  LocalPeer& host = *m_.peer(peer).host;
   if (!host.reach(where, bytes)) m_.nonsense(peer, "place of a message");
   return host.base + where;
 }

@@ -77,7 +77,7 @@ void Messages::say(Rank peer, Lane& lane, const Outgoing& message) {
 }
 
 LetterKind Messages::choose(Rank peer, Lane& lane, const Message& m) {
-  const Neighbour& host = *m_.peer(peer).host;
+  const LocalPeer& host = *m_.peer(peer).host;
   if (m.bytes <= kLetterPayload && !lane.letters.crowded()) return LetterKind::inlined;
   if (m.bytes == 0) return LetterKind::shared;  // of nothing: the sender waits for the receive
   if (m.bytes <= kEager && lane.pieces.size() < kMostEager) return LetterKind::piece;

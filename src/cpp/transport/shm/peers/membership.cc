@@ -27,10 +27,10 @@ uint64_t next_uid() {
 class RetiredBlocks {
  public:
   struct Retired {
-    Host* host;
+    ProcessMemory* memory;
     std::vector<std::byte*> in_segment, in_common;
     struct Reader {
-      std::shared_ptr<Neighbour> host;
+      std::shared_ptr<LocalPeer> peer;
       Block block;
       uint64_t uid;
     };
@@ -56,19 +56,19 @@ class RetiredBlocks {
   void sweep() {
     std::lock_guard lock(mutex_);
     retired_.remove_if([this](Retired& retired) {
-      if (retired.host->inherited()) return true;
+      if (retired.memory->inherited()) return true;
       if (!std::ranges::all_of(retired.readers, [this](auto& reader) { return has_left(reader); })) return false;
-      for (std::byte* memory : retired.in_common) retired.host->common().release(memory);
-      for (std::byte* memory : retired.in_segment) retired.host->arena().release(memory);
+      for (std::byte* data : retired.in_common) retired.memory->common().release(data);
+      for (std::byte* data : retired.in_segment) retired.memory->arena().release(data);
       return true;
     });
   }
 
  private:
   bool has_left(Retired::Reader& reader) const {
-    if (reader.host->same_process) return !in_use_.contains(reader.uid);
+    if (reader.peer->same_process) return !in_use_.contains(reader.uid);
     const auto& words = reader.block.words();
-    return left_of(words) != Left::no || words.uid != reader.uid || reader.host->gone();
+    return left_of(words) != Left::no || words.uid != reader.uid || reader.peer->gone();
   }
 
   std::mutex mutex_;
@@ -83,11 +83,11 @@ RetiredBlocks& retired_blocks() {
 
 }  // namespace
 
-Membership::NewBlock Membership::new_block(Host& host, int size) {
+Membership::NewBlock Membership::new_block(ProcessMemory& memory, int size) {
   retired_blocks().sweep();
-  NewBlock block(host.arena().allocate(std::max(Block::bytes(size), size_t{4096})));
+  NewBlock block(memory.arena().allocate(std::max(Block::bytes(size), size_t{4096})));
   auto* words = new (block.get()) RankWords{};
-  words->uid = host.nonce() + next_uid();
+  words->uid = memory.nonce() + next_uid();
   retired_blocks().begin_use(words->uid);
   return block;
 }
@@ -101,44 +101,44 @@ void Membership::abandon(NewBlock block, Left how) noexcept {
 void Membership::GiveBack::operator()(std::byte* block) const noexcept {
   auto* words = reinterpret_cast<RankWords*>(block);
   retired_blocks().end_use(words->uid);
-  // The other ranks know its place, may have met without this rank, and may read it for as long as they live. So it is
-  // never used again: they would take another communicator's words there for this rank's.
+  // The block is never used again. The other ranks know its offset, may have connected without this rank, and may read
+  // it for as long as they live: they would take the words of another communicator for those of this rank.
   publish_left(*words, Left::dropped);
 }
 
 Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
-                       std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
+                       std::vector<std::shared_ptr<LocalPeer>> local_peers, std::span<const uint64_t> blocks,
                        std::vector<Rank> names)
     : rank_(rank),
-      size_(static_cast<int>(neighbours.size())),
+      size_(static_cast<int>(local_peers.size())),
       block_(block.get(), size_),
       progress_(std::move(progress)),
       machine_(Machine::here(surroundings)),
-      peers_(neighbours.size()),
+      peers_(local_peers.size()),
       names_(std::move(names)) {
   const ChunkShape shape = ChunkShape::of(size());
   for (Rank r = 0; r < size(); ++r) {
     const auto i = static_cast<size_t>(r);
     if (r == rank_) continue;
-    peers_[i].host = neighbours[i];
-    sleepers_.push_back(neighbours[i]->sleeper());
-    peers_[i].block = neighbours[i]->block(blocks[i], size());
+    peers_[i].host = local_peers[i];
+    sleepers_.push_back(local_peers[i]->sleeper());
+    peers_[i].block = local_peers[i]->block(blocks[i], size());
     peers_[i].uid = peers_[i].block.words().uid;
     peers_[i].chunks = Chunks(shape, rank_ < r);
-    threads_ |= neighbours[i]->same_process;
+    threads_ |= local_peers[i]->same_process;
   }
   progress_->note(machine_.surroundings.oversubscribed(), threads_);
   block.release();
 }
 
-// Its memory may be used again once no peer reads it any more.
+// Its memory is used again once no peer reads it any more.
 Membership::~Membership() {
-  Host& host = progress_->host();
-  if (host.inherited()) return;
+  ProcessMemory& memory = progress_->memory();
+  if (memory.inherited()) return;
   leave(Left::dropped);
   const uint64_t uid = block_.words().uid;
   try {
-    RetiredBlocks::Retired retired{&host, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
+    RetiredBlocks::Retired retired{&memory, {reinterpret_cast<std::byte*>(&block_.words())}, {}, {}};
     for (size_t slot = 0; slot < kSlots; ++slot) {
       if (for_all_[slot].data != nullptr) retired.in_segment.push_back(for_all_[slot].data);
       for (const Room& room : for_lists_[slot]) {
@@ -153,7 +153,7 @@ Membership::~Membership() {
       retired.readers.push_back({p.host, p.block, p.uid});
     }
     retired_blocks().add(std::move(retired), uid);
-  } catch (const std::bad_alloc&) {  // no memory to note it: the block is never used again
+  } catch (const std::bad_alloc&) {  // without a note of it the block is never used again
     retired_blocks().end_use(uid);
   }
   retired_blocks().sweep();
@@ -176,7 +176,7 @@ size_t Membership::cma_pays_from() {
 
 Chunks& Membership::chunks_to_fill(Rank rank) {
   Chunks& chunks = peer(rank).chunks;
-  if (chunks.share() == nullptr) chunks.bring(progress_->host().common().allocate(chunks.shape().share_bytes()));
+  if (chunks.share() == nullptr) chunks.bring(progress_->memory().common().allocate(chunks.shape().share_bytes()));
   return chunks;
 }
 
@@ -217,7 +217,7 @@ void Membership::take_back(std::byte* memory) noexcept {
   arena().release(memory);
 }
 
-void Membership::pass(const Signature& signature) {
+void Membership::publish_finished(const Signature& signature) {
   auto& words = block_.words();
   words.started_op.store(static_cast<uint32_t>(signature.op), std::memory_order_relaxed);
   words.started.store(first_step(signature.number), std::memory_order_relaxed);
@@ -226,7 +226,7 @@ void Membership::pass(const Signature& signature) {
 }
 
 void Membership::spread() {
-  // Requires a group of all ranks of the host: a part of them does not show how full a CPU is.
+  // Moving makes sense in a group of all ranks of the host only: a part of them does not show how many ranks a CPU has.
   if (!machine_.spread || !surroundings().oversubscribed() || surroundings().ranks != size()) return;
   std::vector<const SeatWords*> seats;
   for (Rank r = 0; r < size(); ++r) seats.push_back(r == rank_ ? progress_->seat() : peer(r).host->seat);
@@ -262,12 +262,13 @@ void Membership::post_abort(Code code, std::string_view text) noexcept {
   }
 }
 
-// Whether a peer may be in the middle of a copy from this rank's memory, or to it. When the caller gets the error it
-// may unmap that memory or use it for something else. A stopped process must not keep this rank waiting.
+// Whether a peer may be in the middle of a copy from this rank's memory, or to it. The wait for its end is limited,
+// because the peer may be stopped.
 bool Membership::may_copy(Rank rank, Deadline deadline) {
   const uint32_t mark = static_cast<uint32_t>(rank_) + 1;
-  Neighbour& host = *peer(rank).host;
-  return is_copying(peer(rank).block.words(), mark) && (host.same_process || (!host.gone() && !deadline.passed()));
+  LocalPeer& local_peer = *peer(rank).host;
+  return is_copying(peer(rank).block.words(), mark) &&
+         (local_peer.same_process || (!local_peer.gone() && !deadline.passed()));
 }
 
 void Membership::leave(Left how) noexcept {
@@ -302,7 +303,7 @@ void Membership::throw_if_aborted(Rank rank) {
 }
 
 void Membership::nonsense(Rank rank, const char* what) {
-  throw_if_aborted(rank);  // the words of a rank that gave up may be inconsistent
+  throw_if_aborted(rank);  // a rank that gives up may leave its words inconsistent
   throw Error(Code::backend, "shared memory: rank " + std::to_string(name(rank)) + " wrote a line with a bad " + what);
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/transport.h"
-#include "transport/shm/peers/neighbour.h"
+#include "transport/shm/peers/local_peer.h"
 #include "transport/shm/peers/shm_progress.h"
 #include "transport/shm/policy/machine.h"
 #include "transport/shm/protocol/chunks.h"
@@ -20,28 +20,29 @@
 namespace a2a::shm {
 
 struct Peer {
-  std::shared_ptr<Neighbour> host;  // empty for this rank itself
+  std::shared_ptr<LocalPeer> host;  // its process and what this rank maps of it; empty for this rank itself
   Block block;
   uint64_t uid = 0;   // of the block
-  uint64_t done = 0;  // the highest value seen of its `done`
+  uint64_t done = 0;  // the highest value of its `done` that this rank has read
   Chunks chunks;      // shared with it
 };
 
 class Membership {
  public:
-  // A zeroed block of this process's segment. It is given up unless a membership takes it over.
+  // A zeroed block of this process's segment. Unless a membership takes it over, its end publishes that this rank has
+  // left.
   struct GiveBack {
     void operator()(std::byte* block) const noexcept;
   };
   using NewBlock = std::unique_ptr<std::byte, GiveBack>;
-  static NewBlock new_block(Host& host, int size);
+  static NewBlock new_block(ProcessMemory& memory, int size);
   // Publishes in a block, which peers may have taken into a new group, that this rank has left that group. The memory
   // is never used again, because peers may read it at any time.
   static void abandon(NewBlock block, Left how) noexcept;
 
-  // `names` has the ranks' numbers in the texts of errors; empty: their ranks in this group.
+  // `names` has the number of each rank in the texts of errors. It is empty where that is the rank in this group.
   Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> progress, Surroundings surroundings,
-             std::vector<std::shared_ptr<Neighbour>> neighbours, std::span<const uint64_t> blocks,
+             std::vector<std::shared_ptr<LocalPeer>> local_peers, std::span<const uint64_t> blocks,
              std::vector<Rank> names = {});
   ~Membership();
   Membership(const Membership&) = delete;
@@ -59,19 +60,19 @@ class Membership {
   const std::shared_ptr<ShmProgress>& shared_progress() const { return progress_; }
   const Machine& machine() const { return machine_; }
   const Surroundings& surroundings() const { return machine_.surroundings; }
-  Arena& arena() { return progress_->host().arena(); }
+  Arena& arena() { return progress_->memory().arena(); }
   bool threads() const { return threads_; }
 
-  // Returns the number of bytes from which on CMA is faster. The lowest rank's measurement counts: ranks with different
-  // answers would keep each other waiting.
+  // Returns the number of bytes from which on CMA is faster. All ranks use the measurement of the lowest rank that has
+  // one, because ranks with different answers would keep each other waiting.
   size_t cma_pays_from();
 
   // Returns the chunks shared with a peer. Allocates this rank's share the first time.
   Chunks& chunks_to_fill(Rank peer);
 
-  // Returns room in this rank's segment for bytes that all peers get alike in step n. Requires that the step's slots
-  // are free. Peers may read there until they have finished the step; the step that takes the same slots reuses it.
-  // Returns nullptr when the segment is full.
+  // Returns room in this rank's segment for bytes that step n sends to all peers alike. Requires that the slots of the
+  // step are free. Peers may read the room until they have finished the step; the next step with the same slots reuses
+  // it. Returns nullptr when the segment is full.
   std::byte* room_for_all(uint64_t n, size_t bytes);
   // The same for the i-th list of runs of step n. Throws Error(backend) when the segment is full.
   std::byte* room_for_list(uint64_t n, size_t i, size_t bytes);
@@ -90,26 +91,26 @@ class Membership {
     return p.done >= n || is_done(p.block.words(), n, &p.done);
   }
 
-  // Publishes that this rank is done with an operation of which no bytes go through shared memory. Requires that all
+  // Publishes that this rank has finished an operation that moves no bytes through shared memory. Requires that all
   // earlier operations are finished.
-  void pass(const Signature& signature);
+  void publish_finished(const Signature& signature);
 
   // Where ranks share CPUs: moves the calling thread if another CPU has fewer ranks.
   void spread();
   // Whether a peer announced this rank's CPU last.
   bool beside_peer() const;
 
-  // Rings every peer that sleeps.
+  // Wakes every peer that sleeps.
   void wake_sleepers();
-  // Rings this peer if it sleeps.
+  // Wakes this peer if it sleeps.
   void wake_sleeper(Rank rank);
   // Publishes that this rank has given up, and wakes all peers. Waits until no peer copies from its memory or to it.
   void post_abort(Code code, std::string_view text) noexcept;
   // Publishes that this rank has left, and wakes all peers.
   void leave(Left how) noexcept;
 
-  // Throws the error with which a peer gave up, if it did. Such a peer may have changed its buffers while they were
-  // read, and has raised an error for this operation, so it must not succeed here.
+  // Throws the error with which a peer gave up, if it did. The operation must not succeed here then: the peer may have
+  // changed its buffers while this rank read them.
   void throw_if_aborted(Rank peer);
   // Throws Error(backend) because a peer wrote something invalid.
   [[noreturn]] void nonsense(Rank peer, const char* what);

@@ -33,8 +33,9 @@ std::shared_ptr<ShmProgress> ShmProgress::of_this_thread() {
   return progress;
 }
 
-ShmProgress::ShmProgress() : host_(Host::get()), bell_index_(host_.take_bell()), bell_(&host_.bell(bell_index_)) {
-  seat_ = new (host_.arena().allocate(sizeof(SeatWords))) SeatWords{};
+ShmProgress::ShmProgress()
+    : memory_(ProcessMemory::get()), bell_index_(memory_.take_bell()), bell_(&memory_.bell(bell_index_)) {
+  seat_ = new (memory_.arena().allocate(sizeof(SeatWords))) SeatWords{};
   start_thread();
 }
 
@@ -42,8 +43,8 @@ ShmProgress::~ShmProgress() {
   end_thread();
   // Peers may still read the seat, and ring the bell of a rank that is gone: both only cost a needless wake-up.
   if (inherited()) return;
-  host_.give_bell(bell_index_);
-  host_.arena().release(reinterpret_cast<std::byte*>(seat_));
+  memory_.give_bell(bell_index_);
+  memory_.arena().release(reinterpret_cast<std::byte*>(seat_));
 }
 
 void ShmProgress::announce_cpu() { shm::announce_cpu(*seat_); }
@@ -64,7 +65,7 @@ bool ShmProgress::sleep_unless(const std::function<bool()>& news,
   return !interrupted;
 }
 
-void wake_always(const Neighbour& peer) {
+void wake_always(const LocalPeer& peer) {
   ring(*peer.bell);
   futex_wake(*peer.bell);
 }

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "runtime/progress.h"
-#include "transport/shm/peers/host.h"
-#include "transport/shm/peers/neighbour.h"
+#include "transport/shm/peers/local_peer.h"
+#include "transport/shm/peers/process_memory.h"
 #include "transport/shm/protocol/protocol.h"
 
 namespace a2a::shm {
@@ -27,9 +27,9 @@ class ShmProgress final : public Progress {
   ShmProgress();
   ~ShmProgress() override;
 
-  Host& host() { return host_; }
+  ProcessMemory& memory() { return memory_; }
   const SeatWords* seat() const { return seat_; }
-  uint64_t seat_offset() const { return host_.arena().offset(reinterpret_cast<const std::byte*>(seat_)); }
+  uint64_t seat_offset() const { return memory_.arena().offset(reinterpret_cast<const std::byte*>(seat_)); }
   uint32_t bell_index() const { return bell_index_; }
 
   // Wakes the other threads of this rank that sleep.
@@ -46,12 +46,12 @@ class ShmProgress final : public Progress {
   void ring_own() override;
   bool sleep_unless(const std::function<bool()>& news, const std::function<std::chrono::nanoseconds()>& slice) override;
 
-  Host& host_;
+  ProcessMemory& memory_;
   uint32_t bell_index_;
   BellWord* bell_;
   SeatWords* seat_;
 };
 
-void wake_always(const Neighbour& peer);
+void wake_always(const LocalPeer& peer);
 
 }  // namespace a2a::shm

@@ -189,8 +189,8 @@ struct Seat {
   typename A::template atomic<uint32_t> cpu;  // 1 + its number, 0 when unknown; only a hint
 };
 
-// Says whether a rank views its peers' tensors (loans.h). In its own segment; the owners of the tensors read it. The
-// memory is used again for other views, but for nothing else.
+// Says whether a rank views its peers' tensors (exposed_tensor.h). In its own segment; the owners of the tensors read
+// it. The memory is used again for other views, but for nothing else.
 template <class A>
 struct Viewing {
   alignas(kCacheLine) typename A::template atomic<uint64_t> views;  // the number of the views, 0 when it has none

@@ -119,7 +119,7 @@ struct Link {
   Peer& other;
 
   uint64_t step() const { return operation.step(); }
-  Neighbour& host() const { return *other.host; }
+  LocalPeer& host() const { return *other.host; }
   // The pipe from this rank to the peer, and the one from the peer to this rank.
   Block::Pair& own_pipe() const { return m.block().pipe(peer); }
   const Block::Pair& their_pipe() const { return other.block.pipe(m.rank()); }

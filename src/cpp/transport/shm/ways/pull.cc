@@ -25,7 +25,7 @@ void ask_for_chunks(const Link& link) {
 // If it is gone, throws Error(peer_lost). If the peer's memory can be read, this rank's output is the cause. Otherwise
 // the kernel does not let this rank read the memory: asks for chunks.
 void cannot_read(const Link& link, int error) {
-  Neighbour& host = link.host();
+  LocalPeer& host = link.host();
   link.m.throw_if_aborted(link.peer);
   if (error == ESRCH || host.gone()) {
     host.lost.store(true, std::memory_order_relaxed);

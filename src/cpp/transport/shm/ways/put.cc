@@ -52,7 +52,7 @@ bool is_agreed(const Pair& pair) {
 
 void begin(const Link& link) {
   Pair& p = link.pair;
-  Neighbour& host = link.host();
+  LocalPeer& host = link.host();
   const Kind theirs = p.their_kind(), mine = p.kind();
   if ((theirs == Kind::none) != (p.in_left == 0) || (theirs == Kind::pointer && !host.same_process))
     link.nonsense("kind");

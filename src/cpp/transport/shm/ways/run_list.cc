@@ -59,14 +59,14 @@ void find_run(const Link& link, Kind kind, const ListedRun& run) {
 namespace {
 
 // Whether the peer's segment holds all memory of the block.
-bool reaches(Neighbour& host, uint64_t where, const Strides& strides) {
+bool reaches(LocalPeer& host, uint64_t where, const Strides& strides) {
   const uint64_t before = 0 - static_cast<uint64_t>(strides.begin()), after = static_cast<uint64_t>(strides.end());
   return where >= before && host.reach(where - before, before + after);
 }
 
 void add_run(const Link& link, Kind kind, const ListedBlock& block) {
   Pair& p = link.pair;
-  Neighbour& host = link.host();
+  LocalPeer& host = link.host();
   Strides::Dim dims[ListedBlock::kMostDims];
   if (block.dims > ListedBlock::kMostDims) link.nonsense("run");
   for (size_t d = 0; d < block.dims; ++d) dims[d] = {block.dim[d].count, block.dim[d].stride, 0};
@@ -87,7 +87,7 @@ uint64_t bytes_of(const ListedBlock& block) { return block.run.bytes; }
 template <class Entry>
 void find(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
   Pair& p = link.pair;
-  Neighbour& host = link.host();
+  LocalPeer& host = link.host();
   // No run is empty, so no valid list has more entries than bytes. A list without that limit could be as long as all
   // memory.
   if (count == 0 || count > bytes || list % alignof(Entry) != 0 || count > host.bytes / sizeof(Entry) ||

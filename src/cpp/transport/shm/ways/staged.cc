@@ -68,7 +68,7 @@ std::optional<uint8_t> stage_chunk(const Link& link) {
 void offer(const Link& link) {
   Pair& p = link.pair;
   Chunks& chunks = link.m.chunks_to_fill(link.peer);
-  p.mine.where = link.m.progress().host().common().offset(chunks.share());
+  p.mine.where = link.m.progress().memory().common().offset(chunks.share());
   p.mine.first = p.out_first = chunks.handed();
   p.out_left = (p.mine.sent + chunks.shape().bytes - 1) / chunks.shape().bytes;
   p.out = Pair::Out::streaming;
@@ -105,7 +105,7 @@ void replace_cma(const Link& link) {
 
 void begin(const Link& link) {
   Pair& p = link.pair;
-  Neighbour& host = link.host();
+  LocalPeer& host = link.host();
   Chunks& chunks = link.other.chunks;
   if (!host.reach_common(p.theirs.where, chunks.shape().share_bytes())) link.nonsense("share of the chunks");
   chunks.find(host.common + p.theirs.where);

@@ -47,12 +47,12 @@ class Outgoing {
   std::span<const wire::Piece> pieces_;
 };
 
-// After an error it is unknown which messages have arrived where: the other ranks are told, and every later call is
-// refused.
+// An error ends the bootstrap on all ranks, because it is unknown which messages have arrived where: it is sent to the
+// other ranks, and every later call throws it again.
 class TcpBootstrap : public Bootstrap {
  public:
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) final;
-  bool has_network() const final { return here_.raw.ss_family != AF_UNIX; }
+  bool has_network() const final { return own_address_.raw.ss_family != AF_UNIX; }
   // Makes new connections, one for each pair of processes; see transport/tcp/.
   std::shared_ptr<hosts::Network> network(Deadline deadline) final;
 
@@ -60,8 +60,8 @@ class TcpBootstrap : public Bootstrap {
   TcpBootstrap(Rank rank, int size, std::string job, std::string_view secret);
 
   Error error(Code code, const std::string& what) const { return {code, "job '" + job_ + "': " + what}; }
-  // Returns this rank's error in the form in which it is sent to the others.
-  Error as_told(const Error& error) const;
+  // Returns the error as the other ranks get it: for them an interrupted rank is an aborted one.
+  Error as_sent(const Error& error) const;
 
   // Returns the next frame that has come from a rank. Throws the error of a refusal. Also throws when the rank,
   // described by `who`, is gone, or a frame is not authentic.
@@ -70,26 +70,26 @@ class TcpBootstrap : public Bootstrap {
   const Rank rank_;
   const int size_;
   const std::string job_;
-  Place here_;  // the address at which other ranks reach this one: the one that it uses towards rank 0
+  SocketAddress own_address_;  // other ranks reach this one at the address that it uses towards rank 0
 
  private:
   virtual std::vector<std::string> exchange(std::string_view mine, Deadline deadline) = 0;
   // Throws when a rank is gone or has given up. Requires that no rank can be in an exchange.
-  virtual void look_after_others() = 0;
+  virtual void check_others() = 0;
   // Sends the error to the ranks that are still there.
-  virtual void say_goodbye(const Error& error) = 0;
+  virtual void send_error(const Error& error) = 0;
 
   // Runs body(). Its error ends this bootstrap, on all ranks. Throws when another thread is in a call.
   template <class Body>
-  auto alone(Body&& body) {
+  auto exclusively(Body&& body) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) throw error(Code::invalid_argument, "another thread is in allgather");
     if (broken_) throw Error(*broken_);
     try {
       return body();
     } catch (const Error& failure) {
-      broken_ = as_told(failure);
-      say_goodbye(*broken_);
+      broken_ = as_sent(failure);
+      send_error(*broken_);
       throw;
     }
   }

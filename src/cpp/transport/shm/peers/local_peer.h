@@ -1,49 +1,46 @@
-// A peer rank on this host, as this rank reaches it; and the meeting of a group's ranks.
+// A peer rank on this host: its process, and what this rank maps of its memory.
 #pragma once
 
-#include <sched.h>
 #include <sys/types.h>
 
 #include <atomic>
 #include <memory>
-#include <span>
 #include <vector>
 
-#include "a2a/bootstrap.h"
 #include "a2a/types.h"
-#include "transport/shm/peers/host.h"
+#include "transport/shm/peers/process_memory.h"
 #include "transport/shm/policy/machine.h"
 
 namespace a2a::shm {
 
 class ShmProgress;
 
-// The words for waking a peer: its seat says whether it sleeps, and it sleeps on its bell.
+// The words for waking a peer: its seat says whether it sleeps; it sleeps on its bell.
 struct Sleeper {
   const SeatWords* seat = nullptr;
   BellWord* bell = nullptr;
 };
 
-// Shared by a communicator and those derived from it. Keeps the peer's segment mapped.
-struct Neighbour {
+// Communicators share it with those derived from them. It keeps the peer's segment mapped.
+struct LocalPeer {
   pid_t pid = 0;                    // as this process sees it, 0 when it is not visible
   bool same_process = false;        // a thread of this process
   bool cma_from = false;            // this rank may copy from its memory with process_vm_readv
-  bool cma_to = false;              // it may copy from this rank's
+  bool cma_to = false;              // it may copy from the memory of this rank
   const std::byte* base = nullptr;  // its segment
   size_t bytes = 0;
   std::atomic<size_t> open{0};   // accessible bytes of it, from the beginning
   std::byte* outputs = nullptr;  // its segment, mapped writable; see map_outputs()
-  std::byte* common = nullptr;   // its memory that both may write
+  std::byte* common = nullptr;   // its memory that both ranks may write
   size_t common_bytes = 0;
   std::atomic<size_t> common_open{0};
   const SeatWords* seat = nullptr;
   BellWord* bell = nullptr;
 
-  Neighbour() = default;
-  Neighbour(const Neighbour&) = delete;
-  Neighbour& operator=(const Neighbour&) = delete;
-  ~Neighbour();
+  LocalPeer() = default;
+  LocalPeer(const LocalPeer&) = delete;
+  LocalPeer& operator=(const LocalPeer&) = delete;
+  ~LocalPeer();
 
   Sleeper sleeper() const { return {seat, bell}; }
   // Returns its block at that offset of its segment. Throws Error(backend) when the block would not lie inside.
@@ -69,7 +66,7 @@ struct Neighbour {
   // Describes its process, for the texts of errors: "pid 4711, stopped", "pid 4711, exited", ...
   std::string state() const;
 
-  Host* host = nullptr;
+  ProcessMemory* own_memory = nullptr;               // of this process; set when the descriptors are
   Mapping segment, common_memory, writable_segment;  // empty for a thread of this process
   Descriptor socket, pidfd;
   std::atomic<bool> lost{false};
@@ -81,22 +78,9 @@ struct Neighbour {
 };
 
 // The state that a rank needs to view its peers' tensors. It may outlive the communicator.
-struct Vicinity {
+struct LocalGroup {
   Rank rank = 0;
-  std::vector<std::shared_ptr<Neighbour>> neighbours;  // by rank; empty at this rank's own place
+  std::vector<std::shared_ptr<LocalPeer>> local_peers;  // by rank; empty at this rank's own place
   std::shared_ptr<ShmProgress> progress;
 };
-
-struct Meeting {
-  std::vector<std::shared_ptr<Neighbour>> neighbours;  // by rank; empty at this rank's own place
-  std::vector<uint64_t> blocks;                        // offset of each rank's block in its segment
-  Surroundings surroundings;
-};
-
-// Collective over the bootstrap. Publishes this rank's seat and block, and maps the memory of all peers. Throws
-// Error(unsupported) when ranks are on several hosts or belong to other users, Error(peer_lost) when a rank dies
-// meanwhile, Error(timeout). `names` as in Membership.
-Meeting meet(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, uint64_t block_offset, Deadline deadline,
-             std::span<const Rank> names);
-
 }  // namespace a2a::shm

@@ -1,5 +1,6 @@
 // The bytes that are sent over TCP: the receiver accepts the frames of the sender, and no others.
 #include "bootstrap/tcp/frames.h"
+
 #include "check.h"
 
 namespace {

@@ -1,5 +1,7 @@
-// The meeting of a group's ranks. Each sends the others the address of its listening socket through the bootstrap. Then
-// each pair of processes makes one connection, over which each passes the other its segment.
+// Each rank sends the others the address of its listening socket through the bootstrap. Then each pair of processes
+// makes one connection, over which each passes the other the descriptors of its memory (SCM_RIGHTS).
+#include "transport/shm/peers/handshake.h"
+
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -18,21 +20,19 @@
 #include "runtime/object_bytes.h"
 #include "runtime/process.h"
 #include "transport/shm/copy/copy.h"
-#include "transport/shm/peers/address.h"
-#include "transport/shm/peers/neighbour.h"
-#include "transport/shm/peers/shm_progress.h"
+#include "transport/shm/peers/announcement.h"
 #include "transport/shm/peers/unix_socket.h"
 
 namespace a2a::shm {
 namespace {
 
-// The greeting on a connection, from each of the two processes.
+// Each of the two processes of a connection sends it, with the descriptors of its memory.
 struct Hello {
   uint32_t protocol = kProtocol;
   int32_t rank = 0;
   uint64_t nonce = 0;
   uint32_t gave_up = 0;  // 1: this rank has given up; do not wait for it
-  int32_t culprit = -1;  // with gave_up: the rank that it missed, if that is the reason
+  int32_t culprit = -1;  // with gave_up: the rank because of which it gave up, or -1
 };
 
 // The proof of identity that each sends before Hello, where user ids do not identify the other end's user.
@@ -47,9 +47,9 @@ struct Pending {
   Rank proven = -1;  // the rank that it has proved to be, where proofs are required
 };
 
-// The answer to "can you read my memory?".
-struct Verdict {
-  uint32_t cma_from = 0;
+// Each sends it after it has tried to read the memory of the other.
+struct ReadCheck {
+  uint32_t cma_from = 0;  // 1: the sender can copy from the memory of the other with process_vm_readv
 };
 
 bool vm_readv_wanted() { return switch_variable("A2A_SHM_CMA").value_or(true); }
@@ -61,41 +61,41 @@ void allow_reading() {
   if (int scope = 0; file >> scope && scope == 1) ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
 }
 
-// One rank's side of the meeting.
-class Participant {
+// The handshakes of one rank with all others.
+class Handshake {
  public:
-  Participant(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, Deadline deadline,
-              std::span<const Rank> names)
+  Handshake(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, Deadline deadline,
+            std::span<const Rank> names)
       : rank_(rank),
         size_(size),
         bootstrap_(bootstrap),
-        host_(progress.host()),
+        memory_(progress.memory()),
         deadline_(deadline),
         names_(names),
         listener_(size) {}
 
-  Meeting run(ShmProgress& progress, uint64_t block) {
+  ConnectedGroup run(ShmProgress& progress, uint64_t block) {
     if (vm_readv_wanted()) allow_reading();
-    exchange_addresses(progress, block);
+    exchange_announcements(progress, block);
     try {
       connect_all();
     } catch (const Error&) {
-      warn_others();
+      announce_failure();
       throw;
     }
-    meeting_.surroundings = surroundings_of(addresses_);
-    return std::move(meeting_);
+    group_.surroundings = surroundings_of(announcements_);
+    return std::move(group_);
   }
 
  private:
   void connect_all() {
-    meeting_.neighbours.resize(static_cast<size_t>(size_));
+    group_.local_peers.resize(static_cast<size_t>(size_));
     require_proofs();
     for (Rank peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && at(peer).nonce == host_.nonce()) join_thread(peer);
+      if (peer != rank_ && at(peer).nonce == memory_.nonce()) add_thread(peer);
     }
-    // The lower rank of a pair connects. Connecting never waits for the other side, accepting waits only for
-    // connecting, and answers only for accepting. So no order of arrival can block.
+    // The lower rank of a pair connects. To connect takes no action of the other rank, to accept takes a connection,
+    // and an answer takes that the other rank has accepted. So no order of arrival can block.
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
       if (remote(peer)) connect_to(peer);
     }
@@ -104,7 +104,7 @@ class Participant {
       if (remote(peer)) finish_connecting(peer);
     }
     for (Rank peer = 0; peer < rank_; ++peer) {
-      if (remote(peer)) hear_verdict(peer);
+      if (remote(peer)) receive_read_check(peer);
     }
   }
 
@@ -120,7 +120,7 @@ class Participant {
   // processes, in one direction.
   Proof proof(Rank from, Rank to) const {
     Sha256 all;
-    for (const Address& a : addresses_) all.add(object_bytes(a));
+    for (const Announcement& a : announcements_) all.add(object_bytes(a));
     std::string text = "a2a rank " + std::to_string(from) + " to rank " + std::to_string(to) + " ";
     text += as_text(all.digest());
     return {from, hmac_sha256(*secret_, text)};
@@ -130,29 +130,29 @@ class Participant {
   bool proves(int socket, const Proof& theirs, Rank peer) const {
     const bool visible = at(rank_).pid_namespace != 0 && at(peer).pid_namespace == at(rank_).pid_namespace;
     return same_mac(as_text(theirs.mac), as_text(proof(peer, rank_).mac)) &&
-           (!visible || other_end(socket).pid == at(peer).pid);
+           (!visible || peer_credentials(socket).pid == at(peer).pid);
   }
 
-  // Tells higher ranks, which wait for this rank's connection, that it gave up. Lower ranks notice that its listening
-  // socket is closed.
-  void warn_others() {
+  // Sends higher ranks, which wait for a connection of this rank, that it gave up. Lower ranks notice that its
+  // listening socket is closed.
+  void announce_failure() {
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
-      if (!remote(peer) || neighbour(peer) != nullptr) continue;
+      if (!remote(peer) || local_peer(peer) != nullptr) continue;
       try {
         connect_to(peer, true);
-      } catch (const Error&) {  // that rank has failed, too
+      } catch (const Error&) {  // that rank has given up, too
       }
     }
   }
 
   Rank name(Rank rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
   std::string rank_name(Rank rank) const { return "rank " + std::to_string(name(rank)); }
-  const Address& at(Rank peer) const { return addresses_[static_cast<size_t>(peer)]; }
-  std::shared_ptr<Neighbour>& neighbour(Rank peer) { return meeting_.neighbours[static_cast<size_t>(peer)]; }
-  bool remote(Rank peer) const { return at(peer).nonce != host_.nonce(); }
+  const Announcement& at(Rank peer) const { return announcements_[static_cast<size_t>(peer)]; }
+  std::shared_ptr<LocalPeer>& local_peer(Rank peer) { return group_.local_peers[static_cast<size_t>(peer)]; }
+  bool remote(Rank peer) const { return at(peer).nonce != memory_.nonce(); }
 
   // Opens pidfds of all processes that are visible from here, so that a death before the connection is noticed at once.
-  void watch(const Address& mine) {
+  void watch_processes(const Announcement& mine) {
     Rank dead = -1;
     for (Rank peer = 0; peer < size_; ++peer) {
       const bool same = mine.pid_namespace != 0 && at(peer).pid_namespace == mine.pid_namespace;
@@ -185,15 +185,15 @@ class Participant {
   [[noreturn]] void lost(Rank peer) {
     std::vector<Rank> ranks = gone();
     ranks.push_back(peer);
-    throw Error(Code::peer_lost, "lost while the ranks met: " + blame(ranks));
+    throw Error(Code::peer_lost, "lost while the ranks met: " + list_missing(ranks));
   }
 
   [[noreturn]] void timed_out(const std::vector<Rank>& whom) {
-    throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met, waiting for " + blame(whom));
+    throw Error(Code::timeout, rank_name(rank_) + " timed out while the ranks met, waiting for " + list_missing(whom));
   }
 
-  // Names these ranks, and those that are stopped, because a rank that waits may wait for a stopped one.
-  std::string blame(const std::vector<Rank>& ranks) {
+  // Describes these ranks, and all that are stopped: a rank that is waited for may itself wait for a stopped one.
+  std::string list_missing(const std::vector<Rank>& ranks) {
     std::string text;
     for (Rank r = 0; r < size_; ++r) {
       const std::string words = in_words(r);
@@ -224,8 +224,8 @@ class Participant {
     }
   }
 
-  void exchange_addresses(ShmProgress& progress, uint64_t block) {
-    const Address mine = own_address(progress, size_, block, listener_.name());
+  void exchange_announcements(ShmProgress& progress, uint64_t block) {
+    const Announcement mine = own_announcement(progress, size_, block, listener_.name());
     faultpoint("joined");
     const auto all = bootstrap_.allgather(object_bytes(mine), deadline_);
     faultpoint("addresses");
@@ -234,27 +234,28 @@ class Participant {
                                               " strings for a group of " + std::to_string(size_) + " ranks");
     }
     for (Rank peer = 0; peer < size_; ++peer) {
-      addresses_.push_back(parse_address(all[static_cast<size_t>(peer)], rank_name(peer), mine, rank_name(rank_)));
-      meeting_.blocks.push_back(addresses_.back().block);
+      announcements_.push_back(
+          parse_announcement(all[static_cast<size_t>(peer)], rank_name(peer), mine, rank_name(rank_)));
+      group_.blocks.push_back(announcements_.back().block);
     }
-    watch(mine);
+    watch_processes(mine);
   }
 
-  void join_thread(Rank peer) {
-    // A process could send this process's nonce as its own; this rank would then use its own memory at that process's
-    // word.
-    if (at(peer).segment_bytes != host_.arena().bytes() || at(peer).common_bytes != host_.common().bytes()) {
+  void add_thread(Rank peer) {
+    // A process could send the nonce of this process as its own. This rank would then use its own memory at offsets
+    // which that process has chosen.
+    if (at(peer).segment_bytes != memory_.arena().bytes() || at(peer).common_bytes != memory_.common().bytes()) {
       throw Error(Code::backend, "shared memory: rank " + std::to_string(peer) + " is no thread of this process");
     }
-    auto n = std::make_shared<Neighbour>();
+    auto n = std::make_shared<LocalPeer>();
     n->pid = ::getpid();
     n->same_process = true;
-    use_memory(*n, peer, host_.arena().base(), host_.common().base());
-    neighbour(peer) = std::move(n);
+    use_memory(*n, peer, memory_.arena().base(), memory_.common().base());
+    local_peer(peer) = std::move(n);
   }
 
-  void use_memory(Neighbour& n, Rank peer, const std::byte* segment, std::byte* common) {
-    const Address& a = at(peer);
+  void use_memory(LocalPeer& n, Rank peer, const std::byte* segment, std::byte* common) {
+    const Announcement& a = at(peer);
     n.base = segment;
     n.bytes = a.segment_bytes;
     n.common = common;
@@ -268,10 +269,10 @@ class Participant {
   }
 
   void connect_to(Rank peer, bool gave_up = false) {
-    auto n = std::make_shared<Neighbour>();
+    auto n = std::make_shared<LocalPeer>();
     const std::string_view name = at(peer).listener_name();
     n->socket = connect_to_listener(name);
-    while (n->socket.fd() < 0 && errno == EAGAIN) {  // connections of other processes may fill the queue
+    while (n->socket.fd() < 0 && errno == EAGAIN) {  // the queue is full, perhaps of connections of other processes
       if (deadline_.passed()) timed_out({peer});
       bootstrap_.while_meeting();
       n->socket = connect_to_listener(name);
@@ -285,35 +286,35 @@ class Participant {
     if (!same_user(n->socket.fd())) {
       throw Error(Code::unsupported, rank_name(peer) + " belongs to another user");
     }
-    introduce(*n);
+    identify_process(*n);
     if (secret_ && !try_send(n->socket.fd(), proof(rank_, peer))) lost(peer);
-    if (!secret_ || gave_up) say_hello(*n, peer, gave_up);
-    neighbour(peer) = std::move(n);
+    if (!secret_ || gave_up) send_hello(*n, peer, gave_up);
+    local_peer(peer) = std::move(n);
   }
 
   // Stores the pid and a pidfd of the other end, as the kernel reports them.
-  void introduce(Neighbour& n) {
-    n.pid = other_end(n.socket.fd()).pid;
+  void identify_process(LocalPeer& n) {
+    n.pid = peer_credentials(n.socket.fd()).pid;
     if (n.pid > 0) n.pidfd = Descriptor(static_cast<int>(::syscall(SYS_pidfd_open, n.pid, 0)));
     close_in_child(n.socket.fd());
     if (n.pidfd.fd() >= 0) close_in_child(n.pidfd.fd());
-    n.host = &host_;
+    n.own_memory = &memory_;
   }
 
-  void say_hello(const Neighbour& n, Rank peer, bool gave_up = false) {
+  void send_hello(const LocalPeer& n, Rank peer, bool gave_up = false) {
     Hello hello;
     hello.rank = rank_;
-    hello.nonce = host_.nonce();
+    hello.nonce = memory_.nonce();
     hello.gave_up = gave_up ? 1 : 0;
     hello.culprit = culprit_;
-    const int fds[2] = {host_.arena().fd(), host_.common().fd()};
+    const int fds[2] = {memory_.arena().fd(), memory_.common().fd()};
     if (!try_send(n.socket.fd(), hello, std::span(fds, gave_up ? 0 : 2))) lost(peer);
     faultpoint("hello");
   }
 
   // Maps the memory that came with a peer's Hello, and tries to read it.
-  void take_memory(Neighbour& n, Rank peer, const Descriptor& segment, const Descriptor& common) {
-    const Address& a = at(peer);
+  void map_memory(LocalPeer& n, Rank peer, const Descriptor& segment, const Descriptor& common) {
+    const Announcement& a = at(peer);
     try {
       n.segment = map_peer(segment.fd(), a.segment_bytes, false);
       n.common_memory = map_peer(common.fd(), a.common_bytes, true);
@@ -335,39 +336,39 @@ class Participant {
     if (hello->gave_up != 0) {
       std::vector<Rank> missed = gone();
       missed.push_back(hello->culprit);
-      const std::string who = blame(missed);
+      const std::string who = list_missing(missed);
       throw Error(Code::peer_lost,
                   rank_name(hello->rank) + " gave up while the ranks met" + (who.empty() ? "" : "; missing: " + who));
     }
     return hello->rank;
   }
 
-  // Takes the connections of all lower ranks. Any process on the host may connect to an abstract name. Connections of
+  // Accepts the connections of all lower ranks. Any process on the host may connect to an abstract name. Connections of
   // other users are closed; a process of this user that sends nothing, or something else, delays nobody.
   void accept_all() {
-    std::vector<Pending> silent;
-    for (auto left = to_come(); !left.empty(); left = to_come()) {
+    std::vector<Pending> pending_connections;
+    for (auto left = missing(); !left.empty(); left = missing()) {
       std::vector<int> sources{listener_.fd()};
-      for (const Pending& pending : silent) sources.push_back(pending.socket.fd());
+      for (const Pending& pending : pending_connections) sources.push_back(pending.socket.fd());
       const size_t ready = await_readable(sources, left);
       if (ready == 0) {
         Descriptor socket = listener_.accept();
-        if (socket.fd() >= 0 && same_user(socket.fd())) silent.push_back({std::move(socket)});
+        if (socket.fd() >= 0 && same_user(socket.fd())) pending_connections.push_back({std::move(socket)});
         continue;
       }
-      Pending pending = std::move(silent[ready - 1]);
-      silent.erase(silent.begin() + static_cast<ptrdiff_t>(ready) - 1);
+      Pending pending = std::move(pending_connections[ready - 1]);
+      pending_connections.erase(pending_connections.begin() + static_cast<ptrdiff_t>(ready) - 1);
       if (!secret_ || pending.proven >= 0) {
         admit(std::move(pending));
       } else if (prove_each_other(pending)) {
-        silent.push_back(std::move(pending));
+        pending_connections.push_back(std::move(pending));
       }
     }
   }
 
   bool prove_each_other(Pending& pending) {
     const auto theirs = receive_message<Proof>(pending.socket.fd());
-    const auto left = to_come();
+    const auto left = missing();
     if (!theirs || std::ranges::find(left, theirs->rank) == left.end()) return false;
     if (!proves(pending.socket.fd(), *theirs, theirs->rank)) return false;
     pending.proven = theirs->rank;
@@ -377,10 +378,10 @@ class Participant {
     return true;
   }
 
-  std::vector<Rank> to_come() {
+  std::vector<Rank> missing() {
     std::vector<Rank> ranks;
     for (Rank peer = 0; peer < rank_; ++peer) {
-      if (remote(peer) && neighbour(peer) == nullptr) ranks.push_back(peer);
+      if (remote(peer) && local_peer(peer) == nullptr) ranks.push_back(peer);
     }
     return ranks;
   }
@@ -388,60 +389,60 @@ class Participant {
   void admit(Pending pending) {
     Descriptor segment, common;
     const auto peer = read_hello(pending.socket.fd(), &segment, &common);
-    if (!peer || *peer >= rank_ || neighbour(*peer) != nullptr) return;
+    if (!peer || *peer >= rank_ || local_peer(*peer) != nullptr) return;
     if (secret_ && *peer != pending.proven) return;
-    auto n = std::make_shared<Neighbour>();
+    auto n = std::make_shared<LocalPeer>();
     n->socket = std::move(pending.socket);
-    introduce(*n);
-    take_memory(*n, *peer, segment, common);
-    say_hello(*n, *peer);
-    if (!try_send(n->socket.fd(), Verdict{n->cma_from})) lost(*peer);
-    neighbour(*peer) = std::move(n);
+    identify_process(*n);
+    map_memory(*n, *peer, segment, common);
+    send_hello(*n, *peer);
+    if (!try_send(n->socket.fd(), ReadCheck{n->cma_from})) lost(*peer);
+    local_peer(*peer) = std::move(n);
   }
 
   void finish_connecting(Rank peer) {
-    Neighbour& n = *neighbour(peer);
+    LocalPeer& n = *local_peer(peer);
     await_readable({n.socket.fd()}, {peer});
     if (secret_) {
       const auto theirs = receive_message<Proof>(n.socket.fd());
       if (!theirs || theirs->rank != peer || !proves(n.socket.fd(), *theirs, peer)) lost(peer);
-      say_hello(n, peer);
+      send_hello(n, peer);
       await_readable({n.socket.fd()}, {peer});
     }
     Descriptor segment, common;
     if (read_hello(n.socket.fd(), &segment, &common) != peer) lost(peer);
-    take_memory(n, peer, segment, common);
-    if (!try_send(n.socket.fd(), Verdict{n.cma_from})) lost(peer);
-    hear_verdict(peer);
+    map_memory(n, peer, segment, common);
+    if (!try_send(n.socket.fd(), ReadCheck{n.cma_from})) lost(peer);
+    receive_read_check(peer);
   }
 
-  void hear_verdict(Rank peer) {
-    Neighbour& n = *neighbour(peer);
+  void receive_read_check(Rank peer) {
+    LocalPeer& n = *local_peer(peer);
     await_readable({n.socket.fd()}, {peer});
-    const auto verdict = receive_message<Verdict>(n.socket.fd());
-    if (!verdict) lost(peer);
-    n.cma_to = verdict->cma_from != 0;
+    const auto check = receive_message<ReadCheck>(n.socket.fd());
+    if (!check) lost(peer);
+    n.cma_to = check->cma_from != 0;
   }
 
   Rank rank_;
   int size_;
   Bootstrap& bootstrap_;
-  Host& host_;
+  ProcessMemory& memory_;
   Deadline deadline_;
   std::span<const Rank> names_;
   Listener listener_;
-  std::vector<Address> addresses_;
+  std::vector<Announcement> announcements_;
   std::vector<Descriptor> watched_;    // by rank: a pidfd, or none
-  std::optional<std::string> secret_;  // for proofs, where user ids prove nothing
-  Rank culprit_ = -1;                  // the rank that this one missed
-  Meeting meeting_;
+  std::optional<std::string> secret_;  // for proofs, where they are required
+  Rank culprit_ = -1;                  // the rank because of which this one gave up
+  ConnectedGroup group_;
 };
 
 }  // namespace
 
-Meeting meet(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, uint64_t block_offset, Deadline deadline,
-             std::span<const Rank> names) {
-  return Participant(rank, size, bootstrap, progress, deadline, names).run(progress, block_offset);
+ConnectedGroup connect_group(Rank rank, int size, Bootstrap& bootstrap, ShmProgress& progress, uint64_t block_offset,
+                             Deadline deadline, std::span<const Rank> names) {
+  return Handshake(rank, size, bootstrap, progress, deadline, names).run(progress, block_offset);
 }
 
 }  // namespace a2a::shm

@@ -1,25 +1,25 @@
-#include "transport/shm/peers/host.h"
+#include "transport/shm/peers/process_memory.h"
 
 #include <sys/random.h>
 
 #include <string>
 
 #include "a2a/types.h"
-#include "transport/shm/peers/loans.h"
+#include "transport/shm/peers/exposed_tensor.h"
 
 namespace a2a::shm {
 namespace {
 
-Host* current = nullptr;  // guarded by fork_mutex(); never deleted
+ProcessMemory* current = nullptr;  // guarded by fork_mutex(); never deleted
 
 }  // namespace
 
-Host& Host::get() {
-  Host* made = nullptr;
+ProcessMemory& ProcessMemory::get() {
+  ProcessMemory* made = nullptr;
   {
     const std::lock_guard lock(fork_mutex());
     if (current != nullptr && !current->inherited()) return *current;
-    current = made = new Host();
+    current = made = new ProcessMemory();
   }
   call_in_child([] {
     if (!current->inherited()) current->arena_.become_private();
@@ -32,12 +32,13 @@ Host& Host::get() {
 // In each communicator the chunks of a rank take a megabyte at most, or 32 KiB for each peer where that is more.
 constexpr size_t kMostCommon = size_t{16} << 30;
 
-Host::Host() : arena_("a2a"), common_("a2a-common", kMostCommon, kBellsBytes), loans_(new Loans(*this)) {
+ProcessMemory::ProcessMemory()
+    : arena_("a2a"), common_("a2a-common", kMostCommon, kBellsBytes), exposed_tensors_(new ExposedTensors(*this)) {
   for (uint32_t i = kBells; i > 0; --i) free_bells_.push_back(i - 1);
   if (::getrandom(&nonce_, sizeof(nonce_), 0) != sizeof(nonce_)) throw Error(Code::backend, "getrandom failed");
 }
 
-uint32_t Host::take_bell() {
+uint32_t ProcessMemory::take_bell() {
   std::lock_guard lock(mutex_);
   if (free_bells_.empty()) {
     throw Error(Code::backend, "more than " + std::to_string(kBells) + " ranks in one process");
@@ -48,7 +49,7 @@ uint32_t Host::take_bell() {
   return index;
 }
 
-void Host::give_bell(uint32_t index) {
+void ProcessMemory::give_bell(uint32_t index) {
   std::lock_guard lock(mutex_);
   free_bells_.push_back(index);
 }

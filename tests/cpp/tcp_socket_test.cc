@@ -1,4 +1,6 @@
 // Addresses of rank 0 while the resolver hangs, gives errors, or cannot be called.
+#include "bootstrap/tcp/tcp_socket.h"
+
 #include <dlfcn.h>
 #include <netdb.h>
 
@@ -8,7 +10,6 @@
 
 #include "a2a/bootstrap.h"
 #include "a2a/work.h"
-#include "bootstrap/tcp/tcp_socket.h"
 #include "check.h"
 #include "tcp.h"
 
@@ -42,9 +43,9 @@ extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* h
 namespace {
 
 TEST("a name is looked up") {
-  const auto places = a2a::resolve("some.host.example:4444", Deadline::after_seconds(20));
-  CHECK_EQ(places.size(), 1);
-  CHECK_EQ(places[0].host(), "127.0.0.1");
+  const auto addresses = a2a::resolve("some.host.example:4444", Deadline::after_seconds(20));
+  CHECK_EQ(addresses.size(), 1);
+  CHECK_EQ(addresses[0].host(), "127.0.0.1");
   const std::string why = gai_strerror(EAI_AGAIN);
   CHECK_THROWS(Code::invalid_argument, why, a2a::resolve("unreachable.example:4444", Deadline::after_seconds(20)));
 }

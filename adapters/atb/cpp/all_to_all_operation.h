@@ -13,7 +13,7 @@
 
 namespace a2a::atb {
 
-class Exchange : public Operation {
+class AllToAllOperation : public Operation {
  public:
   uint32_t GetOutputNum() const override { return 1; }
   Status InferShape(const SVector<TensorDesc>& in, SVector<TensorDesc>& out) const override;
@@ -31,7 +31,7 @@ class Exchange : public Operation {
   bool has_communicator() const;
 
  protected:
-  explicit Exchange(Group group) : group_(std::move(group)) {}
+  explicit AllToAllOperation(Group group) : group_(std::move(group)) {}
   // Resets the operation to its state after construction.
   void reset(Group group);
 

@@ -1,4 +1,4 @@
-// The memory of a process that its ranks share with others.
+// The memory that the ranks of a process share with other processes.
 #pragma once
 
 #include <sys/types.h>
@@ -13,16 +13,16 @@
 
 namespace a2a::shm {
 
-class Loans;
+class ExposedTensors;
 
 constexpr int kBells = 1024;  // per process: one for each thread that is a rank
 constexpr size_t kBellsBytes = kBells * sizeof(BellWord);
 
-// One per process. Lives until the process ends: exported tensors may outlive every communicator.
-class Host {
+// One per process. It lives until the process ends, because tensors in it may outlive every communicator.
+class ProcessMemory {
  public:
-  // Returns the host object of this process, and makes it on first use. After fork() the child gets its own.
-  static Host& get();
+  // Returns the memory of this process, and makes it on first use. After fork() the child gets its own.
+  static ProcessMemory& get();
 
   // Memory that peers map read-only: words, lists, tensors.
   Arena& arena() { return arena_; }
@@ -32,20 +32,20 @@ class Host {
   uint32_t take_bell();
   void give_bell(uint32_t index);
 
-  // The tensors that the ranks of this process have lent.
-  Loans& loans() { return *loans_; }
+  // The tensors that the ranks of this process expose to peers.
+  ExposedTensors& exposed_tensors() { return *exposed_tensors_; }
 
-  // A random number that identifies this process. Peers prove with it that they can read this memory.
+  // A random number that identifies this process. Peers read it here to find out whether they can read this memory.
   const uint64_t& nonce() const { return nonce_; }
   // See ForkGuard.
   bool inherited() const { return guard_.inherited(); }
   void refuse_if_inherited() const { guard_.refuse_if_inherited(); }
 
  private:
-  Host();
+  ProcessMemory();
 
   Arena arena_, common_;
-  Loans* const loans_;  // never deleted, like the host
+  ExposedTensors* const exposed_tensors_;  // never deleted, as this object
   uint64_t nonce_ = 0;
   const ForkGuard guard_;
   std::mutex mutex_;

@@ -1,5 +1,7 @@
 // Connections between processes, as two ends of a socket in this one: the order of messages, memory that is withdrawn,
 // and ends that send invalid bytes.
+#include "transport/tcp/connection.h"
+
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -7,7 +9,6 @@
 #include <numeric>
 
 #include "check.h"
-#include "transport/tcp/connection.h"
 
 namespace {
 

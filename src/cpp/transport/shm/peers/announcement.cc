@@ -1,4 +1,4 @@
-#include "transport/shm/peers/address.h"
+#include "transport/shm/peers/announcement.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,11 +21,11 @@ uint64_t pid_namespace() {
 
 }  // namespace
 
-std::string_view Address::listener_name() const { return {listener, ::strnlen(listener, sizeof(listener))}; }
+std::string_view Announcement::listener_name() const { return {listener, ::strnlen(listener, sizeof(listener))}; }
 
-Address own_address(ShmProgress& progress, int size, uint64_t block, const std::string& listener) {
-  Host& host = progress.host();
-  Address mine;
+Announcement own_announcement(ShmProgress& progress, int size, uint64_t block, const std::string& listener) {
+  ProcessMemory& memory = progress.memory();
+  Announcement mine;
   mine.uid = ::geteuid();
   mine.size = size;
   mine.bell = progress.bell_index();
@@ -34,10 +34,10 @@ Address own_address(ShmProgress& progress, int size, uint64_t block, const std::
   if (!std::ifstream("/proc/sys/kernel/random/boot_id").read(mine.boot_id, 36)) {
     system_failure("cannot read the boot id");
   }
-  mine.nonce = host.nonce();
-  mine.nonce_address = reinterpret_cast<uint64_t>(&host.nonce());
-  mine.segment_bytes = host.arena().bytes();
-  mine.common_bytes = host.common().bytes();
+  mine.nonce = memory.nonce();
+  mine.nonce_address = reinterpret_cast<uint64_t>(&memory.nonce());
+  mine.segment_bytes = memory.arena().bytes();
+  mine.common_bytes = memory.common().bytes();
   mine.seat = progress.seat_offset();
   mine.block = block;
   mine.cpu_quota_micros = static_cast<uint64_t>(cpu_quota().value_or(0) * 1e6);
@@ -46,8 +46,9 @@ Address own_address(ShmProgress& progress, int size, uint64_t block, const std::
   return mine;
 }
 
-Address parse_address(const std::string& text, const std::string& who, const Address& mine, const std::string& me) {
-  Address theirs;
+Announcement parse_announcement(const std::string& text, const std::string& who, const Announcement& mine,
+                                const std::string& me) {
+  Announcement theirs;
   if (text.size() == sizeof(theirs)) std::memcpy(&theirs, text.data(), sizeof(theirs));
   if (text.size() != sizeof(theirs) || theirs.protocol != kProtocol) {
     throw Error(Code::unsupported, who + " runs another version of this library");
@@ -66,10 +67,10 @@ Address parse_address(const std::string& text, const std::string& who, const Add
   return theirs;
 }
 
-Surroundings surroundings_of(std::span<const Address> ranks) {
+Surroundings surroundings_of(std::span<const Announcement> ranks) {
   cpu_set_t all{};
   uint64_t quota = 0;
-  for (const Address& a : ranks) {
+  for (const Announcement& a : ranks) {
     CPU_OR(&all, &all, &a.cpus);
     quota = std::max(quota, a.cpu_quota_micros);
   }

@@ -1,4 +1,4 @@
-#include "exchange.h"
+#include "all_to_all_operation.h"
 
 #include <algorithm>
 #include <functional>
@@ -50,7 +50,7 @@ TensorDesc output_of(const TensorDesc& input, int64_t elems) {
   return output;
 }
 
-Status Exchange::InferShape(const SVector<TensorDesc>& in, SVector<TensorDesc>& out) const {
+Status AllToAllOperation::InferShape(const SVector<TensorDesc>& in, SVector<TensorDesc>& out) const {
   return guarded(ERROR_INTERNAL_ERROR, [&] {
     check_number(ERROR_INVALID_IN_TENSOR_NUM, "inTensors", in.size(), GetInputNum());
     for (size_t i = 0; i < in.size(); ++i) check_extent(in[i], name_of("inTensor", i));
@@ -59,7 +59,7 @@ Status Exchange::InferShape(const SVector<TensorDesc>& in, SVector<TensorDesc>& 
   });
 }
 
-Status Exchange::Setup(const VariantPack& pack, uint64_t& workspace_size, Context* context) {
+Status AllToAllOperation::Setup(const VariantPack& pack, uint64_t& workspace_size, Context* context) {
   ready_.reset();
   const Status status = guarded(ERROR_COMM_EMPTY, [&] {
     if (context == nullptr) refuse(ERROR_INVALID_PARAM, "Setup: context is null");
@@ -81,7 +81,8 @@ Status Exchange::Setup(const VariantPack& pack, uint64_t& workspace_size, Contex
   return status;
 }
 
-Status Exchange::Execute(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context) {
+Status AllToAllOperation::Execute(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size,
+                                  Context* context) {
   std::shared_ptr<Work> work;
   const Status status = guarded(ERROR_INTERNAL_ERROR, [&] { require_stream(context); });
   if (status != NO_ERROR) return tell_peers(LastFailure().text), status;
@@ -90,8 +91,8 @@ Status Exchange::Execute(const VariantPack& pack, uint8_t* workspace, uint64_t w
   return guarded(ERROR_HCCL_FAIL, [&] { work->wait(); });
 }
 
-Status Exchange::start(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context,
-                       std::shared_ptr<Work>& work) {
+Status AllToAllOperation::start(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context,
+                                std::shared_ptr<Work>& work) {
   return guarded(ERROR_HCCL_FAIL, [&] {
     try {
       check_execute(pack, workspace, workspace_size, context);
@@ -108,7 +109,7 @@ Status Exchange::start(const VariantPack& pack, uint8_t* workspace, uint64_t wor
   });
 }
 
-void Exchange::tell_peers(const std::string& reason) {
+void AllToAllOperation::tell_peers(const std::string& reason) {
   // Another operation of this group may have replaced one that broke.
   const auto communicator = has_communicator() ? communicator_ : known_communicator(group_);
   if (communicator == nullptr) return;  // the peers wait in Setup for a rank that does not come
@@ -120,23 +121,23 @@ void Exchange::tell_peers(const std::string& reason) {
   }
 }
 
-void Exchange::use(std::shared_ptr<Communicator> communicator) {
+void AllToAllOperation::use(std::shared_ptr<Communicator> communicator) {
   set_communicator(group_, communicator);
   communicator_ = std::move(communicator);
 }
 
-bool Exchange::has_communicator() const {
+bool AllToAllOperation::has_communicator() const {
   return communicator_ != nullptr && !communicator_->closed() && !communicator_->failed();
 }
 
-void Exchange::reset(Group group) {
+void AllToAllOperation::reset(Group group) {
   group_ = std::move(group);
   communicator_ = nullptr;
   ready_.reset();
   setup_failure_ = "Setup has not run";
 }
 
-Exchange::Ready Exchange::check(const VariantPack& pack) const {
+AllToAllOperation::Ready AllToAllOperation::check(const VariantPack& pack) const {
   check_number(ERROR_INVALID_IN_TENSOR_NUM, "inTensors", pack.inTensors.size(), GetInputNum());
   check_number(ERROR_INVALID_IN_TENSOR_NUM, "outTensors", pack.outTensors.size(), GetOutputNum());
   SVector<TensorDesc> in;
@@ -158,8 +159,8 @@ Exchange::Ready Exchange::check(const VariantPack& pack) const {
   return prepare(counts, in, out, elems, sum);
 }
 
-Exchange::Ready Exchange::prepare(const Counts& counts, const SVector<TensorDesc>& in, const TensorDesc& out,
-                                  int64_t elems, int64_t sum) const {
+AllToAllOperation::Ready AllToAllOperation::prepare(const Counts& counts, const SVector<TensorDesc>& in,
+                                                    const TensorDesc& out, int64_t elems, int64_t sum) const {
   Ready ready;
   takes(in[0].dtype, &ready.call.dtype);
   ready.call.unit_bytes = elem_bytes(in[0].dtype);
@@ -171,8 +172,8 @@ Exchange::Ready Exchange::prepare(const Counts& counts, const SVector<TensorDesc
   return ready;
 }
 
-void Exchange::check_execute(const VariantPack& pack, const uint8_t* workspace, uint64_t workspace_size,
-                             Context* context) const {
+void AllToAllOperation::check_execute(const VariantPack& pack, const uint8_t* workspace, uint64_t workspace_size,
+                                      Context* context) const {
   if (!ready_) refuse(ERROR_INVALID_PARAM, "setup failed, execute exit: ", setup_failure_);
   if (context == nullptr) refuse(ERROR_INVALID_PARAM, "Execute: context is null");
   if (context != ready_->context) refuse(ERROR_INVALID_PARAM, "Execute: the context is not the one of Setup");
@@ -190,7 +191,7 @@ void Exchange::check_execute(const VariantPack& pack, const uint8_t* workspace, 
   check_apart(pack.inTensors[0], pack.outTensors[0]);
 }
 
-void Exchange::require_stream(Context* context) const {
+void AllToAllOperation::require_stream(Context* context) const {
   if (!ready_ || ready_->call.memory == Memory::host) return;
   if (context != nullptr && context->GetExecuteStream() == nullptr) {
     refuse(ERROR_INVALID_PARAM, "Execute: the context's stream is null, but backend ", group_.backend, " needs one");

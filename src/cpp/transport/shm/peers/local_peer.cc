@@ -1,4 +1,4 @@
-#include "transport/shm/peers/neighbour.h"
+#include "transport/shm/peers/local_peer.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -18,10 +18,10 @@ bool extend(Mapping& memory, size_t bytes, uint64_t where, uint64_t n, std::atom
 
 }  // namespace
 
-Neighbour::~Neighbour() {
-  if (host == nullptr) return;
+LocalPeer::~LocalPeer() {
+  if (own_memory == nullptr) return;
   for (Descriptor* fd : {&socket, &pidfd}) {
-    if (host->inherited()) {
+    if (own_memory->inherited()) {
       fd->release();  // closed at the fork; the number may be in use again
     } else if (fd->fd() >= 0) {
       keep_in_child(fd->fd());
@@ -29,15 +29,16 @@ Neighbour::~Neighbour() {
   }
 }
 
-bool Neighbour::reach_further(uint64_t where, uint64_t n) {
-  return extend(same_process ? Host::get().arena().mapping() : segment, bytes, where, n, &open);
+bool LocalPeer::reach_further(uint64_t where, uint64_t n) {
+  return extend(same_process ? ProcessMemory::get().arena().mapping() : segment, bytes, where, n, &open);
 }
 
-bool Neighbour::reach_further_in_common(uint64_t where, uint64_t n) {
-  return extend(same_process ? Host::get().common().mapping() : common_memory, common_bytes, where, n, &common_open);
+bool LocalPeer::reach_further_in_common(uint64_t where, uint64_t n) {
+  return extend(same_process ? ProcessMemory::get().common().mapping() : common_memory, common_bytes, where, n,
+                &common_open);
 }
 
-std::byte* Neighbour::output(const std::byte* data, size_t n) {
+std::byte* LocalPeer::output(const std::byte* data, size_t n) {
   const auto where = static_cast<size_t>(data - base);
   if (writable_segment.base() != nullptr && !writable_segment.reach(where + n)) {
     throw Error(Code::backend, "shared memory: no room to map a peer's outputs");
@@ -45,14 +46,14 @@ std::byte* Neighbour::output(const std::byte* data, size_t n) {
   return outputs + where;
 }
 
-Block Neighbour::block(uint64_t offset, int size) {
+Block LocalPeer::block(uint64_t offset, int size) {
   if (offset % alignof(Line) != 0 || !reach(offset, Block::bytes(size))) {
     throw Error(Code::backend, "shared memory: a peer named a block outside of its segment");
   }
   return Block(const_cast<std::byte*>(base) + offset, size);
 }
 
-bool Neighbour::map_outputs() {
+bool LocalPeer::map_outputs() {
   if (outputs == nullptr && !same_process && !tried_to_map) {
     tried_to_map = true;
     writable_segment = segment.writable_twin();
@@ -61,7 +62,7 @@ bool Neighbour::map_outputs() {
   return outputs != nullptr;
 }
 
-bool Neighbour::gone() {
+bool LocalPeer::gone() {
   if (same_process || lost.load(std::memory_order_relaxed)) return lost.load(std::memory_order_relaxed);
   // A pidfd is readable once its process has ended. The socket hangs up then, too, even for a process that is not
   // visible from here. Both are polled, because a forked child of the peer may hold the socket open. if_ours(): if the
@@ -73,7 +74,7 @@ bool Neighbour::gone() {
   return lost.load(std::memory_order_relaxed);
 }
 
-std::string Neighbour::state() const {
+std::string LocalPeer::state() const {
   if (same_process) return "a thread of this process";
   if (pid == 0) return lost ? "exited" : "alive";
   if (lost) return "pid " + std::to_string(pid) + ", exited";
