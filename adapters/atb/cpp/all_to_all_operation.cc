@@ -1,7 +1,6 @@
 #include "all_to_all_operation.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "failure.h"

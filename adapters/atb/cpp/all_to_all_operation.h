@@ -20,7 +20,7 @@ class AllToAllOperation : public Operation {
   Status Setup(const VariantPack& pack, uint64_t& workspace_size, Context* context) override;
   Status Execute(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context) override;
 
-  // Execute without the wait.
+  // Does what Execute does, and does not wait.
   Status start(const VariantPack& pack, uint8_t* workspace, uint64_t workspace_size, Context* context,
                std::shared_ptr<Work>& work);
   // Takes the number of the refused exchange, so that the peers' calls fail and do not wait.

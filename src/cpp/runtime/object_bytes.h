@@ -6,7 +6,7 @@
 
 namespace a2a {
 
-// Valid as long as the object.
+// The result is valid as long as the object.
 template <class T>
 std::string_view object_bytes(const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -11,8 +11,8 @@ using namespace std::chrono_literals;
 
 // A rank sleeps when nothing has moved for this long. It is longer than the drift between ranks that compute the same.
 constexpr auto kAwake = 500us;
-// The same for a rank that uses a network, which only reports complete messages: as long as some MiB take. Ranks that
-// sleep earlier do not see what arrives, and ranks that share a CPU may leave it idle together.
+// The same for a rank that uses a network, which only reports complete messages: the time that some MiB take. A rank
+// that sleeps earlier does not see what arrives, and all ranks of a CPU may sleep at the same time.
 constexpr auto kAwakeForNetwork = 5ms;
 // The longest sleep, and how often a waiting rank asks the kernel whether its peers are alive.
 constexpr auto kSlice = 10ms;

@@ -90,12 +90,12 @@ class Progress {
     }
   }
 
-  // Whether a caller may keep a lock that others want, such as an interpreter's, while it waits briefly. Not where the
-  // ranks for which it waits may want that lock, nor where a look is slow.
+  // Whether a caller may keep a lock that others want, such as an interpreter's, while it waits briefly. It may not
+  // where the ranks for which it waits may want that lock, or where a look is slow.
   bool may_linger() const { return !threads_ && !slow_looks_; }
 
-  // As wait(), but only for as long as a rank with a CPU of its own spins. Where ranks share CPUs, until the next tick
-  // of the clock.
+  // As wait(), but at most for as long as a rank with a CPU of its own spins. Where ranks share CPUs, it waits until
+  // the next tick of the clock at most.
   template <class Finished>
   bool wait_briefly(Finished&& finished) {
     if (!may_linger()) return false;
@@ -145,11 +145,11 @@ class Progress {
   // The state of a wait since something moved last.
   struct Patience {
     unsigned moves = 0;
-    unsigned idle = 0;                               // looks since then
+    unsigned idle = 0;                               // looks since something moved
     Deadline::Clock::time_point since{};             // set when the clock is first read
-    Deadline::Clock::time_point tick = last_tick();  // of the last look, or of the begin of the wait
-    bool spinning = true;                            // or it yields
-    bool exhausted = false;                          // sleep from now on
+    Deadline::Clock::time_point tick = last_tick();  // of the last look, or of the beginning of the wait
+    bool spinning = true;                            // false: it yields
+    bool exhausted = false;                          // it sleeps from now on
 
     void renew() {
       ++moves;

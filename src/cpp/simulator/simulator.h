@@ -15,7 +15,7 @@ enum class Ports : uint8_t {
   shared,  // divide their bandwidth evenly among the messages that they carry
 };
 
-// Hosts with equally many ranks each; the last one may have fewer. Times are in seconds, rates in bytes per second.
+// All hosts have equally many ranks; the last one may have fewer. Times are in seconds, rates in bytes per second.
 struct Cluster {
   int ranks = 1;
   int ranks_per_host = 1;

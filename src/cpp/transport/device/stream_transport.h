@@ -20,7 +20,7 @@ namespace a2a::device {
 
 class StreamTransport;
 
-// Finished when the device has reached its event.
+// An operation on the device. It is finished when the device has reached its event.
 class DeviceWork final : public Work {
  public:
   DeviceWork(std::shared_ptr<StreamTransport> transport, const Batch& batch);
@@ -37,7 +37,7 @@ class DeviceWork final : public Work {
   std::shared_ptr<StreamTransport> transport_;
   Signature signature_;
   Deadline deadline_;
-  bool compared_;  // so all peers are known to take part
+  bool compared_;  // the ranks have compared it, so all peers take part
   Stream stream_;
   Event event_ = nullptr;       // nullptr: not enqueued yet, or recorded into a graph, which may run at any time
   std::shared_ptr<void> held_;  // what the vendor's library needs until it is done

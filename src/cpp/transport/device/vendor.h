@@ -1,4 +1,4 @@
-// The seam for a vendor's libraries: NCCL with the CUDA driver, HCCL with AscendCL.
+// The interface to a vendor's libraries: NCCL with the CUDA driver, HCCL with AscendCL.
 #pragma once
 
 #include <functional>
@@ -46,7 +46,7 @@ class Collectives {
 struct Joining {
   Rank rank = 0;
   int size = 1;
-  std::string root;        // of rank 0's Vendor::new_root()
+  std::string root;        // the result of Vendor::new_root() on rank 0
   std::string rank_table;  // path of a rank table to use instead, where the vendor supports one; usually empty
   // Call it every few milliseconds while the vendor's library waits for the others. Throws when the wait has to end.
   std::function<void()> look;

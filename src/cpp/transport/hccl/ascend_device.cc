@@ -28,7 +28,7 @@ Stream AscendDevice::new_stream() {
   return {stream};
 }
 
-// By force if possible: after an abort the stream's work may never end.
+// Destroys the stream by force if possible: after an abort its work may never end.
 void AscendDevice::delete_stream(Stream stream) noexcept {
   (api_.destroy_stream_force != nullptr ? api_.destroy_stream_force : api_.destroy_stream)(stream.handle);
 }

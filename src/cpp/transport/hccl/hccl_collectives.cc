@@ -1,7 +1,6 @@
 #include "transport/hccl/hccl_collectives.h"
 
 #include <algorithm>
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <utility>

@@ -37,7 +37,7 @@ class Watcher {
 // Error(backend), with MPI's text, when they fail.
 class Library {
  public:
-  virtual ~Library() = default;  // not after MPI was finalised
+  virtual ~Library() = default;  // must not run after MPI was finalised
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -84,7 +84,7 @@ class Library {
   // Ends all processes of the job. The job ends with that status.
   virtual void abort(int status) noexcept = 0;
 
-  // See describe().
+  // Returns the text of describe().
   const std::string& name() const { return name_; }
 
  protected:
@@ -100,7 +100,7 @@ std::string describe(const DynamicLibrary& library);
 // that of an intracommunicator.
 std::unique_ptr<Library> open_library(std::optional<int> fortran_handle);
 
-// One for each ABI.
+// Each returns the library of one ABI.
 std::unique_ptr<Library> bind_standard_abi(const DynamicLibrary& library, std::optional<int> fortran_handle);
 std::unique_ptr<Library> bind_mpich_abi(const DynamicLibrary& library, std::optional<int> fortran_handle);
 std::unique_ptr<Library> bind_open_mpi_abi(const DynamicLibrary& library, std::optional<int> fortran_handle);

@@ -31,7 +31,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   bool connected();
   bool connects_processes_of(const Library& library) const { return library_->same_processes(library); }
 
-  // Returns a unique name for the next meeting with this name. All processes get the same.
+  // Returns a unique name for the next group that uses this name. All processes get the same.
   std::string next_meeting(const std::string& name);
 
   Endpoint self() const override { return library_->rank(); }
@@ -58,7 +58,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   // These functions end the network, with MPI or with the process. First tell_users(): users may send last messages.
   // Then wind_up(), until it returns true: MPI_Finalize would wait for anything left under way between the processes.
-  // With stuck processes it never does. After that, or after give_up(), MPI is not called any more.
+  // wind_up() never returns true while a process is stuck. After that, or after give_up(), MPI is not called any more.
   void tell_users() noexcept;
   bool wind_up();
   void tell_of_death() noexcept;
@@ -88,13 +88,13 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   void complete_posted();
   void discard_arriving();
 
-  std::mutex users_mutex_;  // before mutex_
+  std::mutex users_mutex_;  // locked before mutex_
   std::vector<User*> users_;
   mutable std::mutex mutex_;  // guards what follows
   std::unique_ptr<Library> library_;
   bool ended_ = false;  // MPI must not be called any more
   std::optional<Handle> last_barrier_;
-  std::atomic<bool> died_ = false, late_ = false;  // a process died; a process may be stuck: as far as users know
+  std::atomic<bool> died_ = false, late_ = false;  // users know that a process died; that one may be stuck
   const uint32_t largest_tag_;
   std::vector<std::atomic<uint32_t>> tags_;  // the last tag for each process; fresh() reads it without the mutex
   std::list<PendingMessage> posted_, arriving_;

@@ -5,9 +5,7 @@
 #include <arpa/inet.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include "bootstrap/allgather_values.h"
 #include "bootstrap/tcp/acceptor.h"

@@ -1,5 +1,5 @@
-// Transfers of memory between this process and another one, in both directions. Without sockets: the connection asks
-// what to send next, and where to put what arrives.
+// Transfers of memory between this process and another one, in both directions. They know no sockets: the connection
+// asks what to send next, and where to put what arrives.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace a2a::tcp {
 
-// A run in flight. Shared with the Transfer that the transport holds.
+// A run in flight. The connection shares it with the Transfer that the transport holds.
 struct Flight {
   std::byte* data = nullptr;
   size_t left = 0;
@@ -56,7 +56,7 @@ class OutgoingRuns {
     FlightPtr flight;
     size_t bytes = 0;  // from flight->data on
   };
-  // Whether next() may find something to send.
+  // Whether next() may return a part.
   bool have_turns() const { return !turns_.empty(); }
   // Returns the next part to send, of at most `most` bytes; the tags take turns. The caller sends it, and advances the
   // flight.
@@ -117,7 +117,8 @@ class IncomingRuns {
   // Removes the run if it is complete. Call after it was advanced.
   void note(uint32_t tag) {
     const auto found = tags_.find(tag);
-    if (found == tags_.end() || found->second.front()->left > 0) return;  // it may have been withdrawn meanwhile
+    if (found == tags_.end() || found->second.front()->left > 0)
+      return;  // no run is left if it was withdrawn meanwhile
     found->second.pop_front();
     if (found->second.empty()) tags_.erase(found);
   }

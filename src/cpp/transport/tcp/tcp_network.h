@@ -56,11 +56,11 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
     bool watched_for_room = false;
     uint32_t tag = 0;      // the last tag for this process
     size_t untaken = 0;    // bytes of messages that were not taken
-    bool overrun = false;  // it sent more of them than kMostUntaken
+    bool overrun = false;  // there were more than kMostUntaken of them; nothing more of this process is kept
   };
 
   PeerState& peer_state(hosts::Endpoint peer) { return peers_[static_cast<size_t>(peer)]; }
-  // Advance without waiting: look() the connections that epoll reports, advance() one in any case.
+  // Both advance connections without waiting: look() those that epoll reports, advance() this one.
   void look();
   void advance(hosts::Endpoint peer);
   void watch(hosts::Endpoint peer);

@@ -1,7 +1,6 @@
 #include "transport/shm/peers/local_peer.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <string>
 

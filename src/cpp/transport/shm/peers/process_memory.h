@@ -37,7 +37,7 @@ class ProcessMemory {
 
   // A random number that identifies this process. Peers read it here to find out whether they can read this memory.
   const uint64_t& nonce() const { return nonce_; }
-  // See ForkGuard.
+  // Whether a fork() has copied this object into this process; see ForkGuard.
   bool inherited() const { return guard_.inherited(); }
   void refuse_if_inherited() const { guard_.refuse_if_inherited(); }
 
