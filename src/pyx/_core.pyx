@@ -24,6 +24,7 @@ from libc.stdint cimport SIZE_MAX, int8_t, int32_t, int64_t, uint8_t, uint16_t, 
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
+from libcpp.optional cimport optional
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -52,6 +53,9 @@ cdef object ndarray = np.ndarray
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object, int*) except? -1
     unsigned long PyThread_get_thread_ident()
+
+cdef extern from *:
+    const char* A2A_VERSION     # CMake defines it
 
 core_version = A2A_VERSION.decode()
 

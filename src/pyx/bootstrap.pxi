@@ -102,10 +102,12 @@ def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
     cdef int handle = fortran_integer(fortran_handle) if given else 0
     cdef string meeting = name
     cdef BootstrapPtr made
+    cdef Membership members
     find_wheels()
     with nogil:
         made = cpp_mpi_bootstrap(given, handle, meeting, deadline_after(seconds))
-    return make_bootstrap(made, rank_in(dereference(made)), size_of(dereference(made)))
+    members = dereference(made).membership().value()
+    return make_bootstrap(made, members.rank, members.size)
 
 
 # The state that connect() shares with the core's calls back.
@@ -223,19 +225,10 @@ cdef bytes_or_never(size_t threshold):
     return None if threshold == SIZE_MAX else threshold
 
 
-cdef extern from *:
-    """
-    #include "runtime/control_group.h"
-
-    inline double cpu_quota_or_zero() { return a2a::cpu_quota().value_or(0); }
-    """
-    double cpu_quota_or_zero() except +raise_current
-
-
 def cpu_quota():
     """Return the CPU time per second that the control groups of this process allow; None without a quota."""
-    cdef double quota = cpu_quota_or_zero()
-    return quota if quota > 0 else None
+    cdef optional[double] quota = cpp_cpu_quota()
+    return quota.value() if quota.has_value() else None
 
 
 def library_of(transport):

@@ -73,88 +73,12 @@ cdef extern from "dlpack/dlpack.h" nogil:
         int (*current_work_stream)(DLDeviceType, int32_t, void**) except -1
 
 
-cdef extern from *:
-    """
-    #include <memory>
-    #include <vector>
-
-    namespace a2a_py {
-
-    // The destructor of a capsule runs the deleter only when no consumer has taken the tensor and renamed the capsule.
-    template <class Managed>
-    void release_unused(PyObject* capsule, const char* name) {
-      if (!PyCapsule_IsValid(capsule, name)) return;
-      auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule, name));
-      if (!managed->deleter) return;
-      PyObject *type, *value, *traceback;  // A destructor must not change an exception that is being raised.
-      PyErr_Fetch(&type, &value, &traceback);
-      managed->deleter(managed);
-      PyErr_Restore(type, value, traceback);
-    }
-
-    inline PyObject* to_capsule(DLManagedTensorVersioned* managed) {
-      PyObject* capsule = PyCapsule_New(managed, "dltensor_versioned", [](PyObject* self) {
-        release_unused<DLManagedTensorVersioned>(self, "dltensor_versioned");
-      });
-      if (!capsule && managed->deleter) managed->deleter(managed);
-      return capsule;
-    }
-
-    inline PyObject* to_capsule(DLManagedTensor* managed) {
-      PyObject* capsule = PyCapsule_New(
-          managed, "dltensor", [](PyObject* self) { release_unused<DLManagedTensor>(self, "dltensor"); });
-      if (!capsule && managed->deleter) managed->deleter(managed);
-      return capsule;
-    }
-
-    // A managed tensor of this package. Its deleter may run on any thread, without the GIL and after the interpreter
-    // has ended.
-    template <class Managed>
-    struct Export {
-      Managed managed{};
-      std::vector<int64_t> dims;  // shape, then strides
-      std::shared_ptr<void> memory;
-    };
-
-    template <class Managed>
-    Managed* export_tensor(const DLTensor& tensor, std::shared_ptr<void> memory) {
-      auto* made = new Export<Managed>;
-      made->dims.assign(tensor.shape, tensor.shape + tensor.ndim);
-      made->dims.insert(made->dims.end(), tensor.strides, tensor.strides + tensor.ndim);
-      made->memory = std::move(memory);
-      made->managed.dl_tensor = tensor;
-      made->managed.dl_tensor.shape = made->dims.data();
-      made->managed.dl_tensor.strides = made->dims.data() + tensor.ndim;
-      made->managed.manager_ctx = made;
-      made->managed.deleter = [](Managed* self) { delete static_cast<Export<Managed>*>(self->manager_ctx); };
-      return &made->managed;
-    }
-
-    inline DLManagedTensorVersioned* export_versioned(const DLTensor& tensor, std::shared_ptr<void> memory,
-                                                      bool readonly) {
-      auto* made = export_tensor<DLManagedTensorVersioned>(tensor, std::move(memory));
-      made->version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
-      made->flags = readonly ? DLPACK_FLAG_BITMASK_READ_ONLY : 0;
-      return made;
-    }
-
-    inline DLManagedTensor* export_legacy(const DLTensor& tensor, std::shared_ptr<void> memory) {
-      return export_tensor<DLManagedTensor>(tensor, std::move(memory));
-    }
-
-    inline void release(DLManagedTensorVersioned* managed) {
-      if (managed->deleter) managed->deleter(managed);
-    }
-
-    // Returns the memory of a managed tensor of another package, and owns it.
-    inline std::shared_ptr<void> adopt(DLManagedTensorVersioned* managed) {
-      return std::shared_ptr<void>(managed, [](void* self) { release(static_cast<DLManagedTensorVersioned*>(self)); });
-    }
-
-    }  // namespace a2a_py
-    """
+cdef extern from "cpp/python/capsules.h":
     object to_capsule "a2a_py::to_capsule"(DLManagedTensorVersioned*)
     object legacy_to_capsule "a2a_py::to_capsule"(DLManagedTensor*)
+
+
+cdef extern from "cpp/managed_tensors.h":
     DLManagedTensorVersioned* export_versioned "a2a_py::export_versioned"(
         const DLTensor&, SharedMemory, bint) except +
     DLManagedTensor* export_legacy "a2a_py::export_legacy"(const DLTensor&, SharedMemory) except +

@@ -1,23 +1,11 @@
-# Declarations of simulator/simulator.h.
+# Declarations of a2a/simulator.h.
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
 from a2a cimport raise_current
 
 
-cdef extern from "simulator/simulator.h" namespace "a2a::simulator" nogil:
-    """
-    #include "simulator/simulator.h"
-
-    namespace a2a_py {
-
-    inline a2a::simulator::Outcome simulate(const a2a::simulator::Cluster& cluster, int schedule, const uint64_t* bytes,
-                                            size_t count, size_t kept) {
-      return a2a::simulator::simulate(cluster, static_cast<a2a::simulator::Schedule>(schedule), {bytes, count}, kept);
-    }
-
-    }  // namespace a2a_py
-    """
+cdef extern from "a2a/simulator.h" namespace "a2a::simulator" nogil:
     cdef enum class Ports(unsigned char):
         single, shared
 
@@ -39,5 +27,7 @@ cdef extern from "simulator/simulator.h" namespace "a2a::simulator" nogil:
         vector[double] receives "in"
         vector[SimulatedMessage] messages
 
+
+cdef extern from "cpp/simulator.h" nogil:
     SimulatedOutcome cpp_simulate "a2a_py::simulate"(
         const Cluster&, int, const uint64_t*, size_t, size_t) except +raise_current

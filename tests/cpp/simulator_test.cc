@@ -1,5 +1,5 @@
 // The order of sends, and that the simulator delivers every byte once within its bound, for random traffic.
-#include "simulator/simulator.h"
+#include "a2a/simulator.h"
 
 #include <map>
 #include <random>

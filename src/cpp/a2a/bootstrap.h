@@ -15,6 +15,12 @@ namespace hosts {
 class Network;
 }
 
+// A rank's number in its group, and how many ranks the group has.
+struct Membership {
+  Rank rank = 0;
+  int size = 1;
+};
+
 // An exchange of strings between the ranks of a group. Every rank calls allgather the same number of times; each call
 // returns all ranks' strings in rank order. Implementations: those below, and any Python object with an allgather
 // method.
@@ -29,6 +35,9 @@ class A2A_API Bootstrap {
   virtual bool has_network() const { return false; }
   // Collective. Returns the network that connects the ranks; rank r is process r of it. nullptr: there is none.
   virtual std::shared_ptr<hosts::Network> network(Deadline) { return nullptr; }
+  // Returns this rank's number and the number of ranks where the caller did not choose them: of mpi_bootstrap().
+  // Otherwise nothing.
+  virtual std::optional<Membership> membership() const { return std::nullopt; }
 };
 
 // Ranks are processes of one host that know a common job name (A2A_JOB). Rank 0 listens on an abstract Unix socket

@@ -218,9 +218,12 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
 
 // recording() returns whether A2A_DUMP makes this process record its operations (`a2a explain`); only then does
 // set_call_site() matter. set_call_site() sets the place in the program, such as "train.py:12 in step", that is
-// recorded for the following calls of this thread. The typed helpers below call it themselves.
+// recorded for the following calls of this thread. The typed helpers below call it themselves. call_site() returns the
+// place that was set last in this thread, "" before the first, so that a call which goes on in another thread can set
+// it there; the reference is valid until the next set_call_site() of the thread.
 A2A_API bool recording() noexcept;
 A2A_API void set_call_site(std::string_view site);
+A2A_API const std::string& call_site() noexcept;
 
 // Typed helpers for C++ callers: counts and displs in elements, see Plan::alltoallv. Block until done.
 template <class T>

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include "a2a/types.h"
 
 namespace a2a {
 
@@ -27,5 +30,9 @@ struct WayOfBytes {
   std::string way;     // "inlined", "staged", "shared", "pointer", "cma", or the name of a network
   std::string reason;
 };
+
+// Returns the CPU time per second that the control groups of this process allow; nothing without a quota. Reads it anew
+// at each call.
+A2A_API std::optional<double> cpu_quota();
 
 }  // namespace a2a

@@ -16,9 +16,6 @@
 
 namespace a2a {
 
-// Returns the last argument of set_call_site() in this thread.
-A2A_API const std::string& call_site() noexcept;
-
 class Dump {
  public:
   // Opens a file in the folder that A2A_DUMP names; nullptr if it names none. A failure is printed once on standard

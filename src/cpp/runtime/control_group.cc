@@ -4,6 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "a2a/host_facts.h"
+
 namespace a2a {
 namespace {
 
@@ -51,5 +53,7 @@ std::optional<double> cpu_quota(const std::string& groups, const std::string& ro
   }
   return least;
 }
+
+std::optional<double> cpu_quota() { return cpu_quota("/proc/self/cgroup", "/sys/fs/cgroup"); }
 
 }  // namespace a2a

@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "simulator/simulator.h"
+#include "a2a/simulator.h"
 
 namespace a2a::simulator {
 

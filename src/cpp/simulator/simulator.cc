@@ -1,4 +1,4 @@
-#include "simulator/simulator.h"
+#include "a2a/simulator.h"
 
 #include <algorithm>
 #include <cmath>

@@ -13,6 +13,9 @@ INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 INSTALLED = sorted((Path(a2a.get_include()) / "a2a").rglob("*.h"))
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "src" / "cpp"
+PYX = ROOT / "src" / "pyx"
+EXTERN = re.compile(r'^\s*cdef extern from "([^"]+)"', re.MULTILINE)
+OF_OTHERS = {"Python.h", "dlpack/dlpack.h"}
 
 # From the bottom up. A folder includes itself and what stands before it.
 LAYERS = [
@@ -71,13 +74,43 @@ def test_no_include_points_upwards() -> None:
     assert upwards == []
 
 
-def test_atb_includes_only_what_is_installed() -> None:
-    installed = {str(path.relative_to(a2a.get_include())) for path in INSTALLED}
-    of_atb = [path for path in (ROOT / "adapters" / "atb").rglob("*") if path.suffix in {".h", ".cc", ".pxd", ".pyx"}]
+def foreign_includes(folder: Path) -> list[str]:
+    """Includes of headers that are neither installed, nor of the bindings, nor of the folder itself."""
+    known = {str(path.relative_to(a2a.get_include())) for path in INSTALLED}
+    known |= {str(path.relative_to(PYX)) for path in (PYX / "cpp").rglob("*.h")}
     foreign = []
-    for path in sorted([*of_atb, ROOT / "src" / "pyx" / "a2a.pxd"]):  # which its binding uses
-        for included in INCLUDE.findall(path.read_text()):
-            if included not in installed and not (path.parent / included).is_file():
+    for path in sorted(folder.rglob("*")):
+        if path.suffix not in {".h", ".cc", ".pxd", ".pxi", ".pyx"}:
+            continue
+        text = path.read_text()
+        for included in [*INCLUDE.findall(text), *EXTERN.findall(text)]:
+            if included not in known | OF_OTHERS and not (path.parent / included).is_file():
                 foreign.append(f"{path.relative_to(ROOT)} includes {included}")
-    assert len(of_atb) > 15
-    assert foreign == []
+    return foreign
+
+
+def test_bindings_include_only_what_is_installed() -> None:
+    assert len(list((PYX / "cpp").rglob("*.h"))) > 10
+    assert foreign_includes(PYX) == []
+
+
+def test_atb_includes_only_what_is_installed() -> None:
+    assert len(list((ROOT / "adapters" / "atb").rglob("*.h"))) > 5
+    assert foreign_includes(ROOT / "adapters" / "atb") == []
+
+
+def test_only_one_folder_of_the_bindings_knows_python() -> None:
+    of_python = [
+        f"{path.relative_to(PYX)} includes {included}"
+        for path in sorted((PYX / "cpp").glob("*.h"))
+        for included in re.findall(r'#include [<"]([^>"]+)', path.read_text())
+        if included.startswith("cpp/python/") or included in {"Python.h", "frameobject.h", "structmember.h"}
+    ]
+    assert of_python == []
+
+
+@pytest.mark.parametrize("folder", [PYX, ROOT / "adapters" / "atb" / "pyx"], ids=["core", "atb"])
+def test_bindings_have_no_cpp_in_strings(folder: Path) -> None:
+    written = re.compile(r'cdef extern from [^\n]*:\n\s*"""')
+    found = [path.name for path in sorted(folder.iterdir()) if path.is_file() and written.search(path.read_text())]
+    assert found == []

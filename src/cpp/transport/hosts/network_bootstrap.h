@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ class NetworkBootstrap final : public Bootstrap {
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override;
   bool has_network() const override { return true; }
   std::shared_ptr<Network> network(Deadline) override { return network_; }
+  std::optional<Membership> membership() const override { return Membership{network_->self(), network_->size()}; }
 
  private:
   std::shared_ptr<Network> network_;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "runtime/control_group.h"
+#include "a2a/host_facts.h"
 #include "transport/shm/peers/shm_progress.h"
 #include "transport/shm/peers/unix_socket.h"
 

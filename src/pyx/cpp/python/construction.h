@@ -1,0 +1,12 @@
+// Types whose objects only the core makes.
+#pragma once
+
+#include <Python.h>
+
+namespace a2a_py {
+
+// Refuses construction of the types in `advice`. The advice, by type, says what to call instead; it is kept. Call once,
+// while the module is imported.
+void refuse_construction(PyObject* advice);
+
+}  // namespace a2a_py
