@@ -68,7 +68,7 @@ cdef int find_wheels() except -1
 # call_site.pxi
 cdef int note_call_site() except -1
 
-# endpoint.pxi
+# communicator_base.pxi
 cdef bytes reason_of(object error)
 
 # work.pxi

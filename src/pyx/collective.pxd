@@ -1,4 +1,4 @@
-# Collective methods: when a call raises before it has taken all of its numbers, the peers are told.
+# The declarations of cpp/python/collective.h.
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 

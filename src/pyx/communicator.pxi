@@ -367,8 +367,8 @@ def refuse(Communicator comm not None, error):
 
 
 def refuse_message(Communicator comm not None, error, peer, tag=0, *, bint sends):
-    """refuse() for a send to ``peer``, or with ``sends=False`` a receive from it; None: from any, which nobody hears
-    of."""
+    """As refuse(), for a send to ``peer``, or with ``sends=False`` a receive from it. ``peer=None`` is a receive from
+    any rank; then no rank is told."""
     known = not (peer is None and sends)
     return comm.message_refused(sends, -1 if peer is None else comm.parse_rank(peer, "peer"), parse_tag(tag), known,
                                 error)

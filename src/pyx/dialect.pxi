@@ -1,10 +1,10 @@
-# The calls of other libraries: their argument names, their classes of errors, their meaning of counts. A dialect holds
-# what differs from a communicator's own calls and handles it in one step, so that an adapter adds hardly any time, and
-# every refusal reaches the peers.
+# The calls of other libraries. A Dialect has what differs from a communicator's own calls: names of arguments, classes
+# of errors, the meaning of counts. It checks and starts in one call, so that an adapter adds hardly any time, and the
+# peers are told of every refusal.
 
 
 @cython.final
-cdef class Dialect(_Vocabulary):
+cdef class Dialect(_DialectArguments):
     """One function of another library, as its users know it.
 
     Args:

@@ -1,4 +1,4 @@
-# DLPack 1.3: the structures, the C exchange API, and the few C functions that own managed tensors.
+# The declarations of DLPack 1.3 (structures, the C exchange API), of cpp/managed_tensors.h and cpp/python/capsules.h.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from a2a cimport SharedMemory

@@ -1,318 +1,268 @@
-# Moves rows of tokens to their experts and back, by the plans of a routing. See a2a/experts.h.
+# Makes the routing of a batch: the ranks tell each other which tokens go to which expert, before any row moves. See
+# a2a/experts.h.
 
 
-# The tensors from which a routing was made. Results come in their frameworks.
 @cython.final
-cdef class _Choices:
-    cdef object topk_idx, topk_weights
-    cdef View indices, weights
+cdef class ExpertPlacement:
+    """The ranks on which each expert is: the same number on each rank, in blocks, or ``expert_to_rank[e]``, a rank or a
+    list of ranks."""
+
+    cdef PlacementPtr placement
+    cdef int size
+
+    def __cinit__(self, int size, num_experts, expert_to_rank=None):
+        cdef vector[vector[int]] ranks
+        self.size = size
+        cdef int64_t experts = parse_int(num_experts, "num_experts")
+        if expert_to_rank is None:
+            self.placement = place_blocks(size, experts)
+            return
+        entries = list(expert_to_rank)
+        if len(entries) != experts:
+            raise InvalidArgumentError(f"expert_to_rank has {len(entries)} entries for {experts} experts")
+        for e, entry in enumerate(entries):
+            several = entry if isinstance(entry, (list, tuple)) else [entry]
+            ranks.push_back([parse_int(rank, f"expert_to_rank[{e}]") for rank in several])
+        self.placement = place(size, ranks)
+
+    @property
+    def experts(self):
+        """The number of experts."""
+        return dereference(self.placement).experts()
+
+    def experts_on(self, int rank):
+        """Return the number of experts on that rank."""
+        if not 0 <= rank < self.size:
+            raise InvalidArgumentError(f"rank {rank} is not in a group of {self.size} ranks")
+        return dereference(self.placement).experts_on(rank)
 
 
-cdef object make_like(object tensor, const View* like, tuple shape, View* made):
-    """Return a new writable tensor of that shape in the framework of ``tensor``, with its dtype. Fill in its view."""
-    cdef View wanted = like[0]
-    cdef int64_t rows = shape[0], entries = 1
-    cdef int i
-    wanted.ndim, wanted.rows, wanted.contiguous = len(shape), rows, True
-    for i in range(wanted.ndim):
-        wanted.shape[i] = shape[i]
-        entries *= shape[i] if i > 0 else 1
-    wanted.row_bytes = entries * like.elem_bytes
-    wanted.nbytes = wanted.row_bytes * rows
-    new = allocate_like(tensor, &wanted, rows)
-    view_of(new, "result", True, False, made)
-    require_made(made, &wanted, rows)
-    return new
+# The values that ranks tell each other about a routing and the operation after it. The first two may differ, all others
+# must be equal. `told_names` has their names for messages. After them stand those that the caller has named.
+cdef enum:
+    TOLD_COUNT      # the number of tokens to that rank
+    TOLD_NUMBER     # of the next operation; the highest of all ranks becomes that of the routing
+    TOLD_TOP_K
+    TOLD_WEIGHTED
+    TOLD_ORDER
+    TOLD_PLACEMENT
+    TOLD_DTYPE
+    TOLD_ROW
+    TOLD_SCALE_DTYPE
+    TOLD_SCALE_ROW
+    TOLD_FIELDS
+
+cdef tuple told_names = ("", "", "columns of topk_idx", "topk_weights", "layout", "placement of experts", "dtype of x",
+                         "bytes of a row of x", "dtype of scales", "bytes of a row of scales")
 
 
-cdef object converted(object tensor, object made):
-    convert = convert_like(tensor)
-    return made if convert is None else convert(made)
+cdef str told_text(int field, int64_t value):
+    cdef DLDataType dtype
+    if field == TOLD_WEIGHTED:
+        return "given" if value else "none"
+    if field == TOLD_ORDER:
+        return '"expert"' if value else '"rank"'
+    if field == TOLD_PLACEMENT:
+        return f"{<uint64_t> value:x}"
+    if field in (TOLD_DTYPE, TOLD_SCALE_DTYPE):
+        dtype.code, dtype.bits, dtype.lanes = <uint8_t> value, <uint8_t> (value >> 8), <uint16_t> (value >> 16)
+        return dtype_name(dtype) if value else "none"
+    return str(value)
 
 
-cdef object integers_like(object topk_idx, const View* like, tuple shape, const vector[int64_t]& values):
-    """Return the values as a tensor like topk_idx."""
+cdef int64_t packed_dtype(DLDataType dtype) noexcept:
+    return dtype.code | <int64_t> dtype.bits << 8 | <int64_t> dtype.lanes << 16
+
+
+cdef object matrix_of(object tensor, str name, View* view, int64_t rows, int64_t columns):
+    """Fill in the view of a host tensor that has two dimensions of these lengths; -1: any length."""
+    holder = view_of(tensor, name, False, False, view)
+    if memory_of(view, name) != Memory.host:
+        raise UnsupportedError(f"{name} is on a device, where a2a.moe does not look; pass host tensors, or use "
+                               f"a2a.torch.moe, which has the calls for devices")
+    if view.ndim != 2 or (rows >= 0 and view.shape[0] != rows) or (columns >= 0 and view.shape[1] != columns):
+        wanted = "a matrix [tokens, top_k]" if rows < 0 else f"[{rows}, {columns}]"
+        raise InvalidArgumentError(f"{name} has shape {shape_text(view)}, but {wanted} is wanted")
+    return holder
+
+
+cdef int64_t stride_of(const View* view, int axis) noexcept:
+    if not view.contiguous:
+        return view.strides[axis]
+    return view.stride if axis == 0 else view.elem_bytes
+
+
+cdef int read_choices(object topk_idx, View* view, vector[int64_t]& experts) except -1:
+    cdef int64_t i, k
+    holder = matrix_of(topk_idx, "topk_idx", view, -1, -1)
+    if view.dtype.code != kDLInt or view.dtype.bits not in (32, 64) or view.dtype.lanes != 1:
+        raise InvalidArgumentError(f"topk_idx has dtype {dtype_name(view.dtype)}; pass int32 or int64")
+    experts.resize(view.shape[0] * view.shape[1])
+    for i in range(view.shape[0]):
+        for k in range(view.shape[1]):
+            experts[i * view.shape[1] + k] = load_integer(
+                view.data + i * stride_of(view, 0) + k * stride_of(view, 1), view.dtype)
+    del holder
+    return 0
+
+
+cdef int read_weights(object tensor, str name, int64_t rows, int64_t columns, View* view,
+                      vector[float]& weights) except -1:
+    cdef int64_t i, k
+    holder = matrix_of(tensor, name, view, rows, columns)
+    if view.dtype.code != kDLFloat or view.dtype.bits != 32 or view.dtype.lanes != 1:
+        raise InvalidArgumentError(f"{name} has dtype {dtype_name(view.dtype)}; weights are float32")
+    weights.resize(rows * columns)
+    for i in range(rows):
+        for k in range(columns):
+            memcpy(&weights[i * columns + k], view.data + i * stride_of(view, 0) + k * stride_of(view, 1),
+                   sizeof(float))
+    del holder
+    return 0
+
+
+# The buffers of the two halves of a routing.
+cdef class _Telling:
+    cdef tuple names    # of the values in `row`
+    cdef vector[int64_t] experts, sent, counts, row
+    cdef vector[float] weights
+    cdef vector[char] messages, answers
+
+
+cdef int fill_told(Communicator comm, ExpertPlacement placement, ExpertRouting made, _Telling told, object x,
+                   object scales, object equal) except -1:
+    """Fill in the values that this rank tells every other, except the number of tokens."""
     cdef View view
-    cdef int64_t i
-    cdef int32_t narrow
-    made = make_like(topk_idx, like, shape, &view)
-    for i in range(<int64_t> values.size()):
-        if like.dtype.bits == 64:
-            memcpy(view.data + 8 * i, &values[i], 8)
-        else:
-            narrow = <int32_t> values[i]
-            memcpy(view.data + 4 * i, &narrow, 4)
-    return converted(topk_idx, made)
+    told.row.assign(<int> TOLD_FIELDS, 0)
+    told.row[<int> TOLD_NUMBER] = <int64_t> dereference(comm.live()).last_number() + 1
+    told.row[<int> TOLD_TOP_K] = made.top_k
+    told.row[<int> TOLD_WEIGHTED] = made.weighted
+    told.row[<int> TOLD_ORDER] = made.by_expert
+    told.row[<int> TOLD_PLACEMENT] = <int64_t> dereference(placement.placement).hash()
+    for tensor, name, at in ((x, "x", <int> TOLD_DTYPE), (scales, "scales", <int> TOLD_SCALE_DTYPE)):
+        if tensor is None:
+            continue
+        refuse_lost_gradient(tensor, name)
+        view_of(tensor, name, False, False, &view)
+        made.require_tensor(&view, name, made.tokens, "tokens")
+        require_kept_like(tensor, view.dtype)
+        told.row[at], told.row[at + 1] = packed_dtype(view.dtype), view.row_bytes
+    told.names = told_names
+    for name, value in equal:
+        told.names += (name,)
+        told.row.push_back(value)
+    return 0
 
 
-@cython.final
-cdef class ExpertRouting:
-    """The core's part of an a2a.moe.Routing."""
-
-    cdef readonly Communicator comm
-    cdef readonly uint64_t number   # on which the ranks have agreed. They compare it in every exchange by this routing.
-    cdef RoutingPtr routing
-    cdef vector[float] weights      # of this rank's tokens
-    cdef dict plans                 # operation, row sizes and what else the ranks compare -> _Kept
-    cdef readonly bint by_expert
-    cdef readonly int64_t tokens, rows
-    cdef readonly int top_k
-    cdef readonly object counts, offsets
-    cdef _Choices choices
-    cdef object topk_idx_, topk_weights_, source_   # made at the first access
-    cdef object __weakref__
-
-    @property
-    def weighted(self):
-        """Whether it was made with weights."""
-        return self.choices.topk_weights is not None
-
-    @property
-    def source(self):
-        """See a2a.moe.Routed."""
-        cdef vector[int64_t] values
-        if self.source_ is None:
-            values.resize(2 * self.rows)
-            dereference(self.routing).sources(values.data())
-            self.source_ = integers_like(self.choices.topk_idx, &self.choices.indices, (self.rows, 2), values)
-        return self.source_
-
-    @property
-    def topk_idx(self):
-        """See a2a.moe.Routed."""
-        cdef vector[int64_t] values
-        if self.topk_idx_ is None:
-            values.resize(self.rows if self.by_expert else self.rows * self.top_k)
-            dereference(self.routing).local_experts(values.data())
-            self.topk_idx_ = integers_like(self.choices.topk_idx, &self.choices.indices, self.shape(), values)
-        return self.topk_idx_
-
-    @property
-    def topk_weights(self):
-        """See a2a.moe.Routed."""
-        cdef View view
-        if self.topk_weights_ is None and self.choices.topk_weights is not None:
-            made = make_like(self.choices.topk_weights, &self.choices.weights, self.shape(), &view)
-            dereference(self.routing).weights(<float*> view.data)
-            self.topk_weights_ = converted(self.choices.topk_weights, made)
-        return self.topk_weights_
-
-    cdef tuple shape(self):
-        """Return the shape of results that have an entry for each row, or for each row and choice."""
-        return (self.rows,) if self.by_expert else <tuple> (<object> self.rows, self.top_k)
-
-    def source_ranks(self):
-        """Return the rank from which each row comes, -1 for padding (NumPy, int64)."""
-        cdef vector[int64_t] values
-        values.resize(2 * self.rows)
-        dereference(self.routing).sources(values.data())
-        return np.array(values, np.int64)[::2]
-
-    cdef PlanPtr dispatch_plan(self, const vector[size_t]& row_bytes, const vector[uint32_t]& dtypes) except *:
-        key = ("dispatch", tuple(row_bytes), tuple(dtypes))
-        cdef _Kept kept = self.plans.get(key)
-        if kept is None:
-            kept = _Kept.__new__(_Kept)
-            with nogil:
-                kept.plan = plan_dispatch(dereference(self.routing), row_bytes, dtypes)
-            self.plans[key] = kept
-        return kept.plan
-
-    cdef PlanPtr back_plan(self, str name, size_t row_bytes, cbool weighted=False) except *:
-        key = (name, row_bytes, weighted)
-        cdef _Kept kept = self.plans.get(key)
-        if kept is None:
-            kept = _Kept.__new__(_Kept)
-            if name == "combine":
-                with nogil:
-                    kept.plan = plan_combine(dereference(self.routing), row_bytes, weighted)
-            else:
-                with nogil:
-                    kept.plan = plan_give_back(dereference(self.routing), row_bytes)
-            self.plans[key] = kept
-        return kept.plan
-
-    @collective
-    def dispatch(self, x, scales=None, *, bint async_op=False, stream=None, timeout=None):
-        """Send the rows of this rank's tokens to their experts. Returns (the received rows of x, and of scales if
-        given; the Work, or None if it is done)."""
-        cdef Exchange ex
-        try:
-            ex.call.plan = number_of_routing(self.number)
-            parse_call(&ex.call, Op.dispatch, stream, timeout)
-            outputs, tensors = self.prepare_dispatch(ex, x, scales)
-        except BaseException as error:
-            raise self.comm.refused(ex.call, error)
-        work = self.comm.launch(ex, async_op, tensors, outputs, None)
-        if not async_op:
-            outputs = [converted(tensor, made) for tensor, made in zip((x, scales), outputs)]
-        return outputs, work
-
-    cdef object prepare_dispatch(self, Exchange& ex, object x, object scales):
-        cdef vector[View] sent, received
-        cdef vector[size_t] row_bytes
-        cdef vector[uint32_t] dtypes
-        cdef size_t i
-        given = [(x, "x")] if scales is None else [(x, "x"), (scales, "scales")]
-        sent.resize(len(given))
-        received.resize(len(given))
-        tensors, outputs = [], []
-        for i, (tensor, name) in enumerate(given):
-            refuse_lost_gradient(tensor, name)
-            tensors.append(view_of(tensor, name, False, True, &sent[i]))
-            require_sendable(&sent[i], name)
-            self.require_tensor(&sent[i], name, self.tokens, "tokens")
-            outputs.append(allocate_like(tensor, &sent[i], self.rows))
-            tensors.append(view_of(outputs[i], "the output", True, True, &received[i]))
-            require_made(&received[i], &sent[i], self.rows)
-            row_bytes.push_back(sent[i].row_bytes)
-            dtypes.push_back(<uint32_t> packed_dtype(sent[i].dtype) if i > 0 else 0)  # x's is that of the call
-            ex.sends.push_back(sent[i].data)
-            ex.recvs.push_back(received[i].data)
-            clear_padding(dereference(self.routing), received[i].data, sent[i].row_bytes)
-        set_call_dtype(&ex.call, &sent[0])
-        ex.listed = True
-        lay_out_list(ex.send_layouts, sent)
-        ex.plan = self.dispatch_plan(row_bytes, dtypes)
-        return outputs, tensors
-
-    cdef int require_tensor(self, const View* view, str name, int64_t rows, str of) except -1:
-        if memory_of(view, name) != Memory.host:
-            raise UnsupportedError(f"{name} is on a device, where a2a.moe does not look; pass host tensors, or use "
-                                   f"a2a.torch.moe, which has the calls for devices")
-        if view.ndim == 0 or view.rows != rows:
-            raise InvalidArgumentError(f"{name} has shape {shape_text(view)}, but there are {rows} {of}")
-        return 0
-
-    @collective
-    def combine(self, rows, *, bint weighted=True, weights=None, bias=None, bint async_op=False, stream=None,
-                timeout=None):
-        """Return the weighted sums of each token's rows, and the Work, or None if it is done. ``weights``, one for each
-        row, replace those of the routing."""
-        cdef Exchange ex
-        if weights is not None:
-            takes_operations(2, False)
-            weights = self.weights_of_terms(weights, timeout)
-        try:
-            ex.call.plan = number_of_routing(self.number)
-            parse_call(&ex.call, Op.combine, stream, timeout)
-            weighted = weighted and self.by_expert and self.weighted
-            output, tensors = self.prepare_combine(ex, rows, weights, bias, weighted)
-            if weights is None and weighted and self.weights.size() > 0:
-                set_weights(ex.call, self.weights.data())
-        except BaseException as error:
-            raise self.comm.refused(ex.call, error)
-        work = self.comm.launch(ex, async_op, tensors, output, None)
-        return output if async_op else converted(rows, output), work
-
-    cdef object weights_of_terms(self, object weights, object timeout):
-        """Exchange the weights of this rank's rows for those of the terms of its tokens."""
-        cdef Exchange ex
-        cdef View view
-        try:
-            parse_call(&ex.call, Op.give_back, None, timeout)
-            view_of(weights, "weights", False, False, &view)
-            if view.ndim != 1:
-                raise InvalidArgumentError(f"weights have shape {shape_text(&view)}; pass one for each row")
-        except BaseException as error:
-            raise self.comm.refused(ex.call, error)
-        return self.give_back(weights, timeout=timeout)
-
-    cdef object prepare_combine(self, Exchange& ex, object rows, object weights, object bias, bint weighted):
-        cdef View sent, received, other
-        cdef size_t i
-        refuse_lost_gradient(rows, "rows")
-        tensors = [self, view_of(rows, "rows", False, True, &sent)]
-        require_sendable(&sent, "rows")
-        self.require_tensor(&sent, "rows", self.rows, "routed rows")
-        output = allocate_like(rows, &sent, self.tokens)
-        tensors.append(view_of(output, "the output", True, True, &received))
-        require_made(&received, &sent, self.tokens)
-        if weights is not None:
-            tensors.append(view_of(weights, "weights", False, True, &other))
-            set_weights(ex.call, <const float*> other.data)
-        biases = [] if bias is None else list(bias) if isinstance(bias, (list, tuple)) else [bias]
-        if len(biases) > 2:
-            raise InvalidArgumentError(f"bias has {len(biases)} tensors; there are one or two")
-        for i, tensor in enumerate(biases):
-            tensors.append(view_of(tensor, "bias", False, True, &other))
-            require_contiguous(&other, "bias")
-            self.require_tensor(&other, "bias", self.tokens, "tokens")
-            if not same_dtype(other.dtype, sent.dtype) or other.nbytes != received.nbytes:
-                raise InvalidArgumentError(f"bias is {dtype_name(other.dtype)} {shape_text(&other)}, but the result is "
-                                           f"{dtype_name(sent.dtype)} {shape_text(&received)}")
-            set_bias(ex.call, i, other.data)
-        set_call_dtype(&ex.call, &sent)
-        ex.send, ex.recv = sent.data, received.data
-        lay_out(ex, &sent, &received)
-        ex.plan = self.back_plan("combine", sent.row_bytes, weighted or weights is not None)
-        return output, tensors
-
-    @collective
-    def give_back(self, values, *, timeout=None):
-        """Send one value or row of values for each routed row back to its token and place in top-k. The result has the
-        shape [tokens, top_k, ...], 0 where there is no expert. Only in the layout "expert"."""
-        cdef Exchange ex
-        cdef View sent, received
-        try:
-            ex.call.plan = number_of_routing(self.number)
-            parse_call(&ex.call, Op.give_back, None, timeout)
-            if not self.by_expert:
-                raise InvalidArgumentError('weights of rows are those of the layout "expert"; in the layout "rank" a '
-                                           "row has the weights of several experts: multiply by them first")
-            holder = view_of(values, "weights", False, True, &sent)
-            require_sendable(&sent, "weights")
-            self.require_tensor(&sent, "weights", self.rows, "routed rows")
-            if not same_dtype(sent.dtype, FLOAT32):
-                raise InvalidArgumentError(f"weights have dtype {dtype_name(sent.dtype)}; pass float32")
-            result = np.zeros((self.tokens, self.top_k, *[sent.shape[i] for i in range(1, sent.ndim)]), np.float32)
-            kept = view_of(result, "result", True, True, &received)
-            set_call_dtype(&ex.call, &sent)
-            ex.send, ex.recv = sent.data, received.data
-            lay_out(ex, &sent, &received)
-            ex.plan = self.back_plan("give_back", sent.row_bytes)
-        except BaseException as error:
-            raise self.comm.refused(ex.call, error)
-        self.comm.launch(ex, False, [holder, kept], result, None)
-        return result
-
-    @collective
-    def alltoallv(self, send, send_counts, recv, recv_counts, *, timeout=None):
-        """Communicator.alltoallv() of rows that others have put in the order of this routing."""
-        cdef Communicator comm = self.comm
-        cdef Exchange ex
-        try:
-            ex.call.plan = number_of_routing(self.number)
-            parse_call(&ex.call, Op.alltoallv, None, timeout)
-            tensors = prepare_alltoallv(ex, comm._rank, comm._size, send, send_counts, recv, recv_counts, None, None, 0,
-                                        0, False, comm.latest)
-            claim(recv, "recv")
-        except BaseException as error:
-            raise comm.refused(ex.call, error)
-        comm.launch(ex, False, tensors, recv, None, send)
+@collective
+def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=None, *, bint by_expert=True, align=1,
+          x=None, scales=None, equal=(), ExpertRouting after=None, timeout=None):
+    """Collective. Every rank tells every other which of its tokens come, and the ranks compare the values that must be
+    equal: for dispatch() also those of x and scales. ``equal``: more of them, pairs of a name and an integer, as many
+    on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same."""
+    cdef Exchange ex
+    cdef ExpertRouting made = ExpertRouting.__new__(ExpertRouting)
+    cdef _Telling told = _Telling.__new__(_Telling)
+    cdef _Choices given = _Choices.__new__(_Choices)
+    cdef int64_t align_
+    cdef int rank = comm._rank
+    takes_operations(2, False)
+    try:
+        if after is not None:
+            ex.call.plan = number_of_routing(after.number)
+        parse_call(&ex.call, Op.route, None, timeout)
+        align_ = parse_int(align, "align")
+        made.comm, made.plans, made.by_expert = comm, {}, by_expert
+        made.choices = given
+        given.topk_idx, given.topk_weights = topk_idx, topk_weights
+        wait_to_read(comm, (topk_idx,) if topk_weights is None else (topk_idx, topk_weights))
+        read_choices(topk_idx, &given.indices, told.experts)
+        made.tokens, made.top_k = given.indices.shape[0], given.indices.shape[1]
+        if topk_weights is not None:
+            refuse_lost_gradient(topk_weights, "topk_weights")
+            read_weights(topk_weights, "topk_weights", made.tokens, made.top_k, &given.weights, told.weights)
+        fill_told(comm, placement, made, told, x, scales, equal)
+        with nogil:
+            made.routing = make_routing(placement.placement, rank, told.experts, made.tokens, made.top_k, by_expert,
+                                        align_)
+        tensors = prepare_told(ex, comm, made, told)
+    except BaseException as error:
+        raise comm.refused(ex.call, error)
+    comm.enter(Op.route)  # one entry for all steps, so that no other thread's call comes between them
+    try:
+        comm.launch(ex, False, tensors, None, None)
+        compare_told(comm, made, told, tensors[1])
+        tell(comm, ex.call, made, told)
+        hear(made, told)
+    finally:
+        comm.leave()
+    return made
 
 
-@cython.final
-cdef class _Kept:
-    cdef PlanPtr plan
+cdef object prepare_told(Exchange& ex, Communicator comm, ExpertRouting made, _Telling told):
+    cdef int peer, size = comm._size
+    cdef int64_t[:, ::1] rows
+    told.sent = sent_counts(dereference(made.routing))
+    given, heard = np.empty((size, told.row.size()), np.int64), np.empty((size, told.row.size()), np.int64)
+    rows = given
+    for peer in range(size):
+        told.row[<int> TOLD_COUNT] = told.sent[peer]
+        memcpy(&rows[peer, 0], told.row.data(), told.row.size() * sizeof(int64_t))
+    prepare_alltoall(ex, comm._rank, size, given, heard, 0, 0, True)
+    return given, heard
 
 
-cdef DLDataType FLOAT32
-FLOAT32.code, FLOAT32.bits, FLOAT32.lanes = kDLFloat, 32, 1
+cdef int compare_told(Communicator comm, ExpertRouting made, _Telling told, object heard) except -1:
+    """Raise if a rank differs from this one. Each rank compares itself with all others, so either all raise or none
+    does. Set the number of the routing, which no later one gets: every rank's number of operations rises."""
+    cdef int64_t[:, ::1] rows = heard
+    cdef int peer, field
+    for peer in range(comm._size):
+        for field in range(<int> TOLD_TOP_K, <int> told.row.size()):
+            if rows[peer, field] != told.row[field]:
+                raise everywhere(MismatchError(
+                    f"dispatch: {told.names[field]}: rank {comm._rank} has "
+                    f"{told_text(field, told.row[field])}, rank {peer} has {told_text(field, rows[peer, field])}"))
+        told.counts.push_back(rows[peer, <int> TOLD_COUNT])
+        made.number = max(made.number, <uint64_t> rows[peer, <int> TOLD_NUMBER])
+    return 0
 
 
-def set_result(Work work, result, like=None):
-    """Set the ``result`` of a work: a tensor in the framework of ``like``, or any object. Returns the work."""
-    work.output, work.convert = result, None if like is None else convert_like(like)
-    return work
+cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling told) except -1:
+    """Exchange the messages that tell which tokens come."""
+    cdef Exchange ex
+    cdef CallCounts counts
+    cdef vector[int64_t] bytes_to
+    cdef int peer, size = comm._size
+    cdef cbool weighted = made.weighted
+    ex.call = call
+    try:
+        with nogil:
+            tell_all(dereference(made.routing), size, told.weights, bytes_to, told.messages)
+        for peer in range(comm._size):
+            counts.to().push_back(bytes_to[peer])
+            if not 0 <= told.counts[peer] < 1 << 31:
+                raise BackendError(f"rank {peer} announces {told.counts[peer]} tokens")
+            counts.from_().push_back(dereference(made.routing).told_bytes(told.counts[peer], weighted))
+        told.answers.resize(total_of(counts.from_(), "what peers tell"))
+        ex.plan = counts.plan(comm._rank, comm._size, 1, told.messages.size(), told.answers.size())
+        ex.call.dtype.code, ex.call.dtype.bits, ex.call.dtype.lanes = kDLUInt, 8, 1
+        ex.call.unit_bytes = 1
+        ex.send, ex.recv = told.messages.data(), told.answers.data()
+    except BaseException as error:
+        raise comm.refused(ex.call, error)
+    comm.launch(ex, False, told, None, None)
+    return 0
 
 
-def convert_result(like, made, work):
-    """Convert the buffer that was received into to the framework of ``like``. It waits for the operation unless the
-    framework's tensors may be filled in later."""
-    convert = convert_like(like)
-    if convert is None:
-        return made
-    if work is not None:
-        work.wait()
-    return convert(made)
+cdef int hear(ExpertRouting made, _Telling told) except -1:
+    """Make the rows from the messages of all ranks."""
+    cdef cbool weighted = made.weighted
+    with nogil:
+        hear_all(dereference(made.routing), told.counts, weighted, told.answers)
+    made.weights.swap(told.weights)
+    made.rows = dereference(made.routing).rows()
+    made.counts = np.array(row_counts(dereference(made.routing)), np.int64)
+    if made.by_expert:
+        made.offsets = np.array(row_begins(dereference(made.routing)), np.int64)
+    return 0

@@ -1,4 +1,4 @@
-# Declarations of a2a/experts.h, and functions that adapt it to experts.pxi.
+# The declarations of a2a/experts.h and cpp/experts.h.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
@@ -7,7 +7,7 @@ from libcpp.vector cimport vector
 from a2a cimport Call, PlanPtr, raise_current
 
 
-cdef extern from "cpp/routings.h":
+cdef extern from "cpp/experts.h":
     cdef cppclass CppPlacement "a2a::ExpertPlacement":
         int64_t experts()
         int32_t experts_on(int)

@@ -1,5 +1,4 @@
-# The facts of a2a.frameworks about a tensor's framework. They are asked once for each type of tensors, and then found
-# here.
+# Caches what a2a.frameworks knows about the framework of a tensor, by the type of the tensor.
 
 
 @cython.final

@@ -1,4 +1,4 @@
-# The memory layouts of the tensors of a call, in the core's types.
+# The declarations of cpp/layouts.h.
 from libc.stdint cimport int64_t
 from libcpp cimport bool as cbool
 

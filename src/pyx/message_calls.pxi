@@ -1,7 +1,7 @@
 # Methods of Communicator: messages between two ranks.
 
 
-cdef class _Messages(_Endpoint):
+cdef class _Messages(_CommunicatorBase):
     def send(self, tensor, peer, tag=0, *, bint async_op=False, stream=None, timeout=None):
         """Send ``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
         ranks take part. Messages of one tag arrive in the order in which they were sent; a receive of another tag may
@@ -102,17 +102,17 @@ cdef class _Messages(_Endpoint):
 
 
 def wait_to_read(comm, tensors):
-    """Wait until nothing in flight on the communicator writes these tensors. For calls that read tensors themselves,
-    such as those that pack a list: only what the core reads and writes is in order. It returns at once if nothing is in
-    flight, and for tensors on a device, where streams order the reads. What it cannot view, and an object
-    that is no communicator, it leaves to the call."""
-    cdef _Endpoint endpoint = comm if isinstance(comm, _Endpoint) else None
+    """Wait until nothing in flight on the communicator writes these tensors. Calls that read tensors outside of the
+    core need it, such as those that pack a list, because the core orders only its own reads and writes. It returns at
+    once if nothing is in flight, and for tensors on a device, where streams order the reads. It skips a tensor that it
+    cannot view, and does nothing for an object that is no communicator: the call itself refuses these."""
+    cdef _CommunicatorBase base = comm if isinstance(comm, _CommunicatorBase) else None
     cdef CommPtr cpp
     cdef KeptLayouts layouts
     cdef View view
-    if endpoint is None or not (endpoint.flights or endpoint.messages):
+    if base is None or not (base.flights or base.messages):
         return
-    cpp = endpoint.comm
+    cpp = base.comm
     if cpp.get() == NULL:
         return
     for tensor in tensors:

@@ -1,4 +1,4 @@
-# The declarations of a2a/quantize.h. The callers check all lengths.
+# The declarations of a2a/quantize.h and cpp/quantize.h. The callers check all lengths.
 from libc.stdint cimport int8_t, uint16_t
 
 

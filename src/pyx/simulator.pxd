@@ -1,4 +1,4 @@
-# Declarations of a2a/simulator.h.
+# The declarations of a2a/simulator.h and cpp/simulator.h.
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 

@@ -1,4 +1,3 @@
-# Makes the functions of this module that an error leaves one line in a traceback. A2A_TRACEBACK=full shows all of them.
-# Not none: handlers that Cython compiles expect a traceback.
+# Shortens tracebacks: see the header, which replaces two functions that Cython's code calls.
 cdef extern from "cpp/python/tracebacks.h":
     pass

@@ -92,7 +92,7 @@ cdef class Views:
         self.release()
 
 
-cdef Views make_views(ViewsPtr& views, DLDataType dtype, object framework, _Endpoint comm):
+cdef Views make_views(ViewsPtr& views, DLDataType dtype, object framework, _CommunicatorBase comm):
     cdef Views made = Views.__new__(Views)
     made.views, made.dtype, made.framework, made._rank = views, dtype, framework, comm._rank
     made.seconds = dereference(comm.live()).timeout_seconds()

@@ -17,7 +17,7 @@ cdef int finish(shared_ptr[CppWork]& work, const When& until) except -1:
     return finish_of(None, work, until)
 
 
-cdef int finish_of(_Endpoint comm, shared_ptr[CppWork]& work, const When& until) except -1:
+cdef int finish_of(_CommunicatorBase comm, shared_ptr[CppWork]& work, const When& until) except -1:
     """The same, and tell the listener if it takes long."""
     cdef cbool done
     cdef int slices = 0, told = 100  # 50 ms each
@@ -78,7 +78,7 @@ cdef class Work:
     them."""
 
     cdef shared_ptr[CppWork] work
-    cdef _Endpoint comm
+    cdef _CommunicatorBase comm
     cdef Memory memory
     cdef object output      # the received tensor, or the buffer from which `convert` makes it
     cdef object convert

@@ -1,4 +1,4 @@
-// The gate through which each C++ exception becomes a Python error.
+// Converts C++ exceptions to Python errors.
 #pragma once
 
 #include <Python.h>

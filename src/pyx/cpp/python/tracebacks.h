@@ -1,5 +1,5 @@
-// Makes the functions of this module that an error leaves one line in a traceback. A2A_TRACEBACK=full shows all of
-// them. Not none: handlers that Cython compiles expect a traceback.
+// Shortens tracebacks: however many functions of this module an error leaves, they are one line. A2A_TRACEBACK=full
+// shows all of them. One line remains, because exception handlers that Cython compiles expect a traceback.
 #pragma once
 
 #include <Python.h>
@@ -41,6 +41,6 @@ inline int trace_back(PyFrameObject* frame) { return !full_tracebacks() && ends_
 
 }  // namespace a2a_py
 
-// Cython's code that follows calls these functions by their old names.
+// Code of Cython that follows calls these functions instead of CPython's.
 #define PyCode_NewEmpty a2a_py::traced_code
 #define PyTraceBack_Here a2a_py::trace_back

@@ -1,8 +1,8 @@
-# The argument names of another library, and its checks: the half of a Dialect that validates arguments.
+# The base class of Dialect: it checks arguments, with the names and the classes of errors of the other library.
 
 
 # See Dialect for the meaning of the arguments.
-cdef class _Vocabulary:
+cdef class _DialectArguments:
     cdef object tensor, type_error, counts_error, tensor_error, sequence
     cdef str send, recv, send_counts, recv_counts, order
     cdef bint complex_as_real, differentiable, fills, equal
@@ -20,7 +20,7 @@ cdef class _Vocabulary:
         self.names = {}
 
     cdef object view_two(self, object recv, object send, bint keep, View* received, View* sent):
-        """As view_two in operations.pxi."""
+        """As view_two in operation_arguments.pxi."""
         receiver = self.output_view(recv, self.recv, keep, received)
         sender = self.input_view(send, self.send, keep, sent)
         if sent.held and not received.held:

@@ -1,4 +1,4 @@
-# Views of memory that Python itself describes: NumPy arrays and buffers.
+# Makes a View of a NumPy array, and of an object with the buffer protocol.
 
 # Advice for NumPy dtypes that have no meaning outside NumPy, by typekind.
 cdef dict numpy_advice = {

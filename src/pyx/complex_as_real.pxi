@@ -1,4 +1,5 @@
-# Torch treats a complex number as two real ones.
+# Torch exchanges a complex tensor with a real one of twice as many elements. The functions below give both sides the
+# real dtype then.
 
 
 cdef bint is_half_of(DLDataType part, DLDataType whole) noexcept:
@@ -8,7 +9,7 @@ cdef bint is_half_of(DLDataType part, DLDataType whole) noexcept:
 
 
 cdef void settle_complex(View* a, View* b) noexcept:
-    """Make both sides real where one is: a complex number is two real ones."""
+    """Where one side is real and the other one complex, view the complex one as real, too."""
     if is_half_of(a.dtype, b.dtype):
         b.dtype = a.dtype
     elif is_half_of(b.dtype, a.dtype):
@@ -16,6 +17,7 @@ cdef void settle_complex(View* a, View* b) noexcept:
 
 
 cdef void settle_complex_lists(vector[View]& sent, vector[View]& received) noexcept:
+    """The same for all tensors of two lists: all become real if any is."""
     cdef View* real = NULL
     cdef size_t i
     for i in range(sent.size()):

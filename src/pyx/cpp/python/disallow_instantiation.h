@@ -1,4 +1,4 @@
-// Types whose objects only the core makes.
+// Makes types whose instantiation from Python raises TypeError.
 #pragma once
 
 #include <Python.h>

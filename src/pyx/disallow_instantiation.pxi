@@ -1,7 +1,8 @@
-# Types whose objects only the core makes. Its own calls of __new__ are calls of C functions, which Cython binds when it
-# compiles. All other calls go through the type and are refused, so that no method gets an object without content.
+# Programs cannot instantiate the types below: their methods need C++ members that only the bindings set. A call of
+# such a type, or of its __new__, raises TypeError. The bindings still make objects: Cython compiles their calls of
+# __new__ to calls of C functions.
 
-cdef extern from "cpp/python/construction.h":
+cdef extern from "cpp/python/disallow_instantiation.h":
     void refuse_construction "a2a_py::refuse_construction"(dict)
 
 
@@ -17,12 +18,12 @@ refuse_construction({
     Work: "Work is made by the calls of a communicator with async_op=True",
     _Choices: f"_Choices {inside}",
     _Collectives: f"_Collectives {inside}",
+    _CommunicatorBase: f"_CommunicatorBase {inside}",
     _End: f"_End {inside}",
-    _Endpoint: f"_Endpoint {inside}",
     _ExchangeType: f"_ExchangeType {inside}",
     _Flight: f"_Flight {inside}",
-    _Kind: f"_Kind {inside}",
     _Kept: f"_Kept {inside}",
+    _Kind: f"_Kind {inside}",
     _LatestArray: f"_LatestArray {inside}",
     _LatestPair: f"_LatestPair {inside}",
     _Meeting: f"_Meeting {inside}",

@@ -1,10 +1,10 @@
-# The round in which ranks tell each other the shapes of the tensors that they will send, for calls that allocate the
-# received tensors.
+# Calls that allocate the received tensors need their shapes first. In one more exchange before, each rank sends every
+# other the shape of the tensor for it.
 
 
 cdef tuple prepare_shapes(Exchange& x, int rank, int size, const vector[View]& sent):
-    """Prepare the round. ``sent[p]`` is the tensor for rank p. Returns the arrays to send and to receive: a row for
-    each rank, the number of dimensions first."""
+    """Prepare the exchange of shapes. ``sent[p]`` is the tensor for rank p. Returns the arrays to send and to receive:
+    a row for each rank, the number of dimensions first."""
     cdef size_t peer
     cdef int axis
     given, wanted = np.zeros((size, 1 + MAX_NDIM), np.int64), np.empty((size, 1 + MAX_NDIM), np.int64)

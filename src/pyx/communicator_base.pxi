@@ -1,4 +1,4 @@
-# The base class of a communicator: starts operations, waits for them, and keeps their memory.
+# The base class of Communicator: it starts operations, waits for them, and keeps their tensors until they are done.
 
 cdef str words_of(object error):
     """Return str(error), or another text where the object's own methods fail."""
@@ -14,9 +14,9 @@ cdef bytes reason_of(object error):
     return words_of(error)[:2000].replace("\0", "\\0").encode("utf-8", "backslashreplace")
 
 
-# The parts that every call of a communicator needs: its core object, the wait, and the memory of operations in flight.
+# What every method of a communicator uses: the C++ communicator, the wait, and the tensors of operations in flight.
 @cython.no_gc_clear
-cdef class _Endpoint:
+cdef class _CommunicatorBase:
     cdef CommPtr comm       # NULL after leaving
     cdef Task control       # a control call that Ctrl-C interrupted; it goes on, and the next call waits for it first
     cdef int _rank, _size
@@ -272,7 +272,8 @@ cdef class _Endpoint:
         return number
 
 
-cdef Work make_work(_Endpoint comm, const Call& call, const shared_ptr[CppWork]& work, object output, object convert):
+cdef Work make_work(_CommunicatorBase comm, const Call& call, const shared_ptr[CppWork]& work, object output,
+                    object convert):
     cdef Work made = Work.__new__(Work)
     made.work, made.comm, made.output, made.convert = work, comm, output, convert
     made.memory = call.memory

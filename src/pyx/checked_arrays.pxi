@@ -1,10 +1,10 @@
-# A cache of checks. Programs often call with arrays of the same dtype and shape. Arrays like the latest ones, which
-# have passed all checks, pass them too.
+# Keeps the dtype and shape of the NumPy arrays of the latest call that passed all checks. Programs often call with
+# arrays of the same dtype and shape, and then most checks are skipped.
 
 
 @cython.final
 cdef class _LatestArray:
-    """The dtype and shape of a NumPy array that has passed all checks of its own."""
+    """The dtype and shape of a NumPy array that passed all checks which do not depend on its address."""
 
     cdef object dtype       # None before the first array
     cdef vector[int64_t] shape

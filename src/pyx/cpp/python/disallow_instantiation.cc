@@ -1,4 +1,4 @@
-#include "cpp/python/construction.h"
+#include "cpp/python/disallow_instantiation.h"
 
 namespace a2a_py {
 
