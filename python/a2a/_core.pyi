@@ -482,6 +482,77 @@ class Communicator:
         On devices NCCL or HCCL folds, in an order of its own. Raises UnsupportedError for a dtype or an ``op`` that it
         does not have (docs/guide/reductions.md)."""
     @overload
+    def scan(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def scan(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def scan(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Rank p gets x0 op x1 op ... op xp, element by element in rank order: the inclusive prefix. Without ``recv``
+        the result is written into ``send``. ``op`` and the order between hosts are those of allreduce; "avg" divides by
+        p + 1. For host memory."""
+    @overload
+    def exscan(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def exscan(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def exscan(
+        self,
+        send: Tensor,
+        recv: Tensor | None = None,
+        op: ReduceOp = "sum",
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """As scan, but without the rank's own elements: rank p gets x0 op ... op x(p-1), the exclusive prefix; "avg"
+        divides by p. At rank 0, which has none before it, the output stays as it is."""
+    @overload
     def reduce_scatter(
         self,
         send: Tensor,
@@ -830,6 +901,10 @@ class Communicator:
         """A reusable global_gather; see plan_alltoallv. ``x`` gives dtype and row size."""
     def plan_allreduce(self, send: Tensor, recv: Tensor | None = None, op: ReduceOp = "sum") -> Plan:
         """A reusable allreduce; see plan_alltoallv. Its runs may be given ``recv`` or not."""
+    def plan_scan(self, send: Tensor, recv: Tensor | None = None, op: ReduceOp = "sum") -> Plan:
+        """A reusable scan; see plan_alltoallv. Its runs may be given ``recv`` or not."""
+    def plan_exscan(self, send: Tensor, recv: Tensor | None = None, op: ReduceOp = "sum") -> Plan:
+        """A reusable exscan; see plan_alltoallv. Its runs may be given ``recv`` or not."""
     def plan_reduce_scatter(self, send: Tensor, recv: Tensor, op: ReduceOp = "sum") -> Plan:
         """A reusable reduce_scatter; see plan_alltoallv."""
     def plan_reduce_scatterv(self, send: Tensor, counts: Counts, recv: Tensor, op: ReduceOp = "sum") -> Plan:

@@ -47,6 +47,7 @@ __all__ = [
     "dispatch",
     "dispatch_order",
     "expert_counts",
+    "exscan",
     "first_difference",
     "fold",
     "gather",
@@ -62,6 +63,7 @@ __all__ = [
     "reduce_scatter",
     "route",
     "router_logits",
+    "scan",
     "scatter",
     "top_k_experts",
     "workload",
@@ -233,6 +235,16 @@ _FOLDS: dict[str, Callable[[Array, Array], Array]] = {
 def allreduce(sends: Sequence[Array], op: str = "sum") -> list[Array]:
     """Every rank gets the fold of all."""
     return [fold(sends, op) for _ in sends]
+
+
+def scan(sends: Sequence[Array], op: str = "sum") -> list[Array]:
+    """Rank p gets the fold of ranks 0 to p."""
+    return [fold(sends[: rank + 1], op) for rank in range(len(sends))]
+
+
+def exscan(sends: Sequence[Array], op: str = "sum") -> list[Array | None]:
+    """Rank p gets the fold of ranks 0 to p - 1; rank 0 nothing."""
+    return [fold(sends[:rank], op) if rank else None for rank in range(len(sends))]
 
 
 def reduce_scatter(sends: Sequence[Array], op: str = "sum", counts: Sequence[int] | None = None) -> list[Array]:

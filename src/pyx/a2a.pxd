@@ -62,6 +62,8 @@ cdef extern from "a2a/types.h" nogil:
         dispatch
         combine
         give_back
+        scan
+        exscan
 
     enum class Fold "a2a::Fold":
         none
@@ -108,12 +110,12 @@ cdef extern from "a2a/communicator.h" nogil:
 
 
 cdef extern from "a2a/bootstrap.h" nogil:
-    cdef cppclass Membership "a2a::Membership":
+    cdef cppclass GroupRank "a2a::GroupRank":
         int rank
         int size
 
     cdef cppclass Bootstrap "a2a::Bootstrap":
-        optional[Membership] membership() except +raise_current
+        optional[GroupRank] group_rank() except +raise_current
 
     string secret_from_environment "a2a::secret_from_environment"() except +raise_current
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
@@ -238,6 +240,7 @@ cdef extern from "cpp/plans.h":
     PlanPtr cpp_plan_global "a2a_py::plan_global"(
         cbool, int, int, size_t, const CountList&, const CountList&) except +raise_current
     PlanPtr cpp_plan_allreduce "a2a_py::plan_allreduce"(CppCommunicator&, size_t, size_t, Memory) except +raise_current
+    PlanPtr cpp_plan_scan "a2a_py::plan_scan"(int, int, size_t, size_t, bint) except +raise_current
     PlanPtr cpp_plan_reduce_scatter "a2a_py::plan_reduce_scatter"(
         int, int, size_t, const CountList&) except +raise_current
     PlanPtr cpp_plan_reduce "a2a_py::plan_reduce"(int, int, int, size_t) except +raise_current

@@ -102,11 +102,11 @@ def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
     cdef int handle = fortran_integer(fortran_handle) if given else 0
     cdef string meeting = name
     cdef BootstrapPtr made
-    cdef Membership members
+    cdef GroupRank members
     find_wheels()
     with nogil:
         made = cpp_mpi_bootstrap(given, handle, meeting, deadline_after(seconds))
-    members = dereference(made).membership().value()
+    members = dereference(made).group_rank().value()
     return make_bootstrap(made, members.rank, members.size)
 
 

@@ -80,7 +80,7 @@ cdef int take_number(object argument, str name, object error) except -1:
 
 cdef dict operation_names = {op_string(<Op> op).decode(): op
                              for op in (*range(<int> Op.allgather_views + 1),
-                                        *range(<int> Op.allreduce, <int> Op.allgatherv + 1))}
+                                        *range(<int> Op.allreduce, <int> Op.allgatherv + 1), Op.scan, Op.exscan)}
 operation_names |= {"reduce_scatterv": Op.reduce_scatter, "gather_list": Op.gather}
 operation_names |= {"route": Op.route, "dispatch": Op.route, "plan": Op.route,
                     "combine": Op.combine, "give_back": Op.give_back}

@@ -64,6 +64,23 @@ cdef class _Planning(_Collectives):
         return make_plan(self, x, 0, number, Sides.one_or_both)
 
     @collective
+    def plan_scan(self, send, recv=None, op="sum"):
+        """A reusable scan; see plan_alltoallv. Its runs may be given ``recv`` or not."""
+        return self.plan_prefix(Op.scan, send, recv, op)
+
+    @collective
+    def plan_exscan(self, send, recv=None, op="sum"):
+        """A reusable exscan; see plan_alltoallv. Its runs may be given ``recv`` or not."""
+        return self.plan_prefix(Op.exscan, send, recv, op)
+
+    cdef object plan_prefix(self, Op which, object send, object recv, object op):
+        cdef Exchange x
+        cdef uint64_t number = self.next_plan()
+        parse_reduction(&x.call, which, op, None, None)
+        prepare_scan(x, self._rank, self._size, send, recv, False)
+        return make_plan(self, x, 0, number, Sides.one_or_both)
+
+    @collective
     def plan_reduce_scatter(self, send, recv, op="sum"):
         """A reusable reduce_scatter; see plan_alltoallv."""
         return self.plan_scatter_reduced(send, None, recv, op)

@@ -63,16 +63,30 @@ cdef object view_sides(Exchange& x, object send, object recv, bint keep, View* s
     return tensors
 
 
-cdef object prepare_allreduce(Exchange& x, CppCommunicator& comm, object send, object recv, bint keep):
-    cdef View sent, received
+cdef object view_alike(Exchange& x, object send, object recv, bint keep, View* sent):
+    """View a tensor and the result of a reduction of the same size, which may be written in place."""
+    cdef View received
     if recv is None:
-        tensors = view_in_place(x, send, "send", True, keep, &sent)
+        tensors = view_in_place(x, send, "send", True, keep, sent)
     else:
-        tensors = view_sides(x, send, recv, keep, &sent, &received)
-        require_times(&received, "recv", &sent, "send", 1)
-        require_place(&sent, "send", &received, "recv", 0)
-    require_foldable(&x.call, &sent)
+        tensors = view_sides(x, send, recv, keep, sent, &received)
+        require_times(&received, "recv", sent, "send", 1)
+        require_place(sent, "send", &received, "recv", 0)
+    require_foldable(&x.call, sent)
+    return tensors
+
+
+cdef object prepare_allreduce(Exchange& x, CppCommunicator& comm, object send, object recv, bint keep):
+    cdef View sent
+    tensors = view_alike(x, send, recv, keep, &sent)
     x.plan = cpp_plan_allreduce(comm, x.call.unit_bytes, sent.nbytes // elem_bytes_of(&sent), x.call.memory)
+    return tensors
+
+
+cdef object prepare_scan(Exchange& x, int rank, int size, object send, object recv, bint keep):
+    cdef View sent
+    tensors = view_alike(x, send, recv, keep, &sent)
+    x.plan = cpp_plan_scan(rank, size, x.call.unit_bytes, sent.nbytes // elem_bytes_of(&sent), x.call.op == Op.exscan)
     return tensors
 
 

@@ -31,6 +31,31 @@ cdef class _Collectives(_Messages):
         return self.launch(x, async_op, tensors, output, None)
 
     @collective
+    def scan(self, send, recv=None, op="sum", *, bint async_op=False, stream=None, timeout=None):
+        """Rank p gets x0 op x1 op ... op xp, element by element in rank order: the inclusive prefix. Without ``recv``
+        the result is written into ``send``. ``op`` and the order between hosts are those of allreduce; "avg" divides by
+        p + 1. For host memory."""
+        return self.prefix(Op.scan, send, recv, op, async_op, stream, timeout)
+
+    @collective
+    def exscan(self, send, recv=None, op="sum", *, bint async_op=False, stream=None, timeout=None):
+        """As scan, but without the rank's own elements: rank p gets x0 op ... op x(p-1), the exclusive prefix; "avg"
+        divides by p. At rank 0, which has none before it, the output stays as it is."""
+        return self.prefix(Op.exscan, send, recv, op, async_op, stream, timeout)
+
+    cdef object prefix(self, Op which, object send, object recv, object op, bint async_op, object stream,
+                       object timeout):
+        cdef Exchange x
+        try:
+            parse_reduction(&x.call, which, op, stream, timeout)
+            tensors = prepare_scan(x, self._rank, self._size, send, recv, async_op)
+            output, name = (send, "send") if recv is None else (recv, "recv")
+            claim(output, name)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        return self.launch(x, async_op, tensors, output, None)
+
+    @collective
     def reduce_scatter(self, send, recv, op="sum", *, bint async_op=False, stream=None, timeout=None):
         """``send`` is divided into ``size`` equal parts; part p of all ranks, folded as by allreduce, becomes ``recv``
         of rank p. ``recv`` may be this rank's part of ``send``."""

@@ -357,6 +357,30 @@ TEST("allgather gives everybody everything") {
                Plan::allgather(1, 2, 5).transpose());
 }
 
+TEST("in a scan each rank's elements go to those above it, and to itself unless it is exclusive") {
+  for (int size = 1; size <= 5; ++size) {
+    for (const bool exclusive : {false, true}) {
+      std::vector<Plan> plans;
+      for (Rank r = 0; r < size; ++r) plans.push_back(Plan::scan(r, size, 4, 3, exclusive));
+      size_t sends = 0, recvs = 0;
+      for (Rank from = 0; from < size; ++from) {
+        const Plan& plan = plans[static_cast<size_t>(from)];
+        CHECK(plan.folds() && plan.next() == nullptr);
+        sends += plan.sends().size();
+        recvs += plan.recvs().size();
+        for (const Segment& segment : plan.sends()) {
+          CHECK_EQ(segment.bytes, 12);
+          CHECK(exclusive ? segment.peer > from : segment.peer >= from);
+          const auto theirs = plans[static_cast<size_t>(segment.peer)].recvs();
+          CHECK_EQ(std::ranges::count(theirs, from, &Segment::peer), 1);
+        }
+      }
+      CHECK_EQ(sends, recvs);
+      CHECK_EQ(sends, static_cast<size_t>(size * (size + (exclusive ? -1 : 1)) / 2));
+    }
+  }
+}
+
 TEST("elements of no bytes need no segments") {
   const Counts counts = {3, 4};
   const Plan plan = Plan::alltoallv(0, 2, 0, {counts}, 7, {counts}, 7);

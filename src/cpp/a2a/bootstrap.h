@@ -16,7 +16,7 @@ class Network;
 }
 
 // A rank's number in its group, and how many ranks the group has.
-struct Membership {
+struct GroupRank {
   Rank rank = 0;
   int size = 1;
 };
@@ -37,7 +37,7 @@ class A2A_API Bootstrap {
   virtual std::shared_ptr<hosts::Network> network(Deadline) { return nullptr; }
   // Returns this rank's number and the number of ranks where the caller did not choose them: of mpi_bootstrap().
   // Otherwise nothing.
-  virtual std::optional<Membership> membership() const { return std::nullopt; }
+  virtual std::optional<GroupRank> group_rank() const { return std::nullopt; }
 };
 
 // Ranks are processes of one host that know a common job name (A2A_JOB). Rank 0 listens on an abstract Unix socket

@@ -255,8 +255,17 @@ template <class T>
 void allreduce(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op = Fold::sum,
                std::source_location caller = std::source_location::current());
 
-// Does the same for the counts[rank] elements of this rank's part. `counts` is the same on all ranks; empty means equal
-// parts. recv may be this rank's part of send.
+// recv[i] = send[i] of rank 0 op ... op send[i] of this rank (scan), or of the rank before this one (exscan; at rank 0
+// recv stays as it is). send may be the same memory as recv.
+template <class T>
+void scan(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op = Fold::sum,
+          std::source_location caller = std::source_location::current());
+template <class T>
+void exscan(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op = Fold::sum,
+            std::source_location caller = std::source_location::current());
+
+// Does the same as allreduce for the counts[rank] elements of this rank's part. `counts` is the same on all ranks;
+// empty means equal parts. recv may be this rank's part of send.
 template <class T>
 void reduce_scatter(Communicator& comm, std::span<const T> send, std::span<T> recv,
                     std::span<const int64_t> counts = {}, Fold op = Fold::sum,

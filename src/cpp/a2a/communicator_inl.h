@@ -122,6 +122,30 @@ void allreduce(Communicator& comm, std::span<const T> send, std::span<T> recv, F
   detail::run<T>(comm, Op::allreduce, send, recv, caller, plan, detail::number<T>(), op);
 }
 
+namespace detail {
+
+template <class T>
+void scan(Communicator& comm, Op which, std::span<const T> send, std::span<T> recv, Fold op,
+          std::source_location caller) {
+  const auto plan = [&] {
+    if (send.size() != recv.size()) throw sizes_differ(comm, send.size(), recv.size(), "not as many");
+    return Plan::scan(comm.rank(), comm.size(), sizeof(T), send.size(), which == Op::exscan);
+  };
+  run<T>(comm, which, send, recv, caller, plan, number<T>(), op);
+}
+
+}  // namespace detail
+
+template <class T>
+void scan(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op, std::source_location caller) {
+  detail::scan<T>(comm, Op::scan, send, recv, op, caller);
+}
+
+template <class T>
+void exscan(Communicator& comm, std::span<const T> send, std::span<T> recv, Fold op, std::source_location caller) {
+  detail::scan<T>(comm, Op::exscan, send, recv, op, caller);
+}
+
 template <class T>
 void reduce_scatter(Communicator& comm, std::span<const T> send, std::span<T> recv, std::span<const int64_t> counts,
                     Fold op, std::source_location caller) {

@@ -99,6 +99,9 @@ class A2A_API Plan {
   // all its elements to every other. With `in_parts` it is two: each rank folds a part, and then sends that to the
   // others (next()). From some size on that sends fewer bytes.
   static Plan allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool in_parts);
+  // Each rank gets the fold of its own elements and those of all ranks below it; with `exclusive` of those below it
+  // alone. Then rank 0 receives nothing.
+  static Plan scan(Rank rank, int size, size_t elem_bytes, size_t elems, bool exclusive);
   // Only the root gets the fold.
   static Plan reduce(Rank rank, int size, Rank root, size_t bytes);
 

@@ -67,6 +67,8 @@ enum class Op : uint8_t {
   dispatch,
   combine,
   give_back,  // the values of rows go back to the ranks of their tokens
+  scan,
+  exscan,
 };
 
 A2A_API const char* to_string(Op);

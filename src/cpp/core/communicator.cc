@@ -169,6 +169,8 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
              ", this is rank " + std::to_string(rank()) + " of " + std::to_string(size());
   } else if (plan.next() != nullptr && call.memory != Memory::host) {
     reason = "the plan is in parts, which is for host memory; plan_allreduce() makes one for devices";
+  } else if (call.memory != Memory::host && (call.op == Op::scan || call.op == Op::exscan)) {
+    reason = std::string(to_string(call.op)) + " is for host memory: the vendors' libraries have no such call";
   } else if (call.memory != Memory::host && (plan.summands() != nullptr || plan.copies() != nullptr)) {
     reason = "sums of rows, and rows that are received once and copied, are for host memory";
   } else if ((plan.summands() != nullptr || plan.copies() != nullptr) &&

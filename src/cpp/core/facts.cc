@@ -107,7 +107,7 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
     const auto fold = [](const Facts& facts) { return std::string(to_string(static_cast<Fold>(facts.dtype >> 16))); };
     return name + both(" reduces with ", fold(mine), fold(theirs));
   }
-  if (signature.op == Op::allreduce) {
+  if (signature.op == Op::allreduce || signature.op == Op::scan || signature.op == Op::exscan) {
     const auto elements = [&](const Facts& facts) {
       const uint64_t elems = facts.sent_hash != 0 ? facts.sent_hash : facts.sent / std::max<size_t>(1, dtype.bytes());
       return std::to_string(elems) + " elements";

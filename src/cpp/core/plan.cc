@@ -29,6 +29,12 @@ void check_root(Rank rank, int size, Rank root) {
   if (root < 0 || root >= size) refuse(rank, "root = ", root, ", but the group has ", size, " ranks");
 }
 
+size_t checked_bytes(Rank rank, size_t elem_bytes, size_t elems) {
+  size_t bytes;
+  if (!__builtin_mul_overflow(elem_bytes, elems, &bytes)) return bytes;
+  refuse(rank, elems, " elements of ", elem_bytes, " bytes each overflow 64 bits");
+}
+
 template <class... Name>
 void check_length(Rank rank, int size, size_t length, const Name&... name) {
   if (length != static_cast<size_t>(size)) refuse(rank, name..., " has ", length, " entries for ", size, " ranks");
@@ -259,11 +265,8 @@ Plan Plan::allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool 
   check_rank(rank, size);
   Plan plan(rank, size);
   plan.folds_ = true;
-  size_t& bytes = plan.send_extents_.whole;
-  if (__builtin_mul_overflow(elem_bytes, elems, &bytes)) {
-    refuse(rank, elems, " elements of ", elem_bytes, " bytes each overflow 64 bits");
-  }
-  plan.recv_extents_.whole = bytes;
+  const size_t bytes = checked_bytes(rank, elem_bytes, elems);
+  plan.send_extents_.whole = plan.recv_extents_.whole = bytes;
   if (!in_parts) {
     for (Rank peer = 0; peer < size && bytes > 0; ++peer) plan.sends_.push_back({peer, 0, 0, bytes});
     plan.append_from_all(0, bytes);
@@ -288,6 +291,19 @@ Plan Plan::allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool 
   }
   plan.append_from_all(own.offset, own.bytes);
   plan.next_ = std::make_shared<const Plan>(std::move(gathering));
+  return plan;
+}
+
+Plan Plan::scan(Rank rank, int size, size_t elem_bytes, size_t elems, bool exclusive) {
+  check_rank(rank, size);
+  Plan plan(rank, size);
+  plan.folds_ = true;
+  const size_t bytes = checked_bytes(rank, elem_bytes, elems);
+  const Rank first = rank + (exclusive ? 1 : 0), last = rank - (exclusive ? 1 : 0);
+  plan.send_extents_.whole = bytes;
+  plan.recv_extents_.whole = last >= 0 ? bytes : 0;
+  for (Rank peer = first; peer < size && bytes > 0; ++peer) plan.sends_.push_back({peer, 0, 0, bytes});
+  for (Rank peer = 0; peer <= last && bytes > 0; ++peer) plan.recvs_.push_back({peer, 0, 0, bytes});
   return plan;
 }
 

@@ -115,6 +115,10 @@ const char* to_string(Op op) {
       return "scatter";
     case Op::allgatherv:
       return "allgatherv";
+    case Op::scan:
+      return "scan";
+    case Op::exscan:
+      return "exscan";
     case Op::send:
       return "send";
     case Op::recv:

@@ -30,6 +30,9 @@ inline PlanPtr plan_global(bool gather, int rank, int size, size_t row_bytes, co
 inline PlanPtr plan_allreduce(a2a::Communicator& comm, size_t elem_bytes, size_t elems, a2a::Memory memory) {
   return std::make_shared<const a2a::Plan>(comm.plan_allreduce(elem_bytes, elems, memory));
 }
+inline PlanPtr plan_scan(int rank, int size, size_t elem_bytes, size_t elems, bool exclusive) {
+  return std::make_shared<const a2a::Plan>(a2a::Plan::scan(rank, size, elem_bytes, elems, exclusive));
+}
 inline PlanPtr plan_reduce_scatter(int rank, int size, size_t elem_bytes, const CountList& counts) {
   return std::make_shared<const a2a::Plan>(a2a::Plan::reduce_scatter(rank, size, elem_bytes, counts));
 }

@@ -34,6 +34,7 @@ LAYERS = [
     {"transport/shm/policy"},
     {"transport/shm/peers"},
     {"transport/shm/ways"},
+    {"transport/shm/sinks"},
     {"transport/shm/messages"},
     {"transport/shm"},
     {"transport/hosts"},

@@ -68,6 +68,7 @@ class Round:
     def start(self) -> None:
         kind = self.draw.choice(
             ["allreduce", "in place", "broadcast", "alltoall", "one way", "allgather", "reduce_scatter", "reduce"]
+            + ["scan"]
             + ["turned", "alltoall in place", "plan", "uneven", "gather", "scatter", "experts", "exchange", "barrier"]
             + ["halves", "message", "message", "any source", "columns"] * (self.comm.size > 1)
         )
@@ -95,6 +96,17 @@ class Round:
         total = sum(self.views(a, view, elems))
         for out in self.views(a, view, elems):
             out[:] = total
+
+    def _scan(self, elems: int) -> None:
+        a, b, of_a, of_b = self.pair(elems)
+        exclusive = self.draw.random() < 0.5
+        call = self.comm.exscan if exclusive else self.comm.scan
+        self.works.append(call(self.mine(a, of_a, elems), self.mine(b, of_b, elems), async_op=True))
+        total: Array = np.zeros(elems, self.tensors[a][0].dtype)
+        for rank, (added, out) in enumerate(zip(self.views(a, of_a, elems), self.views(b, of_b, elems), strict=True)):
+            before, total = total, total + added
+            if rank > 0 or not exclusive:
+                out[:] = before if exclusive else total
 
     def _broadcast(self, elems: int) -> None:
         a, view, root = self.tensor(elems), self.draw.choice(VIEWS), self.draw.randrange(self.comm.size)

@@ -42,12 +42,16 @@ std::vector<size_t> parts_of(const Batch& batch, Rank rank, const Places& places
   return parts;
 }
 
+// An allreduce of many bytes comes in halves. In a scan each rank has parts of its own for each other.
+bool have_turns(Op op) { return op != Op::allreduce && op != Op::scan && op != Op::exscan; }
+
 bool take_turns(const Batch& batch, const Places& places, std::span<const size_t> parts) {
   if (batch.half != Half::whole) return true;
-  return batch.signature.op != Op::allreduce && saved(places, parts) >= kWorthTurns;
+  return have_turns(batch.signature.op) && saved(places, parts) >= kWorthTurns;
 }
 
-// Folds everything in one exchange: ranks of other hosts send their parts one by one.
+// Folds everything in one exchange: ranks of other hosts send their parts one by one. The parts are those of all ranks,
+// or in a scan of some.
 std::unique_ptr<Course> fold_at_once(const Batch& batch, Rank rank, const Places& places, Scratch& scratch) {
   auto course = std::make_unique<Course>();
   course->between = batch;
@@ -58,22 +62,24 @@ std::unique_ptr<Course> fold_at_once(const Batch& batch, Rank rank, const Places
   here.copy = batch.copy;
   here.sends = runs_here(batch.sends, places, rank);
   if (batch.recvs.empty()) return course;
-  const auto output = runs_with(batch.recvs, rank);
+  const auto output = runs_with(batch.recvs, batch.recvs.front().peer);
   const size_t bytes = bytes_of(output);
   course->memory = scratch.take(bytes * static_cast<size_t>(places.size()));
   std::byte* const folded_here = course->memory.get();
   std::vector<HostFold::From> hosts(static_cast<size_t>(places.hosts()));
   for (Rank peer = 0, others = 0; peer < places.size(); ++peer) {
+    if (runs_with(batch.recvs, peer).empty()) continue;
     HostFold::From& from = hosts[static_cast<size_t>(places.host_of(peer))];
     ++from.ranks;
     if (places.host_of(peer) == places.host_of(rank)) {
       from.parts = {folded_here};
-      here.recvs.push_back({static_cast<Rank>(here.recvs.size()), folded_here, bytes});
+      here.recvs.push_back({static_cast<Rank>(places.seat_of(peer)), folded_here, bytes});
     } else {
       from.parts.push_back(folded_here + static_cast<size_t>(++others) * bytes);
       course->between.recvs.push_back({peer, from.parts.back(), bytes});
     }
   }
+  std::erase_if(hosts, [](const HostFold::From& host) { return host.ranks == 0; });
   course->fold.emplace(batch.signature, output, std::move(hosts));
   return course;
 }

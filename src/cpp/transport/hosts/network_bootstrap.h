@@ -22,7 +22,7 @@ class NetworkBootstrap final : public Bootstrap {
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override;
   bool has_network() const override { return true; }
   std::shared_ptr<Network> network(Deadline) override { return network_; }
-  std::optional<Membership> membership() const override { return Membership{network_->self(), network_->size()}; }
+  std::optional<GroupRank> group_rank() const override { return GroupRank{network_->self(), network_->size()}; }
 
  private:
   std::shared_ptr<Network> network_;
