@@ -63,7 +63,15 @@ bool Exchange::receive(Membership& m) {
     moved = true;
     return operation_.batch.fan_out->step(peer);
   });
-  return copies ? moved : calculate(m) || moved;
+  return copies || !may_calculate() ? moved : calculate(m) || moved;
+}
+
+// A fold waits for all lines, so that it writes nothing before all ranks agree.
+bool Exchange::may_calculate() const {
+  const auto waits = [this](Rank peer) {
+    return pair(peer).in == Pair::In::awaited || pair(peer).in == Pair::In::asking;
+  };
+  return operation_.summing || std::ranges::none_of(awaited_, waits);
 }
 
 // Folds or sums what has come. Bytes that are pulled need the guard. Staged bytes stay valid if their sender gives up.

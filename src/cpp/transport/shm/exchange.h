@@ -90,6 +90,7 @@ class Exchange final : public InFlight {
 
   // While bytes move (advance.cc).
   bool receive(Membership& m);
+  bool may_calculate() const;
   bool calculate(Membership& m);
   bool open(const Link& link);
   bool read_line(const Link& link);

@@ -7,7 +7,7 @@ namespace {
 
 // Returns how many bytes have come from every rank, and stores the addresses of the peers' bytes in parts.
 size_t next_piece(const Pairs& pairs) {
-  Reduction& reduction = *pairs.operation.reduction;
+  Reduction& reduction = pairs.operation.reduction;
   const Pair& own = pairs.operation.own();
   const size_t elem_bytes = pairs.operation.batch.signature.dtype.bytes();
   if (reduction.left == 0) return 0;
@@ -33,7 +33,7 @@ size_t next_piece(const Pairs& pairs) {
 
 // Folds `bytes` bytes of each part. This rank's own part and the output may have gaps.
 void fold_piece(Operation& operation, size_t bytes) {
-  Reduction& reduction = *operation.reduction;
+  Reduction& reduction = operation.reduction;
   const size_t elems = bytes / operation.batch.signature.dtype.bytes();
   Cursor source = operation.own().source, output = reduction.output;
   alignas(64) std::byte packed[kPacked], folded[kPacked];
@@ -42,8 +42,8 @@ void fold_piece(Operation& operation, size_t bytes) {
     reduction.parts[*reduction.own] = gaps ? packed : source.data();
     if (gaps) gather(source, packed, bytes);
   }
-  if (!output.has_gaps()) return reduction.folder.fold(reduction.parts, elems, output.data());
-  reduction.folder.fold(reduction.parts, elems, folded);
+  if (!output.has_gaps()) return reduction.folder->fold(reduction.parts, elems, output.data());
+  reduction.folder->fold(reduction.parts, elems, folded);
   scatter(output, folded, bytes);
 }
 
@@ -51,7 +51,7 @@ void fold_piece(Operation& operation, size_t bytes) {
 
 bool fold(const Pairs& pairs) {
   Operation& operation = pairs.operation;
-  Reduction& reduction = *operation.reduction;
+  Reduction& reduction = operation.reduction;
   Pair& own = operation.own();
   bool moved = false;
   for (size_t budget = kCopyStep; budget > 0;) {

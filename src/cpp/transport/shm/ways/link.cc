@@ -17,7 +17,11 @@ bool disjoint(std::span<const Run> a, std::span<const Run> b) {
 }  // namespace
 
 // The receives of all ranks are the output.
-Reduction::Reduction(const Batch& batch, Rank rank) : folder(batch.signature.fold, batch.signature.dtype) {
+void Reduction::begin(const Batch& batch, Rank rank) {
+  folder.emplace(batch.signature.fold, batch.signature.dtype);
+  ranks.clear();
+  own.reset();
+  output = {};
   std::span<const Run> rest = batch.recvs;
   while (!rest.empty()) {
     if (rest.front().peer == rank) own = ranks.size();
@@ -46,11 +50,11 @@ void Operation::begin(Batch&& next) {
     load.sent += p.mine.sent;
     load.received += p.mine.expected;
   }
-  reduction.reset();
+  reduction.folder.reset();
   summing.reset();
   if (batch.signature.fold != Fold::none && batch.way == Way::exchange && batch.refusal.empty()) {
-    reduction.emplace(batch, rank);
-    load.received = batch.received_elsewhere + reduction->left;  // one output for all
+    reduction.begin(batch, rank);
+    load.received = batch.received_elsewhere + reduction.left;  // one output for all
   }
   if (batch.sum.summands != nullptr && batch.way == Way::exchange && batch.refusal.empty()) {
     summing.emplace(batch.sum, batch.signature.dtype);

@@ -59,15 +59,15 @@ struct alignas(kCacheLine) Pair {
   }
 };
 
-// The state of a fold.
+// The state of a fold. Its lists keep their memory from one operation to the next.
 struct Reduction {
-  Reduction(const Batch& batch, Rank rank);
+  void begin(const Batch& batch, Rank rank);
 
-  Folder folder;
+  std::optional<Folder> folder;         // if received bytes are folded
   std::vector<Rank> ranks;              // whose parts are folded, in that order
   std::optional<size_t> own;            // the place of this rank among them
   Cursor output;                        // the rest of it
-  size_t left;                          // bytes of it
+  size_t left = 0;                      // bytes of it
   std::vector<const std::byte*> parts;  // of the ranks: the next piece
 };
 
@@ -79,16 +79,16 @@ struct Operation {
   Rank rank;
   std::vector<Pair> pairs;
   Load load;
-  Stores stores = Stores::cached;      // for outputs
-  size_t lists = 0;                    // how many lists of runs it has made in the segment
-  Run for_all;                         // the copy in the segment of bytes that all peers get alike, if there is one
-  HugePages huge_pages;                // of the sends
-  std::optional<bool> all_present;     // are_present() of the sends
-  std::optional<Reduction> reduction;  // if received bytes are folded
-  std::optional<Summing> summing;      // if they are summed with weights
+  Stores stores = Stores::cached;   // for outputs
+  size_t lists = 0;                 // how many lists of runs it has made in the segment
+  Run for_all;                      // the copy in the segment of bytes that all peers get alike, if there is one
+  HugePages huge_pages;             // of the sends
+  std::optional<bool> all_present;  // are_present() of the sends
+  Reduction reduction;
+  std::optional<Summing> summing;  // if received bytes are summed with weights
 
   // Whether received bytes are folded or summed rather than copied.
-  bool calculates() const { return reduction.has_value() || summing.has_value(); }
+  bool calculates() const { return reduction.folder.has_value() || summing.has_value(); }
 
   // Takes over a batch. Leaves the caller the last batch's lists, for their memory.
   void begin(Batch&& batch);
