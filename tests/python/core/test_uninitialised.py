@@ -95,7 +95,7 @@ for kind in types:
                 calls += [(f"{kind.__name__}.{name}{a!r}", lambda name=name, a=a: getattr(thing, name)(*a))
                           for a in ARGUMENTS]
         crashed += crashes(calls)
-print(json.dumps({"types": [kind.__name__ for kind in types], "made": made, "crashed": crashed}))
+print(json.dumps({"types": [kind.__name__ for kind in types], "made": made, "crashed": crashed}), flush=True)
 os._exit(0)
 """
 
