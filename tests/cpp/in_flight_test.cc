@@ -146,4 +146,62 @@ TEST("a batch reads what it sends and writes what it receives") {
   CHECK(footprint.conflicts(input) && footprint.conflicts(output) && !footprint.conflicts(other));
 }
 
+TEST("parts of one block are one block, however many ranks they are for") {
+  const auto* const first = reinterpret_cast<std::byte*>(size_t{1} << 20);  // is not read
+  const std::vector<int64_t> shape{1 << 10, 1 << 8}, step{1 << 13, 16};
+  const a2a::Strides strides(a2a::TensorLayout{shape, step, 8});
+  const auto parts = [&](size_t at) {  // the left or the right half of the even columns
+    Footprint footprint;
+    const a2a::Run all{0, const_cast<std::byte*>(first) + at, strides.bytes(), &strides};
+    for (size_t i = 0; i < 1024; ++i) footprint.write(all.part(i * strides.bytes() / 1024, strides.bytes() / 1024));
+    return footprint;
+  };
+  CHECK(!parts(0).conflicts(parts(1 << 12)));  // a comparison of each pair of parts takes longer than the test may
+  CHECK(parts(0).conflicts(parts(1 << 11)));
+}
+
+TEST("a message waits for the latest one that writes all of its memory, and not for those before") {
+  const auto message = [](bool sends, size_t begin, size_t bytes) {
+    return std::make_shared<a2a::MessageWork>(nullptr, a2a::Message{sends, 0, 0, memory.data() + begin, bytes, {}});
+  };
+  const std::vector all{message(false, 0, 8), message(false, 0, 16), message(true, 4, 8), message(true, 12, 8)};
+  const auto waits_for = [&](const std::shared_ptr<a2a::MessageWork>& work) {
+    a2a::Predecessors found;
+    add_conflicting(found, all, work->footprint());
+    return found;
+  };
+  a2a::Predecessors of_send = waits_for(message(true, 0, 8)), of_recv = waits_for(message(false, 0, 20));
+  all[1]->finish(0);
+  CHECK(of_send.finished() && !of_recv.finished());
+  all[2]->finish(0), all[3]->finish(0);
+  CHECK(!of_recv.finished());
+  CHECK_EQ(of_recv.describe(), "recv from rank 0 with tag 0, which uses the same memory");
+  all[0]->finish(0);
+  CHECK(of_recv.finished());
+  CHECK_EQ(of_recv.describe(), "");
+}
+
+TEST("one footprint writes all of another") {
+  const std::vector<int64_t> shape{3, 2}, step{16, 2}, other_step{16, 3};
+  const a2a::Strides strides(a2a::TensorLayout{shape, step, 1}), same = strides;
+  const a2a::Strides others(a2a::TensorLayout{shape, other_step, 1});
+  const auto written = [](const a2a::Run& run) {
+    Footprint footprint;
+    footprint.write(run);
+    return footprint;
+  };
+  const auto view = [](const a2a::Strides& of) { return a2a::Run{0, memory.data() + 8, of.bytes(), &of}; };
+  const Footprint all = written({0, memory.data(), 64}), eight = written({0, memory.data() + 8, 8});
+  Footprint reads, two;
+  reads.read(part(8, 16));
+  two.write(a2a::Run{0, memory.data(), 8});
+  two.write(a2a::Run{0, memory.data() + 16, 8});
+  CHECK(all.writes_all(all) && all.writes_all(eight) && all.writes_all(two) && all.writes_all(written(view(strides))));
+  CHECK(!eight.writes_all(all) && !two.writes_all(all) && !two.writes_all(eight));
+  CHECK(all.writes_all(reads) && eight.writes_all(reads) && !reads.writes_all(reads));
+  CHECK(written(view(strides)).writes_all(written(view(same))));
+  CHECK(!written(view(strides)).writes_all(written(view(others))));
+  CHECK(!written(view(strides)).writes_all(written({0, memory.data() + 9, 1})));
+}
+
 }  // namespace

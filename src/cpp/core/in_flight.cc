@@ -4,6 +4,24 @@
 #include "core/message.h"
 
 namespace a2a {
+namespace {
+
+bool same_block(const Stretch& a, const Stretch& b) {
+  if (a.begin != b.begin || a.end != b.end || (a.strides == nullptr) != (b.strides == nullptr)) return false;
+  return a.strides == b.strides || *a.strides == *b.strides;
+}
+
+void add_sum(Footprint& memory, const WeightedSum& sum) {
+  const size_t terms = sum.summands->sources.size(), rows = terms / sum.summands->terms;
+  memory.write({sum.out, rows * sum.row_bytes});
+  const auto* const weights = reinterpret_cast<const std::byte*>(sum.weights);
+  if (weights != nullptr) memory.read({weights, terms * sizeof(float)});
+  for (const std::byte* bias : sum.biases) {
+    if (bias != nullptr) memory.read({bias, rows * sum.row_bytes});
+  }
+}
+
+}  // namespace
 
 void Footprint::Spans::add(std::span<const std::byte> memory, const Strides* strides) {
   if (memory.empty()) return;
@@ -19,6 +37,8 @@ void Footprint::Spans::add(std::span<const std::byte> memory, const Strides* str
     }
   }
   const auto after = std::ranges::upper_bound(blocks_, block.begin, {}, &Stretch::begin);
+  // The runs to and from all peers are often parts of one block with gaps, which counts as a whole for each.
+  if (after != blocks_.begin() && same_block(*std::prev(after), block)) return;
   blocks_.insert(after, block);
 }
 
@@ -42,6 +62,12 @@ bool Footprint::Spans::any_overlap(const Spans& other) const {
   return false;
 }
 
+bool Footprint::Spans::holds(const Spans& other) const {
+  if (other.blocks_.empty()) return true;
+  if (blocks_.size() != 1 || other.begin_ < begin_ || end_ < other.end_) return false;
+  return !gaps_ || (other.blocks_.size() == 1 && same_block(blocks_[0], other.blocks_[0]));
+}
+
 void Predecessors::wait(Deadline deadline) {
   for (const auto& earlier : earlier_) {
     try {
@@ -54,20 +80,6 @@ void Predecessors::wait(Deadline deadline) {
   }
   earlier_.clear();
 }
-
-namespace {
-
-void add_sum(Footprint& memory, const WeightedSum& sum) {
-  const size_t terms = sum.summands->sources.size(), rows = terms / sum.summands->terms;
-  memory.write({sum.out, rows * sum.row_bytes});
-  const auto* const weights = reinterpret_cast<const std::byte*>(sum.weights);
-  if (weights != nullptr) memory.read({weights, terms * sizeof(float)});
-  for (const std::byte* bias : sum.biases) {
-    if (bias != nullptr) memory.read({bias, rows * sum.row_bytes});
-  }
-}
-
-}  // namespace
 
 Footprint footprint_of(const Batch& batch) {
   Footprint memory;

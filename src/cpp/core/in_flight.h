@@ -30,12 +30,16 @@ class Footprint {
   bool conflicts(const Footprint& other) const {
     return writes_.overlaps(other.writes_) || writes_.overlaps(other.reads_) || reads_.overlaps(other.writes_);
   }
+  // Whether it certainly writes all memory that the other uses. Says false of several blocks, and of blocks whose gaps
+  // are not the same.
+  bool writes_all(const Footprint& other) const { return writes_.holds(other.writes_) && writes_.holds(other.reads_); }
 
  private:
   class Spans {
    public:
     void add(std::span<const std::byte> memory, const Strides* strides);
     bool overlaps(const Spans& other) const { return begin_ < other.end_ && other.begin_ < end_ && any_overlap(other); }
+    bool holds(const Spans& other) const;
 
    private:
     bool any_overlap(const Spans& other) const;
@@ -65,17 +69,18 @@ class Predecessors {
   void add(Predecessors&& others) { std::ranges::move(others.earlier_, std::back_inserter(earlier_)); }
   // Call when it has failed. Otherwise each of many operations on one tensor would hold the one before.
   void clear() { earlier_.clear(); }
-  // Whether none is left. Forgets those that are finished.
+  // Whether none is left. Forgets those that are finished, from the end, so that a call that changes nothing looks at
+  // one of them.
   bool finished() {
-    if (earlier_.empty()) return true;
-    std::erase_if(earlier_, [](const auto& one) { return one->finished(); });
+    while (!earlier_.empty() && earlier_.back()->finished()) earlier_.pop_back();
     return earlier_.empty();
   }
   // Waits for all of them, whatever becomes of them. Throws Error(timeout) when the deadline passes, and Interrupted.
   void wait(Deadline deadline);
-  // "recv from rank 2 with tag 5, which uses the same memory": the first of them, if there is one.
+  // "recv from rank 2 with tag 5, which uses the same memory": the first unfinished one, if there is one.
   std::string describe() const {
-    return earlier_.empty() ? "" : earlier_.front()->name() + ", which uses the same memory";
+    const auto found = std::ranges::find_if(earlier_, [](const auto& one) { return !one->finished(); });
+    return found == earlier_.end() ? "" : (*found)->name() + ", which uses the same memory";
   }
 
  private:
@@ -91,11 +96,14 @@ void add_latest(Predecessors& predecessors, const Queue& queue, const Footprint&
   if (found != queue.rend()) predecessors.add(*found);
 }
 
-// Adds all messages that conflict.
+// Adds the messages of a list that conflict, from the latest one back to one that writes all of that memory: it waits
+// for the earlier ones itself. Otherwise many messages of one tensor would each hold all before.
 template <class Messages>
-void add_all(Predecessors& predecessors, const Messages& messages, const Footprint& memory) {
-  for (const auto& one : messages) {
-    if (!one->finished() && one->footprint().conflicts(memory)) predecessors.add(one);
+void add_conflicting(Predecessors& predecessors, const Messages& messages, const Footprint& memory) {
+  for (auto one = messages.rbegin(); one != messages.rend(); ++one) {
+    if ((*one)->finished() || !(*one)->footprint().conflicts(memory)) continue;
+    predecessors.add(*one);
+    if ((*one)->footprint().writes_all(memory)) return;
   }
 }
 

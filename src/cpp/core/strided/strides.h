@@ -21,6 +21,8 @@ class Strides {
     size_t count = 1;
     ptrdiff_t stride = 0;  // bytes of memory from one entry to the next
     size_t bytes = 0;      // of one entry, without gaps
+
+    bool operator==(const Dim&) const = default;
   };
 
   // The strides of `count` entries of layout.axis, or of the whole tensor. Throws Error(invalid_argument) for a tensor
@@ -29,6 +31,8 @@ class Strides {
   Strides(const TensorLayout& layout, size_t count);
   // Makes strides of dimensions, outermost first, that another process has sent. Nothing if they are invalid.
   static std::optional<Strides> of(size_t piece, std::span<const Dim> dims);
+
+  bool operator==(const Strides&) const = default;
 
   int dims() const { return dims_; }
   const Dim& dim(int i) const { return dim_[i]; }  // outermost first

@@ -132,7 +132,7 @@ Predecessors HostsTransport::conflicting(const Footprint& memory) {
 Predecessors HostsTransport::find_conflicting(const Footprint& memory) const {
   Predecessors found;
   add_latest(found, queue_, memory);
-  add_all(found, messages_.pending(), memory);
+  add_conflicting(found, messages_.pending(), memory);
   local_->add_messages(found, memory);
   return found;
 }

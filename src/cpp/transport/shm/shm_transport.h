@@ -76,7 +76,7 @@ class ShmTransport final : public Transport, private Active {
   bool in_flight() const { return !queue_.empty() || (messages_ && messages_->busy()); }
   // Adds the messages of this host that are in flight and conflict. Requires the progress mutex.
   void add_messages(Predecessors& predecessors, const Footprint& memory) const {
-    if (messages_) add_all(predecessors, messages_->pending(), memory);
+    if (messages_) add_conflicting(predecessors, messages_->pending(), memory);
   }
   // Starts a message to or from a rank of this host, or from any rank. Throws when it cannot. Requires the progress
   // mutex.
