@@ -602,6 +602,33 @@ TEST("a forked child gets an error, its parent goes on") {
   });
 }
 
+TEST("a forked child may drop a long chain of operations on one tensor") {
+#if defined(__SANITIZE_THREAD__)
+  return;  // it does not support fork() well
+#endif
+  ranks::as_processes(2, [](Communicator& comm) {
+    auto both = comm.split(0, comm.rank());
+    if (comm.rank() == 1) return comm.barrier();
+    std::array<std::byte, 16> tensor{};
+    const auto plan = a2a::Plan::allgather(0, 2, 8);
+    const void* from = tensor.data();
+    void* to = tensor.data();
+    std::vector<std::shared_ptr<a2a::Work>> works;
+    for (int i = 0; i < 200'000; ++i) works.push_back(both->start(plan, {&from, 1}, {&to, 1}, {}));
+    const pid_t child = fork();
+    if (child == 0) {
+      works.clear();
+      both.reset();
+      _exit(0);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    CHECK_EQ(status, 0);
+    both->abort("enough");
+    comm.barrier();
+  });
+}
+
 TEST("making and closing communicators leaves nothing behind") {
   ranks::as_processes(2, [](Communicator& comm) {
     for (int i = 0; i < 2000; ++i) comm.split(0, comm.rank())->close();

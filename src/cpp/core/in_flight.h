@@ -107,4 +107,11 @@ void add_conflicting(Predecessors& predecessors, const Messages& messages, const
   }
 }
 
+// Has operations or messages that end unfinished, in the order of their starts, hold nothing earlier. Otherwise the end
+// of a long chain destroys one inside the other, and the stack overflows.
+template <class All>
+void forget_predecessors(const All& all) {
+  for (const auto& one : all) one->predecessors().clear();
+}
+
 }  // namespace a2a

@@ -53,6 +53,9 @@ HostsTransport::~HostsTransport() {
   if (!inherited) {
     network_->leave(this);
     leave(Left::dropped);
+  } else {
+    forget_predecessors(queue_);
+    forget_predecessors(messages_.pending());
   }
   std::unique_lock lock(progress_->mutex(), std::defer_lock);
   if (!inherited) lock.lock();

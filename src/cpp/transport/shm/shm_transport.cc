@@ -36,6 +36,8 @@ ShmTransport::ShmTransport(Rank rank, Membership::NewBlock block, std::shared_pt
 ShmTransport::~ShmTransport() {
   if (membership_.progress().inherited()) {
     (void)successor_.release();  // the parent owns it
+    forget_predecessors(queue_);
+    if (messages_) forget_predecessors(messages_->pending());
   } else {
     leave(Left::dropped);
   }
