@@ -140,7 +140,7 @@ def test_a_line_without_an_end_is_one_line_of_a_rank(script: Callable[[str], str
     for rank in range(3):
         own = [line.removeprefix(f"[{rank}] ") for line in lines if line.startswith(f"[{rank}] ")]
         assert "".join(own) == f"{rank}" * 80 * 65536 + "abcdeflast"
-        assert all(len(piece) >= 1 << 16 for piece in own[:-4])
+        assert all(len(piece) >= 1 << 16 for piece in own[:-5])  # the last piece may be short
     assert all(line[:4] in ("[0] ", "[1] ", "[2] ") for line in lines)
 
 
