@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/schedule.h"
+
 namespace a2a {
 
 FanOut::FanOut(std::shared_ptr<const RowCopies> copies, std::span<void* const> buffers, std::span<const size_t> extents)
@@ -10,10 +12,9 @@ FanOut::FanOut(std::shared_ptr<const RowCopies> copies, std::span<void* const> b
 }
 
 bool FanOut::step(Rank source) {
-  constexpr size_t kStep = size_t{4} << 20;
   const auto copies = copies_->of(source);
   size_t& next = next_[static_cast<size_t>(source)];
-  for (size_t copied = 0; copied < kStep && next < copies.size(); ++next) {
+  for (size_t copied = 0; copied < kStepBytes && next < copies.size(); ++next) {
     for (size_t i = 0; i < buffers_.size(); ++i) {
       const size_t bytes = copies_->row_bytes[i];
       std::byte* const rows = buffers_[i].data();

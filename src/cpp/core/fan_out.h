@@ -16,8 +16,7 @@ class FanOut {
   // `copies` are rows of these buffers; `extents` are the buffers' bytes.
   FanOut(std::shared_ptr<const RowCopies> copies, std::span<void* const> buffers, std::span<const size_t> extents);
 
-  // Copies rows of a rank, at most a few MiB: a transport that copies serves nothing else meanwhile. Returns whether
-  // all are copied.
+  // Copies rows of a rank, about kStepBytes of them. Returns whether all are copied.
   bool step(Rank source);
   bool done(Rank source) const { return next_[static_cast<size_t>(source)] == copies_->of(source).size(); }
 

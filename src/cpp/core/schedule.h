@@ -19,6 +19,10 @@ namespace a2a {
 
 class FanOut;
 
+// The most bytes that a transport copies or folds at a time, before it serves its other peers and operations, deadlines
+// and aborts.
+inline constexpr size_t kStepBytes = size_t{4} << 20;
+
 // Memory that is sent to a peer or filled by it: contiguous, or a part of a block with gaps.
 struct Run {
   Rank peer = 0;

@@ -12,10 +12,8 @@ HostFold::HostFold(const Signature& signature, std::span<const Run> output, std:
       hosts_(std::move(hosts)),
       average_(signature.fold == Fold::avg) {}
 
-// Folds in steps: a fold holds up all other operations of this rank.
 bool HostFold::step() {
-  constexpr size_t kStep = size_t{4} << 20;
-  for (size_t left = kStep / elem_bytes_ * elem_bytes_; left > 0 && next_ < output_.size();) {
+  for (size_t left = kStepBytes / elem_bytes_ * elem_bytes_; left > 0 && next_ < output_.size();) {
     const size_t bytes = std::min(left, output_[next_].bytes);
     fold(bytes);
     left -= bytes;

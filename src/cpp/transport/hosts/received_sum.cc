@@ -16,10 +16,8 @@ ReceivedSum::ReceivedSum(Batch& batch, int size)
   }
 }
 
-// Sums in steps, because a sum holds up all other operations of this rank.
 bool ReceivedSum::step() {
-  constexpr size_t kStep = size_t{4} << 20;
-  for (size_t summed = 0; summed < kStep; summed += row_bytes_) {
+  for (size_t summed = 0; summed < kStepBytes; summed += row_bytes_) {
     const Rank from = summing_.next();
     if (from == Summing::kNobody) return true;
     const std::byte*& row = next_[static_cast<size_t>(from)];

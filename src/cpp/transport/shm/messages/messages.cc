@@ -192,7 +192,7 @@ bool Messages::copy(Rank peer, Lane& lane) {
   const auto message = lane.copying.front();
   Arriving& in = *message;
   const Message& wanted = in.receive->message();
-  const size_t step = std::min<size_t>(in.bytes - in.copied, kCopyStep);
+  const size_t step = std::min<size_t>(in.bytes - in.copied, kStepBytes);
   LocalPeer& host = *m_.peer(peer).host;
   if (in.kind == LetterKind::cma) {
     const Run from{peer, reinterpret_cast<std::byte*>(in.where) + in.copied, step};

@@ -9,9 +9,6 @@
 
 namespace a2a::shm {
 
-// The most bytes a rank copies for one peer, or for itself, before it serves the other peers, deadlines and aborts.
-inline constexpr size_t kCopyStep = size_t{4} << 20;
-
 // The bytes that one rank sends and receives in an operation.
 struct Load {
   size_t sent = 0, received = 0;

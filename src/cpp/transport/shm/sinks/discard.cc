@@ -8,7 +8,7 @@ bool discard(const Pairs& pairs) {
   Operation& operation = pairs.operation;
   bool moved = operation.own().in_left > 0;
   operation.own().in_left = 0;
-  size_t budget = kCopyStep;
+  size_t budget = kStepBytes;
   for (const Rank peer : pairs.awaited) {
     const Link link = pairs.with(peer);
     for (auto there = peek(link); !there.empty() && budget > 0; there = peek(link)) {

@@ -54,7 +54,7 @@ bool fold(const Pairs& pairs) {
   Reduction& reduction = operation.reduction;
   Pair& own = operation.own();
   bool moved = false;
-  for (size_t budget = kCopyStep; budget > 0;) {
+  for (size_t budget = kStepBytes; budget > 0;) {
     const size_t bytes = std::min(budget, next_piece(pairs));
     if (bytes == 0) break;
     fold_piece(operation, bytes);

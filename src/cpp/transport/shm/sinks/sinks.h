@@ -1,5 +1,5 @@
 // What becomes of the bytes that have come. Each sink takes them from the sources of the pairs (ways.h) as far as they
-// have come, at most a step of kCopyStep bytes. Returns whether anything moved.
+// have come, at most a step of kStepBytes bytes. Returns whether anything moved.
 #pragma once
 
 #include <span>

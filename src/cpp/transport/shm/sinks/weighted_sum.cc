@@ -36,7 +36,7 @@ bool sum(const Pairs& pairs) {
   Operation& operation = pairs.operation;
   const size_t elem_bytes = operation.batch.signature.dtype.bytes();
   bool moved = false;
-  for (size_t budget = kCopyStep; budget > 0; moved = true) {
+  for (size_t budget = kStepBytes; budget > 0; moved = true) {
     const Rank from = operation.summing->next();
     if (from == Summing::kNobody) return moved;
     const size_t most = std::min(operation.summing->left(), budget);

@@ -99,7 +99,7 @@ void begin(const Link& link, Kind kind) {
 
 void take(const Link& link) {
   Pair& p = link.pair;
-  const size_t step = std::min(p.in_left, kCopyStep);
+  const size_t step = std::min(p.in_left, kStepBytes);
   if (p.their_kind() == Kind::cma) {
     const ssize_t copied = cma_copy(link.host().pid, p.remote, p.target, step);
     if (copied <= 0) return cannot_read(link, errno);

@@ -83,7 +83,7 @@ void send(const Link& link) {
   Pair& p = link.pair;
   {
     const CopyingGuard guard(link.m, link.peer);
-    copy(p.source, p.remote, kCopyStep);
+    copy(p.source, p.remote, kStepBytes);
     faultpoint("put");
   }
   faultpoint("copy");
