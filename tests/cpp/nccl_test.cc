@@ -111,6 +111,10 @@ TEST("reductions that are not of elements, or in parts, are refused before any p
                  start(comm, plan(6, false), send, recv, call));
     CHECK_THROWS(Code::invalid_argument, "the plan is in parts, which is for host memory",
                  start(comm, plan(8, true), send, recv, call));
+    Call scan = call_of(comm, a2a::Op::scan);
+    scan.fold = a2a::Fold::sum;
+    CHECK_THROWS(Code::unsupported, "scan is for host memory",
+                 start(comm, Plan::scan(comm.rank(), comm.size(), 4, 2, false), send, recv, scan));
     CHECK(comm.plan_allreduce(4, 1 << 20, kMemory).next() == nullptr);
     start(comm, plan(8, false), send, recv, call)->wait();
     comm.close();

@@ -134,12 +134,14 @@ uint64_t Communicator::next_plan() {
 std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void* const> send,
                                           std::span<void* const> recv, const Call& call) {
   std::string reason;
+  Code code = Code::invalid_argument;
   if (plan.rank() != rank() || plan.size() != size()) {
     reason = "the plan was made for rank " + std::to_string(plan.rank()) + " of " + std::to_string(plan.size()) +
              ", this is rank " + std::to_string(rank()) + " of " + std::to_string(size());
   } else if (plan.next() != nullptr && call.memory != Memory::host) {
     reason = "the plan is in parts, which is for host memory; plan_allreduce() makes one for devices";
   } else if (call.memory != Memory::host && (call.op == Op::scan || call.op == Op::exscan)) {
+    code = Code::unsupported;
     reason = std::string(to_string(call.op)) + " is for host memory: the vendors' libraries have no such call";
   } else if (call.memory != Memory::host && (plan.summands() != nullptr || plan.copies() != nullptr)) {
     reason = "sums of rows, and rows that are received once and copied, are for host memory";
@@ -155,7 +157,7 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   }
   if (!reason.empty()) {
     refuse(call, reason);
-    throw Error(Code::invalid_argument, reason);
+    throw Error(code, reason);
   }
   if (call.memory == Memory::host) return start_on_host(plan, send, recv, call);
   state_->home.refuse_if_inherited();  // before the mutex, as in submit()
