@@ -69,12 +69,6 @@ TRICKS = {
         cases("alltoall", [2, 4], [16 * MIB, 32 * MIB]),
         without={"A2A_SHM_STREAM_MIN": str(1 << 50)},
     ),
-    "put": Trick(
-        "the sender writes into shared outputs",
-        cases("alltoall", [2, 4], [64 * KIB, 512 * KIB]),
-        memory="a2a-shared",
-        without={"A2A_SHM_PUT": "0"},
-    ),
     "copy-for-all": Trick(
         "one copy in shared memory of what all peers get",
         cases("allgather", [4, 8], [64 * KIB, 256 * KIB]),

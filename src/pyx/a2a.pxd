@@ -155,7 +155,6 @@ cdef extern from "a2a/communicator.h" nogil:
         size_t cma_min
         size_t stream_min
         cbool string_copies
-        cbool puts
 
     cdef cppclass WayOfBytes "a2a::WayOfBytes":
         string memory

@@ -31,7 +31,6 @@ Played draw_operation(check::Random& random, uint64_t number) {
   operation.runs = operation.recvs > 3 && random.chance(0.3) ? 3 : 1;
   operation.refused = random.chance(0.02);
   operation.folds = random.chance(0.3);
-  operation.puts = random.chance(0.3);
   return operation;
 }
 
@@ -45,13 +44,10 @@ TEST("the hostile peer means well when nothing is flipped") {
         for (const size_t runs : {size_t{1}, size_t{3}}) {
           const check::Note note("kind", static_cast<uint64_t>(kind)), second("bytes", recvs);
           if (recvs <= runs && runs > 1) continue;
-          for (const bool puts : {false, true}) {
-            Played operation{
-                .number = ++number, .sends = sends, .recvs = recvs, .runs = runs, .kind = kind, .puts = puts};
-            CHECK(play(hostile, operation, [] {}));
-            operation.number = ++number, operation.folds = true;
-            CHECK(play(hostile, operation, [] {}));
-          }
+          Played operation{.number = ++number, .sends = sends, .recvs = recvs, .runs = runs, .kind = kind};
+          CHECK(play(hostile, operation, [] {}));
+          operation.number = ++number, operation.folds = true;
+          CHECK(play(hostile, operation, [] {}));
         }
       }
     }

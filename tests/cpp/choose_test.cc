@@ -159,22 +159,6 @@ TEST("memory sets the pace once all buffers are twice what the caches hold") {
   CHECK_EQ(cma_min(crowded(64), kChunks, kNever), 32 * kKiB);
 }
 
-TEST("bytes are put where that pays, until all buffers are four times what the caches hold") {
-  const auto pays = [] { return true; };
-  const auto never = [] { return false; };
-  Machine machine = crowded();
-  CHECK(choose_put({8 * kMiB - 4, 8 * kMiB}, machine, pays) && !choose_put({8 * kMiB, 8 * kMiB}, machine, pays));
-  CHECK(!choose_put({1, 1}, machine, never));
-  CHECK(choose_put({64 * kMiB, 8 * kMiB, kMiB}, machine, pays));
-  machine.put = true;
-  CHECK(choose_put({1, 1}, machine, never));
-  machine.put = false;
-  CHECK(!choose_put({1, 1}, machine, pays));
-  machine.put = true;
-  machine.stream_min = 9;
-  CHECK(choose_put({64 * kMiB, 8}, machine, never) && !choose_put({1, 9}, machine, never));
-}
-
 TEST("one copy for all peers pays where it saves enough and stays in the caches") {
   CHECK(!copy_for_all_pays(Kind::staged, kMiB, 3));
   CHECK(copy_for_all_pays(Kind::staged, 40 * kKiB, 4) && !copy_for_all_pays(Kind::staged, 40 * kKiB - 1, 4));
@@ -202,9 +186,8 @@ TEST("the machine takes what the environment says, which must be numbers of byte
   const Surroundings around{.ranks = 2, .cpus = 2};
   {
     const Variable cma("A2A_SHM_CMA_MIN", "5"), direct("A2A_SHM_DIRECT_MIN", "7"), past("A2A_SHM_STREAM_MIN", "9");
-    const Variable put("A2A_SHM_PUT", "0");
     const Machine machine = Machine::here(around);
-    CHECK(machine.cma_min == 5 && machine.direct_min == 7 && machine.stream_min == 9 && machine.put == false);
+    CHECK(machine.cma_min == 5 && machine.direct_min == 7 && machine.stream_min == 9);
     CHECK(machine.cache > 0);
   }
   {

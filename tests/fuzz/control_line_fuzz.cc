@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   hostile.allow_cma(memory % 2 == 1);
   for (uint64_t n = 1; n <= 4 && !input.empty(); ++n) {
     Played operation = operation_of(input, n);
-    operation.puts = memory / 2 % 2 == 1;
+    operation.shared = memory / 2 % 2 == 1;
     play(hostile, operation, [&input] {
       const unsigned changes = input.take<uint8_t>() % 16;
       for (unsigned i = 0; i < changes && !input.empty(); ++i) {

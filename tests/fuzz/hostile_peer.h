@@ -47,22 +47,20 @@ class HostilePeer {
  public:
   static constexpr Rank kMe = 0, kPeer = 1;
   static constexpr size_t kSegment = size_t{4} << 20;
-  static constexpr size_t kSeat = 0, kBlock = 128, kList = 12288, kInvited = kList + 64, kData = 20480;
+  static constexpr size_t kSeat = 0, kBlock = 128, kList = 12288, kData = 20480;
   static_assert(kBlock + Block::bytes(2) <= kList);
-  static constexpr size_t kControlled = kInvited + 80;  // from the beginning: what it changes
-  static constexpr size_t kMailbox = 12544;             // of messages: another part that it changes
+  static constexpr size_t kControlled = kList + 64;  // from the beginning: what it changes
+  static constexpr size_t kMailbox = 12544;          // of messages: another part that it changes
   static_assert(kControlled <= kMailbox && kMailbox % kCacheLine == 0 && kMailbox + kMailboxBytes <= kData);
 
   HostilePeer() : segment_(kSegment), common_(2 * kShape.share_bytes()), local_peer_(std::make_shared<LocalPeer>()) {
     local_peer_->pid = ::getpid();
     local_peer_->base = segment_.begin();
-    local_peer_->outputs = segment_.begin();
     local_peer_->bytes = local_peer_->open = kSegment;
     local_peer_->common = common_.begin();
     local_peer_->common_bytes = local_peer_->common_open = common_.bytes();
     local_peer_->seat = reinterpret_cast<const SeatWords*>(segment_.begin() + kSeat);
     local_peer_->bell = &bell_;
-    ::setenv("A2A_SHM_PUT", "1", 1);
     start_again();
   }
   ~HostilePeer() { let_go(); }
@@ -91,8 +89,8 @@ class HostilePeer {
   std::byte* data() { return segment_.begin() + kData; }
   Block block() { return Block(segment_.begin() + kBlock, 2); }
 
-  // Writes the line of an operation as a peer would that means well: one that makes puts if it asks for them.
-  void publish_line(uint64_t number, Head head, Kind kind, size_t runs, bool puts) {
+  // Writes the line of an operation as a peer would that means well.
+  void publish_line(uint64_t number, Head head, Kind kind, size_t runs) {
     const uint64_t n = first_step(number);
     head.kind = static_cast<uint8_t>(kind);
     head.count = 1;
@@ -102,7 +100,6 @@ class HostilePeer {
     } else if (kind != Kind::none && kind != Kind::inlined) {
       describe_runs(head, kind, runs);
     }
-    if (puts && (kind == Kind::none || kind == Kind::shared)) invite(head, runs);
     publish_copied(block().pipe(kMe), n);
     Line& line = block().line(n, kMe);
     line.head = head;
@@ -141,13 +138,6 @@ class HostilePeer {
     auto* entry = reinterpret_cast<ListedRun*>(segment_.begin() + kList);
     for (size_t i = 0; i + 1 < runs; ++i) entry[i] = {data + i, 1};
     entry[runs - 1] = {data, head.sent - (runs - 1)};
-  }
-  void invite(Head& head, size_t runs) {
-    head.first = invitation(runs == 1 ? kData : kInvited) | (runs == 1 ? 0 : kSeveral);
-    auto* entry = reinterpret_cast<ListedRun*>(segment_.begin() + kInvited);
-    *entry++ = {0, runs};
-    for (size_t i = 0; i + 1 < runs; ++i) *entry++ = {kData + i, 1};
-    *entry = {kData, head.expected - std::min<size_t>(head.expected, runs - 1)};
   }
   // The memory of a group is used again only when every peer has left.
   void let_go() {
@@ -191,7 +181,7 @@ struct Played {
   Way way = Way::exchange;
   bool refused = false;  // by this rank
   bool folds = false;    // what comes from the peer is folded with as many bytes of this rank's own
-  bool puts = false;     // both ranks have their tensors in shared memory, and would put bytes there
+  bool shared = false;   // this rank has its tensors in shared memory
 };
 
 // Runs it for some steps; change() is called before each and may write into what the peer controls. An error is a fine
@@ -201,8 +191,8 @@ bool play(HostilePeer& hostile, const Played& operation, Change change) {
   Membership& m = hostile.membership();
   constexpr std::byte kUntouched{0xA5};
   constexpr size_t kMargin = 64;
-  const Tensor sent(m.arena(), operation.sends, operation.puts);
-  const Tensor received(m.arena(), operation.recvs + 2 * kMargin, operation.puts);
+  const Tensor sent(m.arena(), operation.sends, operation.shared);
+  const Tensor received(m.arena(), operation.recvs + 2 * kMargin, operation.shared);
   const std::span<std::byte> send = sent.bytes(), recv = received.bytes();
   std::ranges::fill(recv, kUntouched);
   Batch batch;
@@ -219,7 +209,7 @@ bool play(HostilePeer& hostile, const Played& operation, Change change) {
   Head head{};
   set_common(head, batch.signature);
   add_sizes(head, runs_with(batch.recvs, HostilePeer::kPeer), runs_with(batch.sends, HostilePeer::kPeer));
-  hostile.publish_line(operation.number, head, operation.kind, operation.runs, operation.puts);
+  hostile.publish_line(operation.number, head, operation.kind, operation.runs);
   if (operation.refused) {
     batch.refusal = "bad arguments";
     batch.sends.clear();

@@ -9,10 +9,9 @@
  *   - a line is not written again before its reader is done with it;
  *   - what a rank published before it died counts;
  *   - who succeeds has all bytes, and none that their owner had taken back;
- *   - nobody writes into memory that its owner uses for something else since it gave up;
  *   - living ranks that shrink come to the same set, each is in its own, and nobody is left out who lives.
  *
- * MUTANT 1 to 12 make one mistake each, which pan must find.
+ * MUTANT 1 to 9 make one mistake each, which pan must find.
  */
 #ifndef N
 #define N 3 /* ranks, at most 4 */
@@ -25,9 +24,6 @@
 #endif
 #ifndef EAGER
 #define EAGER 0 /* 1: the bytes travel in the line, 0: peers copy them from the sender's memory, which waits for that */
-#endif
-#ifndef PUT
-#define PUT 0 /* 1: the sender copies them into its peer's memory */
 #endif
 #ifndef IMPATIENT
 #define IMPATIENT 0 /* 1: the deadline of rank 0 may pass while it waits for others */
@@ -45,14 +41,12 @@
 
 byte seq[SLOTS * N * N]; /* of the lines */
 byte done[N];            /* the last operation whose bytes are all there */
-byte copied[N * N];      /* copied[a * N + b]: the last one whose bytes a has copied from b's memory, or to it */
-byte copying[N];         /* 1 + the rank whose memory it writes to, or 0 */
+byte copied[N * N];      /* copied[a * N + b]: the last one whose bytes a has copied from b's memory */
 bool aborted[N];
 bool left[N];
 byte proposal[N];        /* of survivors; 0: none yet */
 bool committed[N];
-bool rewritten[N];       /* the rank's caller uses the buffers again that peers may be copying from, or to */
-byte put[N * N];         /* the truth of copied, where PUT */
+bool rewritten[N];       /* the rank's caller uses the buffers again that peers may be copying from */
 bool dead[N];            /* the truth */
 byte deaths;
 bool told[N * N];        /* told[a * N + b]: a has heard from the kernel that b is dead */
@@ -74,38 +68,16 @@ bool told[N * N];        /* told[a * N + b]: a has heard from the kernel that b 
   ::!EAGER && (!aborted[r] || MUTANT == 3)->copied[me * N + (r)] = n          \
   fi
 
-/* CopyingGuard and Exchange::put: who gives up waits for those who have not seen it and may be writing. */
-#define WRITE(r)                                                              \
-  if                                                                          \
-  ::MUTANT == 11->copied[me * N + (r)] = n                                    \
-  ::else                                                                      \
-  fi;                                                                         \
-  copying[me] = (r) + 1;                                                      \
-  if                                                                          \
-  ::aborted[r] && MUTANT != 10->copying[me] = 0; goto fails                   \
-  ::else                                                                      \
-  fi;                                                                         \
-  d_step { assert(!rewritten[r]); put[me * N + (r)] = n };                    \
-  copying[me] = 0;                                                            \
-  d_step { copied[me * N + (r)] = n; arrived = arrived | (1 << (r)) }
-
-#define COPY(r)                        \
-  if                                   \
-  ::PUT->WRITE(r)                      \
-  ::!PUT->TAKE(r); LOOK_AGAIN(r)       \
-  fi
-
 /* The line is there; the peer has given up; or it is gone, and then the line may be there after all. */
 #define RECEIVE(r)                                                   \
-  ::is_peer(r) && !has(arrived, r) && line(n, r, me) == n->COPY(r)   \
+  ::is_peer(r) && !has(arrived, r) && line(n, r, me) == n->TAKE(r); LOOK_AGAIN(r)   \
   ::is_peer(r) && aborted[r]->goto fails                             \
   ::is_peer(r) && !has(arrived, r) && is_out(r)->if                  \
-    ::MUTANT != 2 && line(n, r, me) == n->COPY(r)                    \
+    ::MUTANT != 2 && line(n, r, me) == n->TAKE(r); LOOK_AGAIN(r)      \
     ::else->assert(line(n, r, me) != n); goto fails                  \
     fi
 
 #define FREE(r) (!is_peer(r) || posted < SLOTS || done[r] + SLOTS > posted || MUTANT == 1)
-#define STILL_WRITES(r) ((r) < N && copying[r] == me + 1 && !told[me * N + (r)] && MUTANT != 12)
 #define ACKNOWLEDGED(r) (!is_peer(r) || copied[(r) * N + me] >= n)
 
 /* What a look at a peer does: takes it out, adopts its final word, or takes out whom it has taken out. */
@@ -171,11 +143,8 @@ operation: /* Exchange::post */
     LOSE_PATIENCE
     od;
     true;
-    if
-    ::PUT->arrived = 0
-    ::!PUT->d_step { done[me] = n; arrived = 0 }
-    fi;
-    do /* the peers copy from this rank's memory, or to it */
+    d_step { done[me] = n; arrived = 0 }
+    do /* the peers copy from this rank's memory */
     ::EAGER->break
     ::ACKNOWLEDGED(0) && ACKNOWLEDGED(1) && ACKNOWLEDGED(2) && ACKNOWLEDGED(3)->break
     GIVE_UP(0, !EAGER && !ACKNOWLEDGED(0))
@@ -184,19 +153,6 @@ operation: /* Exchange::post */
     GIVE_UP(3, !EAGER && !ACKNOWLEDGED(3))
     LOSE_PATIENCE
     od;
-
-    if
-    ::PUT->
-      d_step {
-        r = 0;
-        do
-        ::r == N->break
-        ::r < N->bad = bad || (r != me && put[r * N + me] < n); r++
-        od;
-        done[me] = n
-      }
-    ::!PUT
-    fi;
 
     /* Exchange::finish: who gave up in this operation */
     r = 0;
@@ -217,7 +173,6 @@ fails:
     ::MUTANT == 5->rewritten[me] = true
     ::MUTANT != 4 && MUTANT != 5->
       aborted[me] = true;
-      !STILL_WRITES(0) && !STILL_WRITES(1) && !STILL_WRITES(2) && !STILL_WRITES(3);
       rewritten[me] = true
     fi;
 

@@ -109,28 +109,6 @@ struct Pull {
   }
 };
 
-// Two ranks put their bytes into each other's memory. Neither writes there before it was invited, nor reads its own
-// memory before all of it is there.
-struct Put {
-  static constexpr const char* kName = "what was put is there when its writer says so, and not before it was invited";
-  static constexpr int kThreads = 2, kVariants = 3;
-  std::array<PairLine_, 2> lines;
-  std::array<Pipe<Atomics, 1>, 2> pipes;
-  std::array<Atomics::plain<int>, 2> memory;
-
-  void run(int thread) {
-    const auto me = static_cast<size_t>(thread), peer = 1 - me;
-    memory[me] = 1;
-    publish(lines[me], 1);
-    if (variant() != 1) wait_until([&] { return is_published(lines[peer], 1); });
-    if (variant() == 2) publish_copied(pipes[me], 1);
-    memory[peer] = 2;
-    if (variant() != 2) publish_copied(pipes[me], 1);
-    if (variant() != 3) wait_until([&] { return is_copied(pipes[peer], 1); });
-    require(memory[me] == 2, "the peer's bytes are not there");
-  }
-};
-
 // A reader that cannot copy from the writer's memory asks for chunks, and the writer says in the same line where they
 // are.
 struct AskForChunks {

@@ -87,7 +87,7 @@ void check_programs(std::tuple<Programs...>*) {
 TEST("the protocol holds, and each mutant of it breaks") {
   using namespace programs;
   check_programs(
-      static_cast<std::tuple<Publish, Reuse, Pull, Put, AskForChunks, Backlog, ChunksToAndFro, Sleep<1>, Sleep<2>,
+      static_cast<std::tuple<Publish, Reuse, Pull, AskForChunks, Backlog, ChunksToAndFro, Sleep<1>, Sleep<2>,
                              AbortUnderCopy<false>, AbortUnderCopy<true>, AbortBetweenProcesses, Leave, Death, View,
                              TakeBack, Compare, Pass, Propose, Letters, Pieces, FirstLetter>*>(nullptr));
   size_t survivors = 0;

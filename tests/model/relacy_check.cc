@@ -49,7 +49,7 @@ void check_programs(std::tuple<Programs...>*) {
 
 TEST("Relacy finds nothing in the protocol, and every mutant of it") {
   using namespace programs;
-  check_programs(static_cast<std::tuple<Publish, Reuse, Pull, Put, AskForChunks, Backlog, ChunksToAndFro, Sleep<1>,
+  check_programs(static_cast<std::tuple<Publish, Reuse, Pull, AskForChunks, Backlog, ChunksToAndFro, Sleep<1>,
                                         AbortUnderCopy<false>, AbortUnderCopy<true>, AbortBetweenProcesses, Leave, View,
                                         TakeBack, Compare, Pass, Propose, Letters, Pieces, FirstLetter>*>(nullptr));
   for (const auto& [mutant, noticed] : caught()) {

@@ -93,7 +93,6 @@ def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
             "shared memory": probe["shared memory"],
             "process_vm_readv": probe["process_vm_readv"],
             "copies": probe["copies"],
-            "shared tensors": probe["shared tensors"],
             "nccl": _library("nccl"),
             "hccl": _library("hccl"),
             "mpi": _library("mpi"),
@@ -189,21 +188,20 @@ def _probe(ranks: int) -> dict[str, Any]:
     try:
         facts = _spawn.spawn(_probe_rank, ranks, timeout=_TIMEOUT_SECONDS)[0]
     except Error as error:
-        unknown = dict.fromkeys(("process_vm_readv", "copies", "shared tensors"), "unknown")
+        unknown = dict.fromkeys(("process_vm_readv", "copies"), "unknown")
         return {"shared memory": f"fails: {error}", **unknown, "thresholds": {}}
     allowed = "allowed" if facts["cma"] else f"not allowed ({_ptrace_scope()})"
     thresholds = {
         f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
         for name in ("DIRECT", "CMA", "STREAM")
     }
-    settings = (*thresholds, "A2A_SHM_REP_MOVSB", "A2A_SHM_PUT")
+    settings = (*thresholds, "A2A_SHM_REP_MOVSB")
     thresholds["set from outside"] = ", ".join(name for name in settings if name in os.environ) or "none"
     copies = "rep movsb from 4096 bytes on" if facts["string_copies"] else "without rep movsb"
     return {
         "shared memory": "works",
         "process_vm_readv": allowed,
         "copies": copies,
-        "shared tensors": "written by their sender" if facts["puts"] else "read by their receiver",
         "thresholds": thresholds,
     }
 

@@ -21,7 +21,6 @@ struct HostFacts {
   // docs/guide/variables.md).
   size_t direct_min = 0, cma_min = 0, stream_min = 0;
   bool string_copies = false;  // copies of 4 KiB and more use `rep movsb`, which was measured faster than a loop
-  bool puts = false;           // the sender makes the one copy from shared memory to shared memory
 };
 
 // The way that bytes of host memory take to a peer, and the reason, in words.

@@ -35,15 +35,12 @@ from ..harness import (
 from ..rows import row
 
 LOST = ("PeerLostError",)
-PUT = {"A2A_SHM_PUT": "1"}
-# How the bytes travel: environment, bytes for each pair of ranks, whether the sends lie in shared memory, and with PUT
-# what is received as well.
+# How the bytes travel: environment, bytes for each pair of ranks, whether the sends lie in shared memory.
 WAYS: list[tuple[dict[str, str], int, bool]] = [
     ({}, 8, False),
     ({"A2A_SHM_CMA": "0"}, 1 << 20, False),
     ({"A2A_SHM_CMA_MIN": "1"}, 1 << 20, False),
     ({}, 1 << 20, True),
-    (PUT, 1 << 20, True),
 ]
 Way = tuple[dict[str, str], int, bool]
 
@@ -55,9 +52,8 @@ def buffers(comm: a2a.Communicator, way: Way) -> tuple[Any, Any]:
 
 
 def empty_buffers(comm: a2a.Communicator, way: Way, shape: tuple[int, ...], dtype: str) -> tuple[Any, Any]:
-    shared = way[2], way[0] == PUT
-    send, recv = (np.asarray(comm.empty(shape, dtype)) if one else np.empty(shape, dtype) for one in shared)
-    return send, recv
+    send = np.asarray(comm.empty(shape, dtype)) if way[2] else np.empty(shape, dtype)
+    return send, np.empty(shape, dtype)
 
 
 def exchange_for_ever(rank: int, n: int, job: str, board: Board, way: Way) -> Answer:

@@ -21,14 +21,14 @@ PATHS: dict[str, tuple[dict[str, str], int, tuple[bool, bool]]] = {
     "inline": ({}, 10, (False, False)),
     "staged": ({"A2A_SHM_CMA": "0"}, 30_000, (False, False)),
     "direct": ({"A2A_SHM_DIRECT_MIN": "1"}, 8_000, (True, False)),
-    "put": ({"A2A_SHM_DIRECT_MIN": "1", "A2A_SHM_PUT": "1"}, 8_000, (True, True)),
+    "both": ({"A2A_SHM_DIRECT_MIN": "1"}, 8_000, (True, True)),
     "remote": ({"A2A_SHM_CMA_MIN": "1"}, 8_000, (False, False)),
     "default": ({}, 30_000, (True, False)),
 }
 
 
 def use_path(path: str) -> tuple[int, tuple[bool, bool]]:
-    for name in ("A2A_SHM_CMA", "A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_PUT"):
+    for name in ("A2A_SHM_CMA", "A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN"):
         os.environ.pop(name, None)
     environment, most, shared = PATHS[path]
     os.environ.update(environment)

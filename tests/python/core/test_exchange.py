@@ -184,7 +184,7 @@ SIZES = [size for size in EDGES if size >= 0] + [3 * MIB + 7]
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
-@pytest.mark.parametrize("path", ["default", "direct", "put", "staged"])
+@pytest.mark.parametrize("path", ["default", "direct", "staged"])
 @pytest.mark.parametrize(("n", "threads"), [(2, False), (3, False), (3, True)])
 def test_sizes(n: int, threads: bool, path: str, shared: bool, small_pools: Callable[..., Pool]) -> None:
     """Sources in the rank's own memory and in shared memory, copied by receiver or sender, and staged."""

@@ -258,7 +258,7 @@ assert not comm.empty(1 << 20).any()
 say(shared_mib())
 comm.close()
 """
-    said = run(tmp_path, body, A2A_SHM_SEGMENT=str(256 << 20), A2A_SHM_PUT="1")
+    said = run(tmp_path, body, A2A_SHM_SEGMENT=str(256 << 20))
     if None in said:
         pytest.skip("memory cannot be locked here")
     assert max(said) < 100, said

@@ -187,7 +187,6 @@ def test_storm(run_ranks: Callable[..., Any], n: int, threads: bool) -> None:
 VARIABLES = {
     "thread": {"A2A_PROGRESS_THREAD": "1"},
     "cma": {"A2A_SHM_CMA_MIN": "600", "A2A_SHM_DIRECT_MIN": "600"},
-    "put": {"A2A_SHM_PUT": "1", "A2A_SHM_DIRECT_MIN": "64"},
     "hidden": {"A2A_SHM_CMA_MIN": "600"},
 }
 

@@ -58,7 +58,7 @@ def test_a_placement_that_one_rank_refuses(pool: Pool) -> None:
     pool.run(ranks.placements)
 
 
-@pytest.mark.parametrize("path", ["default", "direct", "staged", "put"])
+@pytest.mark.parametrize("path", ["default", "direct", "staged"])
 def test_rows_from_peers_in_turn(pool: Pool, path: str) -> None:
     if pool.hosts and path != "default":
         pytest.skip("the paths are those of shared memory")
@@ -66,7 +66,7 @@ def test_rows_from_peers_in_turn(pool: Pool, path: str) -> None:
         pool.run(ranks.cycle, path, 300, 1024)
 
 
-@pytest.mark.parametrize("path", ["default", "direct", "staged", "put"])
+@pytest.mark.parametrize("path", ["default", "direct", "staged"])
 def test_large_rows(pool: Pool, path: str) -> None:
     if pool.hosts and path != "default":
         pytest.skip("the paths are those of shared memory")

@@ -232,6 +232,5 @@ def break_own_memory(rank: int, n: int, job: str, which: str) -> str:
 @apart
 def test_a_rank_whose_own_memory_cannot_be_used_is_named(which: str, words: str) -> None:
     by_kernel()
-    os.environ["A2A_SHM_PUT"] = "0"
     for text in values(run(3, break_own_memory, 3, job_name(), which)):
         assert words in text, text

@@ -87,7 +87,7 @@ def pools() -> Iterator[Callable[..., Pool]]:
         pool.__exit__()
 
 
-@pytest.mark.parametrize("path", ["default", "direct", "put", "staged"])
+@pytest.mark.parametrize("path", ["default", "direct", "staged"])
 @pytest.mark.parametrize(("n", "threads"), [(2, False), (3, True)])
 def test_sizes(pools: Callable[..., Pool], n: int, threads: bool, path: str) -> None:
     pools(n, threads).run(ranks.sizes, path, SIZES)

@@ -265,7 +265,6 @@ def test_info() -> None:
     assert facts["transports"]["shared memory"] == "works"
     assert facts["transports"]["process_vm_readv"].startswith(("allowed", "not allowed"))
     assert facts["transports"]["copies"] in ("rep movsb from 4096 bytes on", "without rep movsb")
-    assert facts["transports"]["shared tensors"] in ("written by their sender", "read by their receiver")
     assert 1 <= facts["machine"]["cpus allowed"] <= facts["machine"]["cpus by affinity"]
     assert facts["launcher"]["seen"] == "none"
     thresholds = facts["thresholds of 2 ranks, bytes"]
@@ -277,8 +276,7 @@ def test_info() -> None:
     assert re.search(r"A2A_SHM_DIRECT_MIN +77 +one copy out of shared memory.*\n +A2A_SHM_CMA_MIN +(99|never)", text)
     assert re.search(r"set from outside +A2A_SHM_DIRECT_MIN, A2A_SHM_CMA_MIN\n", text)
     assert re.search(r"ranks of this host +yes, through shared memory\n", text)
-    few = call("info", "-r", "3", A2A_SHM_PUT="0").stdout
-    assert re.search(r"tensors of empty\(\) +read by their receiver", few)
+    few = call("info", "-r", "3").stdout
     assert "From how many bytes on, with 3 ranks\n" in few and "launcher  none is seen" in few
     assert call("info", "-r", "0").returncode == 2
 

@@ -29,7 +29,7 @@ def verify(folder: Path, **parameters: int) -> str:
     [
         {"N": 2, "OPS": 1, "IMPATIENT": 1},
         {"N": 2, "OPS": 3, "EAGER": 1},
-        {"N": 2, "OPS": 2, "PUT": 1, "IMPATIENT": 1},
+        {"N": 2, "OPS": 2, "IMPATIENT": 1},
         {"N": 3, "OPS": 0, "DEATHS": 1},
     ],
     ids=str,
@@ -50,9 +50,6 @@ MUTANTS = {
     "a final proposal is not adopted": {"MUTANT": 7, "N": 3, "OPS": 0, "DEATHS": 1},
     "a proposal is final without being everybody's": {"MUTANT": 8, "N": 3, "OPS": 0, "DEATHS": 1},
     "a proposal is final before it is published": {"MUTANT": 9, "N": 3, "OPS": 0, "DEATHS": 1},
-    "no look for aborts before writing": {"MUTANT": 10, "N": 2, "PUT": 1, "IMPATIENT": 1},
-    "bytes count as written too early": {"MUTANT": 11, "N": 2, "PUT": 1, "IMPATIENT": 1},
-    "buffers are given back under a writer": {"MUTANT": 12, "N": 2, "PUT": 1, "IMPATIENT": 1},
 }
 
 

@@ -26,7 +26,7 @@ def run(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(("words", "value"), [("0 off FALSE No", "False"), ("1 ON true yes", "True")])
 def test_a_switch_takes_the_usual_words(words: str, value: str) -> None:
     for word in words.split():
-        done = run(FACTS.format(fact="puts"), A2A_SHM_PUT=f" {word} ")
+        done = run(FACTS.format(fact="string_copies"), A2A_SHM_REP_MOVSB=f" {word} ")
         assert done.stdout.strip() == value, (word, done.stderr)
 
 
@@ -62,7 +62,7 @@ def test_a_deadline_tells_of_a_sender_that_does_not_wait(changes: dict[str, str]
     assert told == bool(changes), done.stderr
 
 
-SWITCHES = ("A2A_SHM_CMA", "A2A_SHM_PUT", "A2A_SHM_REP_MOVSB", "A2A_PROGRESS_THREAD")
+SWITCHES = ("A2A_SHM_CMA", "A2A_SHM_REP_MOVSB", "A2A_PROGRESS_THREAD")
 NUMBERS = ("A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN", "A2A_SHM_SEGMENT")
 
 

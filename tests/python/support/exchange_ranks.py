@@ -196,11 +196,10 @@ def barriers(comm: a2a.Communicator, count: int) -> None:
 
 def with_thresholds(comm: a2a.Communicator, path: str) -> a2a.Communicator:
     """Another communicator of the same ranks, whose pairs take one path as far as they can."""
-    environment = {"direct": "1", "put": "1", "staged": str(1 << 60)}
-    names = ("A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_PUT")
+    environment = {"direct": "1", "staged": str(1 << 60)}
+    names = ("A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN")
     if path in environment:
         os.environ.update(dict.fromkeys(names, environment[path]))
-        os.environ["A2A_SHM_PUT"] = "1" if path == "put" else "0"
     comm.barrier()  # Threads share the environment.
     made = comm.split(0)
     comm.barrier()
@@ -220,9 +219,6 @@ def sizes(comm: a2a.Communicator, path: str, shared: bool, bytes_per_pair: Seque
             send = np.asarray(group.empty(total + 1, "uint8")) if shared else np.empty(total + 1, "u1")
             send[1:] = np.concatenate(sends)
             whole, recv = guarded(Recipe(0, "uint8"), total)
-            if path == "put":  # where the receiver's memory is in its peers' reach
-                whole = testing.poison(np.asarray(group.empty(len(whole), "uint8")))
-                recv = whole[GUARD:-GUARD]
             group.alltoall(send[1:], recv)
             received = [Recipe(size, "uint8").array(peer, size, comm.rank) for peer in range(comm.size)]
             expected = unguarded(Recipe(0, "uint8"), np.concatenate(received))

@@ -113,10 +113,6 @@ bool Exchange::read_line(const Link& link) {
     return true;
   }
   if (batch.at_most) p.in_left = p.theirs.sent;
-  if (put::is_agreed(p)) {
-    put::begin(link);
-    return true;
-  }
   switch (p.their_kind()) {
     case Kind::none:
       if (p.in_left != 0) link.nonsense("kind");
@@ -139,17 +135,9 @@ bool Exchange::read_line(const Link& link) {
   return true;
 }
 
-// Stages a chunk, puts bytes into the peer's memory, or looks for the acknowledgement. Returns whether anything moved.
+// Stages a chunk, or looks for the acknowledgement. Returns whether anything moved.
 bool Exchange::send(const Link& link) {
-  switch (link.pair.out) {
-    case Pair::Out::unacknowledged:
-      return pull::settle(link);
-    case Pair::Out::putting:
-      put::send(link);
-      return true;
-    default:
-      return staged::send(link);
-  }
+  return link.pair.out == Pair::Out::unacknowledged ? pull::settle(link) : staged::send(link);
 }
 
 // Ends the pair. Both sides find the same disagreement, so neither waits for the other's bytes.

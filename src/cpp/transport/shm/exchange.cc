@@ -171,8 +171,7 @@ void Exchange::look_once_more(Membership& m) {
 bool Exchange::needs(Membership& m, Rank peer) const {
   if (!posted_) return m.peer(peer).done + kSlots < step();
   const Pair& p = pair(peer);
-  const bool copies = p.out == Pair::Out::unacknowledged || p.in == Pair::In::expecting;
-  if (copies && !is_copied(m.peer(peer).block.pipe(m.rank()), step())) return true;
+  if (p.out == Pair::Out::unacknowledged && !is_copied(m.peer(peer).block.pipe(m.rank()), step())) return true;
   if (p.out == Pair::Out::streaming || p.in == Pair::In::asking) return true;
   // In a fold or sum a peer's bytes may all have come long before they are taken.
   if (p.in == Pair::In::streaming) {

@@ -109,7 +109,7 @@ class Exchange final : public InFlight {
   std::shared_ptr<ShmProgress> progress_;
   Operation operation_;
   std::vector<Rank> awaited_;    // peers whose bytes are not all here
-  std::vector<Rank> unsettled_;  // peers that this rank still stages or puts bytes for, or that have not acknowledged
+  std::vector<Rank> unsettled_;  // peers that this rank still stages bytes for, or that have not acknowledged
   std::vector<std::string> disagreements_;  // disagreements with single peers
   std::optional<Footprint> footprint_;      // made when it is asked for
   Predecessors predecessors_;

@@ -65,8 +65,7 @@ HostFacts ShmTransport::facts() {
           .direct_min = direct_min(machine),
           .cma_min = cma ? cma_min(machine, ChunkShape::of(around.ranks).capacity(), cma_pays_from()) : SIZE_MAX,
           .stream_min = stream_min(machine),
-          .string_copies = string_copies() != StringCopies::slower,
-          .puts = machine.put.value_or(string_puts_pay())};
+          .string_copies = string_copies() != StringCopies::slower};
 }
 
 std::vector<WayOfBytes> ShmTransport::ways(size_t bytes) {

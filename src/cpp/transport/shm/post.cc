@@ -122,9 +122,6 @@ void Exchange::offer(const Link& link) {
   const uint8_t flag = operation_.batch.flag ? kFlag : 0;
   p.mine.backlog = static_cast<uint8_t>(backlog(link.m.block().words(), step()) | flag);
   switch (kind) {
-    case Kind::none:
-      p.mine.first = put::invite(link);
-      break;
     case Kind::staged:
       staged::offer(link);
       break;
@@ -133,6 +130,7 @@ void Exchange::offer(const Link& link) {
     case Kind::cma:
       pull::offer(link, kind);
       break;
+    case Kind::none:
     case Kind::inlined:  // inlined::offer() overwrites the last words of the head
     case Kind::refused:
       break;

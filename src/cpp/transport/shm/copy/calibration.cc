@@ -176,8 +176,6 @@ StringCopies string_copies() {
   return copies;
 }
 
-bool string_puts_pay() { return string_copies() >= StringCopies::faster_but_just_behind; }
-
 size_t cma_pays_from() {
   static std::atomic<size_t> known{0};
   size_t bytes = known.load(std::memory_order_relaxed);

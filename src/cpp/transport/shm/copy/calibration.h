@@ -23,7 +23,5 @@ bool cma_stumbles();
 // behind the source in its page. A process measures once; A2A_SHM_REP_MOVSB overrides the measurement.
 enum class StringCopies { unknown, slower, faster_but_just_behind, faster };
 StringCopies string_copies();
-// Whether `rep movsb` makes a sender's copy into lines of the receiver's cache faster.
-bool string_puts_pay();
 
 }  // namespace a2a::shm

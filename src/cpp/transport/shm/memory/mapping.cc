@@ -55,20 +55,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   open_.store(other.open_.exchange(open()));
   std::swap(protection_, other.protection_);
-  std::swap(twin_of_, other.twin_of_);
   return *this;
-}
-
-Mapping Mapping::writable_twin() const {
-  Mapping twin;
-  void* base = ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return twin;
-  twin.base_ = static_cast<std::byte*>(base);
-  twin.bytes_ = bytes_;
-  twin.protection_ = PROT_READ | PROT_WRITE;
-  twin.twin_of_ = base_;
-  if (!twin.reach(1)) return {};
-  return twin;
 }
 
 bool Mapping::reach(size_t end) noexcept {
@@ -76,11 +63,6 @@ bool Mapping::reach(size_t end) noexcept {
   if (end <= before) return true;
   if (end > bytes_) return false;
   const size_t after = bytes_ - end < kStep ? bytes_ : (end + kStep - 1) / kStep * kStep;
-  if (twin_of_ != nullptr) {
-    // With an old size of 0, mremap() duplicates a shared mapping.
-    void* const source = const_cast<std::byte*>(twin_of_) + before;
-    if (::mremap(source, 0, after - before, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + before) == MAP_FAILED) return false;
-  }
   if (::mprotect(base_ + before, after - before, protection_) != 0) return false;
   while (before < after && !open_.compare_exchange_weak(before, after, std::memory_order_relaxed)) {
   }

@@ -25,14 +25,10 @@ class Mapping {
   std::byte* base() const { return base_; }
   size_t bytes() const { return bytes_; }
 
-  // Maps the same memory at another address, writable even if this mapping is not. Returns an empty mapping where there
-  // is no room for it.
-  Mapping writable_twin() const;
-
   // The number of accessible bytes, from the beginning.
   size_t open() const { return open_.load(std::memory_order_relaxed); }
   // Makes the first `end` bytes accessible. Returns false when `end` exceeds bytes() or the kernel refuses.
-  // Thread-safe, except for a twin.
+  // Thread-safe.
   bool reach(size_t end) noexcept;
 
   // Call in a forked child: makes the mapping private. Without the memfd `fd` it becomes read-only.
@@ -43,7 +39,6 @@ class Mapping {
   size_t bytes_ = 0;
   std::atomic<size_t> open_{0};
   int protection_ = 0;
-  const std::byte* twin_of_ = nullptr;
 };
 
 // Makes a memfd that can neither shrink nor grow, so that no peer's truncation turns an access into SIGBUS.

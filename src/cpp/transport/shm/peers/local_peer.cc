@@ -37,28 +37,11 @@ bool LocalPeer::reach_further_in_common(uint64_t where, uint64_t n) {
                 &common_open);
 }
 
-std::byte* LocalPeer::output(const std::byte* data, size_t n) {
-  const auto where = static_cast<size_t>(data - base);
-  if (writable_segment.base() != nullptr && !writable_segment.reach(where + n)) {
-    throw Error(Code::backend, "shared memory: no room to map a peer's outputs");
-  }
-  return outputs + where;
-}
-
 Block LocalPeer::block(uint64_t offset, int size) {
   if (offset % alignof(Line) != 0 || !reach(offset, Block::bytes(size))) {
     throw Error(Code::backend, "shared memory: a peer named a block outside of its segment");
   }
   return Block(const_cast<std::byte*>(base) + offset, size);
-}
-
-bool LocalPeer::map_outputs() {
-  if (outputs == nullptr && !same_process && !tried_to_map) {
-    tried_to_map = true;
-    writable_segment = segment.writable_twin();
-    outputs = writable_segment.base();
-  }
-  return outputs != nullptr;
 }
 
 bool LocalPeer::gone() {

@@ -29,9 +29,8 @@ struct LocalPeer {
   bool cma_to = false;              // it may copy from the memory of this rank
   const std::byte* base = nullptr;  // its segment
   size_t bytes = 0;
-  std::atomic<size_t> open{0};   // accessible bytes of it, from the beginning
-  std::byte* outputs = nullptr;  // its segment, mapped writable; see map_outputs()
-  std::byte* common = nullptr;   // its memory that both ranks may write
+  std::atomic<size_t> open{0};  // accessible bytes of it, from the beginning
+  std::byte* common = nullptr;  // its memory that both ranks may write
   size_t common_bytes = 0;
   std::atomic<size_t> common_open{0};
   const SeatWords* seat = nullptr;
@@ -55,22 +54,15 @@ struct LocalPeer {
     const size_t known = common_open.load(std::memory_order_relaxed);
     return (where <= known && known - where >= n) || reach_further_in_common(where, n);
   }
-  // Returns the writable address of bytes of its segment. Requires reach() and map_outputs(). Throws Error(backend)
-  // when they cannot be mapped.
-  std::byte* output(const std::byte* data, size_t n);
-  // Maps its segment writable, so that this rank can put bytes into tensors there. Only the first call maps: most ranks
-  // never put. Returns whether the segment is mapped. Not thread-safe.
-  bool map_outputs();
   // Whether its process is gone; once true, always true. Asks the kernel.
   bool gone();
   // Describes its process, for the texts of errors: "pid 4711, stopped", "pid 4711, exited", ...
   std::string state() const;
 
-  ProcessMemory* own_memory = nullptr;               // of this process; set when the descriptors are
-  Mapping segment, common_memory, writable_segment;  // empty for a thread of this process
+  ProcessMemory* own_memory = nullptr;  // of this process; set when the descriptors are
+  Mapping segment, common_memory;       // empty for a thread of this process
   Descriptor socket, pidfd;
   std::atomic<bool> lost{false};
-  bool tried_to_map = false;
 
  private:
   bool reach_further(uint64_t where, uint64_t n);

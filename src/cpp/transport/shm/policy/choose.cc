@@ -89,16 +89,6 @@ Stores choose_stores(const Load& load, const Machine& machine) {
   return load.received >= machine.stream_min.value_or(otherwise) ? Stores::streaming : Stores::cached;
 }
 
-// Before a put the receiver's cache holds the target's lines, and the writer has to fetch each. `rep movsb` does not
-// wait for each line, ordinary stores do. The put pays off while the buffers are at most four times the size of the
-// caches. Beyond that, streaming stores that keep the output out of the caches pay off more.
-bool choose_put(const Load& load, const Machine& machine, bool (*string_puts_pay)()) {
-  const size_t sent = load.alike != 0 ? load.alike : load.sent;
-  const bool streams =
-      machine.stream_min ? load.received >= *machine.stream_min : exceed_caches(sent / 2, load.received / 2, machine);
-  return !streams && (machine.put ? *machine.put : string_puts_pay());
-}
-
 // The copy's lines have to come back from the readers' caches, so writing it costs more than one ordinary copy. When
 // the copies exceed the caches, chunks and CMA are faster again.
 bool copy_for_all_pays(Kind kind, size_t bytes, size_t ranks) {

@@ -55,10 +55,6 @@ bool exceeds_caches(const Load& load, const Machine& machine);
 // Returns whether a rank's outputs are written with streaming stores, past the caches.
 Stores choose_stores(const Load& load, const Machine& machine);
 
-// Whether two ranks put their bytes into each other's outputs, where each maps them, rather than pull from each other's
-// inputs. Calls `string_puts_pay` only where the answer depends on it.
-bool choose_put(const Load& load, const Machine& machine, bool (*string_puts_pay)());
-
 // Whether one copy in the sender's segment, read by all peers, takes less time than a transfer of this kind to each of
 // them. All `ranks` ranks get the same `bytes` bytes.
 bool copy_for_all_pays(Kind kind, size_t bytes, size_t ranks);

@@ -23,10 +23,8 @@ struct Machine {
   Surroundings surroundings;
   size_t cache = size_t{32} << 20;  // bytes of the last-level caches of all the ranks' CPUs together
 
-  // The user's settings (docs/guide/variables.md): A2A_SHM_DIRECT_MIN, A2A_SHM_CMA_MIN, A2A_SHM_STREAM_MIN,
-  // A2A_SHM_PUT.
+  // The user's settings (docs/guide/variables.md): A2A_SHM_DIRECT_MIN, A2A_SHM_CMA_MIN, A2A_SHM_STREAM_MIN.
   std::optional<size_t> direct_min, cma_min, stream_min;
-  std::optional<bool> put;
   // Whether ranks that share CPUs may move their calling threads to another allowed CPU: A2A_SHM_SPREAD.
   bool spread = false;
 

@@ -62,17 +62,10 @@ struct Head {
   uint32_t
       count;  // staged: 0, or 1 + the first chunk, which comes with the line; shared, pointer, cma: runs, and kGaps
   uint64_t where;  // staged: the writer's share of the chunks; one run: its offset or address; several: their list
-  uint64_t first;  // staged: chunks the writer has handed over before; none, shared, pointer: an invitation
+  uint64_t first;  // staged: chunks the writer has handed over before
 };
 static_assert(sizeof(Head) == 56);
 constexpr uint8_t kFlag = 0x80, kMostBacklog = 0x7f;
-
-// An invitation to put: the writer of the line lets the peer write into its output, and offers to write into the
-// peer's. The bytes are put both ways if both lines of a pair have one. It is 0, or 1 + the place of the receiver's
-// run, or 1 + the place of the list of its runs, with kSeveral.
-constexpr uint64_t kNoInvitation = 0, kSeveral = uint64_t{1} << 63;
-constexpr uint64_t invitation(uint64_t where) { return where + 1; }
-constexpr uint64_t invited_to(uint64_t invitation) { return (invitation & ~kSeveral) - 1; }
 
 // One per ordered pair and slot, in the segment of the sending rank. Inline payload starts at head.where, so that up to
 // 16 bytes arrive with the first cache line. It continues behind this struct to the end of the line (line_bytes()).
@@ -89,8 +82,7 @@ constexpr size_t kInlineOffset = 48;
 constexpr size_t line_bytes(size_t ranks) { return (ranks <= 64 ? 10 : 2) * kCacheLine; }
 constexpr size_t inline_bytes(size_t ranks) { return line_bytes(ranks) - kInlineOffset; }
 
-// An entry of a run list, in the segment of the rank that owns the runs. The list of an invitation starts with an entry
-// that has the number of runs in `bytes`.
+// An entry of a run list, in the segment of the rank that owns the runs.
 struct ListedRun {
   uint64_t where;  // offset in that segment, or address
   uint64_t bytes;
@@ -126,9 +118,8 @@ template <class A, size_t kEntries = kListed>
 struct Pipe {
   ChunkFlow<A, kEntries> handed;    // full chunks
   ChunkFlow<A, kEntries> returned;  // empty chunks
-  // The last step for which the owner has made all its copies from the peer's own memory, or to it. Stored with release
-  // after the last copy. A peer that reads n may reuse the memory that it offered in steps up to n, and has all bytes
-  // that were put into its outputs in them.
+  // The last step for which the owner has made all its copies from the peer's own memory. Stored with release after
+  // the last copy. A peer that reads n may reuse the memory that it offered in steps up to n.
   alignas(kCacheLine) typename A::template atomic<uint64_t> copied;
   // The step whose bytes the owner cannot read from the peer's memory: it asks the peer to send them in chunks.
   typename A::template atomic<uint64_t> asked;
@@ -143,8 +134,7 @@ template <class A>
 struct alignas(2 * kCacheLine) RankBlock {
   alignas(kCacheLine) uint64_t uid;  // of this block; a change means that it was given up and its memory reused
   // The last step of which the owner has read all lines and copied all bytes. The owner stores it with release after
-  // its last copy. A peer that reads n may reuse everything that it offered in steps up to n, except outputs to which
-  // it invited the owner: those are complete when Pipe::copied says so.
+  // its last copy. A peer that reads n may reuse everything that it offered in steps up to n.
   alignas(kCacheLine) typename A::template atomic<uint64_t> done;
   // 0, 1 + the rank from or to whose memory the owner is copying, or kAnyPeer.
   typename A::template atomic<uint32_t> copying;

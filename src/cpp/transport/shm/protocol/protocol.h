@@ -63,16 +63,15 @@ inline void learn_from_backlog(const Head& theirs, uint64_t n, uint64_t* known) 
   if (behind < kMostBacklog && behind <= n) *known = std::max(*known, n - behind);
 }
 
-// ---- copies from a peer's memory, or to it ------------------------------------------------------------------------
+// ---- copies from a peer's memory ----------------------------------------------------------------------------------
 
-// Publishes that this rank has made all its copies of steps up to n from the memory that the peer offered, or to the
-// memory to which it was invited.
+// Publishes that this rank has made all its copies of steps up to n from the memory that the peer offered.
 template <class A, size_t kEntries>
 void publish_copied(Pipe<A, kEntries>& own, uint64_t n) {
   own.copied.store(n, std::memory_order_release);
 }
 
-// Whether a peer has published that. Then this rank may reuse its input, or read its output.
+// Whether a peer has published that. Then this rank may reuse its input.
 template <class A, size_t kEntries>
 bool is_copied(const Pipe<A, kEntries>& theirs, uint64_t n) {
   return theirs.copied.load(std::memory_order_acquire) >= n;

@@ -19,8 +19,8 @@ namespace a2a::shm {
 // The bytes that this rank still has to send to one peer, and receive from it. For the rank's own part only `in_left`,
 // `source` and `target` are used.
 struct alignas(kCacheLine) Pair {
-  enum class Out : uint8_t { settled, streaming, unacknowledged, putting };
-  enum class In : uint8_t { awaited, inlined, streaming, pulling, asking, expecting, arrived };
+  enum class Out : uint8_t { settled, streaming, unacknowledged };
+  enum class In : uint8_t { awaited, inlined, streaming, pulling, asking, arrived };
 
   // The fields that every operation needs come first, in three cache lines.
   Out out = Out::settled;
@@ -34,7 +34,7 @@ struct alignas(kCacheLine) Pair {
   uint64_t out_first = 0;                // the number of the first chunk staged
   uint64_t out_handed = 0;               // chunks staged
   uint64_t out_left = 0;                 // chunks still to stage
-  std::vector<Run> listed;               // the peer's runs, from which bytes are pulled or to which they are put
+  std::vector<Run> listed;               // the peer's runs, from which bytes are pulled
   std::vector<Strides> listed_strides;   // of the listed runs with gaps
   Cursor remote;                         // the rest of the listed runs
   std::vector<std::byte> read;           // of a reduction: bytes that CMA has read ahead

@@ -50,10 +50,7 @@ void offer(const Link& link, Kind kind) {
   Pair& p = link.pair;
   Head& head = p.mine;
   const std::span<const Run> runs = p.source.runs;
-  if (runs.data() != &link.operation.for_all) {
-    p.out = Pair::Out::unacknowledged;
-    if (kind != Kind::cma) head.first = put::invite(link);
-  }
+  if (runs.data() != &link.operation.for_all) p.out = Pair::Out::unacknowledged;
   head.count = static_cast<uint32_t>(runs.size());
   if (has_gaps(runs)) {
     head.count |= kGaps;
@@ -72,8 +69,7 @@ void offer(const Link& link, Kind kind) {
 
 bool settle(const Link& link) {
   Pair& p = link.pair;
-  // A peer that has put its bytes has copied, too. Only its line says whether it also expects bytes, so that is first.
-  if (p.in != Pair::In::awaited && link.peer_has_copied()) {
+  if (link.peer_has_copied()) {
     p.out = Pair::Out::settled;
     return true;
   }

@@ -51,8 +51,6 @@ void take(const Link& link) {
       return staged::take(link);
     case Pair::In::pulling:
       return pull::take(link);
-    case Pair::In::expecting:
-      return put::take(link);
     default:
       return;
   }

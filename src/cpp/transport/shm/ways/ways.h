@@ -54,17 +54,4 @@ void consume(const Link& link, size_t bytes);
 void hear_answer(const Link& link);
 }  // namespace pull
 
-// One copy, made by the sender: two ranks that can write each other's outputs put their bytes there. Otherwise each
-// pulls from the other's input.
-namespace put {
-// Returns the invitation for the peer, or kNoInvitation.
-uint64_t invite(const Link& link);
-// Whether both ranks put: both lines have an invitation.
-bool is_agreed(const Pair& pair);
-void begin(const Link& link);
-// Looks whether the peer has put its bytes.
-void take(const Link& link);
-void send(const Link& link);
-}  // namespace put
-
 }  // namespace a2a::shm
