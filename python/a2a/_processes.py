@@ -24,9 +24,10 @@ from ._calls import pack_call, pack_result, unpack_call
 from ._core import Error, PeerLostError, connect
 from ._descriptors import above_standard
 from ._ended import EndedRanks
+from ._job import job_name, new_secret
+from ._outcomes import Outcome, call_rank, first_failure, unfinished
 from ._printed import Printed
 from ._signals import held_signals
-from ._spawn import Outcome, call_rank, first_failure, job_name, new_secret, unfinished
 from .launch import mark_as_rank
 
 # How long to wait for the rank that caused a failure after other ranks noticed it.

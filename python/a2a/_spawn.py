@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ._core import (
-    AbortedError,
-    BackendError,
-    Communicator,
-    InvalidArgumentError,
-    MismatchError,
-    PeerLostError,
-    TimeoutError,
-    connect,
-    thread_bootstraps,
-)
+from ._core import BackendError, Communicator, InvalidArgumentError, connect, thread_bootstraps
+from ._outcomes import Outcome, call_rank, first_failure, unfinished
 
 if TYPE_CHECKING:
     import threading
@@ -40,24 +29,6 @@ class RankTraceback(Exception):
 
     def __str__(self) -> str:
         return f"rank {self.rank}:\n{self.args[1].rstrip()}"
-
-
-@dataclass
-class Outcome:
-    """The end of one rank: a value, or an error."""
-
-    rank: int
-    value: Any = None
-    error: BaseException | None = None
-    traceback: str = ""
-    time: float = 0.0
-    """When the error was raised, on the monotonic clock that all processes share."""
-
-    @property
-    def follows(self) -> bool:
-        """Whether the error may be the effect of another rank's failure."""
-        echoes = (PeerLostError, AbortedError, MismatchError, TimeoutError)
-        return isinstance(self.error, echoes) and self.traceback != ""
 
 
 def spawn(
@@ -104,39 +75,6 @@ def run(
     from ._processes import run_processes  # here, so that only programs that start ranks import it
 
     return run_processes(fn, n, args, deadline, keep_going)
-
-
-def first_failure(outcomes: list[Outcome]) -> Outcome | None:
-    """Return the failure to raise: the first that is not the effect of another rank's."""
-    failures = [outcome for outcome in outcomes if outcome.error is not None]
-    return min(failures, key=lambda outcome: (outcome.follows, outcome.time), default=None)
-
-
-def call_rank(fn: Callable[..., Any], args: tuple[Any, ...], comm: Communicator) -> Any:
-    """Run a rank: the call, and then the collective close()."""
-    value = fn(comm, *args)
-    comm.close()
-    return value
-
-
-def job_name() -> str:
-    import secrets
-
-    return f"spawn-{os.getpid()}-{secrets.token_hex(8)}"
-
-
-def new_secret() -> str:
-    """Return a secret for the ranks of one job, or "" where the environment has one for them."""
-    import secrets
-
-    return "" if os.environ.get("A2A_SECRET_FILE") or os.environ.get("A2A_SECRET") else secrets.token_hex(32)
-
-
-def unfinished(n: int, outcomes: list[Outcome], stacks: str = "") -> TimeoutError:
-    done = {outcome.rank for outcome in outcomes}
-    late = ", ".join(str(rank) for rank in range(n) if rank not in done)
-    some = "ranks" if "," in late else "rank"
-    return TimeoutError(f"spawn: the timeout passed before {some} {late} of {n} ended{stacks}")
 
 
 def _run_threads(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from .._ended import EndedRanks
-from .._spawn import new_secret
+from .._job import new_secret
 from ._machine import allowed_cpus
 from ._parser import Parser, add_command, add_ranks
 from ._verdict import End, cause, verdict
