@@ -18,9 +18,8 @@ import torch.distributed as _dist
 
 from a2a_autoload import serve_gloo
 
-from . import _backend, _dtensor, _world, nn
-from ._backend import ProcessGroupA2A
-from ._collectives import (
+from . import nn
+from ._calls.collectives import (
     all_gather,
     all_gather_into_tensor,
     all_gather_single,
@@ -29,10 +28,8 @@ from ._collectives import (
     barrier,
     monitored_barrier,
 )
-from ._errors import ArgumentTypeError, AxisError, SplitError, TensorError
-from ._monitored import BarrierError
-from ._point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from ._reductions import (
+from ._calls.point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from ._calls.reductions import (
     all_reduce,
     broadcast,
     gather,
@@ -42,8 +39,14 @@ from ._reductions import (
     reduce_scatter_tensor,
     scatter,
 )
-from ._work import Work
-from ._world import (
+from ._errors import ArgumentTypeError, AxisError, SplitError, TensorError
+from ._operations.work import Work
+from ._plugins import dtensor as _dtensor
+from ._process_group import backend as _backend
+from ._process_group import world as _world
+from ._process_group.group import ProcessGroupA2A
+from ._process_group.monitored_barrier import BarrierError
+from ._process_group.world import (
     destroy_process_group,
     get_rank,
     get_world_size,

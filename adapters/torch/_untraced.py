@@ -3,14 +3,18 @@ runs, and those that call the core. A graph ends before such a function, as befo
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["untraced"]
+__all__ = ["as_it_is", "untraced"]
 
 _T = TypeVar("_T")
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 
 # What torch.compiler.disable() does, without the import of torch._dynamo, which takes seconds, and without a further
 # call each time: its frames, and those that they call, are run as they are.
@@ -28,3 +32,20 @@ def untraced(given: _T) -> _T:
             _frames.set_code_exec_strategy(code, _AS_IT_IS)
             function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return given
+
+
+def as_it_is(call: _Call) -> _Call:
+    """Left alone by torch.compile, with a break before and after: torch.compiler.disable(), but for the second that it
+    takes to import where nothing is compiled."""
+    disabled: list[Any] = []
+
+    @functools.wraps(call)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return call(*args, **kwargs)
+        if not disabled:
+            disabled.append(torch.compiler.disable(call))
+        return disabled[0](*args, **kwargs)
+
+    run._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]

@@ -31,12 +31,14 @@ import a2a
 from a2a.adapting import collective, refuse, takes
 from a2a.moe import Layout, Routing
 
-from . import _expert_ops
 from ._errors import ArgumentTypeError
-from ._expert_homes import DTYPES, home_for, require
-from ._experts import HostWay, as_it_is, combine, dispatch, require_weights
-from ._groups import communicator
-from ._tickets import way_of
+from ._experts import custom_ops
+from ._experts.autograd import combine, dispatch
+from ._experts.handles import way_of
+from ._experts.host import HostWay, require_weights
+from ._experts.placement import DTYPES, placement_for, require
+from ._process_group.communicators import communicator
+from ._untraced import as_it_is
 
 __all__ = ["ExpertParallel", "MoE", "Routed"]
 
@@ -98,7 +100,7 @@ class Routed:
         if self._in_graph():
             rows, like = self.x.shape[0], self._choices
             shape = [rows, like.shape[1]] if self.layout == "rank" else [rows]
-            return _expert_ops.about(self.ticket, "topk_idx", shape, like.dtype, self.x.device)
+            return custom_ops.about(self.ticket, "topk_idx", shape, like.dtype, self.x.device)
         return self.way.topk_idx
 
     @property
@@ -110,15 +112,15 @@ class Routed:
         return source
 
     def _about(self, what: str, shape: list[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        made: Tensor = _expert_ops.about(self.ticket, what, shape, dtype, torch.device("cpu"))
+        made: Tensor = custom_ops.about(self.ticket, what, shape, dtype, torch.device("cpu"))
         return made
 
     def split(self) -> tuple[Tensor, ...]:
         """The rows of each of this rank's experts, padding included: views of ``x``. Layout "expert" only."""
         if self.layout == "rank":
             raise a2a.InvalidArgumentError('in the layout "rank" rows are not grouped by expert')
-        if self._in_graph() and _expert_ops.learns_sizes():
-            sizes = [_expert_ops.size_of(self.ticket, expert) for expert in range(self._experts)]
+        if self._in_graph() and custom_ops.learns_sizes():
+            sizes = [custom_ops.size_of(self.ticket, expert) for expert in range(self._experts)]
         else:
             sizes = self._sizes()
         parts: tuple[Tensor, ...] = self.x.split(sizes)
@@ -156,7 +158,7 @@ class ExpertParallel:
         if comm is None:
             raise a2a.UnsupportedError(f"group {group!r}: this process is no member, or a2a does not connect its ranks")
         self.group, self.comm = group, comm
-        self.home = home_for(comm, num_experts, expert_to_rank)
+        self.home = placement_for(comm, num_experts, expert_to_rank)
         self.num_experts, self.num_local_experts = self.home.host.num_experts, self.home.host.num_local_experts
         self._name = self.home.name
         # An input of graphs that makes every rank's result require a gradient. Its own is empty.
@@ -188,7 +190,7 @@ class ExpertParallel:
 
         Raises InvalidArgumentError as a2a.moe does; the peers then get MismatchError.
         """
-        if is_dynamo_compiling() and _expert_ops.learns_sizes() and _plain(x, DTYPES) and x.ndim > 0:
+        if is_dynamo_compiling() and custom_ops.learns_sizes() and _plain(x, DTYPES) and x.ndim > 0:
             if isinstance(routing, Routed) and routing._in_graph() and topk_idx is None and topk_weights is None:
                 return self._trace_again(x, routing)
             fits = _plain(topk_idx, _INDICES) and topk_idx.ndim == 2
@@ -234,15 +236,15 @@ class ExpertParallel:
         self, x: Tensor, topk_idx: Tensor, topk_weights: Tensor | None, layout: str, align: int, timeout: float | None
     ) -> Routed:
         given = None if topk_weights is None else topk_weights.float()
-        rows, weights, ticket = _expert_ops.dispatch(
+        rows, weights, handle = custom_ops.dispatch(
             x, topk_idx, given, self._name, layout, align, timeout, self._anchor
         )
-        return Routed(rows, weights, ticket, layout, topk_idx, self.num_local_experts)
+        return Routed(rows, weights, handle, layout, topk_idx, self.num_local_experts)
 
     def _trace_again(self, x: Tensor, routed: Routed) -> Routed:
-        rows, ticket = _expert_ops.again(x, routed.ticket, routed.x.shape[0], self._anchor)
+        rows, handle = custom_ops.again(x, routed.ticket, routed.x.shape[0], self._anchor)
         weights = None if routed.topk_weights is None else routed.topk_weights.detach().clone()
-        return Routed(rows, weights, ticket, routed.layout, routed._choices, self.num_local_experts)
+        return Routed(rows, weights, handle, routed.layout, routed._choices, self.num_local_experts)
 
     def combine(
         self,
@@ -307,7 +309,7 @@ class ExpertParallel:
             weights = routed.topk_weights if routed.layout == "expert" else None
         given = None if weights is None else weights.float()
         tokens = routed._choices.shape[0]
-        made: Tensor = _expert_ops.combine(rows, given, own, routed.ticket, biases, tokens, self._anchor)
+        made: Tensor = custom_ops.combine(rows, given, own, routed.ticket, biases, tokens, self._anchor)
         return made
 
     def __deepcopy__(self, memo: Any) -> ExpertParallel:

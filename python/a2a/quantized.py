@@ -206,7 +206,7 @@ def _arithmetic_for(x: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(x, torch.Tensor) or x.device.type in ("cpu", "meta"):
         return _HostArithmetic()
-    from a2a.torch._quantized import DeviceArithmetic
+    from a2a.torch._plugins.quantized import DeviceArithmetic
 
     return DeviceArithmetic(x.device)
 

@@ -119,7 +119,7 @@ CORE = [
 SIZES = r"raises: .*InvalidArgumentError: rank \d: (in|out)_split_sizes .* sums to"
 OWN = "raises: InvalidArgumentError: .* for this rank itself"
 ITSELF = "raises: InvalidArgumentError: .*: sends itself"
-TORCH, PADDLE = "torch/_collectives.py", "paddle/_collectives.py"
+TORCH, PADDLE = "torch/_calls/collectives.py", "paddle/_collectives.py"
 PYTHON = {
     "torch": [
         Mutant(
@@ -135,25 +135,25 @@ PYTHON = {
             "torch.all_to_all",
         ),
         Mutant(
-            "torch/_operations.py",
+            "torch/_operations/c10d_operations.py",
             "_allgather(comm, output, input, async_op)",
             "_allgather(comm, output, input.flip(0), async_op)",
             "torch.all_gather",
         ),
         Mutant(
-            "torch/_operations.py",
+            "torch/_operations/c10d_operations.py",
             "allgather_list(comm, outputs, input,",
             "allgather_list(comm, outputs[::-1], input,",
             "torch.all_gather",
         ),
         Mutant(
-            "torch/_ops.py",
+            "torch/_compile/custom_ops.py",
             "return global_gather(grad, *ctx.saved_tensors",
             "return global_scatter(grad, *ctx.saved_tensors",
             "torch.nn.global_scatter",
         ),
         Mutant(
-            "torch/_ops.py",
+            "torch/_compile/custom_ops.py",
             "for one in inputs], by_name",
             "for one in inputs[::-1]], by_name",
             "torch.nn.all_to_all",

@@ -13,8 +13,8 @@ import a2a
 from a2a.adapting import collective, takes
 from a2a.moe import Routing
 
-from .._experts import HostWay
-from .._groups import place_in
+from .._experts.host import HostWay
+from .._process_group.communicators import place_in
 from . import _low_latency
 from ._low_latency import LowLatencyHandle
 from ._ranks import Ranks, Rows, combined, comm_stream, dispatched, grown, rounded_up, shape_of

@@ -10,8 +10,8 @@ from torch import Tensor
 from a2a.adapting import collective, takes
 from a2a.moe import Routing
 
-from .._experts import HostWay
-from .._groups import place_in
+from .._experts.host import HostWay
+from .._process_group.communicators import place_in
 from ._ranks import Ranks, Rows, by_columns, combined, comm_stream, dispatched, grown, plain, rounded_up, shape_of
 from .utils import EventHandle, EventOverlap, finish, wait_before
 

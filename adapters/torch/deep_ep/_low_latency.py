@@ -11,7 +11,7 @@ from torch import Tensor
 import a2a
 from a2a.adapting import wait_to_read
 
-from .._experts import HostWay
+from .._experts.host import HostWay
 from ._ranks import Ranks, Rows, by_columns, combined, dispatched, plain
 
 __all__ = ["LowLatencyHandle", "combine", "dispatch"]

@@ -11,11 +11,11 @@ from torch import Tensor
 import a2a
 from a2a.adapting import refuse
 
-from .._device_experts import DeviceWay
-from .._expert_homes import Home, home_for, require
-from .._experts import HostWay
-from .._groups import communicator
-from .._staging import inner
+from .._experts.device import DeviceWay
+from .._experts.host import HostWay
+from .._experts.placement import Placement, placement_for, require
+from .._operations.staging import inner
+from .._process_group.communicators import communicator
 
 __all__ = [
     "Ranks",
@@ -41,7 +41,7 @@ class Ranks:
         if comm is None:
             raise a2a.UnsupportedError(f"group {group!r}: this process is no member, or a2a does not connect its ranks")
         self.comm = comm
-        self._homes: dict[int, Home] = {}
+        self._placements: dict[int, Placement] = {}
 
     def require(self, holds: bool, text: str) -> None:
         """Raises InvalidArgumentError where it does not hold; the peers are told."""
@@ -55,14 +55,14 @@ class Ranks:
             handle.way.comm is self.comm, "handle belongs to another communicator, where its exchanges would run"
         )
 
-    def experts(self, num_experts: Any) -> Home:
+    def experts(self, num_experts: Any) -> Placement:
         """That many experts, in blocks."""
         size = self.comm.size
-        found = self._homes.get(num_experts) if isinstance(num_experts, int) else None
+        found = self._placements.get(num_experts) if isinstance(num_experts, int) else None
         if found is None:
             fits = isinstance(num_experts, int) and num_experts > 0 and num_experts % size == 0
             self.require(fits, f"num_experts is {num_experts!r}; pass a multiple of the {size} ranks")
-            found = self._homes[num_experts] = home_for(self.comm, num_experts, None)
+            found = self._placements[num_experts] = placement_for(self.comm, num_experts, None)
         return found
 
     def way(
@@ -87,7 +87,7 @@ class Ranks:
     def operations(x: Any, tensors: int, way: bool = True) -> int:
         """How many a dispatch of so many tensors starts, with a new way for them."""
         given = x[0] if isinstance(x, tuple) and x else x
-        on_host = not isinstance(given, Tensor) or Home.on_host(given)
+        on_host = not isinstance(given, Tensor) or Placement.on_host(given)
         return (2 if on_host else 4) * way + (1 if on_host else tensors)
 
     def require_place(self, name: str, tensor: Tensor, way: HostWay) -> None:

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 import a2a
 
 from .._errors import ArgumentTypeError, TensorError, not_a_tensor
-from .._staging import require_writable
+from .._operations.staging import require_writable
 
 __all__ = ["named_entries", "require_axes", "require_counts", "require_exchange", "require_splits"]
 

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
-from .. import _ops
+from .._compile import custom_ops
+from .._compile.linear import under_functorch
 from .._errors import TensorError
-from .._groups import name_of
-from .._linear import under_functorch
-from .._telling import of_group
+from .._process_group.collective import of_group
+from .._process_group.communicators import name_of
 from ._checks import named_entries, require_axes, require_counts, require_exchange, require_splits
 
 __all__ = ["all_gather_into_tensor", "all_gather_single", "all_to_all", "all_to_all_axis", "all_to_all_single",
@@ -39,7 +39,7 @@ def all_to_all_single(
         require_exchange(group, {"output": output}, {"input": input})
         require_splits({"output_split_sizes": output_split_sizes, "input_split_sizes": input_split_sizes})
     splits = _sizes(output_split_sizes), _sizes(input_split_sizes)
-    return _fill(output, _ops.all_to_all_single(input, output.shape, *splits, name_of(group)))
+    return _fill(output, custom_ops.all_to_all_single(input, output.shape, *splits, name_of(group)))
 
 
 @of_group
@@ -57,7 +57,7 @@ def all_to_all(
     like = list(output_tensor_list)
     if under_functorch():  # only their shapes are wanted
         like = [torch.empty(()).expand(one.shape) for one in like]
-    results = _ops.all_to_all(list(input_tensor_list), like, name_of(group))
+    results = custom_ops.all_to_all(list(input_tensor_list), like, name_of(group))
     return tuple(_fill(output, result) for output, result in zip(output_tensor_list, results, strict=True))
 
 
@@ -85,7 +85,7 @@ def all_to_all_axis(
         require_axes({"split_axis": split_axis, "concat_axis": concat_axis})
         require_splits({"split_sizes": split_sizes, "concat_sizes": concat_sizes})
     sizes = _sizes(split_sizes), _sizes(concat_sizes)
-    result: Tensor = _ops.all_to_all_axis(input, split_axis, concat_axis, *sizes, name_of(group))
+    result: Tensor = custom_ops.all_to_all_axis(input, split_axis, concat_axis, *sizes, name_of(group))
     return result
 
 
@@ -104,7 +104,7 @@ def all_gather_single(output_tensor: Tensor, input_tensor: Tensor, group: Any = 
     if not is_dynamo_compiling():
         require_exchange(group, {"output_tensor": output_tensor}, {"input_tensor": input_tensor})
     ranks = output_tensor.numel() // max(input_tensor.numel(), 1)
-    return _fill(output_tensor, _ops.all_gather(input_tensor, output_tensor.shape, ranks, name_of(group)))
+    return _fill(output_tensor, custom_ops.all_gather(input_tensor, output_tensor.shape, ranks, name_of(group)))
 
 
 all_gather_into_tensor = all_gather_single
@@ -115,13 +115,13 @@ def global_scatter(x: Tensor, local_count: Any, global_count: Any, group: Any = 
     """Mixture-of-experts dispatch: send the rows of ``x``, packed by (rank, expert) with ``local_count`` rows each, to
     the ranks of their experts. Returns sum(global_count) rows packed by (expert, source rank); see a2a.Communicator.
     The counts are int64 tensors on the host, or lists."""
-    return _global(_ops.global_scatter, x, local_count, global_count, group)
+    return _global(custom_ops.global_scatter, x, local_count, global_count, group)
 
 
 @of_group
 def global_gather(x: Tensor, local_count: Any, global_count: Any, group: Any = None) -> Tensor:
     """The inverse of global_scatter with the same counts. Returns sum(local_count) rows."""
-    return _global(_ops.global_gather, x, local_count, global_count, group)
+    return _global(custom_ops.global_gather, x, local_count, global_count, group)
 
 
 def _global(operator: Any, x: Tensor, local_count: Any, global_count: Any, group: Any) -> Tensor:

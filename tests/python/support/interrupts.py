@@ -16,7 +16,7 @@ from typing import Any
 import a2a
 
 PACKAGE = str(Path(a2a.__file__).parent)
-OUTSIDE = ("torch/_experts.py", "run")  # a plain function that makes the call, because torch.compile reads it
+OUTSIDE = ("torch/_untraced.py", "run")  # a plain function that makes the call, because torch.compile reads it
 AT_ONCE = 5.0  # seconds, on a busy machine. The deadline of an operation is longer.
 
 

@@ -343,7 +343,8 @@ def test_torchs_operator_is_the_same(ranks: Pool) -> None:
 
 def packed(comm: a2a.Communicator, size: int) -> None:
     """What devices and Gloo between hosts get is the same."""
-    from a2a.torch import _axes, nn
+    from a2a.torch import nn
+    from a2a.torch._calls import axes
 
     at = group(comm, "functions", size)
     if comm.rank >= size:
@@ -351,9 +352,9 @@ def packed(comm: a2a.Communicator, size: int) -> None:
     for seed in range(12):
         inputs, split, concat, splits, concats = case(seed, size, 3, False)
         x, sizes = torch.as_tensor(inputs[comm.rank]), (splits[comm.rank], concats[comm.rank])
-        division = _axes._checked(x.shape, (split, concat), sizes, (comm.rank, size))
+        division = axes._checked(x.shape, (split, concat), sizes, (comm.rank, size))
         wanted = nn.all_to_all_axis(x, split, concat, at, *sizes)
-        assert torch.equal(_axes._packed(x.mT.contiguous().mT, division, at), wanted)
+        assert torch.equal(axes._packed(x.mT.contiguous().mT, division, at), wanted)
 
 
 def test_by_way_of_packed_copies(ranks: Pool) -> None:

@@ -26,15 +26,15 @@ K = 3
 
 def on_device(comm: a2a.Communicator, device: bool, function: Any, *arguments: Any) -> Any:
     """With ``device``: on the path of tensors on a device."""
-    from a2a.torch._expert_homes import Home
+    from a2a.torch._experts.placement import Placement
 
-    before = Home.on_host
+    before = Placement.on_host
     if device:
-        Home.on_host = staticmethod(lambda x: False)
+        Placement.on_host = staticmethod(lambda x: False)
     try:
         return function(comm, *arguments)
     finally:
-        Home.on_host = staticmethod(before)
+        Placement.on_host = staticmethod(before)
 
 
 def world(size: int, seed: int, hidden: int = 8) -> list[Step]:

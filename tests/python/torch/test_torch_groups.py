@@ -35,33 +35,33 @@ def exchange(at: Any, rank: int, size: int) -> None:
 def live_and_die(comm: a2a.Communicator) -> None:
     import a2a.torch as ours
     import torch.distributed as theirs
-    from a2a.torch import _groups
+    from a2a.torch._process_group import communicators
 
     start(comm)
     everyone = list(range(comm.size))
-    before = dict(_groups._comms)
+    before = dict(communicators._comms)
     at = ours.new_group(everyone, backend="gloo")
     exchange(at, comm.rank, comm.size)
-    served = _groups.communicator(at)
-    assert served is _groups.communicator(at) and served is not None
+    served = communicators.communicator(at)
+    assert served is communicators.communicator(at) and served is not None
     # Dropped with the group that torch's own call destroys.
     theirs.destroy_process_group(at)
     del at
     gc.collect()
-    assert _groups._comms == before
+    assert communicators._comms == before
     # Closed by our call, which serves groups of both libraries.
     for backend in ("gloo", "a2a"):
         at = ours.new_group(everyone, backend=backend)
         exchange(at, comm.rank, comm.size)
-        served = _groups.communicator(at)
+        served = communicators.communicator(at)
         ours.destroy_process_group(at)
-        assert served is not None and served.closed and _groups._comms == before
+        assert served is not None and served.closed and communicators._comms == before
     # The backend's group closes its own when torch destroys it.
     at = theirs.new_group(everyone, backend="a2a")
     exchange(at, comm.rank, comm.size)
     served = at.comm
     theirs.destroy_process_group(at)
-    assert served is not None and served.closed and _groups._comms == before
+    assert served is not None and served.closed and communicators._comms == before
     with pytest.raises(a2a.InvalidArgumentError, match="was destroyed"):
         exchange(at, comm.rank, comm.size)
     with pytest.raises(TypeError, match=r"group is builtins\.str; pass an a2a\.Communicator"):
@@ -165,14 +165,14 @@ def live_apart(comm: a2a.Communicator) -> list[str]:
     """Every second rank says that it lives elsewhere. Two groups, and what was warned of."""
     import a2a.torch as ours
     import torch.distributed as theirs
-    from a2a.torch import _store
+    from a2a.torch._process_group import store_bootstrap
 
     start(comm)
-    true = _store.host_id
-    _store._warn_of_several_hosts.cache_clear()
+    true = store_bootstrap.host_id
+    store_bootstrap._warn_of_several_hosts.cache_clear()
     words: list[str] = []
     try:
-        _store.host_id = lambda: true() + bytes([comm.rank % 2])
+        store_bootstrap.host_id = lambda: true() + bytes([comm.rank % 2])
         for backend, dist in (("gloo", ours), ("a2a", theirs)):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -194,7 +194,7 @@ def live_apart(comm: a2a.Communicator) -> list[str]:
             words += [str(one.message) for one in caught if one.category is RuntimeWarning]
             ours.destroy_process_group(at)
     finally:
-        _store.host_id = true
+        store_bootstrap.host_id = true
     return words
 
 
@@ -205,15 +205,15 @@ def test_ranks_of_several_hosts_go_to_gloo_with_one_warning(ranks: Pool) -> None
 
 
 def out_of_reach(comm: a2a.Communicator) -> str:
-    from a2a.torch import _places, _world
+    from a2a.torch._process_group import world
 
-    reached, _places.reached = _places.reached, lambda told: None
+    reached, world.reached_address = world.reached_address, lambda told: None
     try:
-        _world._store_on_rank_0(comm)
+        world._store_on_rank_0(comm)
     except a2a.UnsupportedError as error:
         return str(error)
     finally:
-        _places.reached = reached
+        world.reached_address = reached
     return ""
 
 

@@ -75,21 +75,21 @@ def deep_ep(comm: a2a.Communicator) -> dict[str, Callable[[], Any]]:
 
 
 def sparse(comm: a2a.Communicator) -> dict[str, Callable[[], Any]]:
-    from a2a.torch import _sparse
+    from a2a.torch._operations import sparse as sparse_operations
 
     tensor = torch.eye(4).to_sparse()
     op = torch.distributed.ReduceOp.SUM
-    return {"all_reduce": lambda: _sparse.all_reduce(comm, tensor, op, False, None)}
+    return {"all_reduce": lambda: sparse_operations.all_reduce(comm, tensor, op, False, None)}
 
 
 def at_every_step(comm: a2a.Communicator, make: Callable[..., Any], device: bool, opcodes: bool) -> dict[str, int]:
-    from a2a.torch._expert_homes import Home
+    from a2a.torch._experts.placement import Placement
 
     torch.set_num_threads(1)
     torch.set_grad_enabled(True)  # an interrupt between two instructions of no_grad() leaves it off
-    before = Home.on_host
+    before = Placement.on_host
     if device:
-        Home.on_host = staticmethod(lambda x: False)
+        Placement.on_host = staticmethod(lambda x: False)
     try:
         # Every call once before, because the first one imports and fills caches.
         calls = make(comm)
@@ -97,7 +97,7 @@ def at_every_step(comm: a2a.Communicator, make: Callable[..., Any], device: bool
             call()
         return {name: interrupts.at_every_step(comm, call, opcodes) for name, call in calls.items()}
     finally:
-        Home.on_host = staticmethod(before)
+        Placement.on_host = staticmethod(before)
 
 
 @pytest.mark.parametrize("make,device", [(moe, False), (deep_ep, False), (moe, True), (deep_ep, True), (sparse, False)])

@@ -122,7 +122,7 @@ def test_dtensor_may_be_imported_before() -> None:
         "import torch.distributed.tensor.placement_types as types, a2a.torch\n"
         "print(types.shard_dim_alltoall.__module__)"
     )
-    assert done.stdout == "a2a.torch._dtensor\n", done.stdout + done.stderr
+    assert done.stdout == "a2a.torch._plugins.dtensor\n", done.stdout + done.stderr
 
 
 @pytest.mark.full

@@ -543,7 +543,7 @@ def test_one_graph_for_any_number_of_tokens(ranks: Pool, kind: str, device: bool
 
 def between_graphs(comm: a2a.Communicator) -> None:
     """Rows that one graph dispatched and another one, or none, combines. What they hold on to goes with them."""
-    from a2a.torch import _tickets
+    from a2a.torch._experts import handles
 
     at = group(comm, "communicator", 2)
     if comm.rank >= 2:
@@ -561,7 +561,7 @@ def between_graphs(comm: a2a.Communicator) -> None:
 
     graphs = [torch.compile(one, backend="aot_eager", fullgraph=True) for one in (send, back)]
     broken = [torch.compile(one, backend="aot_eager") for one in (send, back)]
-    before = len(_tickets._stubs)
+    before = len(handles._stubs)
     for sending, bringing in ((graphs[0], back), (send, broken[1]), graphs, broken, (graphs[0], broken[1])):
         x = own.x.clone().requires_grad_()
         routed = sending(x)
@@ -571,7 +571,7 @@ def between_graphs(comm: a2a.Communicator) -> None:
         y.backward(own.grad)
         assert torch.equal(y, want) and x.grad is not None
         del routed, again, y
-    assert len(_tickets._stubs) == before
+    assert len(handles._stubs) == before
 
 
 def test_rows_leave_and_enter_graphs(ranks: Pool) -> None:

@@ -26,7 +26,7 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 def both(comm: a2a.Communicator, make: Any, arguments: dict[str, Any]) -> tuple[Any, Any]:
     """The result on the host, and that of Torch's arithmetic, as bits."""
     import torch
-    from a2a.torch._quantized import DeviceArithmetic
+    from a2a.torch._plugins.quantized import DeviceArithmetic
 
     call, x = make(comm.rank)
     of_host = quantized._arithmetic_for

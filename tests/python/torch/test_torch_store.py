@@ -18,12 +18,12 @@ pytestmark = pytest.mark.timeout(110)
 
 def try_until_met(store: Any, rank: int, size: int, timeout: float) -> list[str]:
     """How the attempts before the last one ended; the last one is a communicator that works."""
-    from a2a.torch import _store
+    from a2a.torch._process_group import store_bootstrap
 
     ends, until = list[str](), time.monotonic() + 30
     while time.monotonic() < until:
         try:
-            comm = _store.meet(store, "group", rank, size, timeout)
+            comm = store_bootstrap.meet(store, "group", rank, size, timeout)
             assert comm is not None
             result = np.zeros(size, int)
             comm.allgather(np.array([rank]), result)
@@ -55,13 +55,13 @@ def test_late_ranks(ranks: Pool, lates: list[float], tmp_path: Path) -> None:
 def find_words_of_the_dead(comm: a2a.Communicator, file: str) -> list[str]:
     """Rank 1 has died in an earlier attempt, of which the store keeps its words."""
     import torch.distributed as dist
-    from a2a.torch import _store
+    from a2a.torch._process_group import store_bootstrap
 
     if comm.rank >= 3:
         return []
     store = dist.FileStore(file, 3)
     if comm.rank == 1:
-        dead = _store.StoreBootstrap(dist.PrefixStore("a2a/group", store), 1, 3, 0.5)
+        dead = store_bootstrap.StoreBootstrap(dist.PrefixStore("a2a/group", store), 1, 3, 0.5)
         with pytest.raises(a2a.TimeoutError):
             dead.allgather(b"")
         Path(file + ".dead").touch()
@@ -76,12 +76,12 @@ def test_a_rank_that_died_before(ranks: Pool, tmp_path: Path) -> None:
 
 def wait_in_vain(comm: a2a.Communicator, file: str) -> str:
     import torch.distributed as dist
-    from a2a.torch import _store
+    from a2a.torch._process_group import store_bootstrap
 
     if comm.rank >= 2:
         return ""
     with pytest.raises(a2a.TimeoutError) as info:
-        _store.meet(dist.FileStore(file, 4), "group", comm.rank, 4, 1.5)
+        store_bootstrap.meet(dist.FileStore(file, 4), "group", comm.rank, 4, 1.5)
     return str(info.value)
 
 

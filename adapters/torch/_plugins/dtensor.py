@@ -1,0 +1,48 @@
+"""DTensor's change from one shard dimension to another, as one all-to-all.
+
+For tensors on the host DTensor gathers everything on every rank and cuts its part out, because torch assumes that no
+host backend has an all-to-all. Importing DTensor is slow, so this module does not import it, but changes it when the
+program does. Every rank changes it, because the ranks have to agree."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
+
+from a2a_autoload import _later
+
+from .._calls import axes
+from .._process_group.group import ProcessGroupA2A
+
+__all__ = ["register"]
+
+_MODULE = "torch.distributed.tensor.placement_types"  # the function is looked up by its name there
+_library = torch.library.Library("_dtensor", "IMPL")
+
+
+def _exchange(input: Tensor, gather_dim: int, shard_dim: int, group: Any) -> Tensor:
+    """torch's operator, whose own kernel calls the list form of C++, on the host."""
+    at = c10d._resolve_process_group(group) if isinstance(group, str) else group
+    return axes.exchange(input, shard_dim, gather_dim, [], [], at)
+
+
+def _change(module: ModuleType) -> None:
+    theirs: Any = module.shard_dim_alltoall
+
+    def shard_dim_alltoall(input: Tensor, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> Any:
+        group = mesh.get_group(mesh_dim) if mesh.device_type == "cpu" else None
+        if not isinstance(group, ProcessGroupA2A) or group.comm is None:
+            return theirs(input, gather_dim, shard_dim, mesh, mesh_dim)
+        return torch.ops._dtensor.shard_dim_alltoall(input, gather_dim, shard_dim, group.group_name)
+
+    module.shard_dim_alltoall = shard_dim_alltoall  # type: ignore[attr-defined]
+
+
+def register() -> None:
+    """Change DTensor, now or when it is imported."""
+    _library.impl("shard_dim_alltoall", _exchange, "CPU")
+    _later.change(_MODULE, _change)
