@@ -3,14 +3,14 @@ while the program runs and stay when it is killed. ``a2a explain`` reads them; s
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ._core import InvalidArgumentError
-from ._files import MOST_RANKS, opened, printable
+from ._files import opened
+from ._records import damaged, files_among, require_rank, text_of
 
 __all__ = ["Entry", "Record", "find", "read"]
 
@@ -93,10 +93,7 @@ class Record:
 
 def find(paths: Sequence[str | Path]) -> list[Path]:
     """Return the records among these files and in these folders."""
-    found: list[Path] = []
-    for path in map(Path, paths):
-        found += sorted(path.glob("*.a2a")) if path.is_dir() else [path]
-    return found
+    return files_among(paths, ".a2a")
 
 
 def read(path: str | Path) -> Record:
@@ -109,15 +106,14 @@ def read(path: str | Path) -> Record:
         (_, stride, capacity, rank, size, group, began, pid, fate, pid_started, host, label, reason) = (
             _HEADER.unpack_from(data)
         )
+        require_rank(path, rank, size)
         for wrong, what in (
-            (not 1 <= size <= MOST_RANKS, f"{size} ranks, where there are 1 to {MOST_RANKS}"),
-            (not 0 <= rank < size, f"it is of rank {rank} of {size}"),
             (stride != _ENTRY.size + 16 * size, f"an operation of {size} ranks has {stride} bytes"),
             (not 1 <= capacity <= _MOST_ENTRIES, f"it has room for {capacity} operations, not 1 to {_MOST_ENTRIES}"),
             (fate >= len(_FATES), f"the end of the communicator is {fate}"),
         ):
             if wrong:
-                raise InvalidArgumentError(f"{path} is damaged: {what}")
+                raise damaged(path, what)
         data += file.read(capacity * stride)
     if len(data) < _HEADER_BYTES + capacity * stride:
         raise InvalidArgumentError(
@@ -166,9 +162,3 @@ def _entry(data: bytes, where: int, size: int) -> Entry:
 
 def _of(names: Sequence[str], value: int) -> str:
     return names[value] if value < len(names) else str(value)
-
-
-@functools.lru_cache(1 << 12)
-def text_of(raw: bytes) -> str:
-    """A text of fixed length in a record, without the zeros behind it, and without control characters."""
-    return printable(raw.partition(b"\0")[0].decode("utf-8", "replace"))

@@ -24,7 +24,7 @@ def isend(
 ) -> Work | None:
     """torch.distributed.isend: send ``tensor`` to rank ``dst``, a rank of torch's world, or ``group_dst``, one of the
     group. Returns a Work, and None on ranks that are not in the group."""
-    comm, peer = _served(group, tensor, True, dst, group_dst, tag)
+    comm, peer = _peer_in(group, tensor, True, dst, group_dst, tag)
     if comm is None:
         result: Work | None = dist.isend(tensor, dst, group, tag, group_dst)
         return result
@@ -37,7 +37,7 @@ def irecv(
 ) -> Work | None:
     """torch.distributed.irecv: receive ``tensor`` from rank ``src``, a rank of torch's world, or ``group_src``, one of
     the group; from any rank where neither is given. Returns a Work, and None on ranks that are not in the group."""
-    comm, peer = _served(group, tensor, False, src, group_src, tag)
+    comm, peer = _peer_in(group, tensor, False, src, group_src, tag)
     if comm is None:
         result: Work | None = dist.irecv(tensor, src, group, tag, group_src)
         return result
@@ -48,7 +48,7 @@ def irecv(
 def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
     """torch.distributed.send: isend() that returns when ``tensor`` may be written again. A rank cannot send to
     itself."""
-    comm, peer = _served(group, tensor, True, dst, group_dst, tag)
+    comm, peer = _peer_in(group, tensor, True, dst, group_dst, tag)
     if comm is None:
         dist.send(tensor, dst, group, tag, group_dst)
         return
@@ -62,7 +62,7 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
     """torch.distributed.recv: irecv() that waits for ``tensor``. Returns the sender's rank in torch's world, or in the
     communicator; -1 on ranks that are not in the group."""
-    comm, peer = _served(group, tensor, False, src, group_src, tag)
+    comm, peer = _peer_in(group, tensor, False, src, group_src, tag)
     if comm is None:
         return int(dist.recv(tensor, src, group, tag, group_src))
     source = ops.recv(comm, tensor, peer, tag, False)
@@ -113,7 +113,7 @@ def batch_isend_irecv(p2p_op_list: list[Any]) -> list[Work]:
 _SENDS = (isend, dist.isend)
 
 
-def _served(group: Any, tensor: Any, sends: bool, rank: int | None, group_rank: int | None, tag: int) -> Any:
+def _peer_in(group: Any, tensor: Any, sends: bool, rank: int | None, group_rank: int | None, tag: int) -> Any:
     """Return (the communicator, the other rank there), that is None for any; no communicator where torch serves it."""
     comm, peer = communicator(group), None
     if comm is None:

@@ -46,7 +46,7 @@ def all_reduce(tensor: Any, op: Any = _SUM, group: Any = None, async_op: bool = 
     """torch.distributed.all_reduce: ``tensor`` becomes the fold of all ranks' tensors. SUM, AVG, PRODUCT, MIN, MAX,
     BAND, BOR, BXOR and PREMUL_SUM of all dtypes for which they are defined; SUM of sparse tensors. Returns None, or
     with ``async_op`` a Work."""
-    comm = _served(group, tensor)
+    comm = _serving(group, tensor)
     result: Work | None
     if comm is None:
         result = dist.all_reduce(tensor, op, group, async_op)
@@ -89,7 +89,7 @@ def reduce(
 ) -> Work | None:  # fmt: skip
     """torch.distributed.reduce: ``tensor`` of rank ``dst`` becomes the fold of all ranks' tensors; those of the others
     do not change. Returns None, or with ``async_op`` a Work."""
-    comm = _served(group, tensor)
+    comm = _serving(group, tensor)
     result: Work | None
     if comm is None:
         result = dist.reduce(tensor, dst, op, group, async_op, group_dst)
@@ -115,7 +115,7 @@ def reduce_scatter(
 ) -> Work | None:
     """torch.distributed.reduce_scatter: ``output`` becomes the fold of all ranks' parts for this rank,
     ``input_list[rank]``; sizes may differ from entry to entry. Returns None, or with ``async_op`` a Work."""
-    comm = _served(group, output)
+    comm = _serving(group, output)
     result: Work | None
     if comm is None:
         result = dist.reduce_scatter(output, input_list, op, group, async_op)
@@ -142,7 +142,7 @@ def reduce_scatter_single(
     """torch.distributed.reduce_scatter_single (reduce_scatter_tensor before torch 2.13): ``output`` becomes the fold of
     all ranks' parts of ``input`` for this rank, of as many equal ones as there are ranks. Returns None, or with
     ``async_op`` a Work."""
-    comm = _served(group, output)
+    comm = _serving(group, output)
     result: Work | None
     if comm is None:
         result = _torch_reduce_scatter(output, input, op, group, async_op)
@@ -175,7 +175,7 @@ def broadcast(
 ) -> Work | None:
     """torch.distributed.broadcast: ``tensor`` becomes that of rank ``src``. Returns None, or with ``async_op`` a
     Work."""
-    comm = _served(group, tensor)
+    comm = _serving(group, tensor)
     result: Work | None
     if comm is None:
         result = dist.broadcast(tensor, src, group, async_op, group_src)
@@ -218,7 +218,7 @@ def gather(
 ) -> Work | None:  # fmt: skip
     """torch.distributed.gather: on rank ``dst``, 0 unless given, ``gather_list[p]`` becomes ``tensor`` of rank p; all
     are of one size. The others have no ``gather_list``. Returns None, or with ``async_op`` a Work."""
-    comm = _served(group, tensor)
+    comm = _serving(group, tensor)
     result: Work | None
     if comm is None:
         result = dist.gather(tensor, gather_list, dst, group, async_op, group_dst)
@@ -263,7 +263,7 @@ def scatter(
 ) -> Work | None:  # fmt: skip
     """torch.distributed.scatter: ``tensor`` becomes ``scatter_list[rank]`` of rank ``src``, 0 unless given; all are of
     one size. The others have no ``scatter_list``. Returns None, or with ``async_op`` a Work."""
-    comm = _served(group, tensor)
+    comm = _serving(group, tensor)
     result: Work | None
     if comm is None:
         result = dist.scatter(tensor, scatter_list, src, group, async_op, group_src)
@@ -274,7 +274,7 @@ def scatter(
     return result
 
 
-def _served(group: Any, tensor: Any) -> Any:
+def _serving(group: Any, tensor: Any) -> Any:
     """Return the communicator; None where torch itself serves the call. torch.compile knows torch's calls, and replaces
     them by the backend's operations."""
     return None if is_dynamo_compiling() else serving(group, tensor)

@@ -19,7 +19,7 @@
 namespace a2a {
 
 // The layout of the file. It is a header, then entries, which begin with their kind and their length. All numbers are
-// little-endian, all texts end with a zero, all times are nanoseconds since 1970. python/a2a/trace.py reads it.
+// little-endian, all texts end with a zero, all times are nanoseconds since 1970. python/a2a/_timelines.py reads it.
 namespace timeline {
 
 constexpr char kMagic[8] = {'a', '2', 'a', 't', 'r', 'a', 'c', '2'};

@@ -21,7 +21,7 @@ import pytest
 from commands import call_here
 
 import a2a
-from a2a import _files, dump, trace, traffic
+from a2a import _files, _timelines, dump, trace, traffic
 
 EXTREMES = (0, 1, 2, 3, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**57, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 SECONDS = 20.0  # for one command on a machine with other work; most take some milliseconds
@@ -169,24 +169,24 @@ def in_each_field(content: bytes, layout: struct.Struct, at: int) -> Iterator[by
 
 
 def entry_of(content: bytes, kind: int) -> int:
-    at = trace._HEADER.size + trace._END.size
-    while trace._ENTRY.unpack_from(content, at)[0] != kind:
-        at += trace._ENTRY.unpack_from(content, at)[1]
+    at = _timelines._HEADER.size + _timelines._END.size
+    while _timelines._ENTRY.unpack_from(content, at)[0] != kind:
+        at += _timelines._ENTRY.unpack_from(content, at)[1]
     return at
 
 
 def test_extreme_numbers_in_timelines(written: dict[str, dict[str, bytes]], tmp_path: Path) -> None:
     name, content = next(iter(written["trace"].items()))
     folder = put(tmp_path / "files", written["trace"])
-    head = trace._HEADER.size
-    amounts = entry_of(content, 1) + trace._AMOUNTS.size
+    head = _timelines._HEADER.size
+    amounts = entry_of(content, 1) + _timelines._AMOUNTS.size
     for layout, at in (
-        (trace._HEADER, 0),
-        (trace._END, head),
-        (trace._AMOUNTS, amounts - trace._AMOUNTS.size),
+        (_timelines._HEADER, 0),
+        (_timelines._END, head),
+        (_timelines._AMOUNTS, amounts - _timelines._AMOUNTS.size),
         (struct.Struct("<4Q"), amounts),
-        (trace._OPERATION, entry_of(content, 2)),
-        (trace._MESSAGE, entry_of(content, 3)),
+        (_timelines._OPERATION, entry_of(content, 2)),
+        (_timelines._MESSAGE, entry_of(content, 3)),
     ):
         for number, changed in enumerate(in_each_field(content, layout, at)):
             (folder / name).write_bytes(changed)
@@ -220,17 +220,19 @@ def write_timeline(
     path: Path, rank: int, size: int, amounts: list[int] | None = None, more: bytes = b"", label: bytes = b"world"
 ) -> None:
     """Version 1, which tells nothing of its end."""
-    content = trace._HEADER.pack(b"a2atrac1", rank, size, 7, 10**18, 1, 0, b"h", label)
+    content = _timelines._HEADER.pack(b"a2atrac1", rank, size, 7, 10**18, 1, 0, b"h", label)
     if amounts:
-        content += trace._AMOUNTS.pack(1, trace._AMOUNTS.size + 8 * len(amounts), 1)
+        content += _timelines._AMOUNTS.pack(1, _timelines._AMOUNTS.size + 8 * len(amounts), 1)
         content += struct.pack(f"<{len(amounts)}Q", *amounts)
         texts = (b"alltoallv", b"host", b"uint8")
-        content += trace._OPERATION.pack(2, trace._OPERATION.size, 1, 10**18, 10**18 + 1000, 1, 0, 0, *texts)
+        content += _timelines._OPERATION.pack(2, _timelines._OPERATION.size, 1, 10**18, 10**18 + 1000, 1, 0, 0, *texts)
     path.write_bytes(content + more)
 
 
 def message(peer: int, sends: int = 1, nbytes: int = 8) -> bytes:
-    return trace._MESSAGE.pack(3, trace._MESSAGE.size, 10**18, 10**18 + 5, nbytes, peer, sends, 0, 0, b"uint8")
+    return _timelines._MESSAGE.pack(
+        3, _timelines._MESSAGE.size, 10**18, 10**18 + 5, nbytes, peer, sends, 0, 0, b"uint8"
+    )
 
 
 @pytest.mark.parametrize(
