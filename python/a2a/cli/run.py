@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import ctypes
 import os
-import secrets
 import select
 import shutil
 import signal
@@ -15,20 +14,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import ClassVar
 
 from .._ended import EndedRanks
-from .._job import new_secret
-from ._machine import allowed_cpus
 from ._parser import Parser, add_command, add_ranks
+from ._rank_environment import Port, environment_of_job, environment_of_rank
+from ._rank_output import RankOutput, write_all
 from ._verdict import End, cause, verdict
 
 # How long ranks may take to leave after a signal before they are killed.
 _GRACE_SECONDS = 5.0
 # How long to wait for the rank that caused a failure after other ranks noticed it.
 _CAUSE_SECONDS = 0.5
-# So much of a line is kept until its end comes.
-_LONGEST_KEPT = 1 << 20
 _PR_SET_PDEATHSIG = 1
 # Looked up before fork: a child between fork and exec may only call it.
 _prctl = ctypes.CDLL(None).prctl
@@ -104,13 +100,13 @@ class _Job:
         self._ended_ranks: list[int] | None = None  # those that had not failed when the job did
         self._children: list[subprocess.Popen[bytes]] = []
         self._running: set[int] = set()
-        self._outputs: dict[int, _Output] = {}
+        self._outputs: dict[int, RankOutput] = {}
         self._poller = select.poll()
         self._wake = _catch_signals()
         self._poller.register(self._wake, select.POLLIN)
-        self._port = _Port()
-        self._paddles = _Port()
-        env = _environment(ranks, self._port.number, self._paddles.number)
+        self._port = Port()
+        self._paddles = Port()
+        env = environment_of_job(ranks, self._port.number, self._paddles.number)
         self._told = EndedRanks(env["A2A_JOB"], ranks)
         env |= self._told.environment
         try:
@@ -135,7 +131,7 @@ class _Job:
         pipe = subprocess.PIPE if prefix else None
         child = subprocess.Popen(
             program,
-            env=_of_rank(rank, env),
+            env=environment_of_rank(rank, env),
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
@@ -145,7 +141,7 @@ class _Job:
         self._running.add(rank)
         for source, target in ((child.stdout, 1), (child.stderr, 2)):
             if source is not None:
-                self._outputs[source.fileno()] = _Output(f"[{rank}] ".encode(), target)
+                self._outputs[source.fileno()] = RankOutput(f"[{rank}] ".encode(), target)
                 self._poller.register(source, select.POLLIN)
 
     def wait(self) -> int:
@@ -169,7 +165,7 @@ class _Job:
         for output in self._outputs.values():
             output.end()
         if self._ended_ranks is not None:
-            _write(2, f"a2a run: {verdict(self._ends, self._ended_ranks)}\n".encode())
+            write_all(2, f"a2a run: {verdict(self._ends, self._ended_ranks)}\n".encode())
         return self._code or 0
 
     def _on_signals(self, numbers: bytes) -> None:
@@ -250,76 +246,6 @@ class _Job:
         self._paddles.close()
 
 
-class _Port:
-    """A TCP port that this job owns as long as it runs. The kernel does not give it to a program that asks for any
-    port. A rank that asks for it gets it if it sets SO_REUSEADDR, as torch's store does."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("", 0))
-        self.number: int = self._socket.getsockname()[1]
-        self.close = self._socket.close
-
-
-class _Output:
-    """Whole lines of one rank's output. A carriage return ends a line too, so that progress bars are shown. Of a line
-    that becomes very long the beginning is written before its end is known, so that no more is kept. It goes on in the
-    same line, unless another rank has written in between: then it goes on in a line with the prefix again."""
-
-    _unfinished: ClassVar[dict[tuple[int, int], _Output]] = {}  # whose line is the last of a file
-
-    def __init__(self, prefix: bytes, target: int) -> None:
-        self._prefix, self._target = prefix, target
-        facts = os.fstat(target)
-        self._file = (facts.st_dev, facts.st_ino)
-        self._rest = bytearray()  # of the last line
-        self._returned = False  # a line has ended in a carriage return; a newline may follow
-
-    def write(self, data: bytes) -> bool:
-        """Write the complete lines at once. Returns False when the output has no reader any more."""
-        if self._returned:
-            data = data.removeprefix(b"\n")
-        self._returned = data.endswith(b"\r")
-        first, *lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._rest += first
-        if lines:
-            rest = lines.pop()
-            ended = b"".join(self._prefix + line + b"\n" for line in lines)
-            if not self._put(b"\n" + ended, ends=True):
-                return False
-            self._rest += rest
-        return len(self._rest) < _LONGEST_KEPT or self._put(b"", ends=False)
-
-    def end(self) -> bool:
-        """Write the rest of a line that has no end."""
-        return self._put(b"\n", ends=True) if self._rest or self._goes_on() else True
-
-    def _goes_on(self) -> bool:
-        return self._unfinished.get(self._file) is self
-
-    def _put(self, text: bytes, ends: bool) -> bool:
-        """Write what was kept, and the text behind it."""
-        text = bytes(self._rest) + text
-        self._rest.clear()
-        if not self._goes_on():
-            text = (b"\n" if self._file in self._unfinished else b"") + self._prefix + text
-        self._unfinished.pop(self._file, None)
-        if not ends:
-            self._unfinished[self._file] = self
-        return _write(self._target, text)
-
-
-def _write(target: int, data: bytes) -> bool:
-    left = memoryview(data)
-    try:
-        while left:
-            left = left[os.write(target, left) :]
-    except BrokenPipeError:
-        return False
-    return True
-
-
 def _catch_signals() -> socket.socket:
     """Return a socket from which the numbers of the launcher's signals can be read."""
     wake, waker = socket.socketpair()
@@ -331,57 +257,6 @@ def _catch_signals() -> socket.socket:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # the parent may have left them blocked
     signal.set_wakeup_fd(waker.detach(), warn_on_full_buffer=False)
     return wake
-
-
-_TORCHS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_PADDLES = (
-    *("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_RANK_IN_NODE"),
-    *("PADDLE_CURRENT_ENDPOINT", "PADDLE_TRAINER_ENDPOINTS", "PADDLE_DISTRI_BACKEND"),
-)
-_DEVICES = ("nvidia[0-9]*", "davinci[0-9]*", "xpu[0-9]*", "kfd")
-"""The files in /dev of what Paddle may use instead of the CPU."""
-
-
-def _environment(ranks: int, port: int, paddles: int) -> dict[str, str]:
-    env = dict(os.environ)
-    for names, (rank, size) in ((_TORCHS, ("RANK", "WORLD_SIZE")), (_PADDLES, _PADDLES[:2])):
-        if "A2A_RANK" in env and (env.get(rank), env.get(size)) == (env["A2A_RANK"], env.get("A2A_SIZE")):
-            for name in names:  # of the job in which this one is started
-                env.pop(name, None)
-    env |= {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
-    torchs = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    env = torchs | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | env
-    # Of rank 0's port Paddle makes its store; the others are names.
-    ports = [paddles, *_free_ports(ranks - 1)]
-    paddle = {
-        "PADDLE_TRAINERS_NUM": str(ranks),
-        "PADDLE_TRAINER_ENDPOINTS": ",".join(f"127.0.0.1:{port}" for port in ports),
-    }
-    if not any(one for pattern in _DEVICES for one in Path("/dev").glob(pattern)):
-        paddle["PADDLE_DISTRI_BACKEND"] = "gloo"
-    env = paddle | env
-    if secret := new_secret():
-        env["A2A_SECRET"] = secret
-    if ranks > 1:
-        # Otherwise every rank would start a thread per CPU.
-        env.setdefault("OMP_NUM_THREADS", str(max(1, allowed_cpus() // ranks)))
-    return env
-
-
-def _of_rank(rank: int, env: dict[str, str]) -> dict[str, str]:
-    number, endpoints = str(rank), env["PADDLE_TRAINER_ENDPOINTS"].split(",")
-    others = {name: number for name in ("RANK", "LOCAL_RANK", "PADDLE_TRAINER_ID", "PADDLE_RANK_IN_NODE")}
-    if rank < len(endpoints):
-        others["PADDLE_CURRENT_ENDPOINT"] = endpoints[rank]
-    return others | env | {"A2A_RANK": number, "A2A_LOCAL_RANK": number}
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 def _name(number: int) -> str:

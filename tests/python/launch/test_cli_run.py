@@ -14,7 +14,7 @@ import pytest
 from commands import call, call_here, command, environment, is_alive
 
 import a2a
-from a2a.cli import _machine, run
+from a2a.cli import _machine, _rank_output
 from a2a.cli._verdict import End, verdict
 
 PACKAGE = Path(a2a.__file__).parent
@@ -146,13 +146,13 @@ def test_a_line_without_an_end_is_one_line_of_a_rank(script: Callable[[str], str
 
 def test_a_line_without_an_end_takes_linear_time_and_bounded_memory(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as file:
-        output = run._Output(b"[0] ", file.fileno())
+        output = _rank_output.RankOutput(b"[0] ", file.fileno())
         kept, begin = 0, time.process_time()
         for _ in range(1024):
             output.write(b"x" * (1 << 16))
             kept = max(kept, len(output._rest))
         output.end()
-    assert time.process_time() - begin < 5 and kept <= run._LONGEST_KEPT
+    assert time.process_time() - begin < 5 and kept <= _rank_output._LONGEST_KEPT
     assert (tmp_path / "out").stat().st_size == (64 << 20) + len(b"[0] \n")
 
 
