@@ -37,8 +37,8 @@ def _first(found: list[Tensor], origins: Sequence[Tensor | None]) -> list[Tensor
 
 
 class _Dispatch(torch.autograd.Function):  # type: ignore[misc]
-    """(rows, their weights, a handle), the last for combine(): so that the backward pass comes back to here even where
-    a rank made its rows without those that it got."""
+    """Returns (rows, their weights, a handle). combine() takes the handle, so that the backward pass reaches this
+    function even on a rank whose rows do not depend on those that it got."""
 
     @staticmethod
     def forward(ctx: Any, way: HostWay, x: Tensor, topk_weights: Tensor | None, _: Tensor) -> tuple[Any, ...]:
@@ -85,7 +85,7 @@ _BLOCK = 1 << 18  # elements that are widened at a time, so that they stay in th
 
 
 def through_product(rows: Tensor, weights: Tensor, grad: Tensor, expert: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of rows and of weights, from that of their product."""
+    """Return the gradients of rows and of weights, from that of their product."""
     wide = torch.promote_types(rows.dtype, torch.float32)
     for_rows, for_weights = torch.empty_like(grad), rows.new_empty(len(rows), dtype=torch.float32)
     block = max(1, _BLOCK // max(1, rows[:1].numel()))

@@ -31,7 +31,7 @@ def _operator(name: str, call: Any, fake: Any, exchanges: bool = True) -> Any:
 
 
 def _anchor_like(tensor: Tensor) -> Tensor:
-    """The gradient of an anchor."""
+    """Return the gradient of an anchor."""
     return tensor.new_empty(0, dtype=torch.float32, device="cpu")
 
 

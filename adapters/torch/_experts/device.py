@@ -50,7 +50,7 @@ class DeviceWay(HostWay):
         self.turns = [turn.to(device) for turn in self._turns(asked, topk_idx, experts)]
 
     def _ask(self, wanted: Tensor) -> Tensor:
-        """Every rank tells every other which of its tokens it gets, and for which of its experts."""
+        """Tell every rank which of its tokens come here, and for which experts. Returns what the others ask for."""
         comm = self.routing.comm
         self.sent = torch.empty_like(self.received)
         comm.alltoall(self.received, self.sent, timeout=self.timeout)
@@ -59,7 +59,7 @@ class DeviceWay(HostWay):
         return asked
 
     def _turns(self, asked: Tensor, topk_idx: Tensor, experts: list[list[int]]) -> list[Tensor]:
-        """Which of the rows that come back are added in the first turn, in the second, ...: a token has one in each."""
+        """Divide the rows that come back into turns. In a turn a token has at most one row, so sums have one order."""
         if self.routing.layout == "rank":
             return list(torch.arange(len(asked)).split(self.sent.tolist()))
         parts = asked[:, 1].split(self.sent.tolist())
@@ -133,5 +133,5 @@ class DeviceWay(HostWay):
 
 
 def _words(tensor: Tensor) -> Tensor:
-    """The same bits, of a dtype that every operation of torch knows: float8 has few."""
+    """Return the same bits in a dtype that every operation of torch knows: few know float8."""
     return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 and tensor.is_floating_point() else tensor

@@ -1,5 +1,6 @@
-"""A *handle* stands for the way of a dispatch in graphs of torch.compile: a tensor that holds the way's number, and
-whose memory keeps the way alive. So both go with the last tensor on that memory, whoever holds it."""
+"""A *handle* stands for the way of a dispatch in graphs of torch.compile, which know only tensors. It is a tensor that
+holds the way's number, and its memory keeps the way alive. Both are freed with the last tensor on that memory.
+``Routed.ticket`` is a handle."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def way_of(handle: Tensor) -> Any:
 
 
 def take(handle: Tensor) -> tuple[Any, Tensor]:
-    """The way, and the rows, once."""
+    """Return the way, and the rows. They can be taken once."""
     stub = _stub_of(handle)
     rows, stub.rows = stub.rows, None
     if rows is None:

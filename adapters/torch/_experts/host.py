@@ -27,13 +27,13 @@ class HostWay:
 
     @collective
     def spread(self, x: Tensor) -> Tensor:
-        """Tokens to rows."""
+        """Send the tokens to their experts. Returns the rows that came."""
         rows: Tensor = self.routing.dispatch(_plain(x), timeout=self.timeout).x
         return rows
 
     @collective
     def gather(self, rows: Tensor, weights: Any = None, bias: Sequence[Tensor] = ()) -> Tensor:
-        """Rows to tokens: the weighted sums. ``weights``: "routed", None, or one for each row."""
+        """Send the rows back. Returns each token's weighted sum. ``weights``: "routed", None, or one for each row."""
         if isinstance(weights, Tensor):
             takes(2)
             weights = _plain(weights)
@@ -42,25 +42,25 @@ class HostWay:
         return made
 
     def give_back(self, values: Tensor) -> Tensor:
-        """Bring the gradients of the rows' weights back to the tokens: [tokens, k]."""
+        """Bring the gradients of the rows' weights back to the tokens. Returns [tokens, k]."""
         if self.routing.layout == "rank":  # each has those of its own experts
             return self.gather(values.masked_fill(self.topk_idx < 0, 0))
         return self.return_each(values)
 
     @collective
     def back(self, rows: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The gradients of the tokens, and of their weights, from those of the rows."""
+        """Return the gradients of the tokens and of their weights, from those of the rows."""
         takes(1 if weights is None else 2)
         return self.gather(rows), None if weights is None else self.give_back(weights)
 
     @collective
     def return_each(self, values: Tensor) -> Tensor:
-        """One value of each row to the token and place in top-k that it came for. Layout "expert" only."""
+        """Send a value of each row to the token for which the row came. Returns [tokens, k]. Layout "expert" only."""
         return torch.from_numpy(self.routing.core.give_back(_plain(values), timeout=self.timeout))
 
 
 def require_weights(way: HostWay, weights: Tensor) -> None:
-    """One for each row, in the layout "expert". Otherwise the peers are told."""
+    """Require one weight for each row, and the layout "expert". Otherwise raise, and tell the peers."""
     rows, text = way.routing.rows, ""
     if way.routing.layout == "rank":
         text = 'weights are given, but in the layout "rank" a row stands for several experts; multiply by them first'

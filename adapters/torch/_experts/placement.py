@@ -26,7 +26,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Placement:
-    """That of ``num_experts`` experts on the ranks of a communicator. ``places``: see ExpertParallel."""
+    """The ranks on which ``num_experts`` experts are. ``places``: expert_to_rank of ExpertParallel."""
 
     def __init__(self, comm: Communicator, num_experts: int, places: Any, name: str) -> None:
         self.comm, self.name, self.places = comm, name, places
@@ -71,7 +71,7 @@ class Placement:
         return way, way.spread(x)
 
     def operations(self, x: Any) -> int:
-        """How many way_for() starts."""
+        """Return how many operations way_for() starts."""
         return 4 if isinstance(x, Tensor) and not self.on_host(x) else 2
 
     @staticmethod
@@ -80,7 +80,7 @@ class Placement:
         return bool(x.is_cpu)
 
     def _experts_of_ranks(self) -> list[list[int]]:
-        """The experts of each rank, in the order of their numbers there."""
+        """Return the experts of each rank, in the order of their numbers there."""
         if self.places is None:
             each = self.host.num_experts // self.comm.size
             return [list(range(rank * each, (rank + 1) * each)) for rank in range(self.comm.size)]
@@ -106,12 +106,12 @@ def placement_for(comm: Communicator, num_experts: int, expert_to_rank: Sequence
 
 
 def placement_named(name: str) -> Placement:
-    """The one of that name."""
+    """Return the placement of that name."""
     return _by_name[name]
 
 
 def require(comm: Communicator, name: str, tensor: Any, dtypes: tuple[torch.dtype, ...]) -> None:
-    """A tensor of one of these dtypes, in plain memory. Otherwise the peers are told."""
+    """Require a tensor of one of these dtypes, in plain memory. Otherwise raise, and tell the peers."""
     if not isinstance(tensor, Tensor):
         raise refuse(comm, ArgumentTypeError(f"{name} is {type(tensor).__name__}, not torch.Tensor"))
     if torch._C._are_functorch_transforms_active() or forward_ad.unpack_dual(tensor).tangent is not None:

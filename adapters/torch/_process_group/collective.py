@@ -1,5 +1,5 @@
-"""Calls of several steps, one of which takes the number of an operation: whatever is raised before that, the peers hear
-of it."""
+"""``a2a.adapting.collective`` for functions that have a ``group`` and no communicator. The peers are told of what
+such a function raises before its operation has a number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of_group(function: _F) -> _F:
 
 
 def of_named_group(body: _F) -> _F:
-    """The same for an operator, whose last argument is the name of the group."""
+    """Decorate an operator in the same way. Its last argument is the name of the group."""
 
     @functools.wraps(body)
     def call(*args: Any) -> Any:

@@ -254,7 +254,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         return self._derived(store, (rank, size, name), timeout, description)
 
     def mergeRemoteGroup(self, store: Any, opts: Any, size: int) -> Any:
-        """Its name and its form in C++."""
+        """merge_remote_group() under the name and with the options that C++ code uses."""
         return self.merge_remote_group(store, size, opts.timeout, opts.group_name, opts.group_desc)
 
     def _derived(

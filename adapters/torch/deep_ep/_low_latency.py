@@ -143,7 +143,7 @@ def _several(rows: Rows) -> Sequence[Tensor]:
 
 
 def _pack(way: HostWay, rows: Tensor, whole: Tensor) -> None:
-    """Each expert's rows to the front of its room."""
+    """Copy the rows of each expert to the front of its part of ``whole``."""
     for own, part in zip(whole, rows.split(way.routing.counts.tolist()), strict=True):
         own[: len(part)].copy_(part)
 

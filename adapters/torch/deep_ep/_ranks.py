@@ -44,19 +44,19 @@ class Ranks:
         self._placements: dict[int, Placement] = {}
 
     def require(self, holds: bool, text: str) -> None:
-        """Raises InvalidArgumentError where it does not hold; the peers are told."""
+        """Raise InvalidArgumentError where the condition does not hold, and tell the peers."""
         if not holds:
             raise refuse(self.comm, a2a.InvalidArgumentError(text))
 
     def require_handle(self, handle: Any, kind: type, call: str = "dispatch") -> None:
-        """One of a dispatch by these ranks."""
+        """Require a handle that a dispatch of these ranks has returned."""
         self.require(isinstance(handle, kind), f"handle is {type(handle).__name__}; pass that of {call}()")
         self.require(
             handle.way.comm is self.comm, "handle belongs to another communicator, where its exchanges would run"
         )
 
     def experts(self, num_experts: Any) -> Placement:
-        """That many experts, in blocks."""
+        """Return the placement of so many experts, of which each rank has a block. Raises InvalidArgumentError."""
         size = self.comm.size
         found = self._placements.get(num_experts) if isinstance(num_experts, int) else None
         if found is None:
@@ -85,18 +85,18 @@ class Ranks:
 
     @staticmethod
     def operations(x: Any, tensors: int, way: bool = True) -> int:
-        """How many a dispatch of so many tensors starts, with a new way for them."""
+        """Return how many operations a dispatch of so many tensors starts. ``way``: it first finds a way for them."""
         given = x[0] if isinstance(x, tuple) and x else x
         on_host = not isinstance(given, Tensor) or Placement.on_host(given)
         return (2 if on_host else 4) * way + (1 if on_host else tensors)
 
     def require_place(self, name: str, tensor: Tensor, way: HostWay) -> None:
-        """Refuses a tensor that is on another device than the tokens that went this way."""
+        """Require a tensor to be on the device of the tokens that went this way."""
         device = torch.device("cpu") if not isinstance(way, DeviceWay) else way.device
         self.require(tensor.device == device, f"{name} is on {tensor.device}, but the handle is of {device}")
 
     def tokens(self, x: Any) -> tuple[Tensor, Tensor | None]:
-        """Those of ``x``, and their scales, if it is a pair."""
+        """Return the tokens of ``x``, and their scales if ``x`` is a pair of both. Raises for one that is no matrix."""
         given, scales = x if isinstance(x, tuple) and len(x) == 2 else (x, None)
         for name, tensor in (("x", given), ("scales of x", scales)):
             if tensor is not None or name == "x":
@@ -104,19 +104,19 @@ class Ranks:
         return given, scales
 
     def require_count(self, name: str, value: Any, least: int) -> None:
-        """An integer that is not less."""
+        """Require an integer that is at least ``least``."""
         fits = isinstance(value, int) and value >= least
         self.require(fits, f"{name} is {value!r}; pass an integer, at least {least}")
 
     def require_stats(self, name: str, stats: Any, experts: int) -> None:
-        """None, or a place for a count of each local expert."""
+        """Require None, or a tensor that can hold a count for each local expert."""
         if stats is not None:
             fits = isinstance(stats, Tensor) and stats.shape == (experts,) and not stats.is_floating_point()
             shown = tuple(stats.shape) if isinstance(stats, Tensor) else stats
             self.require(fits, f"{name} is {shown}; pass a tensor of {experts} integers")
 
     def require_matrix(self, name: str, tensor: Any, rows: int | None = None, columns: int | None = None) -> None:
-        """A matrix, with so many rows and columns if these are given."""
+        """Require a matrix. Where ``rows`` or ``columns`` are given, it has so many."""
         if not isinstance(tensor, Tensor):
             self.require(False, f"{name} is {type(tensor).__name__}, not a tensor")
         shape = tuple(tensor.shape)
@@ -126,8 +126,8 @@ class Ranks:
 
 
 def dispatched(way: HostWay, x: Tensor, scales: Tensor | None, later: bool) -> tuple[Rows, list[a2a.Work]]:
-    """Rows of x, or of both, and with ``later`` the work by which they come. On a device the current stream brings
-    them."""
+    """Return the rows that ``x`` becomes, paired with those of ``scales`` if these are given, and with ``later`` the
+    work after which they are there. On a device there is no work: the current stream orders the rows."""
     if isinstance(way, DeviceWay):
         rows = way.spread(x)
         return rows if scales is None else (rows, way.spread(scales)), []
@@ -139,7 +139,7 @@ def dispatched(way: HostWay, x: Tensor, scales: Tensor | None, later: bool) -> t
 def combined(
     way: HostWay, rows: Tensor, later: bool, weights: Any = None, bias: Any = None
 ) -> tuple[Tensor, list[a2a.Work]]:
-    """The sums of each token's rows, and with ``later`` the work by which they come."""
+    """Return the sum of the rows of each token, and with ``later`` the work after which it is there."""
     several = list(bias) if isinstance(bias, (tuple, list)) else [] if bias is None else [bias]
     biases = [plain(one).contiguous() for one in several] or None  # the core takes no other
     if isinstance(way, DeviceWay):
@@ -149,22 +149,22 @@ def combined(
 
 
 def shape_of(x: Tensor, scales: Tensor | None) -> dict[str, int]:
-    """What all ranks have alike of tokens, for Ranks.way()."""
+    """Return the sizes that tokens have to have alike on all ranks, for Ranks.way()."""
     return {"hidden": x.shape[1], "columns of the scales of x": 0 if scales is None else scales.shape[1]}
 
 
 def comm_stream() -> Any:
-    """The current stream, of a device where torch has one."""
+    """Return the current stream: of the GPU where there is one, else of the CPU."""
     return (torch.cuda if torch.cuda.is_available() else torch.cpu).current_stream()
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Its values, whatever gradient it requires."""
+    """Return the values of a tensor without its gradient."""
     return inner(tensor)
 
 
 def grown(tensor: Tensor, rows: int, fill: float = 0) -> Tensor:
-    """With so many rows, of which the last are ``fill``."""
+    """Return the tensor with so many rows. The rows that are added hold ``fill``."""
     if len(tensor) == rows:
         return tensor
     made = tensor.new_empty(rows, *tensor.shape[1:])
@@ -177,12 +177,12 @@ def grown(tensor: Tensor, rows: int, fill: float = 0) -> Tensor:
 
 
 def by_columns(matrix: Tensor, multiple: int = 1) -> Tensor:
-    """The same values, column after column, each beginning at a multiple of so many elements."""
+    """Return a copy that lies in memory column by column. Each column begins at a multiple of so many elements."""
     column = -(-matrix.shape[-2] // multiple) * multiple
     made = matrix.new_zeros(*matrix.shape[:-2], matrix.shape[-1], column).transpose(-1, -2)[..., : matrix.shape[-2], :]
     return made.copy_(matrix)
 
 
 def rounded_up(counts: Iterable[int], multiple: int) -> list[int]:
-    """Each to a multiple."""
+    """Return the counts, each rounded up to a multiple."""
     return [-(-int(count) // multiple) * multiple for count in counts]
