@@ -130,7 +130,7 @@ def _works(ways: dict[str, str]) -> Iterator[tuple[str, str]]:
     copies = "one copy" if reading == "allowed" else "two copies"
     if reading != "unknown":
         yield "large tensors", f"{copies}: to read another rank's memory (process_vm_readv) is {reading}"
-        yield "tensors of empty()", f"{ways['shared tensors']}; copies are made {ways['copies']}"
+        yield "tensors of empty()", f"read by their receiver; copies are made {ways['copies']}"
     yield "NVIDIA GPUs", ways["nccl"]
     yield "Ascend NPUs", ways["hccl"]
     yield "several hosts, MPI", ways["mpi"]

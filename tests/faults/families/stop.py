@@ -20,7 +20,7 @@ from a2a._core import from_pointer
 
 from ..harness import Answer, Board, End, NotRun, Report, arm, attempt, connect, job_name, judge, run, works
 from ..rows import row
-from .death import PUT, WAYS, Way, meet, meeting_point, named, pick, take_part
+from .death import WAYS, Way, meet, meeting_point, named, pick, take_part
 
 DEADLINE, JOINING = 0.5, 1.5
 LATE = ("TimeoutError",)
@@ -138,7 +138,7 @@ def stop_at(n: int, point: str, count: int, way: Way, chance: random.Random) -> 
     def during(pids: list[int]) -> None:
         assert _stopped(pids[victim]), "the victim was not struck"
         since[0] = time.monotonic()
-        time.sleep(DEADLINE + (1.5 if point == "put" else 0.3))
+        time.sleep(DEADLINE + 0.3)
         os.kill(pids[victim], signal.SIGKILL)
 
     program = (take_part, n, job_name(), victim, (point, count, int(signal.SIGSTOP)), way, DEADLINE)
@@ -154,12 +154,6 @@ def stopped_in_publish(chance: random.Random) -> Report:
 @row("stopped in copy", "raise by name at the deadline +-10 %", 2, 60, exactly=DEADLINE, faultpoints=True)
 def stopped_in_copy(chance: random.Random) -> Report:
     return stop_in("copy", chance)
-
-
-@row("stopped while it writes to a peer's memory", "raise by name, <= 2 s", 2, 60, within=2.0, faultpoints=True)
-def stopped_in_put(chance: random.Random) -> Report:
-    n = chance.choice([2, 3, 4])
-    return stop_at(n, "put", chance.randint(1, 3 * n), (PUT, 1 << 20, True), chance)
 
 
 @row("stopped in acknowledge", "raise by name at the deadline +-10 %", 2, 60, exactly=DEADLINE, faultpoints=True)
