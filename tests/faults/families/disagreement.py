@@ -387,7 +387,7 @@ def exchange_4_kib(rank: int, job: str) -> Answer:
 @row("cost of comparing at 4 KiB", "at most 3 % of the exchange", 0, 5)
 def cost(chance: random.Random) -> Report:
     """What a rank does for each pair to be able to compare, and the comparison, beside the fastest way to exchange."""
-    program = Path(os.environ["A2A_FAULTS_BUILD"]) / "tests" / "cpp" / "facts_test"
+    program = Path(os.environ["A2A_FAULTS_BUILD"]) / "tests" / "cpp" / "core" / "facts_test"
     if not program.is_file():
         raise NotRun(f"{program} has not been built")
     said = subprocess.run([program, "nanoseconds"], capture_output=True, text=True, check=True).stdout

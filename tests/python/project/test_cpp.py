@@ -8,8 +8,9 @@ from cpp_build import ONLY_FULL
 from sample import with_full
 
 SOURCE = Path(__file__).parents[3]
-PATTERNS = ("cpp/*_test.cc", "fakes/*_test.cc", "fuzz/*_fuzz.cc", "model/*_test.cc")
+PATTERNS = ("fakes/*_test.cc", "fuzz/*_fuzz.cc", "model/*_test.cc")
 NAMES = {path.stem for pattern in PATTERNS for path in (SOURCE / "tests").glob(pattern)}
+NAMES |= {f"{path.parent.name}/{path.stem}" for path in (SOURCE / "tests" / "cpp").glob("*/*_test.cc")}
 
 pytestmark = [
     pytest.mark.skipif(not (SOURCE / "CMakeLists.txt").exists(), reason="no source tree beside the tests"),

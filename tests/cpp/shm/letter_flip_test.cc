@@ -2,7 +2,7 @@
 // write outside of its buffers. `letter_flip_test --flips=1000000` is the long version.
 #include <array>
 
-#include "../fuzz/hostile_peer.h"
+#include "../../fuzz/hostile_peer.h"
 #include "check.h"
 #include "core/facts.h"
 #include "transport/shm/messages/messages.h"

@@ -1,4 +1,6 @@
 // Requests that are tested together: each watcher gets the results of its own.
+#include "transport/mpi/library.h"
+
 #include <cstdlib>
 #include <deque>
 #include <optional>
@@ -7,7 +9,6 @@
 
 #include "check.h"
 #include "scripted_mpi.h"
-#include "transport/mpi/library.h"
 
 namespace {
 

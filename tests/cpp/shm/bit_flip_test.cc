@@ -2,7 +2,7 @@
 // or write outside of its buffers. `bit_flip_test --flips=1000000` is the long version.
 #include <array>
 
-#include "../fuzz/hostile_peer.h"
+#include "../../fuzz/hostile_peer.h"
 #include "check.h"
 #include "ranks.h"
 

@@ -1,7 +1,5 @@
 // Properties of ranks on several hosts: the ways of bytes between them, the number of messages, and operations on
 // devices. communicator_test.cc has the tests that do not depend on the hosts of the ranks.
-#include "hosts.h"
-
 #include <algorithm>
 #include <array>
 #include <barrier>
@@ -11,6 +9,7 @@
 #include <thread>
 
 #include "core/connect.h"
+#include "hosts.h"
 #include "transport/hosts/messages.h"
 #include "transport/hosts/operation.h"
 
