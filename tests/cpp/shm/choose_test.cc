@@ -1,10 +1,6 @@
 // The choice of the way of bytes through shared memory: tables of sizes and machines, without ranks.
 #include "transport/shm/policy/choose.h"
 
-#include <cstdlib>
-#include <optional>
-#include <string>
-
 #include "check.h"
 #include "transport/shm/copy/calibration.h"
 
@@ -165,40 +161,6 @@ TEST("one copy for all peers pays where it saves enough and stays in the caches"
   CHECK(copy_for_all_pays(Kind::staged, kMiB, 8) && !copy_for_all_pays(Kind::staged, kMiB + 1, 8));
   CHECK(copy_for_all_pays(Kind::cma, 512 * kKiB, 8) && !copy_for_all_pays(Kind::cma, kMiB, 8));
   CHECK(!copy_for_all_pays(Kind::shared, kMiB, 8));
-}
-
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* now = std::getenv(name)) before_ = now;
-    ::setenv(name, value, 1);
-  }
-  ~Variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
-
-TEST("the machine takes what the environment says, which must be numbers of bytes") {
-  const Surroundings around{.ranks = 2, .cpus = 2};
-  {
-    const Variable cma("A2A_SHM_CMA_MIN", "5"), direct("A2A_SHM_DIRECT_MIN", "7"), past("A2A_SHM_STREAM_MIN", "9");
-    const Machine machine = Machine::here(around);
-    CHECK(machine.cma_min == 5 && machine.direct_min == 7 && machine.stream_min == 9);
-    CHECK(machine.cache > 0);
-  }
-  {
-    CHECK(!Machine::here(around).spread);  // no thread is moved unless that is asked for
-    const Variable spread("A2A_SHM_SPREAD", "1");
-    CHECK(Machine::here(around).spread);
-  }
-  for (const char* wrong : {"-1", "1M", "many", "18446744073709551616"}) {
-    const Variable cma("A2A_SHM_CMA_MIN", wrong);
-    CHECK_THROWS(Code::invalid_argument, "is not a number of bytes", Machine::here(around));
-  }
 }
 
 }  // namespace

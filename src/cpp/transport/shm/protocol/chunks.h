@@ -14,8 +14,8 @@ namespace a2a::shm {
 // staged the first chunks of the next kSlots / 2 operations, which the peer reads later: its `done` is last_step(n) at
 // most, and a line is written when every peer's `done` has come to kSlots steps before. If the peer has no chunk left,
 // this rank then has at least 2 * share - kSlots / 2 of them. That is more than its share, so it gives the surplus
-// back, and the peer goes on. With a smaller share both would wait for ever. tests/cpp/chunks_test.cc looks at every
-// order of steps.
+// back, and the peer goes on. With a smaller share both would wait for ever. tests/cpp/shm/chunks_in_flight_test.cc
+// looks at every order of steps.
 inline constexpr unsigned kLeastShare = kSlots / 2 + 1;
 
 // The number and size of a pair's chunks. Both ends compute it, so it depends on the group's size only.
