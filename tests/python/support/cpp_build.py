@@ -25,22 +25,17 @@ _OPTIONS = (
 )
 
 # C++ tests that only --full builds and runs. The sanitizers of .ci/run run each of them. They take long, because they
-# try every point of failure, every bit, or many random cases.
+# try every point of failure, every bit, or many random cases, or wait for deadlines. What they test has a quicker test
+# that always runs.
 ONLY_FULL = {
-    "shm/bit_flip_test",
     "core/conformance_test",
-    "tcp/connection_test",
-    "hosts/course_test",
-    "core/fold_test",
+    "core/nth_failure_test",
     "hccl/hccl_fault_test",
     "hosts/hosts_transport_test",
-    "shm/letter_flip_test",
     "nccl/nccl_fault_test",
     "nccl/nccl_test",
-    "core/nth_failure_test",
-    "core/plan_test",
-    "core/schedule_test",
-    "core/strides_test",
+    "shm/bit_flip_test",
+    "shm/letter_flip_test",
 }
 # These replay the corpora of the fuzzers.
 ONLY_FULL |= {path.stem for path in _TESTS.glob("fuzz/*_fuzz.cc")}
