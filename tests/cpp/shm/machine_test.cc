@@ -1,32 +1,14 @@
 // What decides how bytes travel, of this machine and of the user's settings.
 #include "transport/shm/policy/machine.h"
 
-#include <cstdlib>
-#include <optional>
-#include <string>
-
 #include "check.h"
+#include "environment.h"
 
 namespace {
 
 using namespace a2a;
 using namespace a2a::shm;
-
-// Sets an environment variable as long as this exists.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* now = std::getenv(name)) before_ = now;
-    ::setenv(name, value, 1);
-  }
-  ~Variable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
-  Variable(const Variable&) = delete;
-  Variable& operator=(const Variable&) = delete;
-
- private:
-  const char* name_;
-  std::optional<std::string> before_;
-};
+using check::Variable;
 
 TEST("the machine takes what the environment says, which must be numbers of bytes") {
   const Surroundings around{.ranks = 2, .cpus = 2};

@@ -1,4 +1,4 @@
-// The order of sends, and that the simulator delivers every byte once within its bound, for random traffic.
+// The simulator delivers every byte once within its bound, for random traffic.
 #include "a2a/simulator.h"
 
 #include <map>
@@ -6,20 +6,11 @@
 #include <utility>
 
 #include "check.h"
-#include "core/send_order.h"
 
 namespace {
 
 using namespace a2a;
 using namespace a2a::simulator;
-
-TEST("long messages first, similar ones in the order of the rotation") {
-  CHECK(send_order(1, std::vector<uint64_t>{5, 5, 5, 5}) == std::vector<Rank>({2, 3, 0}));
-  CHECK(send_order(1, std::vector<uint64_t>{4, 9, 0, 5}) == std::vector<Rank>({3, 0}));
-  CHECK(send_order(0, std::vector<uint64_t>{0, 1, 100, 90}) == std::vector<Rank>({2, 3, 1}));
-  CHECK(send_order(0, std::vector<uint64_t>{7}).empty());
-  CHECK(send_order(2, std::vector<uint64_t>{UINT64_MAX, 1, 0}) == std::vector<Rank>({0, 1}));
-}
 
 std::vector<uint64_t> random_traffic(int ranks, unsigned seed) {
   std::mt19937 random(seed);
