@@ -8,7 +8,6 @@
 
 #include "check.h"
 #include "ranks.h"
-#include "transport/shm/peers/exposed_tensor.h"
 #include "transport/shm/peers/process_memory.h"
 
 namespace {
@@ -190,47 +189,6 @@ TEST("who gives up keeps its tensor for a peer that has seen it already") {
       checked.count_down();
     }
   });
-}
-
-TEST("whatever a peer says of its tensor, a view lies in its segment or is refused") {
-  check::Random random(check::seed());
-  ProcessMemory& memory = ProcessMemory::get();
-  shm::Arena peers("test");
-  auto* const record = new (peers.allocate(sizeof(shm::ViewingRecord))) shm::ViewingRecord{};
-  auto local_group = std::make_shared<shm::LocalGroup>();
-  local_group->local_peers = {nullptr, std::make_shared<shm::LocalPeer>()};
-  shm::LocalPeer& peer = *local_group->local_peers[1];
-  shm::SeatWords seat{};
-  CHECK(peers.mapping().reach(peers.bytes()));
-  peer.base = peers.base(), peer.bytes = peer.open = peers.bytes(), peer.seat = &seat, peer.bell = &memory.bell(0);
-  const auto mine = tensor_of(0, 4, 0);
-  shm::ExposedTensor exposed(memory, local_group, mine.get(), 48, kInt32, std::array<int64_t, 2>{4, 3});
-  const uint64_t end = peers.bytes();
-  const uint64_t odd[] = {0, 1, 12, 64, end - 48, end - 47, end, end + 1, end - sizeof(shm::ViewingRecord), UINT64_MAX};
-  const auto any = [&] { return odd[random.in(size_t{0}, std::size(odd) - 1)]; };
-  size_t good = 0, bad = 0;
-  for (int i = 0; i < 20'000; ++i) {
-    const uint64_t where = peers.offset(reinterpret_cast<const std::byte*>(record));
-    exposed.descriptions()[1] = {random.chance(0.3) ? any() : 0, random.chance(0.2) ? any() : 48,
-                                 random.chance(0.2) ? any() : where, 1 + any() % 3};
-    record->dims = random.chance(0.2) ? any() : 2;
-    record->shape[0] = random.chance(0.2) ? static_cast<int64_t>(any()) : 4;
-    record->shape[1] = 3;
-    exposed.is_viewed(false);
-    try {
-      const View view = exposed.view(1);
-      CHECK(view.data >= peers.base() && view.bytes <= end && view.data <= peers.base() + (end - view.bytes));
-      size_t bytes = 4;
-      for (const int64_t entries : view.shape) bytes *= static_cast<size_t>(entries);
-      CHECK_EQ(bytes, view.bytes);
-      ++good;
-    } catch (const Error& error) {
-      CHECK_EQ(error.code(), Code::backend);
-      ++bad;
-    }
-  }
-  CHECK(good > 1000 && bad > 1000);
-  exposed.end_viewing();
 }
 
 }  // namespace

@@ -1,0 +1,81 @@
+// Messages between ranks of one host, with descriptors.
+#include "transport/shm/peers/unix_socket.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "check.h"
+
+namespace {
+
+using namespace a2a;
+using namespace a2a::shm;
+
+struct Pair {
+  Pair() {
+    int ends[2];
+    CHECK_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    one = Descriptor(ends[0]), two = Descriptor(ends[1]);
+  }
+  Descriptor one, two;
+};
+
+TEST("who knows the name of a listener connects to it") {
+  Listener listener(4);
+  CHECK(!listener.name().empty());
+  const Descriptor client = connect_to_listener(listener.name());
+  const Descriptor server = listener.accept();
+  CHECK(client.open() && server.open());
+  CHECK(try_send(client.fd(), 42));
+  CHECK_EQ(receive_message<int>(server.fd()).value_or(0), 42);
+  const Listener other(1);
+  CHECK(other.name() != listener.name());
+}
+
+TEST("nobody listens on a name that no listener has") {
+  CHECK(!connect_to_listener("a2a-test-nobody").open());
+  CHECK_EQ(errno, ECONNREFUSED);
+}
+
+TEST("two descriptors come with a message, closed in programs that this one starts") {
+  const Pair ends;
+  int pipe[2];
+  CHECK_EQ(::pipe(pipe), 0);
+  const Descriptor read(pipe[0]), write(pipe[1]);
+  CHECK(try_send(ends.one.fd(), 'x', pipe));
+  Descriptor first, second;
+  CHECK_EQ(receive_message<char>(ends.two.fd(), &first, &second).value_or(0), 'x');
+  if (!CHECK(first.open() && second.open() && first.fd() != pipe[0])) return;
+  CHECK((::fcntl(first.fd(), F_GETFD) & FD_CLOEXEC) != 0);
+  CHECK_EQ(::write(second.fd(), "y", 1), 1);
+  char got = 0;
+  CHECK_EQ(::read(first.fd(), &got, 1), 1);
+  CHECK_EQ(got, 'y');
+}
+
+TEST("descriptors that nobody wants are closed") {
+  const Pair ends;
+  const int before = ::dup(0);  // the lowest free number
+  ::close(before);
+  const int sent[] = {0};
+  CHECK(try_send(ends.one.fd(), 1, sent));
+  CHECK(receive_message<int>(ends.two.fd()).has_value());
+  const int after = ::dup(0);
+  ::close(after);
+  CHECK_EQ(after, before);
+}
+
+TEST("a shorter message is none, and neither is the end of a connection") {
+  Pair ends;
+  CHECK(try_send(ends.one.fd(), 'x'));
+  CHECK(!receive_message<int>(ends.two.fd()).has_value());
+  ends.one = Descriptor();
+  CHECK(!receive_message<int>(ends.two.fd()).has_value());
+  CHECK(!try_send(ends.two.fd(), 1));  // and no signal
+}
+
+}  // namespace
