@@ -102,7 +102,7 @@ def sources() -> Iterator[tuple[str, Path]]:
 
 
 def own_tests() -> set[str]:
-    """Return the sources with a test of their name. Of several with one name the test includes the header of its own."""
+    """Return the sources with a test of their name. Of several with one name it is the one whose header is included."""
     namesakes = Counter((folder, source.name) for folder, source in sources())
     found = set()
     for folder, source in sources():
