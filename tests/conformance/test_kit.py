@@ -52,7 +52,7 @@ def test_this_library_in_every_framework_and_mixed(tmp_path: Path) -> None:
 
 
 def test_threads() -> None:
-    done = command("--ranks", "3", "--frameworks", "numpy", "--transport", "threads", "--sample", "600")
+    done = command("--ranks", "3", "--frameworks", "numpy", "--transport", "threads", "--sample", "200")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.timeout(110)
 
 HOWS = ("call", "async", "plan")
 POOLS = [
-    *(Pool(n) for n in (1, 2, 3, 8, 64)),
-    *with_full(Pool(n) for n in (5, 7, 16)),
+    *(Pool(n) for n in (1, 2, 3, 8)),
+    *with_full(Pool(n) for n in (5, 7, 16, 64)),  # communicator_test.cc has 64 ranks, and 65
     *(Pool(n, threads=True) for n in (2, 5)),
     *with_full(Pool(n, threads=True) for n in (1, 3, 8)),
     *(Pool(5, hosts="a,b,a,c,b", mpi=mpi) for mpi in INSTALLED),
@@ -181,20 +181,26 @@ EDGES = [
     for off in (-1, 0, 1)
 ]
 SIZES = [size for size in EDGES if size >= 0] + [3 * MIB + 7]
+GROUPS = [
+    *(Pool(2), Pool(3), Pool(3, threads=True)),
+    *(Pool(2, hosts="a,b"), Pool(5, hosts="a,b,a,c,b")),
+    *(Pool(5, hosts="a,b,a,c,b", mpi=mpi) for mpi in INSTALLED),
+]
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
 @pytest.mark.parametrize("path", ["default", "direct", "staged"])
-@pytest.mark.parametrize(("n", "threads"), [(2, False), (3, False), (3, True)])
-def test_sizes(n: int, threads: bool, path: str, shared: bool, small_pools: Callable[..., Pool]) -> None:
-    """Sources in the rank's own memory and in shared memory, copied by receiver or sender, and staged."""
-    for rank, problems in enumerate(small_pools(n, threads).run(ranks.sizes, path, shared, SIZES)):
+@pytest.mark.parametrize("group", GROUPS, ids=repr)
+@pytest.mark.usefixtures("groups_end")
+def test_sizes(group: Pool, path: str, shared: bool) -> None:
+    """Sources in the rank's own memory and in shared memory, copied by receiver or sender, staged, and sent between
+    hosts."""
+    for rank, problems in enumerate(group.run(ranks.sizes, path, shared, SIZES)):
         assert problems == [], f"rank {rank}"
 
 
 @pytest.fixture(scope="module")
-def small_pools() -> Iterator[Callable[..., Pool]]:
-    made: dict[tuple[int, bool], Pool] = {}
-    yield lambda n, threads: made.setdefault((n, threads), Pool(n, threads))
-    for pool in made.values():
-        pool.__exit__()
+def groups_end() -> Iterator[None]:
+    yield
+    for group in GROUPS:
+        group.__exit__()

@@ -42,11 +42,10 @@ def run(mpi: Mpi, hosts: str, *program: str, options: tuple[str, ...] = (), **ch
 
 
 @EITHER_ABI
-@pytest.mark.parametrize("hosts", ["a,b", "a,a,b,b,c", *with_full(["a,a,b", "a,b,a,b", "a,a,a,a,b,b,b,b"])])
-def test_exchanges(mpi: Mpi, hosts: str) -> None:
-    status, lines = run(mpi, hosts, "works", str(len(set(hosts.split(",")))))
-    ranks = hosts.count(",") + 1
-    assert (status, lines) == (0, [f"rank {rank} of {ranks} is fine" for rank in range(ranks)])
+def test_exchanges_with_either_abi(mpi: Mpi) -> None:
+    """test_exchange.py has the values of other exchanges."""
+    status, lines = run(mpi, "a,a,b,b,c", "works", "3")
+    assert (status, lines) == (0, [f"rank {rank} of 5 is fine" for rank in range(5)])
 
 
 @pytest.mark.parametrize("hosts", ["a,b", "a,a,b,b,c", *with_full(["a,b,c", "a,a,b,b"])])

@@ -12,6 +12,7 @@ from commands import needs
 from mpi import LEAVES_OTHERS_ALONE, LIBRARIES, Mpi, command_on_hosts
 from network_hosts import remote_shell
 from networks import ONE_ABI, assert_disagreements
+from sample import with_full
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -54,7 +55,7 @@ def fine(ranks: int) -> list[str]:
     return [f"rank {rank} of {ranks} is fine" for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(("count", "each"), [(2, 2), (3, 1), (2, 1)])
+@pytest.mark.parametrize(("count", "each"), [(2, 2), *with_full([(3, 1), (2, 1)])])
 def test_exchanges(hosts: Hosts, count: int, each: int) -> None:
     assert hosts.run(count, each, "works", str(count)) == (0, fine(count * each))
 

@@ -1,5 +1,6 @@
-"""Ranks on several hosts that TCP connects. The hosts are assigned by A2A_HOSTS; test_tcp_hosts.py has hosts with
-addresses of their own. What the ranks do in the first part is in mpi_ranks.py: it is the same over every network."""
+"""Ranks on several hosts that TCP connects; test_exchange.py has the values of their exchanges. The hosts are assigned by
+A2A_HOSTS; test_tcp_hosts.py has hosts with addresses of their own. What the ranks do in the first part is in
+mpi_ranks.py: it is the same over every network."""
 
 from __future__ import annotations
 
@@ -51,13 +52,6 @@ def launch(hosts: str, *program: str, **changes: str) -> tuple[list[int], list[s
     said = [process.communicate(timeout=80) for process in started]
     lines = sorted(line for out, _ in said for line in out.splitlines())
     return [process.returncode for process in started], lines, "".join(err for _, err in said)
-
-
-@pytest.mark.parametrize("hosts", ["a,a,a", "a,b", "a,a,b,b,c", *with_full(["a,a,b", "a,b,a,b", "a,a,a,a,b,b,b,b"])])
-def test_exchanges(hosts: str) -> None:
-    statuses, lines, errors = launch(hosts, "works", str(len(set(hosts.split(",")))))
-    ranks = hosts.count(",") + 1
-    assert (statuses, lines) == ([0] * ranks, [f"rank {rank} of {ranks} is fine" for rank in range(ranks)]), errors
 
 
 @pytest.mark.parametrize("hosts", ["a,b", "a,a,b,b,c", *with_full(["a,b,c", "a,a,b,b"])])
@@ -143,7 +137,7 @@ def anything(rank: int, hosts: str, address: str, seed: int) -> None:
     comm = meet(rank, hosts, address)
     random = np.random.default_rng(seed)  # the same on all ranks
     n = comm.size
-    for round_ in range(12):
+    for round_ in range(4):
         scale = int(random.choice([1, 30, 2000, 40_000, 400_000]))
         counts = random.integers(0, scale + 1, (n, n)) * (random.random((n, n)) < 0.7)
         sent = [np.random.default_rng([seed, round_, r]).integers(0, 256, counts[r].sum(), np.uint8) for r in range(n)]
@@ -162,13 +156,6 @@ def anything(rank: int, hosts: str, address: str, seed: int) -> None:
     owners = [(100 * p + rank * experts + e, rows[p, rank, e]) for e in range(experts) for p in range(n)]
     assert np.array_equal(np.asarray(out)[:, 0], np.repeat([o for o, _ in owners], [k for _, k in owners]))
     comm.close()
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("hosts", ["a,b", "a,b,c", "a,a,b,b", "a,b,b,c,a"])
-@apart
-def test_uneven_exchanges(hosts: str, seed: int) -> None:
-    values(run(hosts.count(",") + 1, anything, hosts, free_address(), seed))
 
 
 @apart

@@ -12,6 +12,7 @@ import paddle_ranks
 from paddle_ranks import ALSO, DTYPES
 
 pytestmark = pytest.mark.timeout(110)
+COUNTS = [3, *with_full([1, 2, *range(4, 9)])]
 
 
 def require_none(found: list[list[str]]) -> None:
@@ -19,22 +20,22 @@ def require_none(found: list[list[str]]) -> None:
     assert not problems, "\n".join(problems[:10])
 
 
-@pytest.mark.parametrize("ranks", [3, *with_full([1, 2, *range(4, 9)])])
+@pytest.mark.parametrize("ranks", COUNTS)
 def test_global_scatter_and_gather(paddle_pool: Pool, ranks: int) -> None:
     for experts in range(1, 9):
         require_none(paddle_pool.run(paddle_ranks.experts, ranks, experts, DTYPES + ALSO, 10 * ranks + experts))
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", COUNTS)
 def test_alltoall_single(paddle_pool: Pool, ranks: int) -> None:
     require_none(paddle_pool.run(paddle_ranks.singles, ranks, DTYPES + ALSO, ranks))
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", COUNTS)
 def test_alltoall_of_lists(paddle_pool: Pool, ranks: int) -> None:
     require_none(paddle_pool.run(paddle_ranks.lists, ranks, DTYPES + ALSO, ranks))
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", COUNTS)
 def test_all_gather(paddle_pool: Pool, ranks: int) -> None:
     require_none(paddle_pool.run(paddle_ranks.gathers, ranks, DTYPES + ALSO[:3], ranks))
