@@ -140,6 +140,7 @@ def test_families_are_up_to_date() -> None:
     assert make_families.FILE.read_text(encoding="utf-8") == make_families.text()
 
 
+@pytest.mark.smoke
 def test_every_case_is_complete() -> None:
     cases = conformance.load()
     assert len({case.name for case in cases}) == len(cases)

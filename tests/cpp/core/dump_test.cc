@@ -1,7 +1,6 @@
 // The record of A2A_DUMP: what is in its file while operations run, and after they have ended.
 #include "core/dump.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -127,25 +126,5 @@ TEST("only the first close counts, and a truncated file is written again") {
   CHECK_EQ(std::string(record.header.reason), "no more");
   CHECK_EQ(record.entry(1).number, 1);
 }
-
-#if !defined(__SANITIZE_THREAD__)
-TEST("a forked child does not write its parent's record") {
-  const check::Folder folder;
-  const check::Variable variable("A2A_DUMP", folder.path().c_str());
-  const auto dump = Dump::open(0, 2, 1, "world");
-  if (!CHECK(dump != nullptr)) return;
-  const pid_t child = ::fork();
-  if (child == 0) {
-    dump->begin(batch_of(1));
-    dump->close(record::Fate::closed, "");
-    ::_exit(0);
-  }
-  int status = 1;
-  ::waitpid(child, &status, 0);
-  CHECK_EQ(status, 0);
-  const Record record(folder);
-  CHECK(record.entry(1).number == 0 && record.header.fate == static_cast<uint32_t>(record::Fate::open));
-}
-#endif
 
 }  // namespace

@@ -229,6 +229,7 @@ def test_defaults_and_order_are_the_documents() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.smoke
 def test_an_operation() -> None:
     operation = atb.Operation(good())
     assert (operation.name, operation.input_num, operation.output_num) == ("AllToAllVOperation", 1, 1)

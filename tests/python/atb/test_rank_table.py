@@ -156,6 +156,7 @@ def test_a_table_of_many_names_is_read_in_no_time(tmp_path: Path) -> None:
 # ---- operations -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_rank_and_size_from_a_rank_table(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table(3)))

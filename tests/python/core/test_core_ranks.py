@@ -127,6 +127,7 @@ def test_exchange_when_one_rank_cannot_allocate(monkeypatch: pytest.MonkeyPatch)
     assert "rank 0" in str(results[1][1]) and "no room" in str(results[2][1])
 
 
+@pytest.mark.smoke
 def test_ranks_disagree_about_dtype_in_exchange() -> None:
     def body(comm: Communicator) -> Any:
         with pytest.raises(MismatchError, match="float32"):

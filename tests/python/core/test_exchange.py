@@ -190,7 +190,9 @@ GROUPS = [
 
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
 @pytest.mark.parametrize("path", ["default", "direct", "staged"])
-@pytest.mark.parametrize("group", GROUPS, ids=repr)
+@pytest.mark.parametrize(
+    "group", [pytest.param(group, marks=pytest.mark.smoke if group.n == 2 else ()) for group in GROUPS], ids=repr
+)
 @pytest.mark.usefixtures("groups_end")
 def test_sizes(group: Pool, path: str, shared: bool) -> None:
     """Sources in the rank's own memory and in shared memory, copied by receiver or sender, staged, and sent between

@@ -310,6 +310,7 @@ def test_importing_a2a_imports_no_jax() -> None:
     subprocess.run([sys.executable, "-c", code], env=environment(), check=True, timeout=100)
 
 
+@pytest.mark.smoke
 def test_the_ranks_of_the_launcher(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -45,6 +45,7 @@ def doubles(build: Path, version: str = "", gpus: int = 1) -> dict[str, str]:
     }
 
 
+@pytest.mark.smoke
 def test_skipped_without_a_gpu() -> None:
     nowhere = {"A2A_CUDA_LIBRARY": "/nowhere/libcuda.so.1"}
     told = run("-m", "pytest", "-p", "no:cacheprovider", "-n0", "tests/gpu", **nowhere)

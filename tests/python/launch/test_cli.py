@@ -257,6 +257,7 @@ def test_info_says_which_way_bytes_go_and_why() -> None:
     assert call("info", "-n", "3", "--why", "64K").stdout.startswith("65536 bytes for each of 3 ranks\n")
 
 
+@pytest.mark.smoke
 def test_info() -> None:
     done = call("info", "--json")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -408,6 +408,7 @@ def output_of(command: list[str], tmp_path: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.smoke
 def test_under_a_rank_table(tmp_path: Path) -> None:
     """A script that starts each rank of a table, as Ascend's do."""
     (tmp_path / "rank.py").write_text(RANK_PROGRAM)

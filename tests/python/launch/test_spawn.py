@@ -47,6 +47,7 @@ def init_inside(comm: a2a.Communicator) -> list[tuple[int, int]]:
     return seen
 
 
+@pytest.mark.smoke
 def test_init_works_in_spawned_ranks(run_ranks: Callable[..., list[Any]]) -> None:
     assert run_ranks(3, init_inside) == [[(rank, 3)] * 2 for rank in range(3)]
 

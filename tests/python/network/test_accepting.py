@@ -67,6 +67,7 @@ def test_rank_0_says_at_once_that_it_cannot_accept() -> None:
     assert seconds < 2
 
 
+@pytest.mark.smoke
 @apart
 def test_all_are_told_that_rank_0_has_no_descriptors() -> None:
     for name, text, seconds in values(run(3, meet, job_name(), [], 0, 3)):

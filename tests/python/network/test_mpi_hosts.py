@@ -12,7 +12,6 @@ from commands import needs
 from mpi import LEAVES_OTHERS_ALONE, LIBRARIES, Mpi, command_on_hosts
 from network_hosts import remote_shell
 from networks import ONE_ABI, assert_disagreements
-from sample import with_full
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -55,7 +54,9 @@ def fine(ranks: int) -> list[str]:
     return [f"rank {rank} of {ranks} is fine" for rank in range(ranks)]
 
 
-@pytest.mark.parametrize(("count", "each"), [(2, 2), *with_full([(3, 1), (2, 1)])])
+@pytest.mark.parametrize(
+    ("count", "each"), [(2, 2), *(pytest.param(*one, marks=pytest.mark.full) for one in [(3, 1), (2, 1)])]
+)
 def test_exchanges(hosts: Hosts, count: int, each: int) -> None:
     assert hosts.run(count, each, "works", str(count)) == (0, fine(count * each))
 

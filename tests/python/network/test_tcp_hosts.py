@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from commands import environment, needs
 from network_hosts import namespace
-from sample import with_full
 from tcp_ranks import SECRET
 
 pytestmark = pytest.mark.timeout(100)
@@ -42,7 +41,9 @@ def finish(ranks: list[subprocess.Popen[str]]) -> tuple[list[str], str]:
     return sorted(line for out, _ in said for line in out.splitlines()), "".join(err for _, err in said)
 
 
-@pytest.mark.parametrize(("count", "each"), [(2, 2), *with_full([(3, 1), (2, 1), (3, 2)])])
+@pytest.mark.parametrize(
+    ("count", "each"), [(2, 2), *(pytest.param(*one, marks=pytest.mark.full) for one in [(3, 1), (2, 1), (3, 2)])]
+)
 def test_exchanges(addresses: list[str], count: int, each: int) -> None:
     lines, errors = finish(start(addresses[:count], each, "works", str(count)))
     ranks = count * each

@@ -1,4 +1,4 @@
-"""Ranks on several hosts that TCP connects; test_exchange.py has the values of their exchanges. The hosts are assigned by
+"""Ranks on several hosts that TCP connects; test_exchange.py has the values of their exchanges. Hosts are assigned by
 A2A_HOSTS; test_tcp_hosts.py has hosts with addresses of their own. What the ranks do in the first part is in
 mpi_ranks.py: it is the same over every network."""
 
@@ -68,6 +68,7 @@ def test_more_than_a_gibibyte(size: int) -> None:
     assert (statuses, lines) == ([0, 0], ["rank 0 is fine", "rank 1 is fine"]), errors
 
 
+@pytest.mark.smoke
 def test_disagreements() -> None:
     statuses, lines, errors = launch("a,a,b,b", "disagreements")
     assert statuses == [0] * 4, errors

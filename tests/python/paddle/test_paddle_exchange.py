@@ -36,6 +36,7 @@ def test_alltoall_of_lists(paddle_pool: Pool, ranks: int) -> None:
     require_none(paddle_pool.run(paddle_ranks.lists, ranks, DTYPES + ALSO, ranks))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("ranks", COUNTS)
 def test_all_gather(paddle_pool: Pool, ranks: int) -> None:
     require_none(paddle_pool.run(paddle_ranks.gathers, ranks, DTYPES + ALSO[:3], ranks))

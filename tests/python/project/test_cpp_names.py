@@ -112,6 +112,7 @@ def own_tests() -> set[str]:
     return found
 
 
+@pytest.mark.smoke
 def test_each_source_has_a_test_of_its_name() -> None:
     own = own_tests()
     every = {str(source) for _, source in sources()}

@@ -103,6 +103,7 @@ def test_every_error_has_a_row_and_a_section() -> None:
         assert builtin.__name__ in rows[kind.__name__][2]
 
 
+@pytest.mark.smoke
 def test_every_public_call_is_in_the_guide() -> None:
     guide = "".join(read(page) for page in SHORT)
     methods = [name.removeprefix("plan_") for name in dir(a2a.Communicator) if not name.startswith("_")]

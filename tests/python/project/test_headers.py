@@ -64,6 +64,7 @@ def test_every_source_stands_in_a_known_folder() -> None:
     assert folders == set(LAYER)
 
 
+@pytest.mark.smoke
 def test_no_include_points_upwards() -> None:
     upwards = []
     for path in sorted(SOURCES.rglob("*.[hc]*")):

@@ -98,6 +98,7 @@ def without_concat_sizes(comm: a2a.Communicator) -> list[tuple[int, ...]] | None
     return [tuple(one.shape) for one in (other, same, empty)]
 
 
+@pytest.mark.smoke
 def test_without_concat_sizes_as_much_comes_from_everybody(ranks: Pool) -> None:
     assert ranks.run(without_concat_sizes)[:3] == [
         [(1, 15), (3, 5), (0, 15)], [(3, 15), (9, 5), (0, 15)], [(0, 15), (0, 5), (0, 15)]
