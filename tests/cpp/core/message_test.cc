@@ -45,6 +45,9 @@ TEST("a message goes to the first receive with its source and tag, in the order 
   const auto receive = recv(3, 5);
   matching.post(receive);
   CHECK(early->receive == receive && late->receive == nullptr);
+  const auto next = recv(3, 5);
+  matching.post(next);
+  CHECK(late->receive == next && early->met == 1 && late->met == 1);
   CHECK(matching.waits());  // other_tag and other_rank
   other_tag->fail(Error(Code::aborted, ""));
   other_rank->finish(2);
