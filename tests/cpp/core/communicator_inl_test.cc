@@ -103,7 +103,7 @@ TEST("messages") {
   });
 }
 
-TEST("what cannot be is refused, and the others hear of it") {
+TEST("invalid calls raise invalid_argument, and the peers a mismatch") {
   ranks::as_threads(2, [](Communicator& comm) {
     std::vector<double> data(8), few(4), none;
     const bool odd = comm.rank() == 0;

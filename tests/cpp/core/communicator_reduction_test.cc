@@ -65,7 +65,7 @@ TEST("the output overlaps this rank's own part of the input") {
   });
 }
 
-TEST("an operation without a meaning is refused, and the peers are told") {
+TEST("an undefined reduction raises invalid_argument, and the peers a mismatch") {
   ranks::everywhere(2, [](Communicator& comm) {
     std::vector<int32_t> x(4), y(4);
     const auto refused = [&](const a2a::Call& wrong, size_t bytes, const char* why) {
@@ -86,7 +86,7 @@ TEST("an operation without a meaning is refused, and the peers are told") {
   });
 }
 
-TEST("of a message to nobody, nobody is told") {
+TEST("a message to an invalid rank raises on this rank alone") {
   ranks::everywhere(2, [](Communicator& comm) {
     comm.refuse_message(true, -1, 0, "no such rank");
     comm.refuse_message(true, 2, 0, "no such rank");

@@ -517,7 +517,7 @@ TEST("a rank that does not come: the deadline fails everywhere and names its las
   });
 }
 
-TEST("abort reaches everybody; leaving without a word is a lost peer") {
+TEST("abort fails every rank; a rank that drops its communicator is a lost peer") {
   everywhere(3, [](Communicator& comm) {
     const auto second = comm.split(0, comm.rank());
     exchange_ranks(comm);
@@ -530,7 +530,7 @@ TEST("abort reaches everybody; leaving without a word is a lost peer") {
   });
 }
 
-TEST("what has come before a peer gives up is taken") {
+TEST("bytes that arrived before a peer aborted are received") {
   ranks::everywhere(2, [](Communicator& comm) {
     const std::vector<int64_t> counts(2, 1);
     const auto plan = a2a::Plan::alltoallv(comm.rank(), 2, 4, {counts, {}}, 2, {counts, {}}, 2);

@@ -147,7 +147,7 @@ TEST("tokens reach their experts and come back summed") {
   }
 }
 
-TEST("what a peer tells of its tokens is checked before it is used") {
+TEST("the routing messages of a peer are checked before use") {
   Random random(check::seed());
   int refused = 0;
   for (int i = 0; i < 3000; ++i) {

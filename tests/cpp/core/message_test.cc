@@ -82,7 +82,7 @@ TEST("a message that has failed does not begin, and holds up no other") {
   CHECK(begun == std::vector({second}));
 }
 
-TEST("what a receive cannot take is told in bytes, dtypes and reasons") {
+TEST("a mismatched receive: the error has bytes, dtypes and reasons") {
   Arrived incoming(1, 5, 4);
   incoming.receive = recv(1, 5);
   CHECK(!disagreement(incoming, 1, 0).has_value());

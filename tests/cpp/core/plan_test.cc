@@ -166,7 +166,7 @@ void copy_elements(const Alltoallv& x, std::vector<Buffers>& sends, std::vector<
   }
 }
 
-TEST("alltoallv moves what its definition says, and its transpose moves it back") {
+TEST("alltoallv moves the bytes of its definition, and its transpose the same bytes back") {
   int reversible = 0, irreversible = 0;
   for (uint64_t i = 0; i < 4000; ++i) {
     const Note note("case", i);
@@ -260,7 +260,7 @@ std::vector<Buffers> scattered(const Routing& x, const std::vector<Buffers>& sen
   return result;
 }
 
-TEST("global_scatter sorts rows by expert, and global_gather is the way back") {
+TEST("global_scatter sorts rows by expert, and global_gather is its inverse") {
   for (uint64_t i = 0; i < 3000; ++i) {
     const Note note("case", i);
     Random random(check::seed() + i);

@@ -32,7 +32,7 @@ std::vector<int8_t> random_int8(check::Random& random, size_t n) {
 
 }  // namespace
 
-TEST("every half becomes its float and comes back") {
+TEST("every float16 converts to float32 and back") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
     float value;

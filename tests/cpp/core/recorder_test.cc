@@ -64,7 +64,7 @@ TEST("the end of an operation is recorded when a caller sees it, and an error re
   CHECK_EQ(count(check::contents(traces.files()[0]), "alltoallv"), 3);
 }
 
-TEST("a message is recorded once, however often its end is seen") {
+TEST("a message is recorded once, however often it is polled") {
   const check::Folder traces;
   const check::Variable dump("A2A_DUMP", nullptr), trace("A2A_TRACE", traces.path().c_str());
   const auto recorder = Recorder::open(0, 2, 7, "world");

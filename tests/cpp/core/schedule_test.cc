@@ -50,7 +50,7 @@ TEST("the runs with one peer") {
   CHECK(runs_with({}, 0).empty());
 }
 
-TEST("a rotation comes by the runs of every peer") {
+TEST("a rotation visits the runs of every peer") {
   check::Random random(check::seed());
   for (int round = 0; round < 500; ++round) {
     const int size = random.in(1, 9);

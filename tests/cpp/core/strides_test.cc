@@ -59,7 +59,7 @@ TEST("more dimensions than there is room for are refused, unless few remain") {
   CHECK(Strides(TensorLayout{many, packed, 1}).contiguous());
 }
 
-TEST("what another process tells makes sense, or is nothing") {
+TEST("strides from another process are checked") {
   using Dim = Strides::Dim;
   const auto made = Strides::of(4, std::vector<Dim>{{3, -40, 0}, {2, 8, 0}});
   if (!CHECK(made.has_value())) return;
@@ -122,7 +122,7 @@ bool copies(Tensor& tensor, const Strides& strides, const Bytes& packed, const s
   return good;
 }
 
-TEST("every stretch of a small block is gathered and scattered") {
+TEST("gather and scatter of every range of a small block") {
   Random random(check::seed());
   for (const size_t elem : {1, 2, 4, 8, 16, 3, 24}) {
     for (int round = 0; round < 12; ++round) {

@@ -105,7 +105,7 @@ TEST("operations and messages are in the file when it is closed, equal bytes onc
   CHECK(all.messages[0].amount == 5 && all.messages[0].peer == 1 && all.messages[0].sends == 1);
 }
 
-TEST("the file of a rank that has not closed says so") {
+TEST("the file of a rank that has not closed is marked open") {
   const check::Folder folder;
   const check::Variable variable("A2A_TRACE", folder.path().c_str());
   const auto trace = Trace::open(0, 2, 1, "world");

@@ -74,7 +74,7 @@ TEST("bytes of a dtype") {
   CHECK_EQ((DType{2, 255, 65535}.bytes()), 255 * 65535 / 8);
 }
 
-TEST("memories and operations have names, also those that nobody knows") {
+TEST("memories and operations have names, unknown values too") {
   CHECK_EQ(std::string(to_string(Memory::host)), "host");
   CHECK_EQ(std::string(to_string(Memory::cuda)), "cuda");
   CHECK_EQ(std::string(to_string(Memory::npu)), "npu");

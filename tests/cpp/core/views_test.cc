@@ -36,7 +36,7 @@ bool shows(const View& view, int rank, int64_t rows, int round) {
 
 int64_t rows_of(int rank, int round) { return (rank * 7 + round * 3) % 20; }
 
-TEST("every rank sees every tensor, of any number of rows, none among them") {
+TEST("every rank views every tensor, of zero rows too") {
   for (const int n : {1, 2, 3, 5, 8}) {
     const check::Note note("ranks", static_cast<uint64_t>(n));
     ranks::everywhere(n, [](Communicator& comm) {
@@ -127,7 +127,7 @@ TEST("views outlive their communicator, their owner's tensor and its process") {
   });
 }
 
-TEST("what cannot be shown is refused, and the peers hear of it") {
+TEST("invalid tensors raise invalid_argument, and the peers a mismatch") {
   ranks::everywhere(3, [](Communicator& comm) {
     const auto tensor = tensor_of(comm.rank(), 10, 0);
     const std::array<int64_t, 2> shape{10, 3};
@@ -162,7 +162,7 @@ TEST("what cannot be shown is refused, and the peers hear of it") {
   });
 }
 
-TEST("who gives up keeps its tensor for a peer that has seen it already") {
+TEST("a rank that aborts keeps its tensor for a peer that views it already") {
   std::latch shown(1), seen(1), gone(1), checked(1);
   ranks::as_threads(2, [&](Communicator& comm) {
     const std::array<int64_t, 2> shape{2000, 3};

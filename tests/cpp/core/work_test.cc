@@ -57,7 +57,7 @@ TEST("a watch is asked between short waits, and may end the call") {
   CHECK_EQ(asked, 0);
 }
 
-TEST("what a kind of work does not say is that of the whole operation") {
+TEST("the defaults of Work describe the whole operation") {
   Slow slow(1);
   CHECK(!slow.arrived(0) && !slow.let_go() && slow.source() == -1 && !slow.wait_briefly());
   slow.order_before({});

@@ -95,7 +95,7 @@ TEST("a signal ends a wait; data that came before the sleep prevents it") {
   CHECK_EQ(progress.sleeps, 1);
 }
 
-TEST("a short wait gives up where ranks share an interpreter's lock or a look is slow") {
+TEST("a short wait returns where ranks share an interpreter's lock or a poll is slow") {
   TestProgress progress;
   TestTransport transport(progress);
   CHECK(progress.wait_briefly([&] { return transport.advanced == 2; }));

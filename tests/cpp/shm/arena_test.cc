@@ -68,7 +68,7 @@ TEST("a segment contains exactly its own bytes") {
   CHECK(!arena.contains(arena.base() + 64, SIZE_MAX));
 }
 
-TEST("a pinned block stays, and goes when it was let go of and unpinned") {
+TEST("a pinned block is freed when it is released and unpinned") {
   Arena arena("test");
   std::byte* const block = arena.allocate(1000);
   std::byte* const next = arena.allocate(64);

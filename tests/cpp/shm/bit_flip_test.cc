@@ -34,7 +34,7 @@ Played draw_operation(check::Random& random, uint64_t number) {
   return operation;
 }
 
-TEST("the hostile peer means well when nothing is flipped") {
+TEST("without flipped bits every operation succeeds") {
   HostilePeer hostile;
   hostile.allow_cma(true);
   uint64_t number = 0;

@@ -16,7 +16,7 @@ int64_t cpu_time() {
   return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-TEST("where the kernel's copy pays is measured once") {
+TEST("the threshold of CMA is measured once") {
   int64_t begin = cpu_time();
   const size_t measured = cma_pays_from();
   const int64_t measuring = cpu_time() - begin;

@@ -99,7 +99,7 @@ TEST("threads of one process copy from each other's memory") {
   CHECK(choose_way(of, kLittle, alone(), answers).kind == Kind::staged);
 }
 
-TEST("what a receiver may not read, or what is not there, goes through chunks") {
+TEST("memory that the receiver may not read, or without pages, is staged") {
   Answers answers;
   answers.huge = true;
   CHECK(choose_way(route(kMiB, false), kMuch, alone(), answers).kind == Kind::staged);

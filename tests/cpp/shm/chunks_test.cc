@@ -51,7 +51,7 @@ struct Ends {
   void share_out(int end) { CHECK(chunks[end].give_back_surplus(pipes[1 - end].returned, pipes[end].returned)); }
 };
 
-TEST("whoever has nothing in its way can always fill a chunk, whatever went to and fro before") {
+TEST("a rank can always fill a chunk when its earlier operations are done") {
   check::Random random(check::seed());
   for (int round = 0; round < 300; ++round) {
     Ends ends(round % 2 == 0 ? 2 : 4);
@@ -98,7 +98,7 @@ TEST("a rank knows how much of a chunk it has read since the chunk is its own") 
   CHECK(newest(0) == chunk && ends.chunks[0].read(chunk) == 0 && ends.chunks[1].read(chunk) == 0);
 }
 
-TEST("chunks that cannot be the peer's are nonsense") {
+TEST("chunks that cannot be the peer's are invalid") {
   Ends ends(4);
   ends.bring(0);
   Chunks& lower = ends.chunks[0];

@@ -103,7 +103,7 @@ TEST("process_vm_readv at every small distance, in pieces, over several runs") {
   }
 }
 
-TEST("what this process cannot read is noticed without a signal") {
+TEST("unreadable memory is detected without a signal") {
   constexpr size_t kMiB = size_t{1} << 20;
   void* const memory = ::mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   std::byte* const begin = static_cast<std::byte*>(memory);

@@ -16,7 +16,7 @@ using namespace a2a::shm;
 constexpr DType kInt32{0, 32, 1};
 constexpr std::array<int64_t, 2> kShape{4, 3};
 
-TEST("whatever a peer says of its tensor, a view lies in its segment or is refused") {
+TEST("a view lies in the peer's segment, or the description is refused") {
   check::Random random(check::seed());
   ProcessMemory& memory = ProcessMemory::get();
   Arena peers("test");

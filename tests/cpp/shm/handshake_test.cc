@@ -97,7 +97,7 @@ TEST("announcements of another version, size, host or user are refused by name")
   with_change([](Announcement& a) { ++a.uid; }, Code::unsupported, "rank 1 belongs to user");
 }
 
-TEST("a rank that says it is a thread of this process, and is none, gets no memory") {
+TEST("a rank that falsely announces to be a thread of this process is refused") {
   with_change([](Announcement& a) { a.segment_bytes += 4096; }, Code::backend, "rank 1 is no thread of this process");
   with_change([](Announcement& a) { a.seat += 1; }, Code::backend, "rank 1 named a seat outside of its segment");
   with_change([](Announcement& a) { a.bell = kBells; }, Code::backend, "rank 1 named a seat outside of its segment");

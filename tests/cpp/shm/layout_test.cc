@@ -10,7 +10,7 @@ namespace {
 
 using namespace a2a::shm;
 
-TEST("words, lines and pipes of a block lie apart, in the bytes of the block, on lines of their own") {
+TEST("words, lines and pipes of a block do not overlap, fill the block and are aligned to cache lines") {
   for (const int size : {1, 2, 64, 65, 200}) {
     const check::Note note("ranks", static_cast<uint64_t>(size));
     std::vector<std::byte> memory(Block::bytes(size) + 2 * kCacheLine);

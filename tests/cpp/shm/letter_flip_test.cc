@@ -157,7 +157,7 @@ bool play(HostilePeer& hostile, std::unique_ptr<Correspondence>& letters, const 
   return good;
 }
 
-TEST("the hostile peer means well when nothing is flipped") {
+TEST("without flipped bits every operation succeeds") {
   HostilePeer hostile;
   hostile.allow_cma(true);
   auto letters = std::make_unique<Correspondence>(hostile);

@@ -36,7 +36,7 @@ TEST("a block that does not lie in the segment is refused") {
 }
 
 #if !defined(__SANITIZE_THREAD__)
-TEST("a process that ends is gone, also where only its socket tells") {
+TEST("gone() when a process has ended, by its socket alone") {
   int ends[2];
   CHECK_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   LocalPeer peer;
@@ -60,7 +60,7 @@ TEST("a process that ends is gone, also where only its socket tells") {
 }
 #endif
 
-TEST("a thread of this process is no process, and lost when somebody says so") {
+TEST("a thread of this process is gone when it is marked lost") {
   LocalPeer peer;
   peer.same_process = true;
   CHECK(!peer.gone());

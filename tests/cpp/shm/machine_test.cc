@@ -10,7 +10,7 @@ using namespace a2a;
 using namespace a2a::shm;
 using check::Variable;
 
-TEST("the machine takes what the environment says, which must be numbers of bytes") {
+TEST("variables of the environment set the thresholds, and must be numbers of bytes") {
   const Surroundings around{.ranks = 2, .cpus = 2};
   {
     const Variable cma("A2A_SHM_CMA_MIN", "5"), direct("A2A_SHM_DIRECT_MIN", "7"), past("A2A_SHM_STREAM_MIN", "9");

@@ -93,7 +93,7 @@ int in_child(const std::function<bool()>& body) {
   return status;
 }
 
-TEST("what a child writes to memory that has become private reaches nobody") {
+TEST("writes of a child to private memory do not reach its parent") {
 #if defined(__SANITIZE_THREAD__)
   return;  // it does not support fork() well
 #endif

@@ -42,7 +42,7 @@ TEST("ranks have the names of the whole group, in both directions") {
   });
 }
 
-TEST("peers see which steps a rank has finished") {
+TEST("finished() follows a peer's published steps") {
   std::latch before(2), after(2);
   as_group(2, {}, [&](std::optional<Membership>& m) {
     const Rank peer = 1 - m->rank();
@@ -59,7 +59,7 @@ TEST("peers see which steps a rank has finished") {
   });
 }
 
-TEST("a rank that gives up is the error of its peers, and only the first reason counts") {
+TEST("peers raise the first reason of a rank that aborts") {
   std::latch posted(2);
   as_group(2, {4, 7}, [&](std::optional<Membership>& m) {
     m->throw_if_aborted(1 - m->rank());

@@ -63,7 +63,7 @@ bool kernel_tells_of_pages() {
   return std::sscanf(system.release, "%d.%d", &major, &minor) == 2 && (major > 6 || (major == 6 && minor >= 7));
 }
 
-TEST("memory in huge pages is told from other memory") {
+TEST("memory in huge pages is recognised") {
   constexpr size_t kMiB = size_t{1} << 20;
   const size_t before = bytes_in_huge_pages();
   const Pages huge(16 * kMiB, MADV_HUGEPAGE);
@@ -108,7 +108,7 @@ bool read_pages(const Run& run) {
   return sum >= 0;
 }
 
-TEST("memory that is not there is told from memory that is") {
+TEST("memory without pages is recognised") {
   constexpr size_t kMiB = size_t{1} << 20, kPage = 4096;
   const auto all = [](std::vector<Run> runs) { return are_present(runs); };
   const Pages pages(8 * kMiB, MADV_NOHUGEPAGE);
@@ -127,7 +127,7 @@ TEST("memory that is not there is told from memory that is") {
   }
 }
 
-TEST("an answer about huge pages stands for a while, for the same memory") {
+TEST("an answer about huge pages is cached for the same memory") {
   if (!kernel_tells_of_pages()) return;
   constexpr size_t kMiB = size_t{1} << 20;
   Pages pages(16 * kMiB, MADV_NOHUGEPAGE);

@@ -10,7 +10,7 @@ namespace {
 using namespace a2a;
 using namespace a2a::shm;
 
-TEST("two ranks share a CPU when both have said so") {
+TEST("two ranks share a CPU when both have announced it") {
   SeatWords here{}, there{};
   CHECK(!on_same_cpu(here, there));  // no rank has announced a CPU
   announce_cpu(here);
@@ -21,7 +21,7 @@ TEST("two ranks share a CPU when both have said so") {
   CHECK(!on_same_cpu(here, there));
 }
 
-TEST("ranks that crowd one CPU spread, and keep the set of CPUs allowed to them") {
+TEST("ranks on one CPU move apart, and keep their affinity mask") {
   cpu_set_t before, after;
   if (!CHECK(sched_getaffinity(0, sizeof(before), &before) == 0)) return;
   SeatWords seats[4] = {};

@@ -14,7 +14,7 @@ namespace {
 using namespace a2a;
 using namespace a2a::shm;
 
-TEST("there is one for the process, with memory to read and memory to write") {
+TEST("a process has one, with a read-only segment and a writable one") {
   ProcessMemory& memory = ProcessMemory::get();
   CHECK(&memory == &ProcessMemory::get() && !memory.inherited());
   CHECK(memory.arena().base() != memory.common().base());
@@ -23,7 +23,7 @@ TEST("there is one for the process, with memory to read and memory to write") {
   memory.common().release(chunk);
 }
 
-TEST("each thread that is a rank has a bell of its own, and there are so many") {
+TEST("each thread that is a rank has its own bell, up to kBells") {
   ProcessMemory& memory = ProcessMemory::get();
   std::set<uint32_t> bells;
   bool refused = false;

@@ -33,7 +33,7 @@ TEST("a reader remembers the highest step that a peer has done") {
   CHECK(is_done(words, 6, &known) && !is_done(words, 7, &known));
 }
 
-TEST("a line says how far its writer is behind, as far as that fits") {
+TEST("a line has its writer's backlog, saturated at kMostBacklog") {
   RankWords words{};
   publish_done(words, 10);
   CHECK_EQ(backlog(words, 12), 2);
@@ -73,7 +73,7 @@ TEST("chunks are listed in the order in which they change hands") {
   CHECK_EQ(listed(flow, 0), kListed % 7);  // was replaced
 }
 
-TEST("who sleeps is woken, and who has news does not sleep") {
+TEST("a sleeping rank is woken, and one with news does not sleep") {
   SeatWords seat{};
   BellWord bell{};
   before_waking<StdAtomics>();
@@ -91,7 +91,7 @@ TEST("who sleeps is woken, and who has news does not sleep") {
   CHECK(slept == 1 && seat.sleepers == 0);
 }
 
-TEST("a rank that gives up or leaves says so, and while it copies") {
+TEST("words of abort, leave and copying") {
   RankWords words{};
   CHECK(abort_of(words) == 0 && left_of(words) == Left::no && !is_copying(words, 2));
   post_abort(words, static_cast<uint32_t>(Code::timeout));

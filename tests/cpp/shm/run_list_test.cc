@@ -33,7 +33,7 @@ TEST("runs of a peer are found in its segment, in the order of its list") {
   CHECK(lists.found() == std::vector<Run>({{kPeer, lists.peer.data(), 9}}));
 }
 
-TEST("a list with other bytes than the line says, or outside of the segment, is nonsense") {
+TEST("a list whose bytes differ from the line's, or outside of the segment, is invalid") {
   Lists lists;
   const auto refused = [&](uint64_t list, size_t count, uint64_t bytes) {
     CHECK_THROWS(Code::backend, "rank 1", find_runs(lists.link(), Kind::shared, list, count, bytes));
@@ -71,7 +71,7 @@ TEST("blocks with gaps are listed by one rank and found by another") {
   }
 }
 
-TEST("a block that makes no sense, or leaves the segment, is nonsense") {
+TEST("an invalid block, or one outside of the segment, is refused") {
   Lists lists;
   ListedBlock good{{kData, 8}, 0, 4, 1, {{2, 16}}};
   const auto found = [&](const ListedBlock& block) {
@@ -92,7 +92,7 @@ TEST("a block that makes no sense, or leaves the segment, is nonsense") {
   refused([](ListedBlock& b) { b.run.where = HostilePeer::kSegment - 19; });
 }
 
-TEST("runs are told by address to threads and where the kernel copies, otherwise by offset") {
+TEST("runs are described by address for pointer and CMA, otherwise by offset") {
   Lists lists;
   Arena& arena = lists.peer.membership().arena();
   std::byte* const data = arena.allocate(64);

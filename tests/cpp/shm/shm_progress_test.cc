@@ -24,7 +24,7 @@ class Stuck final : public Active {
   bool beside_peer() override { return beside; }
 };
 
-TEST("a rank does not spin while a peer stands in line for its CPU") {
+TEST("a rank does not spin while a peer waits for its CPU") {
   ShmProgress progress;
   Stuck stuck;
   const auto never = [] { return false; };
@@ -38,7 +38,7 @@ TEST("a rank does not spin while a peer stands in line for its CPU") {
   progress.leave(&stuck);
 }
 
-TEST("a rank that shares CPUs yields for a moment, and none where ranks are threads or looks are slow") {
+TEST("an oversubscribed rank yields briefly, and not at all for threads or slow polls") {
   const auto looks = [](const Surroundings& surroundings, bool threads, bool slow) {
     ShmProgress progress;
     Stuck stuck;

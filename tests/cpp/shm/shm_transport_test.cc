@@ -109,7 +109,7 @@ TEST("a send that no receive has taken is named") {
   });
 }
 
-TEST("it says how bytes would go, and where its peers are") {
+TEST("ways() and whereabouts()") {
   as_group(2, [](Rank rank, ShmTransport& transport, Bootstrap&) {
     CHECK_EQ(transport.size(), 2);
     for (const WayOfBytes& way : transport.ways(16)) CHECK_EQ(way.way, "inlined");
@@ -119,7 +119,7 @@ TEST("it says how bytes would go, and where its peers are") {
   });
 }
 
-TEST("a refusal for the next operation is seen before it starts") {
+TEST("refusal() returns a peer's refusal of the next operation") {
   as_group(2, [](Rank rank, ShmTransport& transport, Bootstrap& bootstrap) {
     Batch refused;
     refused.signature.number = 1;

@@ -8,13 +8,13 @@ using namespace a2a;
 using namespace a2a::shm;
 using std::chrono::nanoseconds;
 
-TEST("lines that have to come back are slow earlier") {
+TEST("far lines count as slow earlier") {
   StagingStores near, far(StagingStores::kSlowestFar);
   for (int i = 0; i < 3; ++i) near.took(10240, nanoseconds(1500)), far.took(10240, nanoseconds(1500));
   CHECK(near.choose() == Stores::cached && far.choose() == Stores::streaming);
 }
 
-TEST("staging goes past the caches after several slow chunks, and comes back") {
+TEST("staging uses streaming stores after several slow chunks, and cached stores later") {
   constexpr size_t kBytes = 32768;
   constexpr auto kFast = nanoseconds(100 * 32), kSlow = nanoseconds(400 * 32);
   StagingStores stores;

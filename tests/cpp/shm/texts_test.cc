@@ -17,7 +17,7 @@ std::string through_words(std::string_view text) {
   return peer_text(words.data());
 }
 
-TEST("a text that fits comes as it is, and a longer one loses its end") {
+TEST("a text that fits is unchanged, a longer one is truncated") {
   CHECK_EQ(through_words(""), "");
   CHECK_EQ(through_words("counts[1] = -1"), "counts[1] = -1");
   const std::string longest(kTextBytes - 1, 'x');

@@ -24,7 +24,7 @@ struct Pair {
   Descriptor one, two;
 };
 
-TEST("who knows the name of a listener connects to it") {
+TEST("connecting to a listener by its name") {
   Listener listener(4);
   CHECK(!listener.name().empty());
   const Descriptor client = connect_to_listener(listener.name());
@@ -36,7 +36,7 @@ TEST("who knows the name of a listener connects to it") {
   CHECK(other.name() != listener.name());
 }
 
-TEST("nobody listens on a name that no listener has") {
+TEST("connecting to an unused name fails") {
   CHECK(!connect_to_listener("a2a-test-nobody").open());
   CHECK_EQ(errno, ECONNREFUSED);
 }
@@ -57,7 +57,7 @@ TEST("two descriptors come with a message, closed in programs that this one star
   CHECK_EQ(got, 'y');
 }
 
-TEST("descriptors that nobody wants are closed") {
+TEST("descriptors that the receiver does not ask for are closed") {
   const Pair ends;
   const int before = ::dup(0);  // the lowest free number
   ::close(before);

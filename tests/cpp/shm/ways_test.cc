@@ -49,7 +49,7 @@ TEST("what a peer sends is taken, and read piece by piece, on every way") {
   }
 }
 
-TEST("a line that promises more than its way can carry, or memory that is not there, is nonsense") {
+TEST("a line with too many bytes for its way, or memory outside of the segment, is invalid") {
   check::Random random(check::seed());
   OnePair pair;
   Bytes output(inline_bytes(2) + 1);

@@ -121,7 +121,7 @@ TEST("a message overtakes memory") {
   CHECK(target.size() - in->left < size_t{8} << 20);
 }
 
-TEST("memory that either end gives up is not touched again, and what follows arrives") {
+TEST("abandoned memory is not written again, and later messages arrive") {
   for (const bool sender : {true, false}) {
     for (const int rounds : {0, 1, 3}) {
       Pair pair;
@@ -190,7 +190,7 @@ TEST("a receive that is withdrawn leaves nothing behind, and its tag can be used
   CHECK(!pair.a->open() || !pair.b->open());
 }
 
-TEST("an end in order is no loss, one without a word is, and what was said before counts") {
+TEST("an orderly end is no loss, an abrupt one is, and earlier messages arrive") {
   Pair pair;
   pair.a->post("last words");
   pair.a->leave();
@@ -208,7 +208,7 @@ TEST("an end in order is no loss, one without a word is, and what was said befor
   CHECK(abrupt.b->flushed());
 }
 
-TEST("what has come before the connection was made is heard first") {
+TEST("messages from before the connection was made arrive first") {
   const std::string early = head(FrameKind::message, 0, 9) + "a ";
   int fds[2];
   CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
@@ -220,7 +220,7 @@ TEST("what has come before the connection was made is heard first") {
   CHECK(heard == std::vector<std::string>{"a message"});
 }
 
-TEST("nonsense ends the connection and nothing else") {
+TEST("invalid frames end the connection and nothing else") {
   CHECK(survives(""));
   CHECK(survives(head(FrameKind::message, 0, 3) + "abc"));
   CHECK(survives(head(FrameKind::message, 0, a2a::tcp::kMostMessage) + std::string(100'000, 'x')));
