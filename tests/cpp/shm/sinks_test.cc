@@ -84,23 +84,25 @@ TEST("what is discarded is taken from the peer, and written nowhere") {
 TEST("rows are summed with their weights, those of this rank and of the peer in the order of their terms") {
   check::Random random(check::seed());
   OnePair pair;
-  constexpr size_t kElems = 3000;
-  std::vector<float> own(kElems, 2), output(kElems, -1), expected(kElems);
-  const std::array<float, 2> weights{0.5, 3};
+  constexpr size_t kElems = 3000, kAll = 2 * kElems;  // of a row, and of both
+  std::vector<float> own(kAll), output(kAll, -1), expected(kAll), theirs(kAll);
+  const std::array<float, 4> weights{0.5, 3, 2, 1};
+  for (size_t i = 0; i < kAll; ++i) {
+    own[i] = static_cast<float>(i % 777), theirs[i] = static_cast<float>(i % 555);
+    expected[i] = i < kElems ? 0.5f * theirs[i] + 3 * own[i] : 2 * theirs[i] + own[i];
+  }
   Batch batch;
   batch.signature = {Op::combine, Memory::host, kFloat, 0, 0};
-  batch.sends = {{kMe, bytes_of(own), kElems * 4}};
-  batch.recvs = {{kMe, bytes_of(output), kElems * 4}, {kPeer, bytes_of(output), kElems * 4}};
-  batch.sum.summands = std::make_shared<Summands>(Summands{{kPeer, kMe}, 2});
+  batch.sends = {{kMe, bytes_of(own), kAll * 4}};
+  batch.recvs = {{kMe, bytes_of(output), kAll * 4}, {kPeer, bytes_of(output), kAll * 4}};
+  batch.sum.summands = std::make_shared<Summands>(Summands{{kPeer, kMe, kPeer, kMe}, 2});
   batch.sum.out = bytes_of(output);
   batch.sum.row_bytes = kElems * 4;
   batch.sum.weights = weights.data();
   pair.begin(std::move(batch));
   CHECK(!sinks::sum(pairs_of(pair)));  // the peer's row comes first
-  pair.send(Kind::shared, kElems * 4, 1, random);
-  std::vector<float> theirs(kElems);
-  for (size_t i = 0; i < kElems; ++i) theirs[i] = static_cast<float>(i), expected[i] = 0.5f * theirs[i] + 6;
-  std::memcpy(pair.peer.data(), theirs.data(), kElems * 4);
+  pair.send(Kind::shared, kAll * 4, 1, random);
+  std::memcpy(pair.peer.data(), theirs.data(), kAll * 4);
   pair.open();
   for (int step = 0; step < 100 && pair.operation.summing->next() != Summing::kNobody; ++step) {
     sinks::sum(pairs_of(pair));
