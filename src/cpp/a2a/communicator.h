@@ -190,6 +190,9 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // Returns for each kind of memory how `bytes` of host memory would go to a peer, and why, in an exchange in which
   // every pair of ranks has as many bytes.
   std::vector<WayOfBytes> host_ways(size_t bytes) const;
+  // Returns the stages in which this group runs its collectives on host memory, by size. The last line of a collective
+  // that holds is chosen.
+  std::vector<StageChoice> stage_choices() const;
 
   // Allocates memory that every rank of the group can reach: from such an input to any output bytes go with one copy.
   // It is 64-byte aligned and zeroed, and lives until released, also after close(). Throws Error(backend) when there is
@@ -205,7 +208,6 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::string unreceived();
   std::shared_ptr<Work> start_on_device(Batch& batch, const Call& call);
   std::shared_ptr<Work> start_message(Message message, const Call& call);
-  std::shared_ptr<Work> start_reduction(const Plan& plan, const void* send, void* recv, const Call& call);
   std::shared_ptr<DeviceTransport> connected(Memory memory, int device, Deadline deadline);
   std::shared_ptr<DeviceTransport> meet_on_device(Memory memory, int device, Deadline deadline);
   void drain_devices(Deadline deadline);

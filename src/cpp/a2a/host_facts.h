@@ -30,6 +30,14 @@ struct WayOfBytes {
   std::string reason;
 };
 
+// The stages in which a group runs a collective from so many bytes on, and the reason, in words. The bytes are those of
+// the tensor, in reduce_scatter and allgather those of one rank's part.
+struct StageChoice {
+  std::string collective, stages;
+  size_t from = 0;
+  std::string reason;
+};
+
 // Returns the CPU time per second that the control groups of this process allow; nothing without a quota. Reads it anew
 // at each call.
 A2A_API std::optional<double> cpu_quota();

@@ -11,6 +11,13 @@
 
 namespace a2a {
 
+// The buffers that a segment lies in.
+enum class Space : uint8_t {
+  user,      // the caller's, of that side
+  received,  // of a send: the caller's into which the plan receives
+  scratch,   // memory of the operation, of Plan::scratch_bytes()
+};
+
 // One run of bytes exchanged with one peer.
 struct Segment {
   Rank peer = 0;
@@ -18,6 +25,7 @@ struct Segment {
   size_t offset = 0;   // bytes from the start of that buffer
   size_t bytes = 0;    // never 0: empty segments are not stored
   uint32_t label = 0;  // both ends compare it: the number of the rows' expert, from 1, or what compare() has set
+  Space space = Space::user;
 
   bool operator==(const Segment&) const = default;
 };
@@ -57,10 +65,45 @@ struct Summands {
   size_t terms = 0;
 };
 
-// The segments that one rank sends and receives. Checked when made, immutable, reusable, does no I/O and knows no
-// device.
+// What becomes of the bytes that a stage receives.
+enum class Sink : uint8_t {
+  copy,     // they are the output
+  fold,     // all receives are one output, into which they are folded (Call::fold)
+  sum,      // weighted rows are summed into the output (Call::weights)
+  fan_out,  // they are the output, and some rows are copied on within it
+};
+
+// The ranks between which a stage moves bytes. The same on all ranks.
+enum class Reach : uint8_t {
+  group,    // all
+  host,     // those of one host
+  network,  // those of different hosts
+};
+
+// A part of a fold between hosts: what comes from these ranks. Either each of them sends all elements of the output, or
+// they send disjoint pieces of it. The part counts `times` times in an average.
+struct FoldPart {
+  std::vector<Rank> from;
+  size_t times = 1;
+
+  bool operator==(const FoldPart&) const = default;
+};
+
+// Sends of one rank, and what becomes of the bytes that it receives meanwhile. A stage begins on a rank when the one
+// before is done there.
+struct Stage {
+  std::vector<Segment> sends, recvs;
+  Sink sink = Sink::copy;
+  Reach reach = Reach::group;
+  // Of a fold: the ranks of each part are folded in rank order and the result is rounded to the dtype, then the parts
+  // are folded in this order. Empty: one part of all ranks.
+  std::vector<FoldPart> parts;
+};
+
+// The stages of one rank: what it sends and receives in each. Checked when made, immutable, reusable, does no I/O and
+// knows no device.
 //
-// Matching rule: for every ordered pair a -> b the k-th send segment at a pairs with the k-th receive segment at b, and
+// Matching rule, in each stage: for every ordered pair a -> b the k-th send segment at a pairs with the k-th receive segment at b, and
 // both have the same bytes. sends() and recvs() are sorted by peer; segments of one peer keep their order k. Segments
 // are never merged.
 //
@@ -95,9 +138,9 @@ class A2A_API Plan {
 
   // The input holds counts[p] elements for each rank p, the same list on all ranks; the output counts[rank] elements.
   static Plan reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<const int64_t> counts);
-  // Every rank gets the fold of all ranks' elements. Without `in_parts` it is one exchange, in which each rank sends
-  // all its elements to every other. With `in_parts` it is two: each rank folds a part, and then sends that to the
-  // others (next()). From some size on that sends fewer bytes.
+  // Every rank gets the fold of all ranks' elements. Without `in_parts` it has one stage, in which each rank sends all
+  // its elements to every other. With `in_parts` it has two: each rank folds a part, and then sends that to the others.
+  // From some size on that sends fewer bytes.
   static Plan allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool in_parts);
   // Each rank gets the fold of its own elements and those of all ranks below it; with `exclusive` of those below it
   // alone. Then rank 0 receives nothing.
@@ -132,12 +175,18 @@ class A2A_API Plan {
   // The inverse of gather.
   static Plan scatter(Rank rank, int size, Rank root, size_t bytes_per_rank);
 
-  // Whether all receives are one output into which arriving bytes are folded.
-  bool folds() const { return folds_; }
+  // Whether all receives of the first stage are one output into which arriving bytes are folded.
+  bool folds() const { return stages_.front().sink == Sink::fold; }
 
-  // The second exchange of the same call; nullptr: none. Both its sides are the buffer into which the first one
-  // receives.
-  const Plan* next() const { return next_.get(); }
+  // The stages, at least one. Ranks compare their arguments before the first one moves bytes.
+  std::span<const Stage> stages() const { return stages_; }
+  // The bytes of memory that the stages need besides the buffers.
+  size_t scratch_bytes() const { return scratch_bytes_; }
+  // A number that all ranks have alike, if the plan has several stages, and that a rank with other arguments does not
+  // have: all ranks go on to the next stage, or none does. 0 otherwise.
+  uint32_t agreement() const { return agreement_; }
+  // Returns a plan over the same buffers that reaches the same by other stages. An agreement of 0 keeps this plan's.
+  Plan with_stages(std::vector<Stage> stages, size_t scratch_bytes, uint32_t agreement) const;
 
   // Returns the plan with sends and receives exchanged: the backward pass. Throws Error(invalid_argument) when the send
   // segments overlap each other, because they would become overlapping receives.
@@ -145,8 +194,9 @@ class A2A_API Plan {
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
-  std::span<const Segment> sends() const { return sends_; }
-  std::span<const Segment> recvs() const { return recvs_; }
+  // Those of the first stage.
+  std::span<const Segment> sends() const { return stages_.front().sends; }
+  std::span<const Segment> recvs() const { return stages_.front().recvs; }
   // One past the last byte used in each buffer of that side; one entry per buffer (size() entries in the list form).
   std::span<const size_t> send_extents() const { return send_extents_.get(); }
   std::span<const size_t> recv_extents() const { return recv_extents_.get(); }
@@ -159,18 +209,19 @@ class A2A_API Plan {
     std::span<const size_t> get() const { return each.empty() ? std::span(&whole, 1) : std::span(each); }
   };
 
-  Plan(Rank rank, int size) : rank_(rank), size_(size) {}
+  Plan(Rank rank, int size) : rank_(rank), size_(size), stages_(1) {}
+  Stage& first() { return stages_.front(); }
   void append_from_all(size_t offset, size_t bytes);  // receives of one output
   static Extents append_rows(std::vector<Segment>& segments, Rank rank, const char* side, int size,
                              std::span<const size_t> row_bytes, const RowList& list, int64_t rows);
 
   Rank rank_;
   int size_;
-  bool folds_ = false;
-  std::shared_ptr<const Plan> next_;
+  std::vector<Stage> stages_;
+  size_t scratch_bytes_ = 0;
+  uint32_t agreement_ = 0;
   std::shared_ptr<const Summands> summands_;
   std::shared_ptr<const RowCopies> copies_;
-  std::vector<Segment> sends_, recvs_;
   Extents send_extents_, recv_extents_;
 };
 

@@ -9,12 +9,7 @@
 
 #include "core/communicator_state.h"
 #include "core/connect.h"
-#include "core/fan_out.h"
-#include "core/fold/summing.h"
 #include "core/hash.h"
-#include "core/in_flight.h"
-#include "core/packed_copy.h"
-#include "core/reduction.h"
 
 namespace a2a {
 namespace {
@@ -40,56 +35,6 @@ class HashingBootstrap final : public Bootstrap {
   Bootstrap& base_;
   Hash hash_;
 };
-
-// Calls `what`, which allocates what an operation needs before it takes its number. If that fails, takes the number,
-// tells the peers, and rethrows.
-template <class Prepare>
-auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
-  try {
-    return what();
-  } catch (const std::exception& error) {
-    comm.refuse(call, error.what());
-    throw;
-  }
-}
-
-WeightedSum weighted_sum(const Plan& plan, void* output, const Call& call) {
-  WeightedSum sum;
-  sum.summands = plan.summands();
-  sum.out = static_cast<std::byte*>(output);
-  const size_t rows = sum.summands->sources.size() / sum.summands->terms;
-  sum.row_bytes = rows > 0 ? plan.recv_extents()[0] / rows : 0;
-  sum.weights = call.weights;
-  for (size_t i = 0; i < sum.biases.size(); ++i) sum.biases[i] = static_cast<const std::byte*>(call.biases[i]);
-  return sum;
-}
-
-// Returns why these layouts do not fit the buffers that one side of a plan needs; "" if they fit.
-std::string layout_problem(const char* side, std::span<const size_t> extents, std::span<const TensorLayout> layouts) {
-  if (layouts.empty()) return "";
-  if (layouts.size() != extents.size()) {
-    return std::string(side) + "_layouts has " + std::to_string(layouts.size()) + " entries for " +
-           std::to_string(extents.size()) + " buffers";
-  }
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    const std::string name = std::string(side) + "_layouts[" + std::to_string(i) + "]";
-    const auto& [shape, strides, elem_bytes, axis, _] = layouts[i];
-    if (strides.size() != shape.size() || axis < 0 || static_cast<size_t>(axis) >= std::max<size_t>(1, shape.size())) {
-      return name + " has " + std::to_string(shape.size()) + " entries in its shape, " +
-             std::to_string(strides.size()) + " in its strides, and axis " + std::to_string(axis);
-    }
-    size_t bytes = elem_bytes;
-    for (const int64_t entries : shape) {
-      if (entries < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(entries), &bytes)) {
-        return name + " has a dimension of " + std::to_string(entries) + " entries";
-      }
-    }
-    if (bytes < extents[i]) {
-      return name + " has " + std::to_string(bytes) + " bytes, but the plan needs " + std::to_string(extents[i]);
-    }
-  }
-  return "";
-}
 
 }  // namespace
 
@@ -129,79 +74,6 @@ uint64_t Communicator::next_plan() {
   state_->home.refuse_if_inherited();
   std::lock_guard lock(state_->mutex);
   return ++state_->plans;
-}
-
-std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void* const> send,
-                                          std::span<void* const> recv, const Call& call) {
-  std::string reason;
-  Code code = Code::invalid_argument;
-  if (plan.rank() != rank() || plan.size() != size()) {
-    reason = "the plan was made for rank " + std::to_string(plan.rank()) + " of " + std::to_string(plan.size()) +
-             ", this is rank " + std::to_string(rank()) + " of " + std::to_string(size());
-  } else if (plan.next() != nullptr && call.memory != Memory::host) {
-    reason = "the plan is in parts, which is for host memory; plan_allreduce() makes one for devices";
-  } else if (call.memory != Memory::host && (call.op == Op::scan || call.op == Op::exscan)) {
-    code = Code::unsupported;
-    reason = std::string(to_string(call.op)) + " is for host memory: the vendors' libraries have no such call";
-  } else if (call.memory != Memory::host && (plan.summands() != nullptr || plan.copies() != nullptr)) {
-    reason = "sums of rows, and rows that are received once and copied, are for host memory";
-  } else if ((plan.summands() != nullptr || plan.copies() != nullptr) &&
-             (call.in_place || !call.recv_layouts.empty())) {
-    reason = "sums of rows, and rows that are received once and copied, need a packed output of their own";
-  } else if (call.memory != Memory::host &&
-             (call.in_place || !call.send_layouts.empty() || !call.recv_layouts.empty())) {
-    reason = "tensors with gaps, and operations in place, are for host memory; pass contiguous tensors of their own";
-  } else {
-    reason = layout_problem("send", plan.send_extents(), call.send_layouts);
-    if (reason.empty()) reason = layout_problem("recv", plan.recv_extents(), call.recv_layouts);
-  }
-  if (!reason.empty()) {
-    refuse(call, reason);
-    throw Error(code, reason);
-  }
-  if (call.memory == Memory::host) return start_on_host(plan, send, recv, call);
-  state_->home.refuse_if_inherited();  // before the mutex, as in submit()
-  const std::lock_guard order(state_->device_order);
-  state_->device_blank.clear();
-  prepare(*this, call, [&] { put_runs(state_->device_blank, plan, send, recv, call); });
-  return start_on_device(state_->device_blank, call);
-}
-
-void Communicator::wait_to_read(const void* data, size_t bytes, std::span<const TensorLayout> layouts,
-                                std::optional<Deadline> deadline) {
-  state_->home.refuse_if_inherited();
-  std::optional<Strides> strides;
-  Footprint memory;
-  memory.read(run_of(data, bytes, layouts, strides));
-  state_->conflicting(memory).wait(state_->deadline(deadline));
-}
-
-std::shared_ptr<Work> Communicator::start_on_host(const Plan& plan, std::span<const void* const> send,
-                                                  std::span<void* const> recv, const Call& call) {
-  if (plan.folds()) return start_reduction(plan, send[0], recv[0], call);
-  WeightedSum sum;
-  if (plan.summands() != nullptr) {
-    sum = weighted_sum(plan, recv[0], call);
-    prepare(*this, call, [&] { Summing(sum, call.dtype); });  // throws for dtypes that have no weighted sum
-  }
-  return state_->submit(call, [&](Batch& batch) {
-    put_runs(batch, plan, send, recv, call);
-    if (call.in_place) send_copy(batch);
-    batch.sum = sum;
-    if (plan.copies() != nullptr) {
-      batch.fan_out = std::make_shared<FanOut>(plan.copies(), recv, plan.recv_extents());
-    }
-  });
-}
-
-std::shared_ptr<Work> Communicator::try_start(const Plan& plan, std::span<const void* const> send,
-                                              std::span<void* const> recv, const Call& call) {
-  // Only a transport that folds grants the claim that this needs.
-  const bool packed = call.send_layouts.empty() && call.recv_layouts.empty();
-  const bool simple = packed && !call.in_place && (!plan.folds() || is_simple_reduction(plan, send[0], recv[0], call));
-  if (plan.summands() != nullptr || plan.copies() != nullptr) return nullptr;
-  const bool fits = plan.rank() == rank() && plan.size() == size() && call.memory == Memory::host && simple;
-  return fits ? state_->try_submit(call, [&](Batch& batch) { put_runs(batch, plan, send, recv, call); }) : nullptr;
 }
 
 void Communicator::refuse(const Call& call, std::string_view reason) {

@@ -51,17 +51,23 @@ class Comparisons {
   std::vector<bool> ran_;  // plans, by number
 };
 
-// Puts the runs of a plan over these buffers into an empty batch.
-void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
-              std::span<const TensorLayout> send_layouts, std::span<const TensorLayout> recv_layouts);
-inline void put_runs(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
-                     const Call& call) {
-  put_runs(batch, plan, send, recv, call.send_layouts, call.recv_layouts);
+// Calls `what`, which allocates what an operation needs before it takes its number. If that fails, takes the number,
+// tells the peers, and rethrows.
+template <class Prepare>
+auto prepare(Communicator& comm, const Call& call, Prepare&& what) {
+  try {
+    return what();
+  } catch (const std::exception& error) {
+    comm.refuse(call, error.what());
+    throw;
+  }
 }
 
 struct Communicator::State {
   Rank rank = 0;
   int size = 1;
+  const bool folds;                                // Transport::folds()
+  const std::shared_ptr<const Topology> topology;  // empty: all ranks are on one host
   const Options options;
   std::atomic<double> timeout_seconds;  // the options', until it is changed
   std::mutex device_order;   // held while an operation on a device is started, which may take long; guards what follows
@@ -73,6 +79,7 @@ struct Communicator::State {
   std::map<Memory, void*> adopted;
   std::string rank_table;
   Batch blank;  // for the next operation, with the memory of an earlier one
+  Scratch scratch;
   uint64_t number = 0;
   uint64_t plans = 0;
   uint64_t shrinks = 0;
@@ -82,6 +89,8 @@ struct Communicator::State {
   State(Rank rank_, int size_, Options options_, std::unique_ptr<Transport> host_)
       : rank(rank_),
         size(size_),
+        folds(host_->folds()),
+        topology(host_->topology()),
         options(std::move(options_)),
         timeout_seconds(options.timeout_seconds),
         host(std::move(host_)),
@@ -125,9 +134,20 @@ struct Communicator::State {
     return open != nullptr ? open->conflicting(memory) : Predecessors();
   }
 
+  // Puts the stages of a plan over these buffers into an empty batch. Requires the mutex, or device_order for a plan of
+  // one stage.
+  void put_stages(Batch& batch, const Plan& plan, std::span<const void* const> send, std::span<void* const> recv,
+                  std::span<const TensorLayout> send_layouts, std::span<const TensorLayout> recv_layouts) {
+    // A send run is only read; Run has one pointer type for both directions.
+    const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
+    const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
+    set_stages(batch, plan, {{}, {from, send.size()}, send_layouts}, {{}, {to, recv.size()}, recv_layouts}, scratch);
+  }
+
   // Gives the operation its number. Returns whether ranks compare it if it runs on a device. Requires the mutex.
   bool sign(Batch& batch, const Call& call) {
-    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan, call.fold};
+    const uint32_t agreement = batch.signature.agreement;
+    batch.signature = {call.op, call.memory, call.dtype, ++number, call.plan, call.fold, agreement};
     batch.unit_bytes = call.unit_bytes;
     batch.asynchronous = call.asynchronous;
     return comparisons.next(call);
@@ -140,29 +160,6 @@ struct Communicator::State {
     std::lock_guard lock(mutex);
     want_open(call.op);
     return begin_next(call, fill, [&] { return host->start(std::move(blank)); });
-  }
-
-  // The same, followed by the second half of the operation. `fill` puts the runs of both into their batches.
-  template <class Fill>
-  std::shared_ptr<Work> submit_halves(const Call& call, uint32_t elems, Batch& second, Fill&& fill) {
-    home.refuse_if_inherited();
-    std::lock_guard lock(mutex);
-    want_open(call.op);
-    return begin_next(call, fill, [&] {
-      if (!blank.refusal.empty()) return host->start(std::move(blank));
-      static_cast<Terms&>(second) = blank;
-      second.signature.fold = Fold::none;
-      second.half = Half::second;
-      blank.half = Half::first;
-      blank.signature.elems = elems;
-      const auto first = host->start(std::move(blank));
-      try {
-        return host->start(std::move(second));
-      } catch (const std::exception& error) {  // probably out of memory; the first half is in flight
-        host->abort(error.what());
-        throw;
-      }
-    });
   }
 
   // The same as submit(). Returns nullptr if it would have to wait for a lock.

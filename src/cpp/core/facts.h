@@ -15,7 +15,7 @@ namespace a2a {
 struct Facts {
   uint64_t sent = 0;           // bytes from the writer to the reader
   uint64_t expected = 0;       // bytes that the writer expects from the reader
-  uint32_t sent_hash = 0;      // Signature::elems; without them see size_hash()
+  uint32_t sent_hash = 0;      // Signature::agreement; without it see size_hash()
   uint32_t expected_hash = 0;  //
   uint32_t dtype = 0;          // code | bits << 8 | lanes << 16; of a reduction, which has one lane, its fold instead
   uint32_t plan = 0;           // low bits of the plan's number
@@ -37,7 +37,7 @@ void set_common(Line& line, const Signature& signature) {
   line.plan = static_cast<uint32_t>(signature.plan);
   line.op = static_cast<uint8_t>(signature.op);
   line.memory = static_cast<uint8_t>(signature.memory);
-  line.sent_hash = line.expected_hash = signature.elems;
+  line.sent_hash = line.expected_hash = signature.agreement;
 }
 
 // Adds the sizes of one pair. Requires that they are 0.

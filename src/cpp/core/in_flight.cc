@@ -85,6 +85,10 @@ Footprint footprint_of(const Batch& batch) {
   Footprint memory;
   for (const Run& run : batch.sends) memory.read(run);
   for (const Run& run : batch.packs) memory.read(run);
+  for (const Moves& moves : batch.later) {
+    for (const Run& run : moves.sends) memory.read(run);
+    for (const Run& run : moves.recvs) memory.write(run);
+  }
   if (batch.fan_out != nullptr) {
     for (const std::span<std::byte> rows : batch.fan_out->buffers()) memory.write(rows);
   }

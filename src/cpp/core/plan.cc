@@ -201,7 +201,7 @@ std::vector<size_t> append_buffers(std::vector<Segment>& segments, std::span<con
 }  // namespace
 
 void Plan::compare(std::span<const uint32_t> labels) {
-  for (auto* segments : {&sends_, &recvs_}) {
+  for (auto* segments : {&first().sends, &first().recvs}) {
     for (Segment& segment : *segments) segment.label = labels[static_cast<size_t>(segment.buffer)];
   }
 }
@@ -212,9 +212,9 @@ Plan Plan::alltoallv(Rank rank, int size, size_t elem_bytes, Layout send, size_t
   const Side sending{"send", rank, size, elem_bytes, send, send_elems};
   const Side receiving{"recv", rank, size, elem_bytes, recv, recv_elems};
   Plan plan(rank, size);
-  plan.send_extents_.whole = sending.append_to(plan.sends_);
-  plan.recv_extents_.whole = receiving.append_to(plan.recvs_);
-  receiving.check_disjoint(plan.recvs_);
+  plan.send_extents_.whole = sending.append_to(plan.first().sends);
+  plan.recv_extents_.whole = receiving.append_to(plan.first().recvs);
+  receiving.check_disjoint(plan.first().recvs);
   check_self<int64_t>(rank, 1, {"send_counts", send.counts}, {"recv_counts", recv.counts});
   return plan;
 }
@@ -225,8 +225,8 @@ Plan Plan::alltoall_list(Rank rank, int size, std::span<const size_t> send_bytes
   check_length(rank, size, recv_bytes.size(), "recv_bytes");
   check_self<size_t>(rank, 1, {"send_bytes", send_bytes}, {"recv_bytes", recv_bytes});
   Plan plan(rank, size);
-  plan.send_extents_.each = append_buffers(plan.sends_, send_bytes);
-  plan.recv_extents_.each = append_buffers(plan.recvs_, recv_bytes);
+  plan.send_extents_.each = append_buffers(plan.first().sends, send_bytes);
+  plan.recv_extents_.each = append_buffers(plan.first().recvs, recv_bytes);
   return plan;
 }
 
@@ -239,11 +239,11 @@ Plan Plan::allgather(Rank rank, int size, size_t bytes_per_rank) {
   Plan plan(rank, size);
   plan.send_extents_.whole = bytes_per_rank;
   plan.recv_extents_.whole = total;
-  plan.sends_.reserve(static_cast<size_t>(size));
-  plan.recvs_.reserve(static_cast<size_t>(size));
+  plan.first().sends.reserve(static_cast<size_t>(size));
+  plan.first().recvs.reserve(static_cast<size_t>(size));
   for (Rank peer = 0; peer < size && bytes_per_rank > 0; ++peer) {
-    plan.sends_.push_back({peer, 0, 0, bytes_per_rank});
-    plan.recvs_.push_back({peer, 0, static_cast<size_t>(peer) * bytes_per_rank, bytes_per_rank});
+    plan.first().sends.push_back({peer, 0, 0, bytes_per_rank});
+    plan.first().recvs.push_back({peer, 0, static_cast<size_t>(peer) * bytes_per_rank, bytes_per_rank});
   }
   return plan;
 }
@@ -253,9 +253,9 @@ Plan Plan::reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<cons
   check_length(rank, size, counts.size(), "counts");
   const ExpertRows parts{rank, size, 1, elem_bytes, {"counts", counts}};
   Plan plan(rank, size);
-  plan.folds_ = true;
+  plan.first().sink = Sink::fold;
   plan.send_extents_.whole = parts.checked_bytes();
-  parts.append_packed_by_rank(plan.sends_);
+  parts.append_packed_by_rank(plan.first().sends);
   plan.recv_extents_.whole = static_cast<size_t>(counts[static_cast<size_t>(rank)]) * elem_bytes;
   plan.append_from_all(0, plan.recv_extents_.whole);
   return plan;
@@ -264,16 +264,15 @@ Plan Plan::reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<cons
 Plan Plan::allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool in_parts) {
   check_rank(rank, size);
   Plan plan(rank, size);
-  plan.folds_ = true;
+  plan.first().sink = Sink::fold;
   const size_t bytes = checked_bytes(rank, elem_bytes, elems);
   plan.send_extents_.whole = plan.recv_extents_.whole = bytes;
   if (!in_parts) {
-    for (Rank peer = 0; peer < size && bytes > 0; ++peer) plan.sends_.push_back({peer, 0, 0, bytes});
+    for (Rank peer = 0; peer < size && bytes > 0; ++peer) plan.first().sends.push_back({peer, 0, 0, bytes});
     plan.append_from_all(0, bytes);
     return plan;
   }
-  Plan gathering(rank, size);
-  gathering.send_extents_ = gathering.recv_extents_ = plan.send_extents_;
+  Stage gathering;
   // The parts begin at cache lines, as far as the size of the elements allows.
   const auto ranks = static_cast<size_t>(size), unit = std::max<size_t>(1, 64 / std::max<size_t>(1, elem_bytes));
   const size_t part = (elems + ranks * unit - 1) / (ranks * unit) * unit * elem_bytes;
@@ -284,35 +283,36 @@ Plan Plan::allreduce(Rank rank, int size, size_t elem_bytes, size_t elems, bool 
   const Segment own = part_of(rank);
   for (Rank peer = 0; peer < size; ++peer) {
     const Segment theirs = part_of(peer);
-    if (theirs.bytes > 0) plan.sends_.push_back(theirs);
+    if (theirs.bytes > 0) plan.first().sends.push_back(theirs);
     if (peer == rank) continue;
-    if (own.bytes > 0) gathering.sends_.push_back({peer, 0, own.offset, own.bytes});
-    if (theirs.bytes > 0) gathering.recvs_.push_back(theirs);
+    if (own.bytes > 0) gathering.sends.push_back({peer, 0, own.offset, own.bytes, 0, Space::received});
+    if (theirs.bytes > 0) gathering.recvs.push_back(theirs);
   }
   plan.append_from_all(own.offset, own.bytes);
-  plan.next_ = std::make_shared<const Plan>(std::move(gathering));
+  plan.stages_.push_back(std::move(gathering));
+  plan.agreement_ = static_cast<uint32_t>(elems);
   return plan;
 }
 
 Plan Plan::scan(Rank rank, int size, size_t elem_bytes, size_t elems, bool exclusive) {
   check_rank(rank, size);
   Plan plan(rank, size);
-  plan.folds_ = true;
+  plan.first().sink = Sink::fold;
   const size_t bytes = checked_bytes(rank, elem_bytes, elems);
   const Rank first = rank + (exclusive ? 1 : 0), last = rank - (exclusive ? 1 : 0);
   plan.send_extents_.whole = bytes;
   plan.recv_extents_.whole = last >= 0 ? bytes : 0;
-  for (Rank peer = first; peer < size && bytes > 0; ++peer) plan.sends_.push_back({peer, 0, 0, bytes});
-  for (Rank peer = 0; peer <= last && bytes > 0; ++peer) plan.recvs_.push_back({peer, 0, 0, bytes});
+  for (Rank peer = first; peer < size && bytes > 0; ++peer) plan.first().sends.push_back({peer, 0, 0, bytes});
+  for (Rank peer = 0; peer <= last && bytes > 0; ++peer) plan.first().recvs.push_back({peer, 0, 0, bytes});
   return plan;
 }
 
 Plan Plan::reduce(Rank rank, int size, Rank root, size_t bytes) {
   check_root(rank, size, root);
   Plan plan(rank, size);
-  plan.folds_ = true;
+  plan.first().sink = Sink::fold;
   plan.send_extents_.whole = bytes;
-  if (bytes > 0) plan.sends_.push_back({root, 0, 0, bytes});
+  if (bytes > 0) plan.first().sends.push_back({root, 0, 0, bytes});
   if (rank != root) return plan;
   plan.recv_extents_.whole = bytes;
   plan.append_from_all(0, bytes);
@@ -324,9 +324,9 @@ Plan Plan::broadcast(Rank rank, int size, Rank root, size_t bytes) {
   Plan plan(rank, size);
   (rank == root ? plan.send_extents_ : plan.recv_extents_).whole = bytes;
   if (bytes == 0) return plan;
-  if (rank != root) plan.recvs_.push_back({root, 0, 0, bytes});
+  if (rank != root) plan.first().recvs.push_back({root, 0, 0, bytes});
   for (Rank peer = 0; peer < size && rank == root; ++peer) {
-    if (peer != root) plan.sends_.push_back({peer, 0, 0, bytes});
+    if (peer != root) plan.first().sends.push_back({peer, 0, 0, bytes});
   }
   return plan;
 }
@@ -334,22 +334,22 @@ Plan Plan::broadcast(Rank rank, int size, Rank root, size_t bytes) {
 Plan Plan::gather(Rank rank, int size, Rank root, size_t bytes_per_rank) {
   check_root(rank, size, root);
   Plan plan = allgather(rank, size, bytes_per_rank);
-  std::erase_if(plan.sends_, [root](const Segment& s) { return s.peer != root; });
+  std::erase_if(plan.first().sends, [root](const Segment& s) { return s.peer != root; });
   if (rank == root) return plan;
-  plan.recvs_.clear();
+  plan.first().recvs.clear();
   plan.recv_extents_.whole = 0;
   return plan;
 }
 
 Plan Plan::scatter(Rank rank, int size, Rank root, size_t bytes_per_rank) {
   Plan plan = gather(rank, size, root, bytes_per_rank);
-  plan.sends_.swap(plan.recvs_);
+  plan.first().sends.swap(plan.first().recvs);
   std::swap(plan.send_extents_, plan.recv_extents_);
   return plan;
 }
 
 void Plan::append_from_all(size_t offset, size_t bytes) {
-  for (Rank peer = 0; peer < size_ && bytes > 0; ++peer) recvs_.push_back({peer, 0, offset, bytes});
+  for (Rank peer = 0; peer < size_ && bytes > 0; ++peer) first().recvs.push_back({peer, 0, offset, bytes});
 }
 
 Plan Plan::global_scatter(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
@@ -366,8 +366,8 @@ Plan Plan::global_scatter(Rank rank, int size, size_t row_bytes, std::span<const
   plan.send_extents_.whole = sending.checked_bytes();
   plan.recv_extents_.whole = receiving.checked_bytes();
   check_self(rank, experts, sending.counts, receiving.counts);
-  sending.append_packed_by_rank(plan.sends_);
-  receiving.append_packed_by_expert(plan.recvs_);
+  sending.append_packed_by_rank(plan.first().sends);
+  receiving.append_packed_by_expert(plan.first().recvs);
   return plan;
 }
 
@@ -375,22 +375,35 @@ Plan Plan::global_scatter(Rank rank, int size, size_t row_bytes, std::span<const
 Plan Plan::global_gather(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                          std::span<const int64_t> global) {
   Plan plan = global_scatter(rank, size, row_bytes, local, global);
-  plan.sends_.swap(plan.recvs_);
+  plan.first().sends.swap(plan.first().recvs);
   std::swap(plan.send_extents_, plan.recv_extents_);
   return plan;
 }
 
+Plan Plan::with_stages(std::vector<Stage> stages, size_t scratch_bytes, uint32_t agreement) const {
+  if (stages.empty()) refuse(rank_, "a plan has at least one stage");
+  Plan plan(rank_, size_);
+  plan.stages_ = std::move(stages);
+  plan.scratch_bytes_ = scratch_bytes;
+  plan.agreement_ = agreement != 0 ? agreement : agreement_;
+  plan.summands_ = summands_;
+  plan.copies_ = copies_;
+  plan.send_extents_ = send_extents_;
+  plan.recv_extents_ = recv_extents_;
+  return plan;
+}
+
 Plan Plan::transpose() const {
-  if (folds_ || summands_ != nullptr || copies_ != nullptr) refuse(rank_, "cannot transpose a reduction, or copies");
-  if (const auto overlap = find_overlap(sends_)) {
+  if (stages_.front().sink != Sink::copy) refuse(rank_, "cannot transpose a reduction, or copies");
+  if (const auto overlap = find_overlap(sends())) {
     const auto& [a, b] = *overlap;
     refuse(rank_, "cannot transpose: the send segments to rank ", a.peer, " (bytes ", a.offset, " to ",
            a.offset + a.bytes, ") and to rank ", b.peer, " (bytes ", b.offset, " to ", b.offset + b.bytes,
            ") overlap, so they would be received into the same memory");
   }
   Plan plan(rank_, size_);
-  plan.sends_ = recvs_;
-  plan.recvs_ = sends_;
+  plan.first().sends = stages_.front().recvs;
+  plan.first().recvs = stages_.front().sends;
   plan.send_extents_ = recv_extents_;
   plan.recv_extents_ = send_extents_;
   return plan;

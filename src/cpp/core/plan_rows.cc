@@ -89,9 +89,10 @@ Plan::Extents Plan::append_rows(std::vector<Segment>& segments, Rank rank, const
 Plan Plan::rows(Rank rank, int size, std::span<const size_t> row_bytes, RowList send, int64_t send_rows, RowList recv,
                 int64_t recv_rows, std::shared_ptr<const RowCopies> copies) {
   Plan plan(rank, size);
-  plan.send_extents_ = append_rows(plan.sends_, rank, "send", size, row_bytes, send, send_rows);
-  plan.recv_extents_ = append_rows(plan.recvs_, rank, "recv", size, row_bytes, recv, recv_rows);
+  plan.send_extents_ = append_rows(plan.first().sends, rank, "send", size, row_bytes, send, send_rows);
+  plan.recv_extents_ = append_rows(plan.first().recvs, rank, "recv", size, row_bytes, recv, recv_rows);
   check_once(rank, size, recv, recv_rows, copies.get());
+  if (copies != nullptr) plan.first().sink = Sink::fan_out;
   plan.copies_ = std::move(copies);
   const auto own = static_cast<size_t>(rank);
   if (send.counts[own] != recv.counts[own]) {
@@ -104,7 +105,7 @@ Plan Plan::rows(Rank rank, int size, std::span<const size_t> row_bytes, RowList 
 Plan Plan::weighted_sum(Rank rank, int size, size_t row_bytes, RowList send, int64_t send_rows, int64_t recv_rows,
                         std::shared_ptr<const Summands> summands) {
   Plan plan(rank, size);
-  plan.send_extents_ = append_rows(plan.sends_, rank, "send", size, {&row_bytes, 1}, send, send_rows);
+  plan.send_extents_ = append_rows(plan.first().sends, rank, "send", size, {&row_bytes, 1}, send, send_rows);
   plan.recv_extents_.each = {bytes_of(rank, recv_rows, row_bytes)};
   if (summands == nullptr || summands->terms == 0) refuse(rank, "a sum has no terms");
   const std::vector<Rank>& sources = summands->sources;
@@ -122,11 +123,12 @@ Plan Plan::weighted_sum(Rank rank, int size, size_t row_bytes, RowList send, int
                      std::to_string(next[static_cast<size_t>(rank) + 1]));
   }
   std::partial_sum(next.begin(), next.end(), next.begin());
-  plan.recvs_.resize(row_bytes > 0 ? next.back() : 0);
+  plan.first().recvs.resize(row_bytes > 0 ? next.back() : 0);
   for (size_t i = 0; i < sources.size() && row_bytes > 0; ++i) {
     if (sources[i] < 0) continue;
-    plan.recvs_[next[static_cast<size_t>(sources[i])]++] = {sources[i], 0, i / terms * row_bytes, row_bytes};
+    plan.first().recvs[next[static_cast<size_t>(sources[i])]++] = {sources[i], 0, i / terms * row_bytes, row_bytes};
   }
+  plan.first().sink = Sink::sum;
   plan.summands_ = std::move(summands);
   return plan;
 }

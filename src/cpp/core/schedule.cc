@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "core/hash.h"
 
@@ -50,24 +51,35 @@ Run divided_run(const Segment& s, std::byte* base, const TensorLayout& layout, s
   return {s.peer, data, s.bytes, &strides.emplace_back(block), 0, shape};
 }
 
+// Makes the runs of segments that lie in the buffers of one side.
+class RunMaker {
+ public:
+  RunMaker(const Buffers& buffers, std::vector<Strides>& strides)
+      : buffers_(buffers), strides_(strides), whole_(buffers.layouts.size()) {}
+
+  Run run(const Segment& s) {
+    const auto buffer = static_cast<size_t>(s.buffer);
+    std::byte* const base = buffers_.base[buffer];
+    if (buffers_.layouts.empty()) return {s.peer, base + s.offset, s.bytes, nullptr, 0, s.label};
+    const TensorLayout& layout = buffers_.layouts[buffer];
+    if (is_divided(layout)) return divided_run(s, base, layout, strides_);
+    if (whole_[buffer] == nullptr) whole_[buffer] = &strides_.emplace_back(layout);
+    if (whole_[buffer]->contiguous()) return {s.peer, base + s.offset, s.bytes, nullptr, 0, s.label};
+    return {s.peer, base, s.bytes, whole_[buffer], s.offset, s.label};
+  }
+
+ private:
+  const Buffers& buffers_;
+  std::vector<Strides>& strides_;
+  std::vector<const Strides*> whole_;  // of each buffer; made when a segment needs it
+};
+
 void set_strided_runs(std::vector<Run>& runs, const Buffers& buffers, std::vector<Strides>& strides) {
   if (buffers.layouts.empty()) return set_packed_runs(runs, buffers);
-  std::vector<const Strides*> whole(buffers.layouts.size());  // of each buffer; made when a segment needs it
+  RunMaker maker(buffers, strides);
   runs.clear();
   runs.reserve(buffers.segments.size());
-  for (const Segment& s : buffers.segments) {
-    const auto buffer = static_cast<size_t>(s.buffer);
-    const TensorLayout& layout = buffers.layouts[buffer];
-    std::byte* const base = buffers.base[buffer];
-    if (is_divided(layout)) {
-      runs.push_back(divided_run(s, base, layout, strides));
-      continue;
-    }
-    if (whole[buffer] == nullptr) whole[buffer] = &strides.emplace_back(layout);
-    const Run run{s.peer, base, s.bytes, whole[buffer], s.offset, s.label};
-    const bool packed = run.strides->contiguous();
-    runs.push_back(packed ? Run{s.peer, base + s.offset, s.bytes, nullptr, 0, s.label} : run);
-  }
+  for (const Segment& s : buffers.segments) runs.push_back(maker.run(s));
 }
 
 }  // namespace
@@ -89,7 +101,12 @@ void Batch::clear() {
   static_cast<Terms&>(*this) = {};
   sends.clear();
   recvs.clear();
+  folds = false;
+  reach = Reach::group;
+  parts.clear();
+  later.clear();
   strides.reset();
+  scratch.reset();
   copy.reset();
   packs.clear();
   pack_strides.reset();
@@ -102,7 +119,12 @@ void Batch::swap(Batch& other) noexcept {
   std::swap<Terms>(*this, other);
   sends.swap(other.sends);
   recvs.swap(other.recvs);
+  std::swap(folds, other.folds);
+  std::swap(reach, other.reach);
+  parts.swap(other.parts);
+  later.swap(other.later);
   strides.swap(other.strides);
+  scratch.swap(other.scratch);
   copy.swap(other.copy);
   packs.swap(other.packs);
   pack_strides.swap(other.pack_strides);
@@ -151,6 +173,58 @@ void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs) {
   set_strided_runs(batch.sends, sends, *strides);
   set_strided_runs(batch.recvs, recvs, *strides);
   batch.strides = std::move(strides);
+}
+
+void set_stages(Batch& batch, const Plan& plan, Buffers send, Buffers recv, Scratch& scratch) {
+  const auto stages = plan.stages();
+  send.segments = stages[0].sends;
+  recv.segments = stages[0].recvs;
+  if (stages.size() == 1) {
+    batch.folds = plan.folds();
+    batch.parts = stages[0].parts;
+    return set_runs(batch, send, recv);
+  }
+  batch.signature.agreement = plan.agreement();
+  if (plan.scratch_bytes() > 0) batch.scratch = scratch.take(plan.scratch_bytes());
+  auto strides = std::make_shared<std::vector<Strides>>();
+  size_t most = 0;  // the runs point into `strides`, so it must not grow
+  for (const Stage& stage : stages) most += stage.sends.size() + stage.recvs.size();
+  strides->reserve(most + send.layouts.size() + recv.layouts.size());
+  RunMaker sent(send, *strides), received(recv, *strides);
+  const auto run_of = [&](const Segment& s, RunMaker& user) -> Run {
+    if (s.space == Space::scratch) return {s.peer, batch.scratch.get() + s.offset, s.bytes, nullptr, 0, s.label};
+    return (s.space == Space::received ? received : user).run(s);
+  };
+  batch.later.resize(stages.size() - 1);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const Stage& stage = stages[i];
+    Moves& moves = i == 0 ? static_cast<Moves&>(batch) : batch.later[i - 1];
+    for (const Segment& s : stage.sends) moves.sends.push_back(run_of(s, sent));
+    for (const Segment& s : stage.recvs) moves.recvs.push_back(run_of(s, received));
+    moves.folds = stage.sink == Sink::fold;
+    moves.reach = stage.reach;
+    moves.parts = stage.parts;
+  }
+  batch.strides = std::move(strides);
+}
+
+std::vector<Batch> split_stages(Batch&& batch) {
+  std::vector<Moves> later = std::exchange(batch.later, {});
+  std::vector<Batch> stages(1 + later.size());
+  for (size_t i = 0; i < later.size(); ++i) {
+    Batch& stage = stages[i + 1];
+    static_cast<Terms&>(stage) = batch;
+    static_cast<Moves&>(stage) = std::move(later[i]);
+    if (!stage.folds) stage.signature.fold = Fold::none;
+    stage.stage = static_cast<uint8_t>(i + 1);
+    stage.last = i + 1 == later.size();
+    stage.strides = batch.strides;
+    stage.copy = batch.copy;
+    stage.scratch = batch.scratch;
+  }
+  batch.last = later.empty();
+  stages[0] = std::move(batch);
+  return stages;
 }
 
 std::span<const Run> runs_with(std::span<const Run> runs, Rank peer) {

@@ -13,6 +13,7 @@
 #include "a2a/strides.h"
 #include "a2a/types.h"
 #include "core/fold/weighted_sum.h"
+#include "core/scratch.h"
 #include "core/strided/strides.h"
 
 namespace a2a {
@@ -66,10 +67,7 @@ struct Signature {
   uint64_t number = 0;     // of the operation on its communicator, from 1
   uint64_t plan = 0;       // of the reusable plan, from 1, or of the routing; 0 = made for this call
   Fold fold = Fold::none;  // of a reduction: how the arriving parts are combined
-  // Of a first half: the number of elements, which all ranks have alike, modulo 2^32. A rank with another number
-  // disagrees with every other rank, so the half fails on all ranks or on none. In other operations a transport may
-  // compare values that all ranks have alike by this field.
-  uint32_t elems = 0;
+  uint32_t agreement = 0;  // Plan::agreement()
 };
 
 // "alltoallv #146"
@@ -84,10 +82,6 @@ enum class Way : uint8_t {
   pass,      // nothing: a device transport moves the bytes
 };
 
-// Some operations are two exchanges. The second one begins when the first one is done, sends the bytes that the first
-// one received, and fails with its error.
-enum class Half : uint8_t { whole, first, second };
-
 // The properties of an operation besides its bytes.
 struct Terms {
   Signature signature;
@@ -99,17 +93,28 @@ struct Terms {
   bool flag = false;          // internal use: a bit for the peers that is not compared
   bool asynchronous = false;  // the caller, or on a device its stream, goes on meanwhile
   bool own_last = false;      // internal use: the rank's own part, if it is large, waits until it is released
-  Half half = Half::whole;
+  // The stage's number. Each begins on a rank when the one before is done there, and fails with its error.
+  uint8_t stage = 0;
+  bool last = true;  // no other stage follows
   // Internal use: bytes that use caches and memory meanwhile as if the rank sent and received them here.
   size_t sent_elsewhere = 0, received_elsewhere = 0;
 };
 
-// One operation as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this
-// rank itself are included. In a reduction the receives of all peers are the same runs, the output, into which arriving
-// parts are folded. The output may be the memory that the rank sends to itself.
-struct Batch : Terms {
+// A stage as a transport gets it. Runs are sorted by peer and keep the plan's order within a peer; runs to this rank
+// itself are included. In a fold the receives of all peers are the same runs, the output, into which arriving parts are
+// folded. The output may be the memory that the rank sends to itself.
+struct Moves {
   std::vector<Run> sends, recvs;
-  std::shared_ptr<const std::vector<Strides>> strides;  // of the runs; empty where all are contiguous
+  bool folds = false;
+  Reach reach = Reach::group;
+  std::vector<FoldPart> parts;  // Stage::parts
+};
+
+// One operation as a transport gets it: its first stage, and the later ones.
+struct Batch : Terms, Moves {
+  std::vector<Moves> later;
+  std::shared_ptr<const std::vector<Strides>> strides;  // of all runs; empty where all are contiguous
+  std::shared_ptr<std::byte[]> scratch;                 // the memory of Space::scratch
   std::shared_ptr<std::byte[]> copy;                    // the memory of runs in `sends` that the batch owns
   // Before anything is sent, `copy` is filled with these, one after the other: what is sent is overwritten meanwhile.
   std::vector<Run> packs;
@@ -125,16 +130,23 @@ struct Batch : Terms {
   void pack() const;
 };
 
-// One side of a plan and its buffers.
+// One side of a stage and its buffers.
 struct Buffers {
   std::span<const Segment> segments;
   std::span<std::byte* const> base;       // the address of each buffer
   std::span<const TensorLayout> layouts;  // of each buffer; empty: all are packed
 };
 
-// Replaces the runs of the batch by those of a plan. Throws Error(invalid_argument) for a layout that has too many
-// dimensions, or that the segments do not divide along its axis.
+// Replaces the runs of the batch by those of a stage whose segments lie in the caller's buffers. Throws
+// Error(invalid_argument) for a layout that has too many dimensions, or that the segments do not divide along its axis.
 A2A_API void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs);
+
+// Fills an empty batch with the runs of all stages. Takes their scratch memory. Does not look at Buffers::segments.
+// Throws as set_runs(), and std::bad_alloc.
+A2A_API void set_stages(Batch& batch, const Plan& plan, Buffers send, Buffers recv, Scratch& scratch);
+
+// Returns a batch for each stage.
+A2A_API std::vector<Batch> split_stages(Batch&& batch);
 
 // The runs of one peer in a list sorted by peer.
 A2A_API std::span<const Run> runs_with(std::span<const Run> runs, Rank peer);

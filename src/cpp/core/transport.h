@@ -14,6 +14,7 @@
 #include "a2a/work.h"
 #include "core/message.h"
 #include "core/schedule.h"
+#include "core/topology.h"
 #include "core/views.h"
 
 namespace a2a {
@@ -36,11 +37,13 @@ class Transport {
   // use; it may come from a finished operation.
   virtual std::shared_ptr<Work> start(Batch&& batch) = 0;
 
-  // Whether it writes the output of a reduction while peers may still read this rank's input. Every transport folds
-  // arriving parts (Signature::fold), and runs operations in two halves.
+  // Whether it writes the output of a fold while peers may still read this rank's input.
   virtual bool folds() const { return false; }
 
-  // Returns the most bytes of an allreduce that is faster in one exchange, in which each rank gets the elements of all
+  // The hosts of the ranks; empty: all are on one.
+  virtual std::shared_ptr<const Topology> topology() const { return nullptr; }
+
+  // Returns the most bytes of an allreduce that is faster in one stage, in which each rank gets the elements of all
   // others, than in two, for which each waits twice (Plan::allreduce). The same on all ranks.
   virtual size_t most_at_once() const { return 0; }
 

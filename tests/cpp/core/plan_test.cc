@@ -365,7 +365,7 @@ TEST("in a scan each rank's elements go to those above it, and to itself unless 
       size_t sends = 0, recvs = 0;
       for (Rank from = 0; from < size; ++from) {
         const Plan& plan = plans[static_cast<size_t>(from)];
-        CHECK(plan.folds() && plan.next() == nullptr);
+        CHECK(plan.folds() && plan.stages().size() == 1);
         sends += plan.sends().size();
         recvs += plan.recvs().size();
         for (const Segment& segment : plan.sends()) {

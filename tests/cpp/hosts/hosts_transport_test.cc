@@ -596,40 +596,17 @@ TEST("groups of one host and of several") {
   });
 }
 
-TEST("the exchange on one host is told what takes up the caches meanwhile") {
-  hosts::Places places;
-  places.host = {0, 1, 0, 1}, places.endpoint = {0, 1, 2, 3}, places.ranks = {{0, 2}, {1, 3}};
-  const auto network = std::make_shared<hosts_test::LoopbackNetwork>(std::make_shared<hosts_test::Hub>(4), 2);
-  std::vector<std::byte> memory(1000);
-  Batch batch;
-  batch.sends = {{0, memory.data(), 1}, {1, memory.data(), 20}, {1, memory.data(), 300}, {2, memory.data(), 4}};
-  batch.recvs = {{0, memory.data(), 5}, {2, memory.data(), 4}, {3, memory.data(), 600}};
-  const auto local_batch = [&](std::vector<int> machines) {
-    places.machine = std::move(machines);
-    hosts::Operation operation(batch, nullptr, nullptr, std::make_shared<shm::ShmProgress>(), 2,
-                               std::make_shared<const hosts::Places>(places), network);
-    return operation.next_here().value();
-  };
-  const Batch local = local_batch({0, 1, 0, 1}), on_one_machine = local_batch({0, 0, 0, 0});
-  CHECK_EQ(local.sent_elsewhere, 2 * 320);
-  CHECK_EQ(local.received_elsewhere, 2 * 600);
-  CHECK_EQ(on_one_machine.sent_elsewhere, 5 + 4 * 320);
-  CHECK_EQ(on_one_machine.received_elsewhere, 9 + 4 * 600);
-  CHECK(local.sends.size() == 2 && local.sends[0].peer == 0 && local.sends[1].peer == 1 && local.sends[1].bytes == 4);
-  CHECK(local.recvs.size() == 2 && local.recvs[1].peer == 1 && local.recvs[0].bytes == 5);
-}
-
 TEST("a message to oneself, and one to another") {
   const hosts_test::MeetingPlace place(2);
   const auto done = thread_bootstraps(2);
   check::threads(2, [&](int rank) {
     const auto meeting = place.join(rank);  // a rank that leaves it is lost to ranks that still connect
     const auto network = meeting->network(Deadline::after_seconds(60));
-    const std::string to_itself = hosts::message({5, hosts::MessageKind::text, rank, 1}, "to itself");
+    const std::string to_itself = hosts::message({5, hosts::MessageKind::text, 0, rank, 1}, "to itself");
     network->post(rank, to_itself);
     const auto message = network->take(5);
     CHECK(message && message->from == rank && message->bytes == to_itself);
-    network->post(1 - rank, hosts::message({6, hosts::MessageKind::text, rank, 1}, "to the other"));
+    network->post(1 - rank, hosts::message({6, hosts::MessageKind::text, 0, rank, 1}, "to the other"));
     std::optional<hosts::Message> other;
     const auto until = Deadline::after_seconds(20);
     // This rank's message may not be sent yet when the other's arrives, and only calls of the network advance it.

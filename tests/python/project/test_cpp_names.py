@@ -17,6 +17,7 @@ TESTED_BY = {
     # Communicator is one class in several files.
     "core/communicator_device": "device/stream_transport_test",
     "core/communicator_groups": "core/communicator_test",
+    "core/communicator_start": "core/communicator_test",
     "core/communicator_message": "core/communicator_inl_test",
     "core/communicator_state": "core/communicator_test",
     "core/communicator_views": "core/views_test",
@@ -26,6 +27,13 @@ TESTED_BY = {
     "core/fold/small_floats": "core/fold_test",
     "core/fold/weighted_sum": "core/summing_test",
     "core/plan_rows": "core/plan_test",
+    "core/topology": "core/arrange_test",
+    # Pure functions of one page each, which `arrange` calls.
+    "core/stages/choose": "core/arrange_test",
+    "core/stages/host_first": "core/arrange_test",
+    "core/stages/in_parts": "core/arrange_test",
+    "core/stages/ring": "core/arrange_test",
+    "core/stages/segments": "core/arrange_test",
     "core/record": "core/dump_test",
     "core/strided/packing": "core/strides_test",
     "core/strided/sharing": "core/strides_test",
@@ -63,7 +71,6 @@ TESTED_BY = {
     "transport/hosts/failures": "hosts/hosts_transport_test",
     "transport/hosts/groups": "hosts/hosts_transport_test",
     "transport/hosts/hearing": "hosts/hosts_transport_test",
-    "transport/hosts/host_fold": "hosts/course_test",
     "transport/hosts/hosts_messages": "hosts/hosts_transport_test",
     "transport/hosts/operation": "hosts/hosts_transport_test",
     "transport/hosts/places": "hosts/hosts_transport_test",
@@ -72,8 +79,6 @@ TESTED_BY = {
     "transport/hosts/remote_exchange": "hosts/hosts_transport_test",
     "transport/hosts/remote_exchange_memory": "hosts/hosts_transport_test",
     "transport/hosts/remote_messages": "hosts/hosts_transport_test",
-    "transport/hosts/shares": "hosts/course_test",
-    "transport/hosts/turns": "hosts/course_test",
 }
 """Sources without a test of their name, and the test of the unit to which they belong."""
 

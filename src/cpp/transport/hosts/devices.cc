@@ -26,26 +26,26 @@ std::optional<Error> HostsTransport::pass(const Signature& signature) {
     passed_.push_back(started_);
     if (passed_.size() > kRemembered) passed_.pop_front();
     guarded([&] {
-      if (const auto early = early_.find(shm::first_step(signature.number)); early != early_.end()) {
+      if (const auto early = early_.find(step_of(signature.number)); early != early_.end()) {
         for (const Early& one : early->second)
-          tell(one.source, {channel_, MessageKind::passed, rank_, signature.number}, {});
+          tell(one.source, {channel_, MessageKind::passed, 0, rank_, signature.number}, {});
       }
       advance_relay();
       return true;
     });
-    const uint64_t remembered = shm::first_step(passed_.front());
+    const uint64_t remembered = step_of(passed_.front());
     while (!early_.empty() && early_.begin()->first < remembered) early_.erase(early_.begin());
   }
   if (auto error = contradiction(signature)) return error;
   std::lock_guard lock(progress_->mutex());
   if (broken_) return broken_for(signature);
-  const auto lost = find_lost(shm::first_step(signature.number));
+  const auto lost = find_lost(signature.number);
   return lost ? std::optional(Error(lost->code(), name_of(signature) + ": " + lost->what())) : std::nullopt;
 }
 
 std::span<const HostsTransport::Early> HostsTransport::heard_of(uint64_t number) {
   hear_aborts();
-  const auto found = early_.find(shm::first_step(number));
+  const auto found = early_.find(step_of(number));
   return found == early_.end() ? std::span<const Early>() : found->second;
 }
 

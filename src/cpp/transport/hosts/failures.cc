@@ -31,7 +31,7 @@ std::string HostsTransport::describe(Rank rank) const {
 
 bool HostsTransport::needs(const Operation& operation, Rank rank) const {
   if (rank == rank_) return false;
-  return operation.remote.waits_for(rank) || (operation.judged && !operation.verdicts.contains(rank));
+  return operation.remote->waits_for(rank) || (operation.judged && !operation.verdicts.contains(rank));
 }
 
 std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) const {
@@ -52,7 +52,7 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
     // An error of this host is more precise than the ranks that are missing elsewhere because of it.
     if (!queue_.empty()) queue_.front()->settle_local();
     for (const auto& operation : queue_) {
-      for (const Entry& entry : operation->remote.speak_up(now)) tell(operation->step(), entry);
+      for (const Entry& entry : operation->remote->speak_up(now)) tell(operation->step(), entry);
     }
     return true;
   });
@@ -61,7 +61,7 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   if (const auto error = local_->given_up()) return break_with(*error, true);
   Operation& oldest = *queue_.front();
   for (Rank r = 0; r < places_->size(); ++r) {
-    if (last_[static_cast<size_t>(r)].left_after) oldest.remote.part_from(r);
+    if (last_[static_cast<size_t>(r)].left_after) oldest.remote->part_from(r);
     if (!needs(oldest, r)) continue;
     if (const auto why = missed(r, oldest.number())) {
       return break_with(
@@ -102,7 +102,7 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
   end_loans();
   for (auto& operation : queue_) {
     operation->fail(error);
-    if (!operation->remote.let_go()) keep(operation);
+    if (!operation->remote->let_go()) keep(operation);
   }
   queue_.clear();
   begun_here_ = 0;
@@ -113,8 +113,8 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
 // may write to its tensors. Within that time peers have received the bytes as they were (RemoteExchange::good_until).
 void HostsTransport::end_loans() {
   const auto until = Deadline::Clock::now() + kSilence;
-  const auto lent = [](const auto& operation) { return !operation->remote.let_go(); };
-  for (auto& operation : queue_) operation->remote.abandon();
+  const auto lent = [](const auto& operation) { return !operation->remote->let_go(); };
+  for (auto& operation : queue_) operation->remote->abandon();
   while (std::ranges::any_of(queue_, lent) && Deadline::Clock::now() < until) std::this_thread::yield();
 }
 
@@ -123,7 +123,7 @@ void HostsTransport::tell_why() {
   std::string text(object_bytes(why));
   text += broken_->what();
   try {
-    tell_remote({channel_, MessageKind::aborted, rank_, 0}, text);
+    tell_remote({channel_, MessageKind::aborted, 0, rank_, 0}, text);
   } catch (const Error&) {  // the network itself failed
   }
 }
@@ -148,7 +148,7 @@ void HostsTransport::leave(Left how) noexcept {
     }
     try {
       // A rank that received the error may leave before all others have received it, so each rank sends it.
-      if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, rank_, started_}, {});
+      if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, 0, rank_, started_}, {});
     } catch (const Error&) {  // peers find out by other means
     }
   }
@@ -190,12 +190,11 @@ bool HostsTransport::failed() {
 std::optional<Error> HostsTransport::lost_peer() {
   std::lock_guard lock(progress_->mutex());
   hear_aborts();
-  return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max());
+  return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max() / 2);
 }
 
-std::optional<Error> HostsTransport::find_lost(uint64_t needed) {
-  const uint64_t number = shm::number_of_step(needed);
-  if (auto error = local_->find_lost(needed)) return error;
+std::optional<Error> HostsTransport::find_lost(uint64_t number) {
+  if (auto error = local_->find_lost(shm::first_step(number))) return error;
   for (Rank r = 0; r < places_->size(); ++r) {
     if (places_->host_of(r) == places_->host_of(rank_)) continue;
     if (const auto why = missed(r, number)) return Error(Code::peer_lost, name_of_rank(rank_) + " " + *why);

@@ -41,12 +41,11 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
       if (relay_ == nullptr) throw no_sense();
       if (relay_->wants(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
       tell(relay_->receiver_on(places_->host_of(prefix.source), prefix.number),
-           {channel_, MessageKind::silence, rank_, prefix.number}, {});
+           {channel_, MessageKind::silence, 0, rank_, prefix.number}, {});
       [[fallthrough]];
-    case MessageKind::facts:
-    case MessageKind::more_facts: {
-      const bool second = prefix.kind == MessageKind::more_facts;
-      const uint64_t step = second ? shm::last_step(prefix.number) : shm::first_step(prefix.number);
+    case MessageKind::facts: {
+      if (prefix.stage >= kMostStages) throw no_sense();
+      const uint64_t step = step_of(prefix.number, prefix.stage);
       const auto entries = entries_of(text);
       if (!entries) throw no_sense();
       for (const Entry& entry : *entries) {
@@ -65,10 +64,10 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
       return;
     case MessageKind::passed:
     case MessageKind::verdict:
-      if (Operation* operation = find(shm::first_step(prefix.number))) {
+      if (Operation* operation = find(step_of(prefix.number))) {
         give(*operation, {prefix.kind, prefix.source, {}, std::string(text)});
-      } else if (shm::first_step(prefix.number) > finished_) {
-        early_[shm::first_step(prefix.number)].push_back({prefix.kind, prefix.source, {}, std::string(text)});
+      } else if (step_of(prefix.number) > finished_) {
+        early_[step_of(prefix.number)].push_back({prefix.kind, prefix.source, {}, std::string(text)});
       }
       return;
     case MessageKind::aborted: {
@@ -99,16 +98,16 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
 // Handles a bundle of an operation that this host does not relay.
 void HostsTransport::hear_unexpected(uint64_t number, Rank source, std::string message) {
   if (prefix_of(message)->kind == MessageKind::bundle)
-    hear({channel_, MessageKind::bundle, source, number}, std::move(message));
+    hear({channel_, MessageKind::bundle, 0, source, number}, std::move(message));
 }
 
 void HostsTransport::hear_entry(uint64_t step, const Entry& entry) {
-  const uint64_t number = shm::number_of_step(step);
+  const uint64_t number = number_of(step);
   Last& last = last_[static_cast<size_t>(entry.source)];
   if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.told.op);
   if (Operation* operation = find(step)) return hear(*operation, entry);
   if (passed(number)) {
-    tell(entry.source, {channel_, MessageKind::passed, rank_, number}, {});
+    tell(entry.source, {channel_, MessageKind::passed, 0, rank_, number}, {});
   } else if (step <= finished_) {
     return;
   }
@@ -116,7 +115,7 @@ void HostsTransport::hear_entry(uint64_t step, const Entry& entry) {
 }
 
 void HostsTransport::hear(Operation& operation, const Entry& entry) {
-  const auto answer = operation.remote.hear(entry);
+  const auto answer = operation.remote->hear(entry);
   if (!answer) return;
   patience_ = kLeastUnheard;
   tell(operation.step(), *answer);
@@ -128,7 +127,7 @@ void HostsTransport::give(Operation& operation, const Early& early) {
       return hear(operation, {early.source, rank_, early.told, early.text});
     case MessageKind::passed:
       operation.verdicts.insert(early.source);  // it sends none
-      return operation.remote.hear_passed(early.source);
+      return operation.remote->hear_passed(early.source);
     default:
       operation.verdicts.insert(early.source);
       if (operation.their_disagreement.empty()) operation.their_disagreement = early.text;
@@ -146,9 +145,9 @@ void HostsTransport::tell(Rank rank, const Prefix& prefix, std::string_view text
 }
 
 void HostsTransport::tell(uint64_t step, const Entry& entry) {
-  const uint64_t number = shm::number_of_step(step);
-  const auto kind = step == shm::last_step(number) ? MessageKind::more_facts : MessageKind::facts;
-  std::string text = begin_message({channel_, kind, rank_, number}, room_for(entry.payload.size()));
+  const uint64_t number = number_of(step);
+  const auto stage = static_cast<uint16_t>(step - step_of(number));
+  std::string text = begin_message({channel_, MessageKind::facts, stage, rank_, number}, room_for(entry.payload.size()));
   append(text, entry);
   network_->post(places_->endpoint_of(entry.target), std::move(text));
 }

@@ -38,7 +38,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, 
       agreed_(static_cast<size_t>(places_->size())),
       messages_(rank_, *places_, network_, local_->matching(), local_->held(),
                 [this](Rank to, bool answers, uint64_t number, const std::string& rest) {
-                  tell(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, rank_, number}, rest);
+                  tell(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, 0, rank_, number}, rest);
                 }) {
   progress_->note_slow_looks();
   {
@@ -67,8 +67,8 @@ HostsTransport::~HostsTransport() {
 std::shared_ptr<Operation> HostsTransport::new_operation(Batch&& batch) {
   const bool sums = batch.sum.summands != nullptr && batch.way == Way::exchange && batch.refusal.empty();
   auto sum = sums ? std::make_unique<ReceivedSum>(batch, places_->size()) : nullptr;
-  auto course = course_of(batch, rank_, *places_, scratch_);
-  return std::make_shared<Operation>(std::move(batch), std::move(course), std::move(sum), progress_, rank_, places_,
+  auto stages = stage_runs(batch, rank_, *places_, scratch_);
+  return std::make_shared<Operation>(std::move(batch), std::move(stages), std::move(sum), progress_, rank_, places_,
                                      network_);
 }
 
@@ -90,10 +90,6 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
     std::lock_guard lock(progress_->mutex());
     if (broken_) {
       operation->fail(broken_for(operation->batch().signature));
-      return operation;
-    }
-    if (operation->is_second() && queue_.empty() && first_half_failed_) {
-      operation->fail(*first_half_failed_);
       return operation;
     }
     started_ = operation->number();
@@ -118,7 +114,7 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
           relay_ != nullptr && relay_->leads(operation->number()) && !relay_->finished(operation->number());
       const bool told = operation->posted && operation->local != nullptr && operation->local->posted();
       if (!told || duties || !network_->flushed()) return false;
-      return operation->remote.finished() || Deadline::Clock::now() > stay;
+      return operation->remote->finished() || Deadline::Clock::now() > stay;
     };
     const Deadline deadline = operation->batch().deadline;
     while (!progress_->wait(seen, deadline) && !deadline.passed()) {
@@ -148,14 +144,14 @@ bool HostsTransport::advance() {
 }
 
 bool HostsTransport::must_look() {
-  return messages_.active() || (!queue_.empty() && (must_listen() || queue_.front()->remote.waits_for_network()));
+  return messages_.active() || (!queue_.empty() && (must_listen() || queue_.front()->remote->waits_for_network()));
 }
 
 // Whether the oldest operation waits for a message. wants_look() decides about transfers.
 bool HostsTransport::must_listen() {
   const Operation& oldest = *queue_.front();
   const bool listens =
-      oldest.posted && oldest.remote.listens() && (!oldest.relayed || relay_->finished(oldest.number()));
+      oldest.posted && oldest.remote->listens() && (!oldest.relayed || relay_->finished(oldest.number()));
   return listens || (relay_ != nullptr && relay_->waits_for_network()) || oldest.batch().way == Way::compare ||
          !network_->flushed();
 }
@@ -163,8 +159,8 @@ bool HostsTransport::must_listen() {
 // Whether to look at transfers.
 bool HostsTransport::wants_look() {
   Operation& oldest = *queue_.front();
-  if (crowded_ && oldest.steps++ < kStepsUnseen && oldest.remote.sent_at_once()) return false;
-  const auto waits = [](const auto& operation) { return operation->remote.waits_for_network(); };
+  if (crowded_ && oldest.steps++ < kStepsUnseen && oldest.remote->sent_at_once()) return false;
+  const auto waits = [](const auto& operation) { return operation->remote->waits_for_network(); };
   return std::ranges::any_of(queue_ | std::views::take(kAhead), waits);
 }
 
@@ -180,7 +176,7 @@ bool HostsTransport::has_not_heard_for_long() {
 
 bool HostsTransport::step() {
   const uint64_t before = network_->moved();
-  if (must_listen() || (!queue_.front()->remote.finished() && has_not_heard_for_long())) listen();
+  if (must_listen() || (!queue_.front()->remote->finished() && has_not_heard_for_long())) listen();
   if (queue_.empty()) return true;  // a peer has given up
   bool moved = post_next();
   moved |= advance_relay();
@@ -190,14 +186,18 @@ bool HostsTransport::step() {
     last_looked_ = Deadline::Clock::now();
   }
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
-    moved |= queue_[i]->remote.advance();
-    if (queue_[i]->remote.finished() && queue_[i]->local != nullptr) queue_[i]->local->let_own_go();
+    moved |= queue_[i]->remote->advance();
+    if (queue_[i]->remote->finished() && queue_[i]->local != nullptr) queue_[i]->local->let_own_go();
   }
   while (!queue_.empty() && complete(*queue_.front())) {
     moved = true;
     if (queue_.empty()) return true;  // a peer has given up
-    note_outcome(queue_.front());
-    retire_first();
+    if (queue_.front()->finished()) {
+      note_outcome(queue_.front());
+      retire_first();
+    }
+    begin_here();
+    post_next();
   }
   begin_here();
   moved |= !queue_.empty() && queue_.front()->concluding();
@@ -211,7 +211,7 @@ bool HostsTransport::advance_relay() {
         std::ranges::find_if(queue_, [&](const auto& operation) { return operation->number() == number; });
     return asked == queue_.end() ? std::nullopt : (*asked)->host_relays();
   };
-  return relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(shm::first_step(number), entry); },
+  return relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(step_of(number), entry); },
                          ask,
                          [this](uint64_t number, Rank source, std::string message) {
                            hear_unexpected(number, source, std::move(message));
@@ -239,26 +239,16 @@ void HostsTransport::begin_here() {
   pass_until(std::numeric_limits<uint64_t>::max());
 }
 
-// Removes the first operation. If the first half of an operation has failed, it failed on every rank, so no rank runs
-// the second half.
 void HostsTransport::retire_first() {
-  first_half_failed_ = queue_.front()->error();
-  const auto pop = [this] {
-    queue_.pop_front();
-    if (begun_here_ > 0) --begun_here_;
-  };
-  pop();
-  if (!first_half_failed_ || queue_.empty() || !queue_.front()->is_second()) return;
-  queue_.front()->fail(*first_half_failed_);
-  pop();
+  queue_.pop_front();
+  if (begun_here_ > 0) --begun_here_;
 }
 
 bool HostsTransport::post_next() {
   bool posted = false;
   for (size_t i = 0; i < std::min(queue_.size(), kAhead); ++i) {
     if (queue_[i]->posted) continue;
-    if ((i > 0 && queue_[i]->is_second()) || !queue_[i]->may_post()) break;
-    if (!queue_[i]->may_begin()) break;
+    if (!queue_[i]->on_network() || !queue_[i]->may_begin()) break;
     post(*queue_[i]);
     posted = true;
   }
@@ -275,12 +265,12 @@ void HostsTransport::post(Operation& operation) {
   if (const auto early = early_.find(operation.step()); early != early_.end()) {
     for (const Early& one : early->second) earlier.emplace(one.source, one.told);
   }
-  const auto entries = operation.remote.begin(alone && repeats_ ? &agreed_ : nullptr, earlier);
-  operation.relayed = !operation.remote.tells_itself() && !entries.empty();
+  const auto entries = operation.remote->begin(alone && repeats_ ? &agreed_ : nullptr, earlier);
+  operation.relayed = !operation.remote->tells_itself() && !entries.empty();
   if (!operation.relayed) {
     for (const Entry& entry : entries) tell(operation.step(), entry);
   }
-  if (relay_ != nullptr && !operation.is_second()) {
+  if (relay_ != nullptr && operation.step() == step_of(operation.number())) {
     const bool said = operation.local != nullptr;  // peers of this host know that it relays
     relay_->post(operation.batch().signature, operation.relayed ? entries : std::vector<Entry>(),
                  operation.relayed || said);
@@ -292,16 +282,20 @@ void HostsTransport::post(Operation& operation) {
   for (const Early& one : early.mapped()) give(operation, one);
 }
 
-// Finishes the operation if it is over. Returns whether it is.
+// Whether the exchanges of the operation's stage are over.
+bool HostsTransport::complete_stage(Operation& operation) {
+  if (!operation.settle_local()) return false;
+  if (!operation.on_network()) return true;
+  if (!operation.posted || !operation.remote->finished() || !network_->flushed()) return false;
+  // Without memory at the relay the rank need not wait until the relay has finished.
+  return relay_ == nullptr ||
+         (operation.relayed ? relay_->finished(operation.number()) : relay_->served(operation.number()));
+}
+
+// Ends the operation's stage if it is over: begins the next one, or finishes the operation. Returns whether it is over.
 bool HostsTransport::complete(Operation& operation) {
   if (operation.finished()) return true;
-  if (!operation.posted || !operation.settle_local()) return false;
-  if (!operation.remote.finished() || !network_->flushed()) return false;
-  if (relay_ != nullptr) {
-    // Without memory at the relay the rank need not wait until the relay has finished.
-    const bool done = operation.relayed ? relay_->finished(operation.number()) : relay_->served(operation.number());
-    if (!done) return false;
-  }
+  if (!complete_stage(operation)) return false;
   const std::string disagreements = operation.disagreements();
   if (operation.batch().way == Way::compare) {
     if (!operation.judged) tell_verdict(operation);
@@ -309,11 +303,15 @@ bool HostsTransport::complete(Operation& operation) {
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
   if (disagreements.empty() && !operation.conclude()) return false;
+  if (disagreements.empty() || !operation.compared()) {
+    if (operation.on_network()) operation.remote->note_agreements(agreed_);
+    if (operation.begin_next_stage()) return true;
+  }
   // A peer that gave up sent its abort before its caller could write to the memory that was read here. Until
   // good_until() no peer can have done that, so a look from time to time is enough. A look costs more than a small
   // exchange. In a large one it may fetch bytes of the next operation, for which this rank has offered no memory yet.
   const auto now = Deadline::Clock::now();
-  if (now > operation.remote.good_until() || now - last_listened_ > kSilence) listen();
+  if (operation.stage_number() > 0 || now > operation.remote->good_until() || now - last_listened_ > kSilence) listen();
   if (broken_) return true;
   const std::string& why = disagreements.empty() ? operation.their_disagreement : disagreements;
   operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));
@@ -324,12 +322,12 @@ void HostsTransport::note_outcome(const std::shared_ptr<Operation>& operation) {
   finished_ = operation->step();
   for (Rank rank = 0; rank < places_->size(); ++rank) {
     Last& last = last_[static_cast<size_t>(rank)];  // bytes of a repeated agreement do not name the operation
-    if (last.number >= operation->number() || !operation->remote.arrived(rank)) continue;
+    if (last.number >= operation->number() || !operation->remote->arrived(rank)) continue;
     last.number = operation->number();
     last.op = operation->batch().signature.op;
   }
-  operation->remote.note_agreements(agreed_);
-  if (!operation->remote.let_go()) keep(operation);
+  operation->remote->note_agreements(agreed_);
+  if (!operation->remote->let_go()) keep(operation);
 }
 
 // Sends this rank's verdict. A compared operation goes on only when no two ranks disagree, on whatever host.
@@ -337,7 +335,7 @@ void HostsTransport::tell_verdict(Operation& operation) {
   constexpr size_t kLongest = 2048;
   const std::string text = operation.disagreements().substr(0, kLongest);
   for (Rank r = 0; r < places_->size(); ++r) {
-    if (r != rank_) tell(r, {channel_, MessageKind::verdict, rank_, operation.number()}, text);
+    if (r != rank_) tell(r, {channel_, MessageKind::verdict, 0, rank_, operation.number()}, text);
   }
   operation.judged = true;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/stages/choose.h"
 #include "core/transport.h"
 #include "transport/hosts/agreements.h"
 #include "transport/hosts/network.h"
@@ -35,7 +36,8 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::shared_ptr<Work> start(Batch&& batch) override;
   std::shared_ptr<MessageWork> post(const a2a::Message& message) override;
   Predecessors conflicting(const Footprint& memory) override;
-  size_t most_at_once() const override { return hosts::most_at_once(*places_); }
+  std::shared_ptr<const Topology> topology() const override { return places_; }
+  size_t most_at_once() const override { return a2a::most_at_once(*places_); }
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
@@ -120,6 +122,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   bool complete(Operation& operation);
   void note_outcome(const std::shared_ptr<Operation>& operation);
   void retire_first();
+  bool complete_stage(Operation& operation);
   void tell_remote(const Prefix& prefix, std::string_view text);
   void tell(Rank rank, const Prefix& prefix, std::string_view text);
   void tell(uint64_t step, const Entry& entry);
@@ -128,7 +131,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   void tell_why();   // sends the error that broke it to the other hosts
   void end_loans();  // waits for memory that the network has
   void hear_aborts();
-  std::optional<Error> find_lost(uint64_t needed);  // of a rank that died or left before it finished that step
+  std::optional<Error> find_lost(uint64_t number);  // of a rank that died or left before it finished that operation
   // Returns the messages for an operation that this rank does not compare. Requires the mutex.
   std::span<const Early> heard_of(uint64_t number);
   Error broken_for(const Signature& signature) const;
@@ -149,7 +152,6 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::deque<std::shared_ptr<Operation>> queue_;  // in the order of their steps
   size_t begun_here_ = 0;                         // the first so many have begun all their exchanges on this host
   std::deque<Signature> passing_here_;            // operations that this host has not passed yet
-  std::optional<Error> first_half_failed_;        // the error of the operation that was removed last
   Scratch scratch_;
   std::map<uint64_t, std::vector<Early>> early_;  // by step
   std::vector<Last> last_;                        // by rank

@@ -16,10 +16,9 @@
 
 namespace a2a::hosts {
 
-enum class MessageKind : uint32_t {
+enum class MessageKind : uint16_t {
   text = 1,    // a bootstrap's string
-  facts,       // entries of this rank for one other
-  more_facts,  // the same for the second half of an operation
+  facts,       // entries of this rank for one other, in one stage of an operation
   bundle,      // entries of all ranks of a host for all ranks of another
   silence,     // the answer to a bundle that no rank waits for: this host sends that one no entries
   verdict,     // of a compared operation: the disagreement that this rank has found, or nothing
@@ -34,9 +33,15 @@ enum class MessageKind : uint32_t {
 struct Prefix {
   uint64_t channel = 0;
   MessageKind kind = MessageKind::text;
+  uint16_t stage = 0;
   Rank source = 0;
   uint64_t number = 0;
 };
+
+// The stages between hosts of all operations, in order.
+constexpr uint64_t kMostStages = 256;
+constexpr uint64_t step_of(uint64_t number, uint64_t stage = 0) { return number * kMostStages + stage; }
+constexpr uint64_t number_of(uint64_t step) { return step / kMostStages; }
 
 // The reason why a rank gave up.
 struct Reason {

@@ -40,7 +40,7 @@ std::vector<std::string> NetworkBootstrap::allgather(std::string_view mine, Dead
   const int size = network_->size();
   for (Endpoint to = 0; to < size; ++to) {
     if (to != network_->self())
-      network_->post(to, message({channel_, MessageKind::text, network_->self(), round}, mine));
+      network_->post(to, message({channel_, MessageKind::text, 0, network_->self(), round}, mine));
   }
   auto& here = arrived_[round];
   here[network_->self()] = mine;

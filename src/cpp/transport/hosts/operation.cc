@@ -8,29 +8,29 @@
 #include "transport/hosts/runs.h"
 
 namespace a2a::hosts {
-namespace {
-
-// Returns the bytes that fill the caches besides the `here` bytes that each of `mates` ranks exchanges on its host.
-// Bytes to and from other hosts are in the kernel's memory, too. Other hosts on the same machine fill its caches in the
-// same way.
-size_t besides(size_t here, size_t elsewhere, size_t mates, size_t on_machine) {
-  return (here + 2 * elsewhere) * on_machine / mates - here;
-}
-
-}  // namespace
-
-Operation::Operation(Batch batch, std::unique_ptr<Course> course, std::unique_ptr<ReceivedSum> sum,
+Operation::Operation(Batch batch, std::vector<StageRun> stages, std::unique_ptr<ReceivedSum> sum,
                      std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
                      std::shared_ptr<Network> network)
     : batch_(std::move(batch)),
-      course_(std::move(course)),
-      remote(course_ != nullptr ? course_->between : batch_, rank, places, *network),
+      stages_(std::move(stages)),
       progress_(std::move(progress)),
       rank_(rank),
       places_(std::move(places)),
       network_(std::move(network)),
-      next_(course_ == nullptr || course_->here ? Next::here : Next::here_again),
-      sum_(std::move(sum)) {}
+      left_here_(static_cast<size_t>(std::ranges::count_if(stages_, &StageRun::on_host))),
+      sum_(std::move(sum)) {
+  make_remote();
+}
+
+// Leaves the last one if no further stage has an exchange between hosts.
+void Operation::make_remote() {
+  const auto next = std::find_if(stages_.begin() + static_cast<ptrdiff_t>(stage_), stages_.end(),
+                                 [](const StageRun& run) { return run.on_network; });
+  if (next == stages_.end()) return;
+  remote_stage_ = next->between.stage;
+  posted = false;
+  remote.emplace(next->as_batch ? batch_ : next->between, rank_, places_, *network_);
+}
 
 const Footprint& Operation::footprint() {
   if (!footprint_) footprint_.emplace(footprint_of(batch_));
@@ -59,14 +59,14 @@ bool Operation::wait_until(Deadline deadline) {
 bool Operation::arrived(Rank rank) {
   progress_->refuse_if_inherited();
   if (finished()) return !error_;
-  if (course_ != nullptr || sum_ != nullptr) return done() && !error_;
+  if (stages_.size() > 1 || batch_.folds || sum_ != nullptr) return done() && !error_;
   progress_->poll();
   std::shared_ptr<shm::Exchange> here;
   {
     std::lock_guard lock(progress_->mutex());
     if (finished()) return !error_;
     if (places_->host_of(rank) != places_->host_of(rank_)) {
-      return remote.arrived(rank) && (batch_.fan_out == nullptr || batch_.fan_out->step(rank));
+      return remote->arrived(rank) && (batch_.fan_out == nullptr || batch_.fan_out->step(rank));
     }
     here = local;
   }
@@ -79,58 +79,48 @@ bool Operation::arrived(Rank rank) {
 bool Operation::let_go() {
   if (progress_->inherited() || !finished()) return finished();
   std::lock_guard lock(progress_->mutex());
-  return remote.let_go();
-}
-
-Batch Operation::batch_here() const {
-  Batch batch;
-  batch.sends = runs_here(batch_.sends, *places_, rank_);
-  batch.recvs = runs_here(batch_.recvs, *places_, rank_);
-  batch.strides = batch_.strides;
-  batch.copy = batch_.copy;
-  const size_t sent = bytes_of(batch.sends), sent_far = bytes_of(batch_.sends) - sent;
-  const size_t received = bytes_of(batch.recvs), received_far = bytes_of(batch_.recvs) - received;
-  const size_t mates = places_->ranks_of(places_->host_of(rank_)).size(), on_machine = places_->on_machine_of(rank_);
-  batch.sent_elsewhere = besides(sent, sent_far, mates, on_machine);
-  batch.received_elsewhere = besides(received, received_far, mates, on_machine);
-  batch.own_last = sent_far + received_far > 0;
-  batch.signature = batch_.signature;
-  batch.unit_bytes = batch_.unit_bytes;
-  batch.deadline = batch_.deadline;
-  batch.refusal = batch_.refusal;
-  batch.way = batch_.way;
-  return batch;
+  return remote->let_go();
 }
 
 std::optional<Batch> Operation::next_here() {
-  if (next_ == Next::here) {
-    Batch batch = course_ == nullptr ? batch_here() : std::move(*course_->here);
-    batch.flag = relayed || !posted;  // the rank cannot say that it hands nothing to the relay
-    return batch;
-  }
-  if (next_ == Next::here_again && all_here_) return std::move(course_->here_again);
-  return std::nullopt;
+  if (!stage().on_host || begun_) return std::nullopt;
+  Batch batch = std::move(stage().here);
+  batch.flag = batch.stage == 0 && (relayed || !posted);  // the rank cannot say that it hands nothing to the relay
+  return batch;
 }
 
 void Operation::begun_here(std::shared_ptr<shm::Exchange> exchange) {
-  const bool again = next_ == Next::here && course_ != nullptr && course_->here_again;
-  next_ = again ? Next::here_again : Next::nothing;
+  begun_ = true;
+  --left_here_;
   local = std::move(exchange);
   local_settled_ = false;
 }
 
-bool Operation::may_post() { return course_ == nullptr || !course_->here_first || settle_local(); }
+bool Operation::compared() const {
+  const auto done = stages_.begin() + static_cast<ptrdiff_t>(stage_) + 1;
+  return std::any_of(stages_.begin(), done, [](const StageRun& run) { return run.on_host; }) &&
+         std::any_of(stages_.begin(), done, [](const StageRun& run) { return run.on_network; });
+}
 
 bool Operation::conclude() {
-  all_here_ = all_here_ || conclude_step();
-  concluding_ = !all_here_;
-  return all_here_ && next_ == Next::nothing;
+  const bool done = conclude_step();
+  concluding_ = !done;
+  return done;
 }
 
 bool Operation::conclude_step() {
-  if (course_ != nullptr) return !course_->fold || course_->fold->step();
+  if (stage().fold) return stage().fold->step();
   if (sum_ != nullptr) return sum_->step();
   return batch_.fan_out == nullptr || fan_out();
+}
+
+bool Operation::begin_next_stage() {
+  if (stage_ + 1 == stages_.size()) return false;
+  const bool had_network = on_network();
+  ++stage_;
+  begun_ = false;
+  if (had_network) make_remote();
+  return true;
 }
 
 bool Operation::fan_out() {
@@ -147,13 +137,14 @@ void Operation::finish(std::optional<Error> error) {
 
 void Operation::fail(const Error& error) {
   if (finished()) return;
-  remote.abandon();
+  remote->abandon();
   predecessors_.clear();
   finish(error);
 }
 
 bool Operation::settle_local() {
-  if (local == nullptr) return next_ != Next::here;
+  if (stage().on_host && !begun_) return false;
+  if (local == nullptr) return true;
   if (local_settled_ || !local->finished()) return local_settled_;
   try {
     local->wait_until(Deadline::never());
@@ -167,7 +158,7 @@ bool Operation::settle_local() {
 std::string Operation::disagreements() const {
   std::string text = local_disagreement_;
   constexpr size_t kMost = 4;
-  std::vector<std::string> others = remote.disagreements();
+  std::vector<std::string> others = remote->disagreements();
   // A disagreement of two ranks of a host comes from both.
   std::ranges::sort(others);
   const auto [first, last] = std::ranges::unique(others);

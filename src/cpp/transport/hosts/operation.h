@@ -9,20 +9,17 @@
 #include <vector>
 
 #include "a2a/work.h"
-#include "transport/hosts/course.h"
 #include "transport/hosts/received_sum.h"
 #include "transport/hosts/remote_exchange.h"
+#include "transport/hosts/stage_run.h"
 #include "transport/shm/exchange.h"
 
 namespace a2a::hosts {
 
 class Operation final : public InFlight {
-  const Batch batch_;                     // first, because `remote` refers to these
-  const std::unique_ptr<Course> course_;  // empty: the operation runs as the batch says
-
  public:
-  // `sum` is that of the batch, if it has one.
-  Operation(Batch batch, std::unique_ptr<Course> course, std::unique_ptr<ReceivedSum> sum,
+  // `stages` and `sum` are those of the batch, if it has a sum.
+  Operation(Batch batch, std::vector<StageRun> stages, std::unique_ptr<ReceivedSum> sum,
             std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
             std::shared_ptr<Network> network);
 
@@ -34,9 +31,8 @@ class Operation final : public InFlight {
 
   const Batch& batch() const { return batch_; }
   uint64_t number() const { return batch_.signature.number; }
-  // The step, as in shared memory: the second half of an operation is another step.
-  uint64_t step() const { return is_second() ? shm::last_step(number()) : shm::first_step(number()); }
-  bool is_second() const { return batch_.half == Half::second; }
+  // The step between hosts that it is in, or comes to next.
+  uint64_t step() const { return step_of(number(), remote_stage_); }
   bool finished() const override { return finished_.load(std::memory_order_acquire); }
   std::string name() const override { return name_of(batch_.signature); }
   const Footprint& footprint();
@@ -51,18 +47,23 @@ class Operation final : public InFlight {
   // The following require the progress mutex.
   void finish(std::optional<Error> error);
   void fail(const Error& error);
-  // Returns the next exchange of this host's ranks, by seat. Returns nullopt when another step has to come first.
+  // Returns the exchange of this host's ranks in the stage, by local rank, if it has one that has not begun.
   std::optional<Batch> next_here();
   void begun_here(std::shared_ptr<shm::Exchange> exchange);
   // Whether all exchanges on this host have begun.
-  bool all_begun_here() const { return next_ == Next::nothing; }
-  // Whether the exchanges that have begun on this host are over. Throws the error that broke one.
+  bool all_begun_here() const { return left_here_ == 0; }
+  // Whether the exchange of the stage on this host, if it has one, is over. Throws the error that broke it.
   bool settle_local();
-  // Whether the facts may be sent to other hosts.
-  bool may_post();
-  // Does a part of the remaining work. Returns whether all is done. Requires that all bytes have come and nobody
-  // disagrees.
+  // Whether the stage has an exchange between hosts.
+  bool on_network() const { return stage().on_network; }
+  // Whether the ranks have compared their arguments, on this host and between hosts.
+  bool compared() const;
+  // Does a part of the remaining work of the stage. Returns whether all is done. Requires that all bytes have come and
+  // nobody disagrees.
   bool conclude();
+  // Begins the next stage. Returns false if there is none. Requires that this one is done.
+  bool begin_next_stage();
+  size_t stage_number() const { return stage_; }
   // Whether conclude() has work left that waits for nothing.
   bool concluding() const { return concluding_; }
   // Returns this rank's disagreements with ranks on this host and elsewhere. Requires settle_local().
@@ -70,8 +71,8 @@ class Operation final : public InFlight {
   const std::optional<Error>& error() const { return error_; }
 
   std::shared_ptr<shm::Exchange> local;  // the latest exchange on this host
-  RemoteExchange remote;
-  bool posted = false;             // the facts were sent to other hosts
+  std::optional<RemoteExchange> remote;  // of the stage, or of the next one that has one
+  bool posted = false;                   // its facts were sent to other hosts
   unsigned steps = 0;              // taken while it was the oldest
   bool relayed = false;            // its entries go through the relay
   bool judged = false;             // this rank's verdict was sent
@@ -79,17 +80,22 @@ class Operation final : public InFlight {
   std::string their_disagreement;  // the first in a verdict
 
  private:
-  enum class Next : uint8_t { here, here_again, nothing };
-  Batch batch_here() const;
+  const StageRun& stage() const { return stages_[stage_]; }
+  StageRun& stage() { return stages_[stage_]; }
+  void make_remote();
   bool conclude_step();
   bool fan_out();
 
+  const Batch batch_;  // `remote` refers to these two
+  std::vector<StageRun> stages_;
   const std::shared_ptr<Progress> progress_;
   const Rank rank_;
   const std::shared_ptr<const Places> places_;
   const std::shared_ptr<Network> network_;
-  Next next_;              // the next exchange on this host
-  bool all_here_ = false;  // all bytes have come from other hosts, and are folded, summed or copied
+  size_t stage_ = 0;
+  uint8_t remote_stage_ = 0;  // of `remote`
+  size_t left_here_ = 0;      // the exchanges on this host that have not begun
+  bool begun_ = false;        // that of this stage has
   const std::unique_ptr<ReceivedSum> sum_;
   bool packed_ = false;
   bool concluding_ = false;

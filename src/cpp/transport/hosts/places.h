@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "a2a/bootstrap.h"
+#include "core/topology.h"
 #include "transport/hosts/network.h"
 
 namespace a2a::hosts {
@@ -18,21 +19,14 @@ struct Limits {
   uint32_t aggregate = 8192;
 };
 
-// A group whose ranks may be on several hosts. Hosts are numbered in the order of their first ranks. Several hosts may
-// be on one machine: containers with a network each.
-struct Places {
-  std::vector<int> host, machine;        // by rank
-  std::vector<Endpoint> endpoint;        // by rank
-  std::vector<std::vector<Rank>> ranks;  // by host
+// A group whose ranks may be on several hosts. Several hosts may be on one machine: containers with a network each.
+struct Places : Topology {
+  std::vector<int> machine;        // by rank
+  std::vector<Endpoint> endpoint;  // by rank
   Limits limits;
   uint32_t relayed = 0;  // the most bytes of a pair that are relayed (hosts/relay.h); 0: nothing is
 
-  int size() const { return static_cast<int>(host.size()); }
-  bool has(Rank rank) const { return rank >= 0 && rank < size(); }
-  int host_of(Rank rank) const { return host[static_cast<size_t>(rank)]; }
   Endpoint endpoint_of(Rank rank) const { return endpoint[static_cast<size_t>(rank)]; }
-  const std::vector<Rank>& ranks_of(int which) const { return ranks[static_cast<size_t>(which)]; }
-  int hosts() const { return static_cast<int>(ranks.size()); }
   // Returns the rank's index among the ranks of its host.
   size_t seat_of(Rank rank) const;
   // Returns how many ranks, including this one, are on its machine.

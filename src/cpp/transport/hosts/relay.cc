@@ -211,7 +211,7 @@ void Relay::send_bundles(Round& round) {
   if (hosts.empty()) return;
   size_t bytes = 0;
   for (size_t mate = 0; mate < mates_.size(); ++mate) bytes += from_mate(round, mate).size();
-  const Prefix prefix{channel_, MessageKind::bundle, rank_, round.signature.number};
+  const Prefix prefix{channel_, MessageKind::bundle, 0, rank_, round.signature.number};
   for (const int host : hosts) {
     std::string bundle = begin_message(prefix, bytes);
     for (size_t mate = 0; mate < mates_.size(); ++mate) {

@@ -38,8 +38,8 @@ RemoteExchange::RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<co
   for (Rank peer = 0; peer < places_.size(); ++peer) {
     const auto sends = take_runs(all_sends, peer), recvs = take_runs(all_recvs, peer);
     Pair& p = pair(peer);
-    // In a second half all ranks have agreed already.
-    const bool silent = batch.half == Half::second && sends.empty() && recvs.empty();
+    // In a later stage all ranks have agreed already.
+    const bool silent = batch.stage > 0 && sends.empty() && recvs.empty();
     p.remote = places_.host_of(peer) != places_.host_of(rank) && !silent;
     if (!p.remote) continue;
     ++unsettled_;
@@ -156,7 +156,7 @@ void RemoteExchange::tell_receivers(Known& known) const {
 
 // Decides by the mean of the bytes that this rank sends and receives. Peers may decide otherwise.
 bool RemoteExchange::prefers_to_tell(const Known& known) const {
-  if (places_.relayed == 0 || batch_.half == Half::second) return true;
+  if (places_.relayed == 0 || batch_.stage > 0) return true;
   if (batch_.way != Way::exchange || !batch_.refusal.empty()) return false;
   uint64_t bytes = 0, messages = 0;
   for (Rank peer = 0; peer < places_.size(); ++peer) {

@@ -33,7 +33,7 @@ bool Exchange::advance(Membership& m) {
       publish_disagreement(words, step());
     }
     faultpoint("acknowledge");
-    const bool goes_on = batch.half == Half::first && disagreements_.empty();
+    const bool goes_on = !batch.last && disagreements_.empty();
     publish_done(words, goes_on ? step() : last_step(batch.signature.number));
     faultpoint("acknowledged");
   }

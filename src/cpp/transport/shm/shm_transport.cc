@@ -84,25 +84,44 @@ std::shared_ptr<Exchange> ShmTransport::new_exchange(Batch&& batch) {
   return exchange;
 }
 
+// Each stage is an exchange. All of them are in the queue before the first one goes on, so that its failure ends the
+// others.
 std::shared_ptr<Exchange> ShmTransport::enqueue_in_order(Batch&& batch) {
-  Predecessors predecessors;
-  if (in_flight()) predecessors = find_conflicting(footprint_of(batch));
-  return enqueue(std::move(batch), std::move(predecessors));
+  if (batch.later.empty()) {
+    Predecessors predecessors;
+    if (in_flight()) predecessors = find_conflicting(footprint_of(batch));
+    return enqueue(std::move(batch), std::move(predecessors));
+  }
+  std::vector<Batch> stages = split_stages(std::move(batch));
+  std::vector<std::shared_ptr<Exchange>> exchanges;
+  for (Batch& stage : stages) {
+    Predecessors predecessors;
+    if (in_flight()) predecessors = find_conflicting(footprint_of(stage));
+    exchanges.push_back(new_exchange(std::move(stage)));
+    exchanges.back()->predecessors() = std::move(predecessors);
+  }
+  for (const auto& exchange : exchanges) push(exchange);
+  go_on(*exchanges.back());
+  return exchanges.back();
 }
 
 std::shared_ptr<Exchange> ShmTransport::enqueue(Batch&& batch, Predecessors predecessors) {
   auto exchange = new_exchange(std::move(batch));
-  if (broken_) {
-    exchange->fail(membership_, broken_for(exchange->batch().signature));
-  } else if (exchange->batch().half == Half::second && queue_.empty() && first_half_failed_) {
-    exchange->fail(membership_, *first_half_failed_);
-  } else {
-    exchange->predecessors() = std::move(predecessors);
-    queue_.push_back(exchange);
-    const bool later = exchange->batch().asynchronous && membership_.progress().is_served();
-    guarded([&] { return later ? post_ready() : step(); });
-  }
+  exchange->predecessors() = std::move(predecessors);
+  push(exchange);
+  go_on(*exchange);
   return exchange;
+}
+
+void ShmTransport::push(const std::shared_ptr<Exchange>& exchange) {
+  if (!broken_) return queue_.push_back(exchange);
+  exchange->fail(membership_, broken_for(exchange->batch().signature));
+}
+
+void ShmTransport::go_on(const Exchange& latest) {
+  if (latest.finished()) return;
+  const bool later = latest.batch().asynchronous && membership_.progress().is_served();
+  guarded([&] { return later ? post_ready() : step(); });
 }
 
 std::shared_ptr<MessageWork> ShmTransport::post(const Message& message) {
@@ -167,7 +186,7 @@ bool ShmTransport::post_ready() {
   bool moved = false;
   for (size_t i = 0; i < queue_.size() && i < kSlots; ++i) {
     if (queue_[i]->posted()) continue;
-    if (i > 0 && queue_[i]->batch().half == Half::second) break;  // it sends what the first half receives
+    if (i > 0 && queue_[i]->batch().stage > 0) break;  // it sends what the stage before receives
     // The chunks of a pair are one stream: the next operation's chunks have to follow all of this one's.
     if (i > 0 && queue_[i - 1]->streaming(membership_)) break;
     if (!queue_[i]->may_begin() || !queue_[i]->post(membership_)) break;
@@ -186,14 +205,13 @@ bool ShmTransport::step() {
   return !queue_.empty() || moved;
 }
 
-// Removes the first operation. If the first half of an operation has failed, it failed on every rank, so no rank runs
-// the second half.
+// Removes the first exchange. A stage that has failed has failed on every rank, so no rank runs the next one.
 void ShmTransport::retire_first() {
-  first_half_failed_ = queue_.front()->error();
+  const std::optional<Error> error = queue_.front()->error();
   queue_.pop_front();
-  if (queue_.empty() || queue_.front()->batch().half != Half::second) return;
-  if (!first_half_failed_) return void(post_ready());
-  queue_.front()->fail(membership_, *first_half_failed_);
+  if (queue_.empty() || queue_.front()->batch().stage == 0) return;
+  if (!error) return void(post_ready());
+  queue_.front()->fail(membership_, *error);
   queue_.pop_front();
 }
 

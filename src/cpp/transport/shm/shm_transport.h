@@ -96,6 +96,8 @@ class ShmTransport final : public Transport, private Active {
 
   std::shared_ptr<Exchange> new_exchange(Batch&& batch);
   std::shared_ptr<Exchange> enqueue_in_order(Batch&& batch);
+  void push(const std::shared_ptr<Exchange>& exchange);
+  void go_on(const Exchange& latest);
   Predecessors find_conflicting(const Footprint& memory) const;
   template <class Step>
   bool guarded(Step&& step);
@@ -121,7 +123,6 @@ class ShmTransport final : public Transport, private Active {
   std::shared_ptr<const LocalGroup> local_group_;
   std::deque<std::shared_ptr<Exchange>> queue_;  // in the order of their steps; the first kSlots may be posted
   std::shared_ptr<Exchange> latest_;             // the last one made, which may be over
-  std::optional<Error> first_half_failed_;       // the error of the exchange that was retired last
   Matching matching_;                            // of messages, with their receives
   HeldMessages held_;                            // messages that may not begin yet
   std::optional<Messages> messages_;             // made with the first message

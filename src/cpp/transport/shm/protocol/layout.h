@@ -25,11 +25,13 @@ struct StdAtomics {
 };
 
 constexpr size_t kCacheLine = 64;
-// An operation is one exchange, or two, of which the second sends what the first has received. Each exchange has a
-// step: operation n has the steps 2n and 2n + 1. Lines, counters and `done` refer to steps.
-constexpr uint64_t first_step(uint64_t number) { return 2 * number; }
-constexpr uint64_t last_step(uint64_t number) { return 2 * number + 1; }
-constexpr uint64_t number_of_step(uint64_t step) { return step / 2; }
+// An operation has one stage on a host, or two. Each stage is an exchange and has a step: operation n has the steps 2n
+// and 2n + 1. Lines, counters and `done` refer to steps.
+constexpr uint64_t kMostStages = 2;
+constexpr uint64_t step_of(uint64_t number, uint64_t stage) { return kMostStages * number + stage; }
+constexpr uint64_t first_step(uint64_t number) { return step_of(number, 0); }
+constexpr uint64_t last_step(uint64_t number) { return step_of(number, kMostStages - 1); }
+constexpr uint64_t number_of_step(uint64_t step) { return step / kMostStages; }
 // Step n uses slot n % kSlots; a slot is free again when every peer's `done` has reached n - kSlots.
 constexpr uint64_t kSlots = 4;
 constexpr int kMaxRanks = 1024;     // of one host

@@ -93,10 +93,7 @@ struct Operation {
   // Takes over a batch. Leaves the caller the last batch's lists, for their memory.
   void begin(Batch&& batch);
 
-  uint64_t step() const {
-    const uint64_t n = batch.signature.number;
-    return batch.half == Half::second ? last_step(n) : first_step(n);
-  }
+  uint64_t step() const { return step_of(batch.signature.number, batch.stage); }
   Pair& pair(Rank peer) { return pairs[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs[static_cast<size_t>(peer)]; }
   Pair& own() { return pair(rank); }
