@@ -463,18 +463,18 @@ struct Propose {
   }
 };
 
-inline LetterHead letter_of(uint64_t n) {
-  LetterHead head{};
+inline PacketHeader packet_of(uint64_t n) {
+  PacketHeader head{};
   head.id = n;
   return head;
 }
 
-// Three letters through two places.
-struct Letters {
-  static constexpr const char* kName = "a letter is seen whole, and its place is written again when it was taken";
+// Three packets through two places.
+struct Packets {
+  static constexpr const char* kName = "a packet is seen whole, and its place is written again when it was taken";
   static constexpr int kThreads = 2, kVariants = 3;
   static constexpr uint64_t kTwo = 2;
-  std::array<Letter<Atomics>, kTwo> letters;
+  std::array<Packet<Atomics>, kTwo> packets;
   std::array<Atomics::plain<uint64_t>, kTwo> payload;
   Mailbox<Atomics> reader;
 
@@ -483,53 +483,54 @@ struct Letters {
     for (uint64_t n = 1; n <= kTwo + 1; ++n) {
       const uint64_t ahead = kTwo + (variant() == 1 ? 1 : 0);
       if (n > ahead) wait_until([&] { return taken_of(reader) >= n - ahead; });
-      auto& letter = letters[n % kTwo];
-      letter.head = letter_of(n);
-      if (variant() == 2) publish_letter(letter, n);
+      auto& packet = packets[n % kTwo];
+      packet.head = packet_of(n);
+      if (variant() == 2) publish_packet(packet, n);
       payload[n % kTwo] = n;
-      if (variant() != 2) publish_letter(letter, n);
+      if (variant() != 2) publish_packet(packet, n);
     }
   }
   void read() {
     for (uint64_t n = 1; n <= kTwo + 1; ++n) {
-      LetterHead head{};
-      wait_until([&] { return observe_letter(letters[n % kTwo], n, &head); });
+      PacketHeader head{};
+      wait_until([&] { return observe_packet(packets[n % kTwo], n, &head); });
       if (variant() == 3) publish_taken(reader, n);
-      require(head.id == n && payload[n % kTwo] == n, "a letter is not what was written");
+      require(head.id == n && payload[n % kTwo] == n, "a packet is not what was written");
       if (variant() != 3) publish_taken(reader, n);
     }
   }
 };
 
-// A piece of a message stands in the sender's segment, and the next one in the same memory.
-struct Pieces {
-  static constexpr const char* kName = "the memory of a piece is not written before the answer says that it was read";
+// A fragment of a message stands in the sender's segment, and the next one in the same memory.
+struct Fragments {
+  static constexpr const char* kName =
+      "the memory of a fragment is not written before the answer says that it was read";
   static constexpr int kThreads = 2, kVariants = 2;
   static constexpr uint64_t kAll = 2;
-  std::array<Letter<Atomics>, kAll> pieces, answers;
+  std::array<Packet<Atomics>, kAll> fragments, answers;
   Atomics::plain<uint64_t> memory;
 
   void run(int thread) {
-    LetterHead head{};
+    PacketHeader head{};
     for (uint64_t n = 1; n <= kAll; ++n) {
-      auto &piece = pieces[n % kAll], &answer = answers[n % kAll];
+      auto &fragment = fragments[n % kAll], &answer = answers[n % kAll];
       if (thread == 0) {
         memory = n;
-        piece.head = letter_of(n);
-        publish_letter(piece, n);
-        if (variant() != 1) wait_until([&] { return observe_letter(answer, n, &head); });
+        fragment.head = packet_of(n);
+        publish_packet(fragment, n);
+        if (variant() != 1) wait_until([&] { return observe_packet(answer, n, &head); });
       } else {
-        wait_until([&] { return observe_letter(piece, n, &head); });
-        if (variant() == 2) publish_letter(answer, n);
-        require(memory == n, "a piece is not what was sent");
-        if (variant() != 2) publish_letter(answer, n);
+        wait_until([&] { return observe_packet(fragment, n, &head); });
+        if (variant() == 2) publish_packet(answer, n);
+        require(memory == n, "a fragment is not what was sent");
+        if (variant() != 2) publish_packet(answer, n);
       }
     }
   }
 };
 
-// The first letter: the reader does not know yet where the mailbox stands.
-struct FirstLetter {
+// The first packet: the reader does not know yet where the mailbox stands.
+struct FirstPacket {
   static constexpr const char* kName = "a mailbox is made when it is shown";
   static constexpr int kThreads = 2, kVariants = 1;
   Pipe<Atomics, 1> pipe;

@@ -89,7 +89,7 @@ TEST("the protocol holds, and each mutant of it breaks") {
   check_programs(
       static_cast<std::tuple<Publish, Reuse, Pull, AskForChunks, Backlog, ChunksToAndFro, Sleep<1>, Sleep<2>,
                              AbortUnderCopy<false>, AbortUnderCopy<true>, AbortBetweenProcesses, Leave, Death, View,
-                             TakeBack, Compare, Pass, Propose, Letters, Pieces, FirstLetter>*>(nullptr));
+                             TakeBack, Compare, Pass, Propose, Packets, Fragments, FirstPacket>*>(nullptr));
   size_t survivors = 0;
   for (const auto& [mutant, how] : caught()) {
     std::cout << "  " << mutant << ": " << (how.empty() ? "NOT NOTICED" : how) << '\n';

@@ -51,7 +51,7 @@ TEST("Relacy finds nothing in the protocol, and every mutant of it") {
   using namespace programs;
   check_programs(static_cast<std::tuple<Publish, Reuse, Pull, AskForChunks, Backlog, ChunksToAndFro, Sleep<1>,
                                         AbortUnderCopy<false>, AbortUnderCopy<true>, AbortBetweenProcesses, Leave, View,
-                                        TakeBack, Compare, Pass, Propose, Letters, Pieces, FirstLetter>*>(nullptr));
+                                        TakeBack, Compare, Pass, Propose, Packets, Fragments, FirstPacket>*>(nullptr));
   for (const auto& [mutant, noticed] : caught()) {
     const check::Note note("line of protocol.h", mutant.first.line);
     CHECK(noticed);

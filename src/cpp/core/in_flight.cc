@@ -101,8 +101,7 @@ Footprint footprint_of(const Batch& batch) {
 }
 
 Footprint footprint_of(const Message& message) {
-  Run used{0, message.data, message.bytes};
-  if (const auto* packed = message.packed.get()) used = {0, packed->data, message.bytes, &packed->strides};
+  const Run used = run_of(message);
   Footprint memory;
   message.sends ? memory.read(used) : memory.write(used);
   return memory;

@@ -23,6 +23,12 @@ std::string name_of(const Message& message) {
   return (message.sends ? "send to " : "recv from ") + peer + " with tag " + std::to_string(message.tag);
 }
 
+Run run_of(const Message& message) {
+  const auto* const packed = message.packed.get();
+  if (packed == nullptr) return {0, message.data, message.bytes};
+  return {0, packed->data, message.bytes, &packed->strides};
+}
+
 bool MessageWork::done() {
   progress_->refuse_if_inherited();
   if (!finished()) progress_->poll();
@@ -60,10 +66,15 @@ void MessageWork::begin() {
   gather(packed->data, packed->strides, 0, message_.bytes, packed->packed.get());
 }
 
+std::span<const Run> MessageWork::run() {
+  if (!run_) run_.emplace(run_of(message_));
+  return {&*run_, 1};
+}
+
 void MessageWork::finish(Rank source) {
   if (finished()) return;
   const auto& packed = message_.packed;
-  if (packed != nullptr && !message_.sends) {
+  if (packed != nullptr && !message_.sends && !run_) {
     scatter(packed->data, packed->strides, 0, message_.bytes, packed->packed.get());
   }
   source_ = source;

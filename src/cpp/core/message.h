@@ -38,6 +38,8 @@ struct Message {
 
 // "recv from rank 2 with tag 5"
 std::string name_of(const Message& message);
+// The memory of the tensor itself, gaps included.
+Run run_of(const Message& message);
 
 // One message in flight, on one of its two sides. All but the Work interface requires the progress mutex.
 class MessageWork final : public InFlight {
@@ -57,8 +59,10 @@ class MessageWork final : public InFlight {
   const Footprint& footprint();
   // What has to be finished before the message begins.
   Predecessors& predecessors() { return predecessors_; }
-  // Call before the bytes of a send are read. Packs a tensor with gaps.
+  // Call before the bytes of a send are read at message().data. Packs a tensor with gaps.
   void begin();
+  // Returns the tensor as one run. Who calls it copies from there, or to there, in place of message().data.
+  std::span<const Run> run();
   void finish(Rank source);
   void fail(const Error& error);
   // Call before fail() when a network still uses its memory. `let_go` returns whether the network has finished with it.
@@ -68,6 +72,7 @@ class MessageWork final : public InFlight {
   std::shared_ptr<Progress> progress_;
   const Message message_;
   std::optional<Footprint> footprint_;  // made when it is asked for
+  std::optional<Run> run_;              // the same
   Predecessors predecessors_;
   std::optional<Error> error_;  // written before finished_, like source_
   Rank source_ = kAnySource;

@@ -59,12 +59,10 @@ TESTED_BY = {
     "transport/shm/sinks/discard": "shm/sinks_test",
     "transport/shm/sinks/fold": "shm/sinks_test",
     "transport/shm/sinks/weighted_sum": "shm/sinks_test",
-    "transport/shm/messages/arriving": "core/communicator_inl_test",
-    "transport/shm/messages/letters": "shm/letter_flip_test",
-    "transport/shm/messages/messages": "core/communicator_inl_test",
-    "transport/shm/messages/read": "core/communicator_inl_test",
-    "transport/shm/messages/write": "core/communicator_inl_test",
-    "transport/shm/protocol/mailbox": "shm/letter_flip_test",
+    "transport/shm/messages/arriving": "shm/messages_test",
+    "transport/shm/messages/receive": "shm/messages_test",
+    "transport/shm/messages/send": "shm/messages_test",
+    "transport/shm/protocol/mailbox": "shm/mailboxes_test",
     # What an operation between hosts is made of.
     "transport/hosts/agreements": "hosts/hosts_transport_test",
     "transport/hosts/devices": "hosts/hosts_transport_test",
@@ -83,12 +81,13 @@ TESTED_BY = {
 """Sources without a test of their name, and the test of the unit to which they belong."""
 
 OF_SEVERAL = {
+    "core/communicator_reduction_test",
     "core/conformance_test",
     "core/nth_failure_test",
     "core/plan_refusal_test",
     "shm/bit_flip_test",
     "shm/chunks_in_flight_test",
-    "shm/letter_flip_test",
+    "shm/packet_flip_test",
 }
 """Tests that try something with many sources, or that are a second test of one, and have the name of what they try."""
 

@@ -35,7 +35,7 @@ ONLY_FULL = {
     "nccl/nccl_fault_test",
     "nccl/nccl_test",
     "shm/bit_flip_test",
-    "shm/letter_flip_test",
+    "shm/packet_flip_test",
 }
 # These replay the corpora of the fuzzers.
 ONLY_FULL |= {path.stem for path in _TESTS.glob("fuzz/*_fuzz.cc")}

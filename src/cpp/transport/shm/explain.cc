@@ -1,4 +1,7 @@
 // Tells users what this transport does on this machine, and why.
+#include <algorithm>
+#include <iterator>
+
 #include "transport/shm/copy/calibration.h"
 #include "transport/shm/shm_transport.h"
 
@@ -77,18 +80,23 @@ std::vector<WayOfBytes> ShmTransport::ways(size_t bytes) {
                     .chunk_bytes = ChunkShape::of(size()).capacity(),
                     .same_process = membership_.threads(),
                     .cma = reads_everywhere()};
+  Route message = route;
+  message.inline_bytes = kPacketPayload;
   struct {
     const char* memory;
     bool shared, huge;
   } const kinds[] = {{"shared memory", true, true},
                      {"private memory in huge pages", false, true},
                      {"private memory in small pages", false, false}};
-  std::vector<WayOfBytes> ways;
+  std::vector<WayOfBytes> ways, messages;
   for (const auto& kind : kinds) {
     Supposed memory(membership_, kind.shared, kind.huge);
     const Choice choice = choose_way(route, load, membership_.machine(), memory);
     ways.push_back({kind.memory, to_string(choice.kind), choice.reason});
+    const Choice sent = choose_way_of_message(message, {}, membership_.machine(), memory);
+    messages.push_back({std::string("message of ") + kind.memory, to_string(sent.kind), sent.reason});
   }
+  std::ranges::move(messages, std::back_inserter(ways));
   return ways;
 }
 

@@ -5,6 +5,7 @@
 #include "runtime/faultpoint.h"
 #include "transport/shm/exchange.h"
 #include "transport/shm/protocol/texts.h"
+#include "transport/shm/ways/sent_memory.h"
 
 namespace a2a::shm {
 namespace {
@@ -19,32 +20,6 @@ bool all_alike(std::span<const Run> sends, size_t ranks) {
   }
   return true;
 }
-
-// Answers choose_way() for the memory that goes to one peer.
-class PairProbe final : public Probe {
- public:
-  explicit PairProbe(const Link& link) : link_(link) {}
-
-  bool in_segment() override {
-    const auto holds = [this](const Run& run) {
-      return link_.m.arena().contains(run.memory().data(), run.memory().size());
-    };
-    return std::ranges::all_of(link_.pair.source.runs, holds);
-  }
-  bool in_huge_pages() override { return link_.operation.huge_pages.in(link_.operation.batch.sends); }
-  // process_vm_readv waits for a page uninterruptibly, except for death. If the memory comes from a file system that
-  // does not answer, the peer could neither keep its deadline nor be interrupted. Usually all sends are present, and
-  // one query is enough.
-  bool present() override {
-    auto& all = link_.operation.all_present;
-    if (!all) all = are_present(link_.operation.batch.sends);
-    return *all || are_present(link_.pair.source.runs);
-  }
-  size_t cma_pays_from() override { return link_.m.cma_pays_from(); }
-
- private:
-  const Link& link_;
-};
 
 }  // namespace
 
@@ -110,7 +85,7 @@ Choice Exchange::choose(const Link& link) {
                     .gaps = has_gaps(link.pair.source.runs),
                     .folds = operation_.calculates(),
                     .cma = link.host().cma_to};
-  PairProbe probe(link);
+  SentMemory probe(link.m, link.pair.source.runs, operation_.sent);
   return choose_way(route, operation_.load, link.m.machine(), probe);
 }
 

@@ -2,27 +2,35 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "transport/shm/messages/messages.h"
+#include "transport/shm/ways/ways.h"
 
 namespace a2a::shm {
 
-struct Messages::Arriving final : Incoming {
-  explicit Arriving(Messages& messages) : messages_(messages) {}
-  void meet() override { messages_.meet(*this); }
+struct Messages::Arriving final : Incoming, Transfer {
+  Arriving(Messages& all, Rank from, const PacketHeader& head);
+  void meet() override { messages.meet(*this); }
 
-  Rank peer = 0;  // the source, by its rank on this host
-  uint64_t id = 0;
-  LetterKind kind = LetterKind::inlined;
-  uint64_t where = 0;                // shared, pointer, cma: the bytes; piece: the current piece
-  uint64_t copied = 0;               // bytes
-  uint64_t there = 0;                // piece: bytes of the current piece, 0 when there is none
-  std::vector<std::byte> kept;       // inlined, until a receive matches; declined: the reason
+  std::string name(const Membership& m) const override;
+  void acknowledge(const Source& from) override;
+  void ask_for_copies(const Source& from) override;
+
+  Source pair_source() { return {messages.m_, *this, peer, pair}; }
+  // Whether the receiver copies from the sender's memory.
+  bool rendezvous() const;
+
+  Messages& messages;
+  const Rank peer;  // the source, by its rank on this host
+  const uint64_t id;
+  PacketKind kind;
+  Pair pair{};
+  uint64_t fragment = 0;             // 1 + the place of a fragment that the sender has not got back; 0: none
+  std::vector<std::byte> kept;       // eager bytes, until a receive is matched
+  std::string reason;                // declined: why
   std::shared_ptr<MessageWork> own;  // the send, of a message from this rank to itself
-
- private:
-  Messages& messages_;
 };
 
 }  // namespace a2a::shm

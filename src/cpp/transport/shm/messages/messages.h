@@ -1,6 +1,6 @@
-// Messages between ranks of one host. The bytes come in the letter that announces the message (eager), by one copy from
-// the sender's memory (rendezvous), or in pieces through the sender's segment. A send of few bytes is finished when the
-// library has copied them.
+// Messages between ranks of one host: which receive takes which, and the packets that say so. The bytes are pairs
+// (ways/). They come with the header (eager), by one copy from the sender's memory (rendezvous), or in fragments that
+// the sender copies to its segment. A send of few bytes is finished when the library has copied them.
 #pragma once
 
 #include <deque>
@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "core/message.h"
-#include "transport/shm/copy/copy.h"
-#include "transport/shm/messages/letters.h"
+#include "transport/shm/messages/mailboxes.h"
+#include "transport/shm/policy/choose.h"
+#include "transport/shm/ways/sent_memory.h"
 
 namespace a2a::shm {
 
@@ -27,7 +28,7 @@ class Messages {
   void start(const std::shared_ptr<MessageWork>& work);
   // Advances all messages without waiting. Returns whether anything moved.
   bool advance();
-  // Whether advance() may have work: unfinished messages, answers to write, or receives that another host may match.
+  // Whether advance() may have work: unfinished messages, replies to write, or receives that another host may match.
   bool active() const;
   const std::vector<std::shared_ptr<MessageWork>>& pending() const { return pending_; }
   // Whether an unfinished send or receive of this rank is under way.
@@ -42,67 +43,68 @@ class Messages {
   std::string first() const { return name_of((*unfinished())->message()); }
 
  private:
-  // A send of up to kEager bytes is copied to a piece and finished (eager), unless kMostEager pieces are unread.
-  static constexpr size_t kEager = size_t{64} << 10, kMostEager = 16;
+  // The most fragments unread, of a peer, at which a send of few bytes is still copied to a fragment and finished.
+  static constexpr size_t kMostBuffered = 16;
 
   struct Arriving;
   struct Outgoing {
     std::shared_ptr<MessageWork> work;
     uint64_t id = 0;
-    uint64_t offset = 0;  // bytes copied to pieces
-    bool wanted = false;  // the receiver waits for the next piece
+    Cursor source;         // the bytes that were not copied to fragments
+    uint64_t left = 0;     // of them
+    size_t requested = 0;  // fragments that the receiver waits for
   };
-  struct Answer {
-    LetterHead head;
+  struct Reply {
+    PacketHeader head;
     std::string text;
-    std::shared_ptr<MessageWork> receive;  // to finish when the answer is written: the sender waits for it
+    std::shared_ptr<MessageWork> receive;  // to finish when the reply is written: the sender waits for it
   };
   // The messages between this rank and one peer.
-  struct Lane {
-    explicit Lane(Membership& m, Rank peer) : letters(m, peer) {}
+  struct Channel {
+    Channel(Membership& m, Rank peer) : mailboxes(m, peer) {}
 
-    Letters letters;
-    uint64_t sent = 0, heard = 0;       // messages
-    std::deque<Answer> answers;         // to be written
-    std::deque<Outgoing> unsaid;        // messages that were not announced to the receiver
-    std::map<uint64_t, Outgoing> said;  // announced messages that the receiver has not copied, by id
-    std::vector<std::byte*> pieces;     // that the receiver has not read
+    Mailboxes mailboxes;
+    uint64_t sent = 0, received = 0;                         // messages
+    std::deque<Reply> replies;                               // to be written
+    std::deque<Outgoing> queued;                             // messages whose headers are to be written
+    std::map<uint64_t, Outgoing> announced;                  // messages that the receiver has not copied, by id
+    std::vector<std::byte*> fragments;                       // that the receiver has not read
     std::map<uint64_t, std::shared_ptr<Arriving>> arriving;  // messages not received completely, by id
-    std::deque<std::shared_ptr<Arriving>> copying;           // those copied from the sender's memory, in order
-    std::optional<Error> complaint;                          // a receiver's refusal of a message that was finished here
+    std::deque<std::shared_ptr<Arriving>> pulled;            // those copied from the sender's memory, in order
+    std::optional<Error> late_refusal;                       // of a message whose send was finished before
   };
 
   std::vector<std::shared_ptr<MessageWork>>::const_iterator unfinished() const;
-  Lane& lane(Rank peer);
+  Channel& channel(Rank peer);
   void begin(const std::shared_ptr<MessageWork>& work);
   void send_to_self(const std::shared_ptr<MessageWork>& work);
 
-  // A message and its receive (messages.cc).
+  // Sends (send.cc).
+  bool write_packets(Rank peer, Channel& to);
+  void write_reply(Rank peer, Channel& to, const Reply& reply);
+  void announce(Rank peer, Channel& to, Outgoing message);
+  Kind choose(Rank peer, Channel& to, const Outgoing& message);
+  void write_fragment(Channel& to, Outgoing& message);
+  void read_reply(Rank peer, Channel& to, const Mailboxes::Received& packet);
+  void free_fragment(Rank peer, Channel& to, uint64_t where);
+
+  // Receives (receive.cc).
+  bool read_packets(Rank peer, Channel& from);
+  void read_header(Rank peer, Channel& from, const Mailboxes::Received& packet);
+  void read_fragment(Arriving& in, const PacketHeader& head);
   void meet(Arriving& in);
   void refuse(Arriving& in, const std::string& why);
-  void copy_piece(Arriving& in);
-  void answer_piece(Lane& lane, Arriving& in);
-  bool copy(Rank peer, Lane& lane);
-  void cannot_read(Rank peer, Lane& lane, const std::shared_ptr<Arriving>& message, int error);
-  const std::byte* in_segment(Rank peer, uint64_t where, uint64_t bytes);
-
-  // Letters (read.cc, write.cc).
-  bool read(Rank peer, Lane& lane);
-  void hear(Rank peer, Lane& lane, const Letters::Read& letter);
-  void take_piece(Rank peer, Arriving& in, const LetterHead& head);
-  void hear_piece(Rank peer, Arriving& in, const LetterHead& head);
-  void drop_piece(Rank peer, Lane& lane, const LetterHead& head);
-  void hear_answer(Rank peer, Lane& lane, const Letters::Read& letter);
-  bool write(Rank peer, Lane& lane);
-  void say(Rank peer, Lane& lane, const Outgoing& message);
-  LetterKind choose(Rank peer, Lane& lane, const Message& message);
-  void write_piece(Lane& lane, Outgoing& message, size_t most);
+  void receive_own(Arriving& in);
+  void copy_here(Arriving& in);
+  void acknowledge_fragment(Arriving& in);
+  bool pull(Channel& from);
 
   Membership& m_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // by rank; empty where no message went
+  std::vector<std::unique_ptr<Channel>> channels_;  // by rank; empty where no message went
   Matching& matching_;
   std::vector<std::shared_ptr<MessageWork>> pending_;
   HeldMessages& held_;
+  Sends sends_;      // of the message whose way is chosen
   size_t kept_ = 0;  // sends of this rank to itself whose bytes are copied, and wait for a receive
 };
 

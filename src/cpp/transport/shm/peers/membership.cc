@@ -145,7 +145,7 @@ Membership::~Membership() {
         if (room.data != nullptr) retired.in_segment.push_back(room.data);
       }
     }
-    retired.in_segment.insert(retired.in_segment.end(), lent_.begin(), lent_.end());
+    retired.in_segment.insert(retired.in_segment.end(), shared_.begin(), shared_.end());
     for (Rank r = 0; r < size(); ++r) {
       if (r == rank_) continue;
       Peer& p = peer(r);
@@ -207,13 +207,13 @@ std::byte* Membership::room_for_list(uint64_t n, size_t i, size_t bytes) {
   return rooms[i].data;
 }
 
-std::byte* Membership::lend(size_t bytes) {
-  lent_.reserve(lent_.size() + 1);
-  return lent_.emplace_back(arena().allocate(bytes));
+std::byte* Membership::allocate(size_t bytes) {
+  shared_.reserve(shared_.size() + 1);
+  return shared_.emplace_back(arena().allocate(bytes));
 }
 
-void Membership::take_back(std::byte* memory) noexcept {
-  std::erase(lent_, memory);
+void Membership::release(std::byte* memory) noexcept {
+  std::erase(shared_, memory);
   arena().release(memory);
 }
 

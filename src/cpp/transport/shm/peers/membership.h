@@ -79,9 +79,9 @@ class Membership {
 
   // Allocates memory of this rank's segment that peers may read until they have left. Throws Error(backend) when the
   // segment is full.
-  std::byte* lend(size_t bytes);
+  std::byte* allocate(size_t bytes);
   // Frees such memory. Requires that no peer reads it any more.
-  void take_back(std::byte* memory) noexcept;
+  void release(std::byte* memory) noexcept;
 
   // Whether the slot of step n is free at this peer.
   bool slot_free(Rank rank, uint64_t n) { return n <= kSlots || finished(rank, n - kSlots); }
@@ -139,7 +139,7 @@ class Membership {
   void enlarge(Room& room, size_t bytes, size_t aside);
   std::array<Room, kSlots> for_all_;
   std::array<std::vector<Room>, kSlots> for_lists_;  // in the order in which a step needs them
-  std::vector<std::byte*> lent_;
+  std::vector<std::byte*> shared_;
   bool threads_ = false;
   bool left_ = false;
 };

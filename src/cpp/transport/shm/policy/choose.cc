@@ -68,12 +68,23 @@ Choice choose_for_private_memory(const Route& route, const Load& load, const Mac
 Choice choose_way(const Route& route, const Load& load, const Machine& machine, Probe& probe) {
   if (route.bytes == 0) return {Kind::none, "there is nothing to send"};
   if (route.bytes <= route.inline_bytes) return {Kind::inlined, "fits into the line that tells of it"};
-  if (route.bytes >= direct_min(machine) && !(route.gaps && route.folds)) {
+  if (route.bytes >= direct_min(machine) && !(route.gaps && (route.folds || route.whole))) {
     if (route.same_process) return {Kind::pointer, "threads of one process: one copy from the sender's memory"};
     if (probe.in_segment()) return {Kind::shared, "shared memory: one copy from where the sender has it"};
   }
   if (route.gaps) return {Kind::staged, "memory with gaps: the sender packs it into chunks"};
   return choose_for_private_memory(route, load, machine, probe);
+}
+
+// A message moves between two ranks, so its bytes count as all that this rank sends.
+Choice choose_way_of_message(const Route& route, EagerRoom room, const Machine& machine, Probe& probe) {
+  if (route.bytes <= route.inline_bytes && room.header) return {Kind::inlined, "fits into the packet of its header"};
+  if (route.bytes > 0 && route.bytes <= kMostEager && room.fragment) {
+    return {Kind::staged, "so few bytes are copied at once, and their sender goes on"};
+  }
+  Route later = route;
+  later.inline_bytes = 0;
+  return choose_way(later, {route.bytes, 0, 0}, machine, probe);
 }
 
 // Bytes that all peers get alike are one buffer, which stays in a cache for longer.

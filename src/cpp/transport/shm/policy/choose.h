@@ -23,6 +23,7 @@ struct Route {
   bool same_process = false;
   bool gaps = false;   // the sent memory has gaps
   bool folds = false;  // the receiver folds element by element, from where the bytes lie
+  bool whole = false;  // the receiver cannot be told of gaps: the bytes are a message
   bool cma = false;    // the receiver may copy from the sender's memory with process_vm_readv
 };
 
@@ -47,6 +48,18 @@ struct Choice {
 
 // Returns the way of a pair's bytes, and the reason.
 Choice choose_way(const Route& route, const Load& load, const Machine& machine, Probe& probe);
+
+// The most bytes of a message that the library copies at once, so that its sender goes on (eager).
+inline constexpr size_t kMostEager = 64 * kKiB;
+
+// The room for messages that nobody receives yet.
+struct EagerRoom {
+  bool header = true;    // in the packet of the header, which the receiver keeps
+  bool fragment = true;  // in a fragment, which the sender keeps
+};
+
+// The same for a message, whose header has room for Route::inline_bytes. Few bytes are eager whatever the thresholds.
+Choice choose_way_of_message(const Route& route, EagerRoom room, const Machine& machine, Probe& probe);
 
 // Whether the buffers of all ranks are twice the size of the caches, so that the exchange is memory-bound. Assumes that
 // the other ranks send and receive as much as this one.

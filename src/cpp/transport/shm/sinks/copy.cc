@@ -4,11 +4,11 @@
 
 namespace a2a::shm::sinks {
 
-bool copy(const Link& link) {
-  const Pair& p = link.pair;
+bool copy(const Source& from) {
+  const Pair& p = from.pair;
   const size_t before = p.in_left;
   const auto was = p.in;
-  take(link);
+  take(from);
   return p.in_left != before || p.in != was;
 }
 

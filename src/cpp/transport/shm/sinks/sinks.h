@@ -20,8 +20,8 @@ struct Pairs {
   Link with(Rank peer) const { return {m, operation, peer}; }
 };
 
-// Writes the bytes of one pair to its receives.
-bool copy(const Link& link);
+// Writes the bytes of one pair, or of a message, to its receives.
+bool copy(const Source& from);
 // Copies a part of what this rank sends to itself, or all of it if it stays in place.
 void copy_own(Operation& operation);
 // Folds pieces in the order of Operation::Reduction::ranks into the one output. A piece is folded when all these ranks

@@ -9,26 +9,29 @@ void offer(const Link& link) {
 
 void begin(const Link& link) {
   if (link.pair.in_left > link.other.block.inline_bytes()) link.nonsense("kind");
-  link.pair.in = Pair::In::inlined;
+  begin(link, {inline_payload(link.their_line()), link.pair.in_left});
 }
 
-void take(const Link& link) {
-  Pair& p = link.pair;
-  scatter(p.target, inline_payload(link.their_line()), p.in_left);
+void begin(const Source& from, std::span<const std::byte> bytes) {
+  from.pair.here = bytes;
+  from.pair.in = Pair::In::inlined;
+}
+
+void take(const Source& from) {
+  Pair& p = from.pair;
+  const size_t bytes = p.here.size();
+  scatter(p.target, p.here.data(), bytes, from.transfer.stores);
   faultpoint("copy");
-  p.in_left = 0;
-  p.in = Pair::In::arrived;
+  inlined::consume(from, bytes);
 }
 
-std::span<const std::byte> peek(const Link& link) {
-  const Pair& p = link.pair;
-  return {inline_payload(link.their_line()) + (p.theirs.sent - p.in_left), p.in_left};
-}
+std::span<const std::byte> peek(const Source& from) { return from.pair.here; }
 
-void consume(const Link& link, size_t bytes) {
-  Pair& p = link.pair;
+void consume(const Source& from, size_t bytes) {
+  Pair& p = from.pair;
+  p.here = p.here.subspan(bytes);
   p.in_left -= bytes;
-  if (p.in_left == 0) p.in = Pair::In::arrived;
+  if (p.here.empty()) p.in = p.in_left == 0 ? Pair::In::arrived : Pair::In::asking;
 }
 
 }  // namespace a2a::shm::inlined

@@ -37,7 +37,7 @@ void Operation::begin(Batch&& next) {
   load = {batch.sent_elsewhere, batch.received_elsewhere, 0};
   lists = 0;
   for_all = {};
-  all_present.reset();
+  sent.begin(batch.sends);
   Head common{};
   set_common(common, batch.signature);
   std::span<const Run> all_sends = batch.sends, all_recvs = batch.recvs;
@@ -60,7 +60,7 @@ void Operation::begin(Batch&& next) {
     summing.emplace(batch.sum, batch.signature.dtype);
   }
   if (calculates()) {
-    for (Pair& p : pairs) p.again = 0, p.read_left = {};
+    for (Pair& p : pairs) p.again = 0, p.here = {};
   }
   // This rank knows at once how many bytes it sends itself, which may be fewer than there is room for (at_most).
   own().in_left = std::min(own().in_left, own().mine.sent);
@@ -71,8 +71,12 @@ bool Operation::own_in_place() const {
   return untouched && !batch.at_most && !disjoint(own().source.runs, own().target.runs);
 }
 
-std::string Link::name() const {
-  return name_of(operation.batch.signature) + ": rank " + std::to_string(m.name(m.rank()));
+std::string Operation::name(const Membership& m) const {
+  return name_of(batch.signature) + ": rank " + std::to_string(m.name(m.rank()));
 }
+
+void Operation::acknowledge(const Source& from) { publish_copied(from.own_pipe(), step()); }
+
+void Operation::ask_for_copies(const Source& from) { ask_for_chunks(from.own_pipe(), step()); }
 
 }  // namespace a2a::shm

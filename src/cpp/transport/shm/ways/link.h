@@ -1,4 +1,4 @@
-// The state of one pair of ranks in one operation, on which the ways work.
+// The state of one pair of ranks, on which the ways work: in one operation, or for one message.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 #include "core/fold/summing.h"
 #include "core/schedule.h"
 #include "transport/shm/copy/copy.h"
-#include "transport/shm/copy/pages.h"
 #include "transport/shm/peers/membership.h"
 #include "transport/shm/policy/choose.h"
+#include "transport/shm/ways/sent_memory.h"
 
 namespace a2a::shm {
 
@@ -31,15 +31,15 @@ struct alignas(kCacheLine) Pair {
   Cursor source;       // the sends that are not staged yet
   Cursor target;       // the receives that are not written yet
 
-  uint64_t out_first = 0;                // the number of the first chunk staged
-  uint64_t out_handed = 0;               // chunks staged
-  uint64_t out_left = 0;                 // chunks still to stage
-  std::vector<Run> listed;               // the peer's runs, from which bytes are pulled
-  std::vector<Strides> listed_strides;   // of the listed runs with gaps
-  Cursor remote;                         // the rest of the listed runs
-  std::vector<std::byte> read;           // of a reduction: bytes that CMA has read ahead
-  std::span<const std::byte> read_left;  // the rest of `read`, which is not folded yet
-  size_t again = 0;                      // of a reduction: bytes that come again, through chunks, and were used before
+  std::span<const std::byte> here;      // the next bytes, where they have come to memory that this rank may read
+  uint64_t out_first = 0;               // the number of the first chunk staged
+  uint64_t out_handed = 0;              // chunks staged
+  uint64_t out_left = 0;                // chunks still to stage
+  std::vector<Run> listed;              // the peer's runs, from which bytes are pulled
+  std::vector<Strides> listed_strides;  // of the listed runs with gaps
+  Cursor remote;                        // the rest of the listed runs
+  std::vector<std::byte> read;          // of a reduction: bytes that CMA has read ahead, for `here`
+  size_t again = 0;                     // of a reduction: bytes that come again, through chunks, and were used before
 
   // Returns the size of the next chunk to stage.
   size_t next_out(size_t full) const { return out_left > 1 ? full : (mine.sent - 1) % full + 1; }
@@ -71,24 +71,44 @@ struct Reduction {
   std::vector<const std::byte*> parts;  // of the ranks: the next piece
 };
 
+struct Source;
+
+// What pairs belong to: an operation of a group, or a message. Here stands what differs for their bytes.
+struct Transfer {
+  virtual ~Transfer() = default;
+  // Names it and this rank, for the texts of errors: "alltoall #4: rank 2".
+  virtual std::string name(const Membership& m) const = 0;
+  // Tells the peer that this rank has made all its copies from the memory that the peer exposed.
+  virtual void acknowledge(const Source& from) = 0;
+  // Tells the peer that this rank cannot read that memory. All bytes come again, through memory of the library.
+  virtual void ask_for_copies(const Source& from) = 0;
+  // Whether received bytes are folded or summed rather than copied.
+  virtual bool calculates() const { return false; }
+  // Whether the peers' bytes are used in an order that does not depend on when they come.
+  virtual bool has_fixed_order() const { return false; }
+
+  Stores stores = Stores::cached;  // for outputs
+};
+
 // The state of one operation that all its pairs share.
-struct Operation {
+struct Operation final : Transfer {
   Operation(Rank own, int size) : rank(own), pairs(static_cast<size_t>(size)) {}
 
   Batch batch;
   Rank rank;
   std::vector<Pair> pairs;
   Load load;
-  Stores stores = Stores::cached;   // for outputs
-  size_t lists = 0;                 // how many lists of runs it has made in the segment
-  Run for_all;                      // the copy in the segment of bytes that all peers get alike, if there is one
-  HugePages huge_pages;             // of the sends
-  std::optional<bool> all_present;  // are_present() of the sends
+  size_t lists = 0;  // how many lists of runs it has made in the segment
+  Run for_all;       // the copy in the segment of bytes that all peers get alike, if there is one
+  Sends sent;        // to all peers
   Reduction reduction;
   std::optional<Summing> summing;  // if received bytes are summed with weights
 
-  // Whether received bytes are folded or summed rather than copied.
-  bool calculates() const { return reduction.folder.has_value() || summing.has_value(); }
+  std::string name(const Membership& m) const override;
+  void acknowledge(const Source& from) override;
+  void ask_for_copies(const Source& from) override;
+  bool calculates() const override { return reduction.folder.has_value() || summing.has_value(); }
+  bool has_fixed_order() const override { return summing.has_value(); }
 
   // Takes over a batch. Leaves the caller the last batch's lists, for their memory.
   void begin(Batch&& batch);
@@ -105,29 +125,37 @@ struct Operation {
   bool own_in_place() const;
 };
 
-struct Link {
-  Link(Membership& membership, Operation& of, Rank with)
-      : m(membership), operation(of), peer(with), pair(of.pair(with)), other(membership.peer(with)) {}
+// A pair as a source of bytes.
+struct Source {
+  Source(Membership& membership, Transfer& of, Rank with, Pair& its_pair)
+      : m(membership), transfer(of), peer(with), pair(its_pair), other(membership.peer(with)) {}
 
   Membership& m;
-  Operation& operation;
+  Transfer& transfer;
   const Rank peer;
   Pair& pair;
   Peer& other;
 
-  uint64_t step() const { return operation.step(); }
   LocalPeer& host() const { return *other.host; }
   // The pipe from this rank to the peer, and the one from the peer to this rank.
   Block::Pair& own_pipe() const { return m.block().pipe(peer); }
   const Block::Pair& their_pipe() const { return other.block.pipe(m.rank()); }
+  std::string name() const { return transfer.name(m); }
+
+  [[noreturn]] void nonsense(const char* what) const { m.nonsense(peer, what); }
+};
+
+// A pair of an operation: it has lines, too.
+struct Link final : Source {
+  Link(Membership& membership, Operation& of, Rank with) : Source(membership, of, with, of.pair(with)), operation(of) {}
+
+  Operation& operation;
+
+  uint64_t step() const { return operation.step(); }
   Line& own_line() const { return m.block().line(step(), peer); }
   const Line& their_line() const { return other.block.line(step(), m.rank()); }
   // Whether the peer has made all its copies from or to this rank's memory.
   bool peer_has_copied() const { return is_copied(their_pipe(), step()); }
-  // Names the operation and this rank, for the texts of errors: "alltoall #4: rank 2".
-  std::string name() const;
-
-  [[noreturn]] void nonsense(const char* what) const { m.nonsense(peer, what); }
 };
 
 }  // namespace a2a::shm

@@ -9,39 +9,39 @@
 namespace a2a::shm::pull {
 namespace {
 
-// Asks the peer for chunks, in this operation and all later ones. Bytes already received come again.
-void ask_for_chunks(const Link& link) {
-  Pair& p = link.pair;
-  link.host().cma_from = false;
+// Asks the peer to send copies, from now on. Bytes already received come again.
+void ask_for_copies(const Source& from) {
+  Pair& p = from.pair;
+  from.host().cma_from = false;
   p.again = p.theirs.sent - p.in_left;
   p.in_left = p.theirs.sent;
   p.target = {p.target.runs};
-  p.read_left = {};
-  shm::ask_for_chunks(link.own_pipe(), link.step());
+  p.here = {};
   p.in = Pair::In::asking;
+  from.transfer.ask_for_copies(from);
 }
 
 // Handles a failure of process_vm_readv. If the peer gave up, its memory may be unmapped: throws the peer's own reason.
 // If it is gone, throws Error(peer_lost). If the peer's memory can be read, this rank's output is the cause. Otherwise
-// the kernel does not let this rank read the memory: asks for chunks.
-void cannot_read(const Link& link, int error) {
-  LocalPeer& host = link.host();
-  link.m.throw_if_aborted(link.peer);
+// the kernel does not let this rank read the memory: asks for copies.
+void cannot_read(const Source& from, int error) {
+  LocalPeer& host = from.host();
+  from.m.throw_if_aborted(from.peer);
   if (error == ESRCH || host.gone()) {
     host.lost.store(true, std::memory_order_relaxed);
-    throw Error(Code::peer_lost, link.name() + " lost " + link.m.describe(link.peer));
+    throw Error(Code::peer_lost, from.name() + " lost " + from.m.describe(from.peer));
   }
-  if (error == EFAULT && can_read(host.pid, link.pair.remote.data())) {
-    throw Error(Code::backend, link.name() + " cannot write into its own output: " + std::strerror(error));
+  if (error == EFAULT && can_read(host.pid, from.pair.remote.data())) {
+    throw Error(Code::backend, from.name() + " cannot write into its own output: " + std::strerror(error));
   }
-  ask_for_chunks(link);
+  ask_for_copies(from);
 }
 
 // Ends the pair's receive, after its last copy.
-void finish(const Link& link) {
-  link.m.throw_if_aborted(link.peer);  // the peer may have reused that memory meanwhile
-  publish_copied(link.own_pipe(), link.step());
-  link.pair.in = Pair::In::arrived;
+void finish(const Source& from) {
+  from.m.throw_if_aborted(from.peer);  // the peer may have reused that memory meanwhile
+  from.pair.in = Pair::In::arrived;
+  from.transfer.acknowledge(from);
 }
 
 }  // namespace
@@ -67,6 +67,13 @@ void offer(const Link& link, Kind kind) {
   head.where = place_of(link, list);
 }
 
+void stop_cma(LocalPeer& reader, const Cursor& source, const std::string& name) {
+  reader.cma_to = false;
+  if (!can_be_read(source)) {
+    throw Error(Code::backend, name + " cannot read its own input: " + std::strerror(EFAULT));
+  }
+}
+
 bool settle(const Link& link) {
   Pair& p = link.pair;
   if (link.peer_has_copied()) {
@@ -78,34 +85,34 @@ bool settle(const Link& link) {
   return true;
 }
 
-void begin(const Link& link, Kind kind) {
-  Pair& p = link.pair;
-  if (kind == Kind::pointer && !link.host().same_process) link.nonsense("kind");
-  if (kind == Kind::cma && !link.host().cma_from) return ask_for_chunks(link);
+void begin(const Source& from, Kind kind) {
+  Pair& p = from.pair;
+  if (kind == Kind::pointer && !from.host().same_process) from.nonsense("kind");
+  if (kind == Kind::cma && !from.host().cma_from) return ask_for_copies(from);
   if ((p.theirs.count & kGaps) != 0) {
-    if (kind == Kind::cma || link.operation.calculates()) link.nonsense("kind");
-    find_blocks(link, kind, p.theirs.where, p.theirs.count & ~kGaps, p.theirs.sent);
+    if (kind == Kind::cma || from.transfer.calculates()) from.nonsense("kind");
+    find_blocks(from, kind, p.theirs.where, p.theirs.count & ~kGaps, p.theirs.sent);
   } else if (p.theirs.count == 1) {
-    find_run(link, kind, {p.theirs.where, p.theirs.sent});
+    find_run(from, kind, {p.theirs.where, p.theirs.sent});
   } else {
-    find_runs(link, kind, p.theirs.where, p.theirs.count, p.theirs.sent);
+    find_runs(from, kind, p.theirs.where, p.theirs.count, p.theirs.sent);
   }
   p.in = Pair::In::pulling;
 }
 
-void take(const Link& link) {
-  Pair& p = link.pair;
+void take(const Source& from) {
+  Pair& p = from.pair;
   const size_t step = std::min(p.in_left, kStepBytes);
   if (p.their_kind() == Kind::cma) {
-    const ssize_t copied = cma_copy(link.host().pid, p.remote, p.target, step);
-    if (copied <= 0) return cannot_read(link, errno);
+    const ssize_t copied = cma_copy(from.host().pid, p.remote, p.target, step);
+    if (copied <= 0) return cannot_read(from, errno);
     p.in_left -= static_cast<size_t>(copied);
   } else {
-    const CopyingGuard guard(link.m, link.peer);
-    p.in_left -= copy(p.remote, p.target, step, link.operation.stores);
+    const CopyingGuard guard(from.m, from.peer);
+    p.in_left -= copy(p.remote, p.target, step, from.transfer.stores);
   }
   faultpoint("copy");
-  if (p.in_left == 0) finish(link);
+  if (p.in_left == 0) finish(from);
 }
 
 void hear_answer(const Link& link) {
@@ -123,31 +130,31 @@ void hear_answer(const Link& link) {
 }
 
 // With CMA, reads a part ahead; it stays in a cache until it is folded.
-std::span<const std::byte> peek(const Link& link) {
+std::span<const std::byte> peek(const Source& from) {
   constexpr size_t kAhead = size_t{64} << 10;
-  Pair& p = link.pair;
+  Pair& p = from.pair;
   if (p.their_kind() != Kind::cma) return {p.remote.data(), std::min(p.in_left, p.remote.contiguous())};
-  if (!p.read_left.empty()) return p.read_left;
+  if (!p.here.empty()) return p.here;
   p.read.resize(kAhead);
-  const Run ahead{link.peer, p.read.data(), kAhead};
+  const Run ahead{from.peer, p.read.data(), kAhead};
   Cursor to{{&ahead, 1}};
-  const ssize_t copied = cma_copy(link.host().pid, p.remote, to, std::min(p.in_left, kAhead));
+  const ssize_t copied = cma_copy(from.host().pid, p.remote, to, std::min(p.in_left, kAhead));
   if (copied <= 0) {
-    cannot_read(link, errno);
+    cannot_read(from, errno);
     return {};
   }
-  return p.read_left = {p.read.data(), static_cast<size_t>(copied)};
+  return p.here = {p.read.data(), static_cast<size_t>(copied)};
 }
 
-void consume(const Link& link, size_t bytes) {
-  Pair& p = link.pair;
+void consume(const Source& from, size_t bytes) {
+  Pair& p = from.pair;
   p.in_left -= bytes;
   if (p.their_kind() == Kind::cma) {
-    p.read_left = p.read_left.subspan(bytes);
+    p.here = p.here.subspan(bytes);
   } else {
     p.remote.advance(bytes);
   }
-  if (p.in_left == 0) finish(link);
+  if (p.in_left == 0) finish(from);
 }
 
 }  // namespace a2a::shm::pull

@@ -7,14 +7,14 @@ namespace a2a::shm {
 namespace {
 
 // Returns the address of a peer's run in this process. The place was checked.
-std::byte* memory_at(const Link& link, Kind kind, uint64_t where) {
-  const auto* data = kind == Kind::shared ? link.host().base + where : reinterpret_cast<const std::byte*>(where);
+std::byte* memory_at(const Source& from, Kind kind, uint64_t where) {
+  const auto* data = kind == Kind::shared ? from.host().base + where : reinterpret_cast<const std::byte*>(where);
   return const_cast<std::byte*>(data);
 }
 
-void add_run(const Link& link, Kind kind, const ListedRun& run) {
-  if (run.bytes == 0 || (kind == Kind::shared && !link.host().reach(run.where, run.bytes))) link.nonsense("run");
-  link.pair.listed.push_back({link.peer, memory_at(link, kind, run.where), run.bytes});
+void add_run(const Source& from, Kind kind, const ListedRun& run) {
+  if (run.bytes == 0 || (kind == Kind::shared && !from.host().reach(run.where, run.bytes))) from.nonsense("run");
+  from.pair.listed.push_back({from.peer, memory_at(from, kind, run.where), run.bytes});
 }
 
 }  // namespace
@@ -50,10 +50,10 @@ uint64_t list_blocks(const Link& link, std::span<const Run> runs, Kind kind) {
   return place_of(link, list);
 }
 
-void find_run(const Link& link, Kind kind, const ListedRun& run) {
-  link.pair.listed.clear();
-  add_run(link, kind, run);
-  link.pair.remote = {link.pair.listed};
+void find_run(const Source& from, Kind kind, const ListedRun& run) {
+  from.pair.listed.clear();
+  add_run(from, kind, run);
+  from.pair.remote = {from.pair.listed};
 }
 
 namespace {
@@ -64,20 +64,20 @@ bool reaches(LocalPeer& host, uint64_t where, const Strides& strides) {
   return where >= before && host.reach(where - before, before + after);
 }
 
-void add_run(const Link& link, Kind kind, const ListedBlock& block) {
-  Pair& p = link.pair;
-  LocalPeer& host = link.host();
+void add_run(const Source& from, Kind kind, const ListedBlock& block) {
+  Pair& p = from.pair;
+  LocalPeer& host = from.host();
   Strides::Dim dims[ListedBlock::kMostDims];
-  if (block.dims > ListedBlock::kMostDims) link.nonsense("run");
+  if (block.dims > ListedBlock::kMostDims) from.nonsense("run");
   for (size_t d = 0; d < block.dims; ++d) dims[d] = {block.dim[d].count, block.dim[d].stride, 0};
   const auto strides = Strides::of(block.piece, {dims, block.dims});
   const auto& [where, bytes] = block.run;
   if (!strides || bytes == 0 || block.begin > strides->bytes() || bytes > strides->bytes() - block.begin ||
       (kind == Kind::shared && !reaches(host, where, *strides))) {
-    link.nonsense("run");
+    from.nonsense("run");
   }
   p.listed_strides.push_back(*strides);
-  p.listed.push_back({link.peer, memory_at(link, kind, where), bytes, &p.listed_strides.back(), block.begin});
+  p.listed.push_back({from.peer, memory_at(from, kind, where), bytes, &p.listed_strides.back(), block.begin});
 }
 
 uint64_t bytes_of(const ListedRun& run) { return run.bytes; }
@@ -85,14 +85,14 @@ uint64_t bytes_of(const ListedBlock& block) { return block.run.bytes; }
 
 // Reads a peer's list of runs, and checks it.
 template <class Entry>
-void find(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
-  Pair& p = link.pair;
-  LocalPeer& host = link.host();
+void find(const Source& from, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
+  Pair& p = from.pair;
+  LocalPeer& host = from.host();
   // No run is empty, so no valid list has more entries than bytes. A list without that limit could be as long as all
   // memory.
   if (count == 0 || count > bytes || list % alignof(Entry) != 0 || count > host.bytes / sizeof(Entry) ||
       !host.reach(list, count * sizeof(Entry))) {
-    link.nonsense("list of runs");
+    from.nonsense("list of runs");
   }
   uint64_t left = bytes;
   p.listed.clear();
@@ -101,22 +101,22 @@ void find(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t byt
   for (size_t i = 0; i < count; ++i) {
     Entry entry;
     std::memcpy(&entry, host.base + list + i * sizeof entry, sizeof entry);
-    if (bytes_of(entry) > left) link.nonsense("list of runs");
+    if (bytes_of(entry) > left) from.nonsense("list of runs");
     left -= bytes_of(entry);
-    add_run(link, kind, entry);
+    add_run(from, kind, entry);
   }
-  if (left != 0) link.nonsense("list of runs");
+  if (left != 0) from.nonsense("list of runs");
   p.remote = {p.listed};
 }
 
 }  // namespace
 
-void find_runs(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
-  find<ListedRun>(link, kind, list, count, bytes);
+void find_runs(const Source& from, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
+  find<ListedRun>(from, kind, list, count, bytes);
 }
 
-void find_blocks(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
-  find<ListedBlock>(link, kind, list, count, bytes);
+void find_blocks(const Source& from, Kind kind, uint64_t list, size_t count, uint64_t bytes) {
+  find<ListedBlock>(from, kind, list, count, bytes);
 }
 
 }  // namespace a2a::shm

@@ -20,8 +20,8 @@ uint64_t place_of(const Link& link, const void* list);
 uint64_t list_blocks(const Link& link, std::span<const Run> runs, Kind kind);
 
 // Fill in Pair::listed and Pair::remote from what a peer wrote, and check all of it before it is used.
-void find_run(const Link& link, Kind kind, const ListedRun& run);
-void find_runs(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes);
-void find_blocks(const Link& link, Kind kind, uint64_t list, size_t count, uint64_t bytes);
+void find_run(const Source& from, Kind kind, const ListedRun& run);
+void find_runs(const Source& from, Kind kind, uint64_t list, size_t count, uint64_t bytes);
+void find_blocks(const Source& from, Kind kind, uint64_t list, size_t count, uint64_t bytes);
 
 }  // namespace a2a::shm

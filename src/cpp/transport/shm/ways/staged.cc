@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -35,10 +34,10 @@ bool has_free_chunk(const Link& link) {
 }
 
 // Returns surplus chunks to the peer, unless this rank still has bytes to send in them.
-void share_out(const Link& link) {
-  Chunks& chunks = link.other.chunks;
-  if (link.pair.out == Pair::Out::streaming || !chunks.taken_since()) return;
-  if (!chunks.give_back_surplus(link.their_pipe().returned, link.own_pipe().returned)) link.nonsense("chunk");
+void share_out(const Source& from) {
+  Chunks& chunks = from.other.chunks;
+  if (from.pair.out == Pair::Out::streaming || !chunks.taken_since()) return;
+  if (!chunks.give_back_surplus(from.their_pipe().returned, from.own_pipe().returned)) from.nonsense("chunk");
 }
 
 // Hands over the next chunk, which is full.
@@ -84,10 +83,7 @@ bool send(const Link& link) {
 
 void replace_cma(const Link& link) {
   Pair& p = link.pair;
-  link.host().cma_to = false;
-  if (!can_be_read(p.source)) {
-    throw Error(Code::backend, link.name() + " cannot read its own input: " + std::strerror(EFAULT));
-  }
+  pull::stop_cma(link.host(), p.source, link.name());
   // The chunks of a pair are one stream: none may be added once the next operation's chunks are published.
   const uint64_t number = link.operation.batch.signature.number;
   const Line& next = link.m.block().line(first_step(number + 1), link.peer);
@@ -116,15 +112,15 @@ void begin(const Link& link) {
 namespace {
 
 // Returns the peer's next full chunk, if there is one.
-std::optional<uint8_t> next_full(const Link& link) {
-  const Pair& p = link.pair;
-  Chunks& chunks = link.other.chunks;
-  const Flow& handed = link.their_pipe().handed;
+std::optional<uint8_t> next_full(const Source& from) {
+  const Pair& p = from.pair;
+  Chunks& chunks = from.other.chunks;
+  const Flow& handed = from.their_pipe().handed;
   const bool with_line = p.theirs.count > 0;
   if (chunks.taken() >= std::max(p.theirs.first + (with_line ? 1 : 0), count_of(handed))) return std::nullopt;
   const bool first = with_line && chunks.taken() == p.theirs.first;
   const auto chunk = first ? static_cast<uint8_t>(p.theirs.count - 1) : listed(handed, chunks.taken());
-  if (!chunks.is_theirs(chunk)) link.nonsense("chunk");
+  if (!chunks.is_theirs(chunk)) from.nonsense("chunk");
   return chunk;
 }
 
@@ -132,47 +128,47 @@ std::optional<uint8_t> next_full(const Link& link) {
 
 // Takes the chunks that have come. Where ranks do not share CPUs, and this rank still sends, it takes one at a time: if
 // it took several before it hands one over, the peer would be idle meanwhile.
-void take(const Link& link) {
-  Pair& p = link.pair;
-  Chunks& chunks = link.other.chunks;
+void take(const Source& from) {
+  Pair& p = from.pair;
+  Chunks& chunks = from.other.chunks;
   while (p.in_left > 0) {
-    const auto full = next_full(link);
+    const auto full = next_full(from);
     if (!full) break;
     const uint8_t chunk = *full;
     const size_t bytes = std::min(p.in_left, chunks.shape().bytes);
-    scatter(p.target, chunks.data(chunk), bytes, link.operation.stores);
+    scatter(p.target, chunks.data(chunk), bytes, from.transfer.stores);
     faultpoint("copy");
     p.in_left -= bytes;
     chunks.take(chunk, bytes);
-    share_out(link);
-    if (p.out == Pair::Out::streaming && !link.m.surroundings().oversubscribed()) break;
+    share_out(from);
+    if (p.out == Pair::Out::streaming && !from.m.surroundings().oversubscribed()) break;
   }
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }
 
-std::span<const std::byte> peek(const Link& link) {
-  const Pair& p = link.pair;
-  const auto chunk = next_full(link);
+std::span<const std::byte> peek(const Source& from) {
+  const Pair& p = from.pair;
+  const auto chunk = next_full(from);
   if (!chunk) return {};
-  const size_t full = link.other.chunks.shape().bytes, passed = (p.theirs.sent - p.in_left) % full;
-  return {link.other.chunks.data(*chunk) + passed, std::min(p.in_left, full - passed)};
+  const size_t full = from.other.chunks.shape().bytes, passed = (p.theirs.sent - p.in_left) % full;
+  return {from.other.chunks.data(*chunk) + passed, std::min(p.in_left, full - passed)};
 }
 
-void consume(const Link& link, size_t bytes) {
-  Pair& p = link.pair;
-  Chunks& chunks = link.other.chunks;
-  const auto chunk = next_full(link);
-  if (!chunk) link.nonsense("count of chunks");  // peek() has seen it
+void consume(const Source& from, size_t bytes) {
+  Pair& p = from.pair;
+  Chunks& chunks = from.other.chunks;
+  const auto chunk = next_full(from);
+  if (!chunk) from.nonsense("count of chunks");  // peek() has seen it
   p.in_left -= bytes;
   const size_t passed = (p.theirs.sent - p.in_left) % chunks.shape().bytes;
   if (passed != 0 && p.in_left > 0) return;
   chunks.take(*chunk, passed != 0 ? passed : chunks.shape().bytes);
-  // A weighted sum reads the peers' rows in a fixed order, so this rank's chunks may lie unread at a peer. So each rank
-  // fills only its own chunks: a peer whose chunks all held unread rows of this rank would have none to fill.
-  if (link.operation.summing) {
-    chunks.give_back_last(link.own_pipe().returned);
+  // With a fixed order, as in a weighted sum, this rank's chunks may lie unread at a peer. So each rank fills only its
+  // own chunks: a peer whose chunks all held unread rows of this rank would have none to fill.
+  if (from.transfer.has_fixed_order()) {
+    chunks.give_back_last(from.own_pipe().returned);
   } else {
-    share_out(link);
+    share_out(from);
   }
   if (p.in_left == 0) p.in = Pair::In::arrived;
 }

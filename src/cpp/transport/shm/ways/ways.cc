@@ -6,14 +6,14 @@ namespace a2a::shm {
 
 namespace {
 
-std::span<const std::byte> there(const Link& link) {
-  switch (link.pair.in) {
+std::span<const std::byte> there(const Source& from) {
+  switch (from.pair.in) {
     case Pair::In::inlined:
-      return inlined::peek(link);
+      return inlined::peek(from);
     case Pair::In::streaming:
-      return staged::peek(link);
+      return staged::peek(from);
     case Pair::In::pulling:
-      return pull::peek(link);
+      return pull::peek(from);
     default:
       return {};
   }
@@ -21,36 +21,36 @@ std::span<const std::byte> there(const Link& link) {
 
 }  // namespace
 
-std::span<const std::byte> peek(const Link& link) {
-  std::span<const std::byte> next = there(link);
-  while (link.pair.again > 0 && !next.empty()) {
-    const size_t bytes = std::min(next.size(), link.pair.again);
-    link.pair.again -= bytes;
-    consume(link, bytes);
-    next = there(link);
+std::span<const std::byte> peek(const Source& from) {
+  std::span<const std::byte> next = there(from);
+  while (from.pair.again > 0 && !next.empty()) {
+    const size_t bytes = std::min(next.size(), from.pair.again);
+    from.pair.again -= bytes;
+    consume(from, bytes);
+    next = there(from);
   }
   return next;
 }
 
-void consume(const Link& link, size_t bytes) {
-  switch (link.pair.in) {
+void consume(const Source& from, size_t bytes) {
+  switch (from.pair.in) {
     case Pair::In::inlined:
-      return inlined::consume(link, bytes);
+      return inlined::consume(from, bytes);
     case Pair::In::streaming:
-      return staged::consume(link, bytes);
+      return staged::consume(from, bytes);
     default:
-      return pull::consume(link, bytes);
+      return pull::consume(from, bytes);
   }
 }
 
-void take(const Link& link) {
-  switch (link.pair.in) {
+void take(const Source& from) {
+  switch (from.pair.in) {
     case Pair::In::inlined:
-      return inlined::take(link);
+      return inlined::take(from);
     case Pair::In::streaming:
-      return staged::take(link);
+      return staged::take(from);
     case Pair::In::pulling:
-      return pull::take(link);
+      return pull::take(from);
     default:
       return;
   }
