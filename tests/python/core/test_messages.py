@@ -53,6 +53,32 @@ def test_sizes(run_ranks: Callable[..., Any], shared: bool, threads: bool) -> No
     run_ranks(3, ring, shared, threads=threads)
 
 
+def ring_with_gaps(comm: a2a.Communicator) -> None:
+    """Either side may have gaps, and nothing is written between the columns."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for rows in (1, 9, 1000, 30_000, 300_000):
+        wanted = content(left, 2 * rows).reshape(rows, 2)
+        for gaps_here, gaps_there in ((True, False), (False, True), (True, True)):
+            send, recv = np.full((2, rows, 5), -1, np.float32)
+            sent = send[:, 1:3] if gaps_here else np.empty((rows, 2), np.float32)
+            received = recv[:, 2:4] if gaps_there else np.empty((rows, 2), np.float32)
+            sent[...] = content(comm.rank, 2 * rows).reshape(rows, 2)
+            work = comm.send(sent, right, tag=7, async_op=True)
+            assert comm.recv(received, left, tag=7) == left
+            assert work is not None
+            work.wait()
+            np.testing.assert_array_equal(received, wanted)
+            if gaps_there:
+                assert (recv[:, :2] == -1).all() and (recv[:, 4:] == -1).all()
+            comm.barrier()
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+def test_gaps(run_ranks: Callable[..., Any], threads: bool) -> None:
+    run_ranks(2, ring_with_gaps, threads=threads)
+    run_ranks(1, ring_with_gaps)
+
+
 def out_of_order(comm: a2a.Communicator, elems: int) -> None:
     tags = range(20)
     if comm.rank == 0:

@@ -247,10 +247,13 @@ def test_sizes_as_people_write_them() -> None:
 def test_info_says_which_way_bytes_go_and_why() -> None:
     few = call("info", "--why", "100").stdout
     assert few.startswith("100 bytes for each of 2 ranks\n") and few.count("inlined: fits into the line") == 3
+    assert few.count("inlined: fits into the packet of its header") == 3
     many = call("info", "--why", str(1 << 20), "-r", "3").stdout
     assert re.search(r"  shared memory +shared: shared memory: one copy", many)
     assert re.search(r"private memory in small pages +(staged|cma): private memory", many)
+    assert re.search(r"message of shared memory +shared: shared memory: one copy", many)
     forced = call("info", "--why", "5000", A2A_SHM_CMA_MIN="4000").stdout
+    assert re.search(r"message of private memory in small pages +staged: so few bytes are copied at once", forced)
     assert "cma: private memory: A2A_SHM_CMA_MIN asks for" in forced or "does not let the receiver read" in forced
     refused = call("info", "--why", "-1")
     assert refused.returncode == 2 and "--why: '-1' is not a size such as 8, 64K" in refused.stderr
