@@ -117,9 +117,9 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // and recv() receives such a message from it; a negative peer receives from whichever rank sends first
   // (Work::source()). Messages of one tag from one rank to another arrive in the order in which they were started,
   // those of other tags in any order. A send may finish before it is received. A tensor with gaps (Call::send_layouts,
-  // Call::recv_layouts) is packed. Messages take no operation number, and hold up only operations that
-  // use the same memory. If the two ranks disagree on dtype or bytes, the receive raises Error(mismatch), and so does
-  // the send or the next message with that rank.
+  // Call::recv_layouts) is packed where the ranks are on several hosts. Messages take no operation number, and hold up
+  // only operations that use the same memory. If the two ranks disagree on dtype or bytes, the receive raises
+  // Error(mismatch), and so does the send or the next message with that rank.
   std::shared_ptr<Work> send(const void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
   std::shared_ptr<Work> recv(void* data, size_t bytes, Rank peer, int64_t tag, const Call& call);
   // Waits until nothing in flight writes a tensor, for a caller that is about to read it itself. It has `bytes` bytes,

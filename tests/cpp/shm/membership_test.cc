@@ -112,7 +112,7 @@ TEST("memory of a membership is used again when all peers have left") {
   std::atomic<size_t> with_all = 0, with_one = 0;
   std::latch counted(2), dropped(2);
   as_group(2, {}, [&](std::optional<Membership>& m) {
-    m->lend(1 << 20);
+    m->allocate(1 << 20);
     counted.arrive_and_wait();
     if (m->rank() == 1) {
       with_all = memory.arena().allocated();

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "message_peer.h"
+#include "ranks.h"
 
 namespace {
 
@@ -272,6 +273,54 @@ TEST("a message to this rank itself is kept while it is small, or copied when it
       CHECK(output == input);
     }
   }
+}
+
+// Around the ring, out of shared and private memory, some of it with gaps, and several messages at once.
+void around_the_ring(Communicator& comm) {
+  check::Random random(check::seed());
+  const Rank after = (comm.rank() + 1) % comm.size(), before = (comm.rank() + comm.size() - 1) % comm.size();
+  constexpr size_t kSizes[] = {0, 1, kPacketPayload, kPacketPayload + 1, kMostEager, kMostEager + 1, 700'000};
+  for (int round = 0; round < 8; ++round) {
+    struct Exchanged {
+      Bytes sent, received;
+      std::shared_ptr<void> shared;
+    };
+    std::vector<Exchanged> all(4);
+    std::vector<std::shared_ptr<Work>> works;
+    for (size_t tag = 0; tag < all.size(); ++tag) {
+      const size_t bytes = kSizes[random.in(size_t{0}, std::size(kSizes) - 1)];
+      const bool gaps = bytes > 0 && random.chance(0.3), shared = random.chance(0.3);
+      Exchanged& one = all[tag];
+      one.sent.assign(bytes, static_cast<std::byte>(comm.rank() + 10 * round));
+      one.received.resize(gaps ? 2 * bytes : bytes);
+      const std::byte* data = one.sent.data();
+      if (shared && bytes > 0) {
+        one.shared = Communicator::allocate_shared(bytes);
+        std::memcpy(one.shared.get(), data, bytes);
+        data = static_cast<const std::byte*>(one.shared.get());
+      }
+      const std::array<int64_t, 1> shape{static_cast<int64_t>(bytes)}, strides{2};
+      const TensorLayout layout{shape, strides, 1};
+      Call call{.op = Op::recv, .dtype = kBytes};
+      if (gaps) call.recv_layouts = {&layout, 1};
+      const auto number = static_cast<int64_t>(tag);
+      works.push_back(comm.send(data, bytes, after, number, {.op = Op::send, .dtype = kBytes}));
+      works.push_back(comm.recv(one.received.data(), bytes, random.chance(0.5) ? before : -1, number, call));
+    }
+    for (const auto& work : works) work->wait();
+    for (const Exchanged& one : all) {
+      const auto value = static_cast<std::byte>(before + 10 * round);
+      for (size_t i = 0; i < one.received.size(); ++i) {
+        const bool gap = one.received.size() > one.sent.size() && i % 2 == 1;
+        if (!CHECK(one.received[i] == (gap ? std::byte{0} : value))) return;
+      }
+    }
+  }
+}
+
+TEST("ranks as threads and as processes exchange messages of all sizes") {
+  ranks::as_threads(3, around_the_ring);
+  ranks::as_processes(3, around_the_ring);
 }
 
 }  // namespace
