@@ -38,7 +38,7 @@ bool Exchange::advance(Membership& m) {
     faultpoint("acknowledged");
   }
   if (moved) m.wake_sleepers();
-  if (received_ && unsettled_.empty() && heard_all(m)) finish(m);
+  if (received_ && unsettled_.empty() && knows_all(m)) finish(m);
   return moved;
 }
 
@@ -92,7 +92,7 @@ bool Exchange::calculate(Membership& m) {
 bool Exchange::open(const Link& link) {
   if (link.pair.in == Pair::In::awaited) return read_line(link);
   if (link.pair.in != Pair::In::asking) return false;
-  pull::hear_answer(link);
+  pull::read_rewritten_line(link);
   return link.pair.in != Pair::In::asking;
 }
 

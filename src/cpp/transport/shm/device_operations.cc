@@ -27,9 +27,9 @@ std::optional<Error> ShmTransport::pass(const Signature& signature) {
 // so this looks for one only after a ring. A peer that dies does not ring, so the kernel is asked from time to time.
 std::optional<Error> ShmTransport::find_end(const Signature& signature) {
   const uint32_t rings = membership_.progress().rings();
-  if (!broken_ && heard_ == rings && last_tick() - asked_ < kFresh) return std::nullopt;
-  heard_ = rings;
-  hear_aborts();
+  if (!broken_ && rings_seen_ == rings && last_tick() - asked_ < kFresh) return std::nullopt;
+  rings_seen_ = rings;
+  break_if_aborted();
   if (broken_) return broken_for(signature);
   const auto lost = find_lost(first_step(signature.number));
   return lost ? std::optional(Error(lost->code(), name_of(signature) + ": " + lost->what())) : std::nullopt;

@@ -120,7 +120,7 @@ std::string Exchange::disagreements() const {
 
 // Whether all peers are known to agree or to disagree. A compared operation goes on only when no two ranks disagree: a
 // rank that missed a disagreement would run it without them. A rank that knows of one need not wait.
-bool Exchange::heard_all(Membership& m) {
+bool Exchange::knows_all(Membership& m) {
   if (operation_.batch.way != Way::compare || !disagreements_.empty()) return true;
   for (Rank peer = 0; peer < m.size(); ++peer) {
     if (peer != m.rank() && !m.finished(peer, step())) return false;

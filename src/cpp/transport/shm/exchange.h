@@ -102,7 +102,7 @@ class Exchange final : public InFlight {
   // The end (exchange.cc).
   bool only_unfinished(Rank peer) const;
   std::string disagreements() const;
-  bool heard_all(Membership& m);
+  bool knows_all(Membership& m);
   void look_once_more(Membership& m);
   void finish(Membership& m);
 

@@ -110,7 +110,7 @@ class ShmTransport final : public Transport, private Active {
   void check_messages_with(Rank peer, bool ask_kernel);
   void take_what_came();
   void end_all(const Error& error);
-  void hear_aborts();
+  void break_if_aborted();
   std::optional<Error> find_end(const Signature& signature);
   std::optional<Error> find_contradiction(const Signature& signature);
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
@@ -127,8 +127,8 @@ class ShmTransport final : public Transport, private Active {
   HeldMessages held_;                            // messages that may not begin yet
   std::optional<Messages> messages_;             // made with the first message
   std::optional<Error> broken_;
-  Membership::NewBlock successor_;  // of a shrink() that timed out
-  std::optional<uint32_t> heard_;   // rings() at the last find_end()
+  Membership::NewBlock successor_;      // of a shrink() that timed out
+  std::optional<uint32_t> rings_seen_;  // rings() at the last find_end()
   // How long an answer of the kernel about the peers is used; each question is a system call per peer.
   static constexpr std::chrono::milliseconds kFresh{5};
   Deadline::Clock::time_point asked_{};  // when find_lost() last asked the kernel

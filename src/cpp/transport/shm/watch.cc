@@ -124,7 +124,7 @@ std::optional<Error> ShmTransport::given_up() {
 }
 
 // Breaks the communicator if a peer gave up. First takes what the peer sent before, which is valid.
-void ShmTransport::hear_aborts() {
+void ShmTransport::break_if_aborted() {
   if (broken_) return;
   const auto error = given_up();
   if (!error) return;
@@ -134,7 +134,7 @@ void ShmTransport::hear_aborts() {
 
 std::optional<Error> ShmTransport::lost_peer() {
   std::lock_guard lock(membership_.progress().mutex());
-  hear_aborts();
+  break_if_aborted();
   return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max());
 }
 
@@ -180,7 +180,7 @@ std::string ShmTransport::whereabouts() {
 
 std::optional<Error> ShmTransport::broken() {
   std::lock_guard lock(membership_.progress().mutex());
-  hear_aborts();
+  break_if_aborted();
   return broken_;
 }
 

@@ -115,7 +115,7 @@ void take(const Source& from) {
   if (p.in_left == 0) finish(from);
 }
 
-void hear_answer(const Link& link) {
+void read_rewritten_line(const Link& link) {
   if (!is_rewritten(link.their_pipe(), link.step())) return;
   Pair& p = link.pair;
   Head head;

@@ -61,7 +61,7 @@ void take(const Source& from);
 std::span<const std::byte> peek(const Source& from);
 void consume(const Source& from, size_t bytes);
 // Looks for the line of chunks that this rank has asked for.
-void hear_answer(const Link& link);
+void read_rewritten_line(const Link& link);
 }  // namespace pull
 
 }  // namespace a2a::shm
