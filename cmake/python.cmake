@@ -20,6 +20,15 @@ file(GLOB pyx_sources CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" src/pyx
 foreach(source IN LISTS pyx_sources)
   configure_file(${source} ${source} COPYONLY)
 endforeach()
+
+# The methods of the table of collectives, and the stub of the module with them.
+set_property(
+  DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS src/pyx/generate.py src/pyx/collectives.pyi src/pyx/_core.pyi)
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" src/pyx/generate.py "${CMAKE_CURRENT_BINARY_DIR}/src/pyx"
+  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" COMMAND_ERROR_IS_FATAL ANY)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/src/pyx/_core.pyi" DESTINATION . COMPONENT python)
+
 # Other modules look for what a2a._core offers them by its full name.
 configure_file(src/pyx/_core.pxd src/pyx/a2a/_core.pxd COPYONLY)
 

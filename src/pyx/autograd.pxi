@@ -28,6 +28,11 @@ cdef int mark_written(object tensor) except -1:
     return 0
 
 
+cdef int claim_either(object send, object recv) except -1:
+    """Claim the tensor with the result: ``recv``, or ``send`` where that is None."""
+    return claim(send, "send") if recv is None else claim(recv, "recv")
+
+
 cdef int claim_all(list tensors, list names) except -1:
     cdef Py_ssize_t i
     for i in range(len(tensors)):

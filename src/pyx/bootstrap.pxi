@@ -64,7 +64,18 @@ def thread_bootstraps(int size):
 
 @cython.final
 cdef class TcpBootstrap:
-    """A bootstrap of ranks on any hosts, over TCP; satisfies SupportsAllgather."""
+    """A bootstrap of ranks on any hosts, over TCP; satisfies SupportsAllgather.
+
+    Rank 0 listens at ``address``, "host:port" or "[IPv6]:port", on the interface of that address alone and only until
+    all ranks have connected; ":port" is 127.0.0.1. The others connect, and try again for ``timeout`` seconds, which is
+    also the deadline of each allgather. The ranks of a meeting give the same ``job`` and the same ``secret``, at least
+    16 bytes; None is the secret of A2A_SECRET_FILE or A2A_SECRET. Both ends of a connection prove that they know it,
+    and every message is authenticated; nothing is encrypted (docs/guide/security.md). The connections last as long as
+    the object. A communicator of ranks on several hosts has connections of its own, between all of them.
+
+    Raises InvalidArgumentError when the secrets, jobs or sizes differ, a rank joins twice, or rank 0 cannot have the
+    address; UnsupportedError when a rank runs another version; TimeoutError naming the missing ranks. A missing or
+    malformed secret or address is an InvalidArgumentError before anything is sent."""
 
     cdef BootstrapPtr bootstrap
     cdef double timeout
@@ -78,7 +89,8 @@ cdef class TcpBootstrap:
             self.bootstrap = join_tcp(own, ranks, name, place, key, deadline_after(self.timeout))
 
     def allgather(self, bytes mine not None, /):
-        """Every rank's bytes in rank order. Blocks until every rank has called it."""
+        """Every rank's bytes in rank order: at most 16 MiB of one, 256 MiB of all. Blocks until every rank has called
+        it. Raises PeerLostError naming a rank that died; after an error every later call on any rank raises, too."""
         return self.gather(mine, deadline_after(self.timeout))
 
     cdef vector[string] gather(self, string mine, When until) except *:
@@ -95,8 +107,13 @@ cdef int fortran_integer(value) except? -1:
 
 
 def mpi_bootstrap(fortran_handle=None, *, bytes name=b"", timeout=600.0):
-    """Return the bootstrap of the ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle. Loads
-    MPI, and initialises it unless it is initialised. Ranks that give the same name meet."""
+    """Return the bootstrap of the ranks of ``MPI_COMM_WORLD``, or of the communicator with this Fortran handle (mpi4py:
+    ``comm.py2f()``), which may be on several hosts. Loads MPI, and initialises it unless it is initialised; then it is
+    finalised when the process ends. Collective: after ``timeout`` seconds of waiting for the others TimeoutError is
+    raised, and the next call for the same processes goes on. The communicator is duplicated, once for each group of
+    processes and each ``name``, and may be freed at any time. Raises UnsupportedError when there is no usable MPI,
+    naming every place where it was looked for, InvalidArgumentError when the handle is not that of an
+    intracommunicator, as far as MPI can tell."""
     cdef double seconds = parse_timeout(timeout)
     cdef cbool given = fortran_handle is not None
     cdef int handle = fortran_integer(fortran_handle) if given else 0

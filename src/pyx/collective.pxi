@@ -4,18 +4,20 @@ cdef object collective_type = make_collective_type()
 
 
 def collective(function):
-    """Decorate a collective function or method that has the communicator among its arguments. If a call raises on one
-    rank before it has started all of its operations, the peers are told why. They raise MismatchError in the next
-    operation of the call, and the numbers of all ranks stay equal. A call has one operation unless it says so by
-    takes()."""
+    """A function or method whose calls the ranks match, one of its arguments being the communicator. If a call raises
+    on one rank before it has started all of its operations, whatever the reason, such as arguments that do not fit the
+    signature or a signal handler that raises, the peers are told. They raise MismatchError in the next operation of the
+    call, and the numbers of all ranks stay equal. A call has one operation unless it says so by takes()."""
     return make_collective(collective_type, function)
 
 
 def takes(operations, *, bint together=False):
-    """Say how many operations the innermost collective call starts in all, the same number on all ranks. Call it before
-    the second one, and again where the number is known later. Without ``together`` only the last may be asynchronous:
-    where one fails, it fails on every rank, and none starts the next. With it every rank starts all of them, even if
-    one fails."""
+    """Say how many operations of the communicator the innermost ``collective`` call starts in all: the same number on
+    all ranks. Calls of the communicator count, and ``refuse``; an inner ``collective`` function counts as those that it
+    starts. Call it before the second operation, and again where the number is known later.
+
+    Without ``together`` only the last operation may be asynchronous: where one fails, it fails on every rank, and none
+    starts the next. With it every rank starts all of them, even if one fails, and the decorator refuses the rest."""
     takes_operations(operations, together)
 
 

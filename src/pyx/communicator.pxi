@@ -1,8 +1,9 @@
-# The communicator: each method converts its arguments, then makes one call into the core.
+# The communicator: each method converts its arguments, then makes one call into the core. Those of most collectives are
+# generated: collectives.pyi.
 
 
 @cython.final
-cdef class Communicator(_Planning):
+cdef class Communicator(_Collectives):
     """A rank's membership in a group of ranks. Every member makes the same sequence of calls. Use as a context manager
     or call close(). Counts and displacements are in dim-0 rows of the tensor (elements for 1-D tensors).
 
@@ -43,69 +44,6 @@ cdef class Communicator(_Planning):
     def __repr__(self):
         state = " closed" if self.closed else " broken" if self.broken else ""
         return f"<Communicator rank {self._rank} of {self._size}{state}>"
-
-    @collective
-    def alltoallv(self, send, send_counts, recv, recv_counts, send_displs=None, recv_displs=None, *,
-                  split_axis=0, concat_axis=0, bint async_op=False, stream=None, timeout=None):
-        """Send ``send_counts[p]`` rows from row ``send_displs[p]`` of ``send`` to each rank p, and receive
-        ``recv_counts[p]`` rows into row ``recv_displs[p]`` of ``recv``. Displacements default to packed in rank order.
-        Rows outside the receive ranges are not written. Both tensors have the same dtype and row size in bytes. Returns
-        a Work with ``async_op=True``.
-
-        With axes, counts and displacements are in entries of ``split_axis`` of ``send`` and of ``concat_axis`` of
-        ``recv``: block p, a slice of ``send``, arrives as a slice of ``recv``. Both slices have the same shape.
-
-        On the host tensors may have any strides; memory between the elements is not touched. Elements of an output must
-        not share memory."""
-        cdef Exchange x
-        try:
-            parse_call(&x.call, Op.alltoallv, stream, timeout)
-            tensors = prepare_alltoallv(x, self._rank, self._size, send, send_counts, recv, recv_counts, send_displs,
-                                        recv_displs, split_axis, concat_axis, async_op, self.latest)
-            claim(recv, "recv")
-        except BaseException as error:
-            raise self.refused(x.call, error)
-        return self.launch(x, async_op, tensors, recv, None, send)
-
-    @collective
-    def alltoall(self, send, recv, split_axis=0, concat_axis=0, *, bint async_op=False, stream=None, timeout=None):
-        """Equal parts: ``split_axis`` of ``send`` and ``concat_axis`` of ``recv`` are divided into ``size`` pieces, as
-        by jax.lax.all_to_all with ``tiled=True``. On the host ``recv`` may be ``send``, which is copied first. See
-        alltoallv."""
-        cdef Exchange x
-        try:
-            parse_call(&x.call, Op.alltoall, stream, timeout)
-            tensors = prepare_alltoall(x, self._rank, self._size, send, recv, split_axis, concat_axis, async_op)
-            claim(recv, "recv")
-        except BaseException as error:
-            raise self.refused(x.call, error)
-        return self.launch(x, async_op, tensors, recv, None)
-
-    @collective
-    def alltoall_list(self, sends, recvs, *, bint async_op=False, stream=None, timeout=None):
-        """``sends[p]`` goes to rank p, ``recvs[p]`` comes from rank p. Shapes may differ from entry to entry."""
-        cdef Exchange x
-        try:
-            parse_call(&x.call, Op.alltoall_list, stream, timeout)
-            inputs, outputs = as_list(sends, "sends", self._size), as_list(recvs, "recvs", self._size)
-            tensors = prepare_list(x, self._rank, self._size, inputs, outputs, async_op)
-            claim_all(outputs, names_of_entries(self._size)[1])
-        except BaseException as error:
-            raise self.refused(x.call, error)
-        return self.launch(x, async_op, tensors, recvs, None)
-
-    @collective
-    def allgather(self, send, recv, *, bint async_op=False, stream=None, timeout=None):
-        """Gather every rank's ``send`` in rank order. ``recv`` has ``size`` times the elements, concatenated or
-        stacked; ``send`` may be this rank's part of it."""
-        cdef Exchange x
-        try:
-            parse_call(&x.call, Op.allgather, stream, timeout)
-            tensors = prepare_allgather(x, self._rank, self._size, send, recv, async_op)
-            claim(recv, "recv")
-        except BaseException as error:
-            raise self.refused(x.call, error)
-        return self.launch(x, async_op, tensors, recv, None)
 
     @collective
     def allgather_views(self, tensor, like="numpy", *, timeout=None):
@@ -172,7 +110,7 @@ cdef class Communicator(_Planning):
         takes_operations(2, False)
         try:
             parse_call(&first.call, Op.exchange_counts, stream, timeout)
-            given, wanted = prepare_counts(first, self._rank, self._size, send, send_counts)
+            given, wanted = prepare_counts(first, self, send, send_counts)
         except BaseException as error:
             raise self.refused(first.call, error)
         self.enter(Op.exchange)  # one entry for both halves, so that no other thread's call comes between them
@@ -187,51 +125,11 @@ cdef class Communicator(_Planning):
         second.call = first.call
         second.call.op = Op.exchange
         try:
-            recv, tensors = prepare_exchange(second, self._rank, self._size, send, given, wanted)
+            recv, tensors = prepare_exchange(second, self, send, given, wanted)
             convert = convert_like(send)
         except BaseException as error:
             raise self.refused(second.call, error)
         return self.received(second, False, tensors, recv, convert)
-
-    cdef object received(self, Exchange& x, bint async_op, object tensors, object recv, object convert):
-        """Run an operation that has allocated ``recv``. Returns its Work, or the received tensor."""
-        # JAX has no stream that could wait for a device.
-        cdef bint waits = convert is not None and x.call.memory != Memory.host
-        work = self.launch(x, async_op or waits, tensors, recv, convert)
-        if async_op:
-            return work
-        if waits:
-            return (<Work> work).result
-        return recv if convert is None else convert(recv)
-
-    @collective
-    def global_scatter(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
-                       timeout=None):
-        """Mixture-of-experts dispatch (paddle.distributed.utils.global_scatter). ``x`` is [rows, ...] packed by (rank,
-        expert): ``local_count[r * E + e]`` rows go to expert e of rank r; ``global_count[r * E + e]`` rows come from
-        rank r for this rank's expert e. The result is packed by (expert, source rank), in ``out`` or allocated in the
-        framework of ``x`` and on its device, where for JAX the call waits until all data has arrived. With
-        ``async_op=True`` the Work's ``result`` is the output."""
-        return self.global_exchange(False, x, local_count, global_count, out, async_op, stream, timeout)
-
-    @collective
-    def global_gather(self, x, local_count, global_count, out=None, *, bint async_op=False, stream=None,
-                      timeout=None):
-        """The inverse of global_scatter with the same counts: from (expert, source rank) order to (rank, expert)."""
-        return self.global_exchange(True, x, local_count, global_count, out, async_op, stream, timeout)
-
-    cdef object global_exchange(self, bint gather, object tensor, object local_count, object global_count, object out,
-                                bint async_op, object stream, object timeout):
-        cdef Exchange x
-        try:
-            parse_call(&x.call, Op.global_gather if gather else Op.global_scatter, stream, timeout)
-            convert = convert_like(tensor) if out is None else None
-            recv, tensors = prepare_global(x, self._rank, self._size, gather, tensor, local_count, global_count, out,
-                                           async_op)
-            claim(recv, "out")
-        except BaseException as error:
-            raise self.refused(x.call, error)
-        return self.received(x, async_op, tensors, recv, convert)
 
     @collective
     def barrier(self, *, timeout=None):

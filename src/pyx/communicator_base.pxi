@@ -24,7 +24,11 @@ cdef class _CommunicatorBase:
     cdef list messages      # the same of messages; None before the first
     cdef unsigned long caller   # the thread inside a call that takes operation numbers, 0 for none
     cdef int depth              # the number of its nested calls
+    cdef _LatestPair latest     # of alltoallv
     cdef object __weakref__
+
+    def __cinit__(self):
+        self.latest = _LatestPair.__new__(_LatestPair)
 
     def __dealloc__(self):
         # The transport first, because it may still write into the tensors of the flights. This leaves without waiting.

@@ -299,7 +299,7 @@ cdef class Dialect(_DialectArguments):
             parse_call(&first.call, Op.exchange_counts, None, timeout)
             self.require_list(sends, self.send, comm._size)
             self.view_alike(list(sends), sent)
-            given, wanted = prepare_shapes(first, comm._rank, comm._size, sent)
+            given, wanted = prepare_shapes(first, comm, sent)
         except BaseException as error:
             raise comm.refused(first.call, error)
         comm.enter(Op.exchange)  # once for both halves, so that no other thread's call comes between them
@@ -341,8 +341,7 @@ cdef class Dialect(_DialectArguments):
             if total_of(counts, name) != sent.rows:
                 raise self.misfit(f"{name} {list(counts)} sums to {sum(counts)}, but {self.send} {shape_text(&sent)} "
                                   f"has {sent.rows} rows")
-            recv, tensors = prepare_global(x, comm._rank, comm._size, gather, tensor, local_count, global_count, None,
-                                           False)
+            recv, tensors = prepare_global(x, comm, tensor, local_count, global_count, None, False)
         except BaseException as error:
             raise comm.refused(x.call, error)
         return comm.received(x, False, tensors, recv, None)

@@ -21,6 +21,7 @@ refuse_construction({
     _CommunicatorBase: f"_CommunicatorBase {inside}",
     _End: f"_End {inside}",
     _ExchangeType: f"_ExchangeType {inside}",
+    _Exchanges: f"_Exchanges {inside}",
     _Flight: f"_Flight {inside}",
     _Kept: f"_Kept {inside}",
     _Kind: f"_Kind {inside}",
@@ -29,7 +30,6 @@ refuse_construction({
     _Meeting: f"_Meeting {inside}",
     _Messages: f"_Messages {inside}",
     _NewArray: f"_NewArray {inside}",
-    _Planning: f"_Planning {inside}",
     _Recorder: f"_Recorder {inside}",
     _Telling: f"_Telling {inside}",
 })

@@ -285,8 +285,7 @@ cdef class ExpertRouting:
         try:
             ex.call.plan = number_of_routing(self.number)
             parse_call(&ex.call, Op.alltoallv, None, timeout)
-            tensors = prepare_alltoallv(ex, comm._rank, comm._size, send, send_counts, recv, recv_counts, None, None, 0,
-                                        0, False, comm.latest)
+            tensors = prepare_alltoallv(ex, comm, send, send_counts, recv, recv_counts, None, None, 0, 0, False)
             claim(recv, "recv")
         except BaseException as error:
             raise comm.refused(ex.call, error)

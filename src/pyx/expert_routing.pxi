@@ -208,7 +208,7 @@ cdef object prepare_told(Exchange& ex, Communicator comm, ExpertRouting made, _T
     for peer in range(size):
         told.row[<int> TOLD_COUNT] = told.sent[peer]
         memcpy(&rows[peer, 0], told.row.data(), told.row.size() * sizeof(int64_t))
-    prepare_alltoall(ex, comm._rank, size, given, heard, 0, 0, True)
+    prepare_alltoall(ex, comm, given, heard, 0, 0, True)
     return given, heard
 
 

@@ -1,36 +1,20 @@
-# Methods of Communicator: messages between two ranks.
+# What send and recv of a communicator do: messages between two ranks.
 
 
 cdef class _Messages(_CommunicatorBase):
-    def send(self, tensor, peer, tag=0, *, bint async_op=False, stream=None, timeout=None):
-        """Send ``tensor`` to rank ``peer``, whose recv() has the same tag, dtype and number of elements. Only these two
-        ranks take part. Messages of one tag arrive in the order in which they were sent; a receive of another tag may
-        overtake them. A small tensor is copied, so that the call need not wait for the receiver. There is room for 256
-        tensors of up to 576 bytes that no receive has taken, and for 16 of up to 64 KiB; between hosts for 256 of up to
-        16 KiB. A send beyond them waits for its receive. If the two ranks disagree, the receiver raises MismatchError,
-        and so does the sender, or its next message with that rank, which is then not started. For device memory both
-        raise an error, this rank UnsupportedError. Returns a Work with ``async_op=True``."""
-        return self.message(True, tensor, peer, tag, async_op, stream, timeout)
-
-    def recv(self, tensor, peer=None, tag=0, *, bint async_op=False, stream=None, timeout=None):
-        """Receive into ``tensor`` the message of rank ``peer`` with that tag; None: the first one of any rank. Returns
-        the rank that has sent it, or with ``async_op=True`` a Work, whose ``source`` is that rank once it is done. See
-        send()."""
-        return self.message(False, tensor, peer, tag, async_op, stream, timeout)
-
-    cdef object message(self, bint sends, object tensor, object peer, object tag, bint async_op, object stream,
+    cdef object message(self, Op op, object tensor, object peer, object tag, bint async_op, object stream,
                         object timeout):
         cdef Call call
         cdef View view
         cdef int other = -1
         cdef int64_t label = 0
-        cdef bint known = False
+        cdef bint known = False, sends = op == Op.send
         try:
             if sends or peer is not None:
                 other = self.parse_rank(peer, "peer")
             label = parse_tag(tag)
             known = True
-            parse_call(&call, Op.send if sends else Op.recv, stream, timeout)
+            parse_call(&call, op, stream, timeout)
             holder = view_of(tensor, "tensor", not sends, async_op, &view, call.stream.handle)
             if sends:
                 require_sendable(&view, "tensor")

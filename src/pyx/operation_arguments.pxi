@@ -34,26 +34,27 @@ cdef object view_two(Exchange& x, object send, str send_name, object recv, str r
     return sender, receiver
 
 
-cdef object prepare_alltoallv(Exchange& x, int rank, int size, object send, object send_counts, object recv,
+cdef object prepare_alltoallv(Exchange& x, _CommunicatorBase comm, object send, object send_counts, object recv,
                               object recv_counts, object send_displs, object recv_displs, object split_axis,
-                              object concat_axis, bint keep, _LatestPair latest):
+                              object concat_axis, bint keep):
     """Returns None where the tensors themselves hold the memory."""
     cdef View sent, received
     cdef CallCounts counts
+    cdef int rank = comm._rank, size = comm._size
     parse_rank_counts(send_counts, "send_counts", size, counts.to())
     parse_rank_counts(recv_counts, "recv_counts", size, counts.from_())
     parse_displs(send_displs, "send_displs", size, counts.to_displs())
     parse_displs(recv_displs, "recv_displs", size, counts.from_displs())
     if is_zero(split_axis) and is_zero(concat_axis):
-        if latest.view(x, send, recv, &sent, &received):
+        if comm.latest.view(x, send, recv, &sent, &received):
             x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
             return None
     else:
-        return prepare_divided(x, rank, size, send, recv, split_axis, concat_axis, counts, keep)
+        return prepare_divided(x, comm, send, recv, split_axis, concat_axis, counts, keep)
     tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
     require_rows(&sent, "send", &received, "recv")
     if sent.contiguous and received.contiguous:
-        latest.remember(x.call, send, &sent, recv, &received)
+        comm.latest.remember(x.call, send, &sent, recv, &received)
     x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
     return tensors
 
@@ -62,10 +63,11 @@ cdef inline bint is_zero(object axis):
     return type(axis) is int and axis == 0
 
 
-cdef object prepare_divided(Exchange& x, int rank, int size, object send, object recv, object split_axis,
+cdef object prepare_divided(Exchange& x, _CommunicatorBase comm, object send, object recv, object split_axis,
                             object concat_axis, CallCounts& counts, bint keep):
     """Prepare an exchange along given axes, with counts of their entries; none: equal parts."""
     cdef View sent, received
+    cdef int size = comm._size
     cdef int split = parse_int(split_axis, "split_axis"), concat = parse_int(concat_axis, "concat_axis")
     tensors = view_two(x, send, "send", recv, "recv", keep, &sent, &received)
     x.split_axis = axis_of(split, "split_axis", &sent, "send")
@@ -79,16 +81,17 @@ cdef object prepare_divided(Exchange& x, int rank, int size, object send, object
                                            f"share equally")
         counts.to().assign(size, sent.shape[x.split_axis] // size)
         counts.from_().assign(size, received.shape[x.concat_axis] // size)
-    plan_divided(x, rank, size, &sent, &received, counts)
+    plan_divided(x, comm._rank, size, &sent, &received, counts)
     return tensors
 
 
-cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, object recv, object split_axis,
+cdef object prepare_alltoall(Exchange& x, _CommunicatorBase comm, object send, object recv, object split_axis,
                              object concat_axis, bint keep):
     cdef View sent, received
     cdef CallCounts counts
+    cdef int size = comm._size
     if not (is_zero(split_axis) and is_zero(concat_axis)):
-        return prepare_divided(x, rank, size, send, recv, split_axis, concat_axis, counts, keep)
+        return prepare_divided(x, comm, send, recv, split_axis, concat_axis, counts, keep)
     tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
     require_rows(&sent, "send", &received, "recv")
     if sent.rows != received.rows:
@@ -98,7 +101,7 @@ cdef object prepare_alltoall(Exchange& x, int rank, int size, object send, objec
         raise InvalidArgumentError(f"send has {sent.rows} rows, which {size} ranks cannot share equally")
     counts.to().assign(size, sent.rows // size)
     counts.from_().assign(size, sent.rows // size)
-    x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
+    x.plan = counts.plan(comm._rank, size, sent.row_bytes, sent.rows, received.rows)
     return tensors
 
 
@@ -119,10 +122,10 @@ cdef int finish_allgather(Exchange& x, int rank, int size, const View* sent, str
     return 0
 
 
-cdef object prepare_allgather(Exchange& x, int rank, int size, object send, object recv, bint keep):
+cdef object prepare_allgather(Exchange& x, _CommunicatorBase comm, object send, object recv, bint keep):
     cdef View sent, received
     tensors = view_two(x, send, "send", recv, "recv", keep, &sent, &received)
-    finish_allgather(x, rank, size, &sent, "send", &received, "recv")
+    finish_allgather(x, comm._rank, comm._size, &sent, "send", &received, "recv")
     return tensors
 
 
@@ -170,11 +173,11 @@ cdef tuple names_of_entries(int size):
     return entry_names[size]
 
 
-cdef object prepare_list(Exchange& x, int rank, int size, list sends, list recvs, bint keep):
+cdef object prepare_list(Exchange& x, _CommunicatorBase comm, list sends, list recvs, bint keep):
     cdef vector[View] sent, received
     cdef vector[size_t] send_bytes, recv_bytes
     cdef bint held = False
-    cdef int i
+    cdef int i, size = comm._size
     send_names, recv_names = names_of_entries(size)
     sent.resize(size)
     received.resize(size)
@@ -201,7 +204,7 @@ cdef object prepare_list(Exchange& x, int rank, int size, list sends, list recvs
     lay_out_list(x.recv_layouts, received)
     x.listed = True
     x.call.unit_bytes = sent[0].dtype.bits * sent[0].dtype.lanes // 8
-    x.plan = cpp_plan_alltoall_list(rank, size, send_bytes, recv_bytes)
+    x.plan = cpp_plan_alltoall_list(comm._rank, size, send_bytes, recv_bytes)
     return tensors
 
 
@@ -229,22 +232,22 @@ cdef int require_enough(const View* view, str name, size_t bytes, str counts_nam
     return 0
 
 
-cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object tensor, object local_count,
-                           object global_count, object out, bint keep):
+cdef object prepare_global(Exchange& x, _CommunicatorBase comm, object tensor, object local_count, object global_count,
+                           object out, bint keep):
     """Returns (output, tensors). Without ``out`` the output is allocated."""
     cdef View sent, received
     cdef CountList local, global_
-    cdef bint made = out is None
+    cdef bint gather = x.call.op == Op.global_gather, made = out is None
     parse_counts(local_count, "local_count", local)
     parse_counts(global_count, "global_count", global_)
     names = ("global_count", "local_count") if gather else ("local_count", "global_count")
     if made:
         refuse_lost_gradient(tensor, "x")
         view_of(tensor, "x", False, False, &sent, x.call.stream.handle)
-        set_global_plan(x, rank, size, gather, &sent, names[0], local, global_)
+        set_global_plan(x, comm, &sent, names[0], local, global_)
         out = allocate_like(tensor, &sent, total_of(local if gather else global_, names[1]))
     tensors = view_pair(x, tensor, "x", out, "out", keep, &sent, &received)
-    set_global_plan(x, rank, size, gather, &sent, names[0], local, global_)
+    set_global_plan(x, comm, &sent, names[0], local, global_)
     require_rows(&sent, "x", &received, "out")
     require_enough(&received, "out", recv_extent(x.plan), names[1])
     if made:
@@ -252,20 +255,21 @@ cdef object prepare_global(Exchange& x, int rank, int size, bint gather, object 
     return out, tensors
 
 
-cdef int set_global_plan(Exchange& x, int rank, int size, bint gather, const View* sent, str name,
-                         const CountList& local, const CountList& global_) except -1:
+cdef int set_global_plan(Exchange& x, _CommunicatorBase comm, const View* sent, str name, const CountList& local,
+                         const CountList& global_) except -1:
     if sent.ndim == 0:
         raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
     require_sendable(sent, "x")
-    x.plan = cpp_plan_global(gather, rank, size, sent.row_bytes, local, global_)
+    x.plan = cpp_plan_global(x.call.op == Op.global_gather, comm._rank, comm._size, sent.row_bytes, local, global_)
     return require_enough(sent, "x", send_extent(x.plan), name)
 
 
-cdef object prepare_counts(Exchange& x, int rank, int size, object send, object send_counts):
+cdef object prepare_counts(Exchange& x, _CommunicatorBase comm, object send, object send_counts):
     """Prepare the first half of exchange(): every rank tells every other how many rows it will send. Returns both
     arrays."""
     cdef View view
     cdef CallCounts counts
+    cdef int size = comm._size
     parse_rank_counts(send_counts, "send_counts", size, counts.to())
     refuse_lost_gradient(send, "send")
     view_of(send, "send", False, False, &view)
@@ -276,19 +280,20 @@ cdef object prepare_counts(Exchange& x, int rank, int size, object send, object 
     memory_of(&view, "send")  # raises if no transport serves it
     # This plan is not run: it checks this rank's sends before any peer is told.
     counts.from_().assign(counts.to().begin(), counts.to().end())
-    counts.plan(rank, size, view.row_bytes, view.rows, view.rows)
+    counts.plan(comm._rank, size, view.row_bytes, view.rows, view.rows)
     given, wanted = np.empty(size, np.int64), np.empty(size, np.int64)
-    tensors = prepare_alltoall(x, rank, size, given, wanted, 0, 0, True)
+    tensors = prepare_alltoall(x, comm, given, wanted, 0, 0, True)
     memcpy(<void*> x.send, counts.to().data(), size * sizeof(int64_t))
     set_call_dtype(&x.call, &view)  # so that ranks with different dtypes disagree here, before they allocate
     x.call.unit_bytes = sizeof(int64_t)
     return tensors
 
 
-cdef object prepare_exchange(Exchange& x, int rank, int size, object send, object given, object wanted):
+cdef object prepare_exchange(Exchange& x, _CommunicatorBase comm, object send, object given, object wanted):
     """Prepare the second half of exchange(). Returns (output, tensors)."""
     cdef View sent, received
     cdef CallCounts counts
+    cdef int rank = comm._rank, size = comm._size
     append_tensor(given, "send_counts", counts.to())
     append_tensor(wanted, "recv_counts", counts.from_())
     total = total_of(counts.from_(), "recv_counts")
@@ -301,7 +306,7 @@ cdef object prepare_exchange(Exchange& x, int rank, int size, object send, objec
     return recv, tensors
 
 
-cdef int prepare_global_plan(Exchange& x, int rank, int size, bint gather, object tensor, object local_count,
+cdef int prepare_global_plan(Exchange& x, _CommunicatorBase comm, object tensor, object local_count,
                              object global_count) except -1:
     cdef View view
     cdef CountList local, global_
@@ -312,5 +317,5 @@ cdef int prepare_global_plan(Exchange& x, int rank, int size, bint gather, objec
         raise InvalidArgumentError("x is 0-d and has no rows; pass a tensor with at least one dimension")
     set_call_memory(&x.call, &view, "x")
     set_call_dtype(&x.call, &view)
-    x.plan = cpp_plan_global(gather, rank, size, view.row_bytes, local, global_)
+    x.plan = cpp_plan_global(x.call.op == Op.global_gather, comm._rank, comm._size, view.row_bytes, local, global_)
     return 0

@@ -145,7 +145,7 @@ cdef Sides transposed(Sides sides):
     return Sides.only_recv if sides == Sides.only_send else Sides.only_send if sides == Sides.only_recv else sides
 
 
-cdef Plan make_plan(_Planning comm, const Exchange& x, int64_t row_bytes, uint64_t number, Sides sides=Sides.both):
+cdef Plan make_plan(_CommunicatorBase comm, const Exchange& x, int64_t row_bytes, uint64_t number, Sides sides):
     cdef Plan plan = Plan.__new__(Plan)
     plan.comm, plan.template, plan.row_bytes, plan.number = <Communicator> comm, x, row_bytes, number
     plan.sides = sides

@@ -76,33 +76,47 @@ cdef object view_alike(Exchange& x, object send, object recv, bint keep, View* s
     return tensors
 
 
-cdef object prepare_allreduce(Exchange& x, CppCommunicator& comm, object send, object recv, bint keep):
+cdef object prepare_allreduce(Exchange& x, _CommunicatorBase comm, object send, object recv, bint keep):
     cdef View sent
+    cdef CommPtr cpp = comm.live()
     tensors = view_alike(x, send, recv, keep, &sent)
-    x.plan = cpp_plan_allreduce(comm, x.call.unit_bytes, sent.nbytes // elem_bytes_of(&sent), x.call.memory)
+    x.plan = cpp_plan_allreduce(dereference(cpp), x.call.unit_bytes, sent.nbytes // elem_bytes_of(&sent), x.call.memory)
     return tensors
 
 
-cdef object prepare_scan(Exchange& x, int rank, int size, object send, object recv, bint keep):
+cdef object prepare_scan(Exchange& x, _CommunicatorBase comm, object send, object recv, bint keep):
+    return prepare_prefix(x, comm, send, recv, False, keep)
+
+
+cdef object prepare_exscan(Exchange& x, _CommunicatorBase comm, object send, object recv, bint keep):
+    return prepare_prefix(x, comm, send, recv, True, keep)
+
+
+cdef object prepare_prefix(Exchange& x, _CommunicatorBase comm, object send, object recv, bint exclusive, bint keep):
     cdef View sent
     tensors = view_alike(x, send, recv, keep, &sent)
-    x.plan = cpp_plan_scan(rank, size, x.call.unit_bytes, sent.nbytes // elem_bytes_of(&sent), x.call.op == Op.exscan)
+    x.plan = cpp_plan_scan(comm._rank, comm._size, x.call.unit_bytes, sent.nbytes // elem_bytes_of(&sent), exclusive)
     return tensors
 
 
-cdef int require_counts(object counts) except -1:
+cdef object prepare_reduce_scatter(Exchange& x, _CommunicatorBase comm, object send, object recv, bint keep):
+    return prepare_parts(x, comm, send, None, recv, keep)
+
+
+cdef object prepare_reduce_scatterv(Exchange& x, _CommunicatorBase comm, object send, object counts, object recv,
+                                    bint keep):
     if counts is None:
         raise InvalidArgumentError("counts is None; pass one number of rows for each rank")
-    return 0
+    return prepare_parts(x, comm, send, counts, recv, keep)
 
 
-cdef object prepare_reduce_scatter(Exchange& x, int rank, int size, object send, object counts, object recv, bint keep):
-    """``counts`` of rows; None: equal parts."""
+cdef object prepare_parts(Exchange& x, _CommunicatorBase comm, object send, object counts, object recv, bint keep):
+    """Prepare a reduction whose parts go to the ranks. ``counts`` of rows; None: equal parts."""
     cdef View sent, received
     cdef CallCounts parts
     cdef int64_t rows = 0, offset = 0, row_bytes, rows_here
     cdef str kind
-    cdef int peer
+    cdef int peer, rank = comm._rank, size = comm._size
     if counts is not None:
         parse_rank_counts(counts, "counts", size, parts.to())
     tensors = view_sides(x, send, recv, keep, &sent, &received)
@@ -134,8 +148,9 @@ cdef object prepare_reduce_scatter(Exchange& x, int rank, int size, object send,
     return tensors
 
 
-cdef object prepare_reduce(Exchange& x, int rank, int size, object send, object recv, int root, bint keep):
+cdef object prepare_reduce(Exchange& x, _CommunicatorBase comm, object send, object recv, int root, bint keep):
     cdef View sent, received
+    cdef int rank = comm._rank, size = comm._size
     if rank != root:
         require_none(recv, "recv", root)
         tensors = view_in_place(x, send, "send", False, keep, &sent)
@@ -156,15 +171,16 @@ cdef int require_none(object tensor, str name, int root) except -1:
     return 0
 
 
-cdef object prepare_broadcast(Exchange& x, int rank, int size, object tensor, int root, bint keep):
+cdef object prepare_broadcast(Exchange& x, _CommunicatorBase comm, object tensor, int root, bint keep):
     cdef View view
-    holder = view_in_place(x, tensor, "tensor", rank != root, keep, &view)
-    x.plan = cpp_plan_broadcast(rank, size, root, view.nbytes)
+    holder = view_in_place(x, tensor, "tensor", comm._rank != root, keep, &view)
+    x.plan = cpp_plan_broadcast(comm._rank, comm._size, root, view.nbytes)
     return holder
 
 
-cdef object prepare_gather(Exchange& x, int rank, int size, object send, object recv, int root, bint keep):
+cdef object prepare_gather(Exchange& x, _CommunicatorBase comm, object send, object recv, int root, bint keep):
     cdef View sent, received
+    cdef int rank = comm._rank, size = comm._size
     if rank != root:
         require_none(recv, "recv", root)
         tensors = view_in_place(x, send, "send", False, keep, &sent)
@@ -176,8 +192,9 @@ cdef object prepare_gather(Exchange& x, int rank, int size, object send, object 
     return tensors
 
 
-cdef object prepare_scatter(Exchange& x, int rank, int size, object send, object recv, int root, bint keep):
+cdef object prepare_scatter(Exchange& x, _CommunicatorBase comm, object send, object recv, int root, bint keep):
     cdef View sent, received
+    cdef int rank = comm._rank, size = comm._size
     if rank != root:
         require_none(send, "send", root)
         tensors = view_in_place(x, recv, "recv", True, keep, &received)
@@ -189,12 +206,12 @@ cdef object prepare_scatter(Exchange& x, int rank, int size, object send, object
     return tensors
 
 
-cdef object prepare_allgatherv(Exchange& x, int rank, int size, object send, object recv, object recv_counts,
+cdef object prepare_allgatherv(Exchange& x, _CommunicatorBase comm, object send, object recv, object recv_counts,
                                object recv_displs, bint keep):
     cdef View sent, received
     cdef CallCounts counts
     cdef int64_t offset = 0
-    cdef int peer
+    cdef int peer, rank = comm._rank, size = comm._size
     parse_rank_counts(recv_counts, "recv_counts", size, counts.from_())
     parse_displs(recv_displs, "recv_displs", size, counts.from_displs())
     tensors = view_sides(x, send, recv, keep, &sent, &received)
