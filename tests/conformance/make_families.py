@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import a2a
+from a2a.conformance.collectives import COLLECTIVES
 
 FILE = Path(__file__).parents[2] / "python" / "a2a" / "conformance" / "cases" / "families.json"
 Family = dict[str, Any]
@@ -214,6 +218,48 @@ def own_families(n: int, rng: np.random.Generator) -> list[Family]:
     return cases
 
 
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+FLOATS, COMPLEX = ["float16", "bfloat16", "float32", "float64"], ["complex64", "complex128"]
+FOLDED = {
+    "sum": [*INTEGERS, *FLOATS, *COMPLEX, "bool"],
+    "prod": [*INTEGERS, *FLOATS, *COMPLEX, "bool"],
+    "min": [*INTEGERS, *FLOATS, "bool"],
+    "max": [*INTEGERS, *FLOATS, "bool"],
+    "avg": [*FLOATS, *COMPLEX],
+    "band": [*INTEGERS, "bool"],
+    "bor": [*INTEGERS, "bool"],
+    "bxor": [*INTEGERS, "bool"],
+    "premul_sum": [*FLOATS, *COMPLEX],
+}
+"""The dtypes of each fold."""
+
+
+def collective_families(n: int, folds: list[str], shape: list[int], counts: list[int]) -> list[Family]:
+    """A case of each collective, and of each reduction with each fold."""
+    cases = []
+    for op in COLLECTIVES:
+        arguments = inspect.signature(getattr(a2a.Communicator, op)).parameters
+        more: Family = {"shape": shape}
+        if "root" in arguments:
+            more["root"] = n - 1
+        if "counts" in arguments or "recv_counts" in arguments:
+            more["counts"] = counts
+        for fold in folds if "op" in arguments else [""]:
+            name = f"{op} with {fold}" if fold else op
+            folded = {"fold": fold, "dtypes": FOLDED[fold]} if fold else {}
+            cases.append(of_shape(op, f"{name}, {' x '.join(map(str, shape))}", OWN, n, **more, **folded))
+    return cases
+
+
+def every_collective(n: int) -> list[Family]:
+    counts = [(rank + n) % 3 for rank in range(n)]
+    every_fold = collective_families(n, list(FOLDED), [5, 3], counts)
+    several = collective_families(n, ["sum", "max"], [5, 3], counts)
+    return [*(case for case in every_fold if case["op"] == "allreduce"),
+            *(case for case in several if case["op"] != "allreduce"),
+            *collective_families(n, ["sum"], [0, 2], [0] * n)]  # fmt: skip
+
+
 def large_families(n: int, rng: np.random.Generator) -> list[Family]:
     """Bytes enough for each pair of ranks that transports take their other ways, with runs of odd lengths in them."""
     rank, local = np.arange(n), rng.integers(0, 12, (n, 2 * n)).tolist()
@@ -223,6 +269,7 @@ def large_families(n: int, rng: np.random.Generator) -> list[Family]:
         of_shape("allgather", "all_gather of many KiB", OWN, n, shape=[70_001]),
         *(of_shape(op, f"{op} of many KiB", OWN, n, row=[8191], experts=2, local_count=local)
           for op in ("global_scatter", "global_gather")),
+        *collective_families(n, ["sum"], [70_001], [30_001 * (peer % 3) for peer in range(n)]),
     ]  # fmt: skip
     return [{**case, "dtypes": ["int8"]} for case in cases]
 
@@ -236,6 +283,7 @@ def of_ranks(n: int) -> list[Family]:
         *nccl_families(n),
         *atb_families(n, rng),
         *own_families(n, rng),
+        *every_collective(n),
         *atb_families_of_several_servers(n, rng),
         *fastmoe_families(n, rng),
         *large_families(n, rng),

@@ -152,6 +152,12 @@ def test_every_case_is_complete() -> None:
                 assert [part.shape for part in expected] == case.recv_shapes(rank)
 
 
+def test_every_method_with_a_plan_has_its_calls() -> None:
+    methods = {name.removeprefix("plan_") for name in dir(a2a.Communicator) if name.startswith("plan_")}
+    wanted = {f"core.{call}" for name in methods for call in (name, f"{name} async", f"plan_{name}")}
+    assert wanted - {one.name for one in SIGNATURES} == set()
+
+
 def test_the_documentation_has_the_matrix_of_this_version() -> None:
     """Made by the command, of the calls and dtypes that there are."""
     text = (Path(__file__).parents[2] / "docs" / "design" / "conformance.md").read_text(encoding="utf-8")

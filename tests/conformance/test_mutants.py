@@ -50,6 +50,7 @@ class Mutant:
 
 
 COPY, PLAN = "src/cpp/transport/shm/copy/copy.cc", "src/cpp/core/plan.cc"
+FOLD = "src/cpp/core/fold/fold.cc"
 ATB = "adapters/atb/cpp/exchange.cc"
 NCCL, HCCL = "src/cpp/transport/nccl/nccl_collectives.cc", "src/cpp/transport/hccl/hccl_collectives.cc"
 CORE = [
@@ -89,6 +90,8 @@ CORE = [
         "scatter(p.target, chunks.data(chunk)",
         "scatter(p.target, chunks.data(chunk ^ 1)",
     ),
+    Mutant(FOLD, "parts.subspan(1)", "parts.subspan(2)", "core.reduce"),
+    Mutant(FOLD, "static_cast<int>(parts.size()), out + at", "1, out + at", "core.allreduce"),
     Mutant("src/cpp/core/quantize.cc", "shift *= static_cast<float>(ranks)", "shift *= 1", "quantized"),
     Mutant(
         ATB,

@@ -3,7 +3,8 @@
 A file holds ``{"about": ..., "cases": [...]}``. A case has
 
 - ``name``, ``source``: its name, and the document or suite from which it comes.
-- ``op``: "alltoallv", "alltoall_list", "allgather", "global_scatter", "global_gather" or "quantized_all_reduce".
+- ``op``: "alltoallv", "alltoall_list", "allgather", "global_scatter", "global_gather", "quantized_all_reduce",
+  or one of ``collectives.COLLECTIVES``.
 - ``ranks``: the number of ranks.
 - ``dtypes``: a list of names, or "all".
 - ``row``: the shape of a row, the unit of counts (alltoallv, global_scatter, global_gather).
@@ -11,12 +12,14 @@ A file holds ``{"about": ..., "cases": [...]}``. A case has
   ``recv_rows``: as in MPI, by rank; packed tensors when left out (alltoallv).
 - ``input_shapes``: the shape of each rank's input for calls that treat any shape as flat (alltoallv with scalar rows).
 - ``shapes``: those of the tensors from each rank (outer) to each rank (alltoall_list). ``shape``: of each rank's part
-    (allgather),
-  or of each rank's tensor (quantized_all_reduce).
+  (allgather, reduce_scatter, gather, scatter), or of each rank's tensor (quantized_all_reduce, the other collectives).
+- ``counts``: the rows of each rank's part, which has the ``shape`` otherwise (reduce_scatterv, allgatherv).
+- ``fold``: the ``op`` of a reduction. ``root``: the root.
 - ``experts``, ``local_count``: experts of a rank, and each rank's rows for each expert of each rank (global_*).
 - ``scale``, ``offset``: one entry, or one for each entry of the last dimension (quantized_all_reduce).
 - ``send``, ``expected``: elements of each rank's tensors, flat, complex ones as pairs. Without ``send``, byte k of rank
-  r is (131 r + 7 k + 13 (k >> 8) + 1) mod 256, its lowest bit for bool; without ``expected`` the oracle decides.
+  r is (131 r + 7 k + 13 (k >> 8) + 1) mod 256, its lowest bit for bool; without ``expected`` the oracle decides. What
+  is folded are small numbers, those of ``collectives.numbers()``.
 - ``cotangent``, ``gradient``: the same for the backward pass: gradients of a rank's outputs, and of its inputs.
 
 Bytes of an output outside of the received ranges do not change.
@@ -35,6 +38,7 @@ import numpy.typing as npt
 
 from .. import testing
 from .._files import read_json
+from .collectives import COLLECTIVES, from_numbers, numbers, to_numbers
 
 __all__ = ["DTYPES", "Case", "load"]
 
@@ -136,14 +140,35 @@ class Case:
     def global_counts(self) -> npt.NDArray[np.int64]:
         return testing.global_counts(self.local_counts)
 
+    # ---- reductions, and operations with a root
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.facts["shape"])
+
+    @property
+    def counts(self) -> list[int]:
+        return list(self.facts["counts"])
+
+    @property
+    def fold(self) -> str:
+        """How elements are folded; "" where nothing is."""
+        return str(self.facts.get("fold", ""))
+
+    @property
+    def root(self) -> int:
+        return int(self.facts["root"])
+
     # ---- tensors
 
     def send_shapes(self, rank: int) -> list[Shape]:
-        """Return the shapes of the tensors that a rank sends: one, or one for each rank in the list form."""
+        """Return the shapes of the tensors that a rank sends: one, or one for each rank in the list form, or none."""
+        if self.op in COLLECTIVES:
+            return COLLECTIVES[self.op].sends(self, rank)
         if self.op == "alltoall_list":
             return [tuple(shape) for shape in self.facts["shapes"][rank]]
         if self.op in ("allgather", "quantized_all_reduce"):
-            return [tuple(self.facts["shape"])]
+            return [self.shape]
         if self.op == "alltoallv":
             rows = self.facts["send_rows"][rank] if "send_rows" in self.facts else self.send_counts[rank].sum()
         else:
@@ -151,10 +176,12 @@ class Case:
         return [(int(rows), *self.row)]
 
     def recv_shapes(self, rank: int) -> list[Shape]:
+        if self.op in COLLECTIVES:
+            return COLLECTIVES[self.op].recvs(self, rank)
         if self.op == "alltoall_list":
             return [tuple(row[rank]) for row in self.facts["shapes"]]
         if self.op == "quantized_all_reduce":
-            return [tuple(self.facts["shape"])]
+            return [self.shape]
         if self.op == "allgather":
             first, *rest = self.facts["shape"] or [1]
             return [(self.ranks * first, *rest)]
@@ -173,6 +200,8 @@ class Case:
         shapes = self.send_shapes(rank)
         if "send" in self.facts:
             return _cut(_elements(self.facts["send"][rank], dtype), shapes)
+        if self.fold:
+            return [from_numbers(numbers(dtype, self.fold, rank, shape), dtype) for shape in shapes]
         k = np.arange(sum(map(math.prod, shapes)) * DTYPES[dtype], dtype=np.int64)
         pattern = (131 * rank + 7 * k + 13 * (k >> 8) + 1).astype(np.uint8)
         return _cut((pattern & 1 if dtype == "bool" else pattern).view(_raw(dtype)), shapes)
@@ -183,7 +212,9 @@ class Case:
         if "expected" in self.facts:
             return _cut(_elements(self.facts["expected"][rank], self.recv_dtype(dtype)), shapes)
         sends = [self.sends(dtype, source) for source in range(self.ranks)]
-        if self.op == "alltoall_list":
+        if self.op in COLLECTIVES:
+            results = self._of_collective(dtype, rank, sends)
+        elif self.op == "alltoall_list":
             results = [parts[rank] for parts in sends]
         elif self.op == "allgather":
             results = [np.concatenate([part.reshape(-1) for (part,) in sends])]
@@ -197,6 +228,16 @@ class Case:
             oracle = testing.global_scatter if self.op == "global_scatter" else testing.global_gather
             results = [oracle([one for (one,) in sends], self.local_counts)[rank]]
         return [result.reshape(shape) for result, shape in zip(results, shapes, strict=True)]
+
+    def _of_collective(self, dtype: str, rank: int, sends: list[list[Raw]]) -> list[Raw]:
+        inputs = [one[0] if one else np.empty(0, _raw(dtype)) for one in sends]
+        if self.fold:
+            inputs = [to_numbers(one, dtype) for one in inputs]
+        result = COLLECTIVES[self.op].oracle(self, inputs)[rank]
+        unchanged = [testing.poison(np.empty(shape, _raw(dtype))) for shape in self.recv_shapes(rank)]
+        if result is None or not unchanged:
+            return unchanged
+        return [from_numbers(result, dtype) if self.fold else result]
 
     def _dequantized_sum(self, sends: list[Raw]) -> Raw:
         """An int8 q stands for (q + offset) * scale. The sum is exact; the rest is float32, rounded once."""
@@ -250,5 +291,7 @@ def _elements(values: Sequence[Any], dtype: str) -> Raw:
 
 
 def _cut(flat: Raw, shapes: Sequence[Shape]) -> list[Raw]:
+    if not shapes:
+        return []
     ends = np.cumsum([math.prod(shape) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]

@@ -31,13 +31,34 @@ class Call:
     cotangents: list[Any]
     """The gradients of the outputs, for signatures with ``gradient``."""
 
+    # By the names of the arguments of Communicator's methods.
+
     @property
     def send(self) -> Any:
-        return self.sends[0]
+        """None on a rank that has nothing to send."""
+        return self.sends[0] if self.sends else None
 
     @property
     def recv(self) -> Any:
-        return self.recvs[0]
+        """None on a rank that receives nothing."""
+        return self.recvs[0] if self.recvs else None
+
+    @property
+    def tensor(self) -> Any:
+        """The only tensor of a rank."""
+        return self.recv if self.send is None else self.send
+
+    @property
+    def op(self) -> str:
+        return self.case.fold
+
+    @property
+    def root(self) -> int:
+        return self.case.root
+
+    @property
+    def counts(self) -> list[int]:
+        return self.case.counts
 
     @property
     def send_counts(self) -> list[int]:
@@ -45,11 +66,21 @@ class Call:
 
     @property
     def recv_counts(self) -> list[int]:
+        if "counts" in self.case.facts:
+            return self.case.counts
         return list(map(int, self.case.recv_counts[self.rank]))
 
     @property
+    def send_displs(self) -> list[int] | None:
+        return self.case.displs("send", self.rank)
+
+    @property
+    def recv_displs(self) -> list[int] | None:
+        return self.case.displs("recv", self.rank)
+
+    @property
     def displs(self) -> tuple[list[int] | None, list[int] | None]:
-        return self.case.displs("send", self.rank), self.case.displs("recv", self.rank)
+        return self.send_displs, self.recv_displs
 
     @property
     def expert_counts(self) -> tuple[Counts, Counts]:

@@ -2,29 +2,100 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 
-from ... import _core, frameworks, quantized_all_reduce, testing
+from ... import Communicator, _core, frameworks, quantized_all_reduce, testing
+from ..cases import Case
+from ..collectives import COLLECTIVES
 from ._signature import DEVICES, HOST, Call, Signature, equal, packed, register, rows
 
 SIGNATURES: list[Signature] = []
 signature = register(SIGNATURES)
 
 
+_FOLDED_ON_DEVICES = frozenset({"int8", "int32", "int64", "float16", "float32"})
+
+
+def _parameters(name: str) -> list[str]:
+    """Return the arguments of a method that a Call has."""
+    return [one for one in inspect.signature(getattr(Communicator, name)).parameters if hasattr(Call, one)]
+
+
+def _register_method(name: str) -> None:
+    """Add the method, waited for and not, and its plan_* form. Its cases have its name, and Call its arguments."""
+    method = getattr(Communicator, name)
+    parameters = _parameters(name)
+    more = {"memory": HOST} if "op" in parameters else {}
+
+    def arguments(c: Call) -> dict[str, Any]:
+        return {one: getattr(c, one) for one in parameters}
+
+    def tensors(c: Call) -> tuple[Any, ...]:
+        return (c.tensor,) if "tensor" in parameters else (c.send, c.recv)
+
+    @signature(f"core.{name}", name, meets=name, **more)
+    def _(c: Call) -> None:
+        method(c.group, **arguments(c))
+
+    @signature(f"core.{name} async", name, meets=name, **more)
+    def _(c: Call) -> None:
+        method(c.group, **arguments(c), async_op=True).wait()
+
+    @signature(f"core.plan_{name}", name, **more)
+    def _(c: Call) -> None:
+        getattr(c.group, f"plan_{name}")(**arguments(c)).run(*tensors(c))
+
+    @signature(f"core.plan_{name} async", name, meets=f"core.plan_{name}", **more)
+    def _(c: Call) -> None:
+        getattr(c.group, f"plan_{name}")(**arguments(c)).start(*tensors(c)).wait()
+
+
+def _folds_on_devices(case: Case) -> bool:
+    return case.fold in ("sum", "prod", "min", "max")
+
+
+def _register_on_devices(name: str) -> None:
+    """Add a reduction on devices, for what both NCCL and HCCL have."""
+
+    @signature(f"core.{name} on a device", name, _folds_on_devices, memory=DEVICES, dtypes=_FOLDED_ON_DEVICES)
+    def _(c: Call) -> None:
+        getattr(c.group, name)(**{one: getattr(c, one) for one in _parameters(name)})
+
+
 def _alltoallv(c: Call) -> tuple[Any, ...]:
     return (c.send, c.send_counts, c.recv, c.recv_counts, *c.displs)
 
 
-@signature("core.alltoallv", "alltoallv", meets="alltoallv")
-def _(c: Call) -> None:
-    c.group.alltoallv(*_alltoallv(c))
+for _name in ("alltoallv", "allgather", *COLLECTIVES):
+    _register_method(_name)
+for _name in ("allreduce", "reduce", "reduce_scatter", "reduce_scatterv"):
+    _register_on_devices(_name)
 
 
-@signature("core.alltoallv async", "alltoallv", meets="alltoallv")
+def _in_place(c: Call) -> Any:
+    """Return an output that holds the input, or the input of a rank without an output."""
+    if c.recv is None:
+        return c.send
+    c.recv[...] = c.send
+    return c.recv
+
+
+@signature("core.allreduce in place", "allreduce", framework="numpy", meets="allreduce")
 def _(c: Call) -> None:
-    c.group.alltoallv(*_alltoallv(c), async_op=True).wait()
+    c.group.allreduce(_in_place(c), op=c.op)
+
+
+@signature("core.scan in place", "scan", framework="numpy", meets="scan")
+def _(c: Call) -> None:
+    c.group.scan(_in_place(c), op=c.op)
+
+
+@signature("core.reduce in place", "reduce", framework="numpy", meets="reduce")
+def _(c: Call) -> None:
+    c.group.reduce(_in_place(c), root=c.root, op=c.op)
 
 
 @signature("core.alltoallv of shared memory", "alltoallv", framework="numpy", meets="alltoallv")
@@ -43,16 +114,6 @@ def _in_shared_memory(c: Call) -> Any:
 def _(c: Call) -> None:
     with c.group.group(range(c.group.size)) as group:
         group.alltoallv(*_alltoallv(c))
-
-
-@signature("core.plan_alltoallv", "alltoallv")
-def _(c: Call) -> None:
-    c.group.plan_alltoallv(*_alltoallv(c)).run(c.send, c.recv)
-
-
-@signature("core.plan_alltoallv async", "alltoallv", meets="core.plan_alltoallv")
-def _(c: Call) -> None:
-    c.group.plan_alltoallv(*_alltoallv(c)).start(c.send, c.recv).wait()
 
 
 @signature("core.plan_alltoallv transposed", "alltoallv", packed)
@@ -97,16 +158,6 @@ def _(c: Call) -> None:
     c.group.alltoall_list(c.sends, c.recvs, async_op=True).wait()
 
 
-@signature("core.allgather", "allgather", meets="allgather")
-def _(c: Call) -> None:
-    c.group.allgather(c.send, c.recv)
-
-
-@signature("core.allgather async", "allgather", meets="allgather")
-def _(c: Call) -> None:
-    c.group.allgather(c.send, c.recv, async_op=True).wait()
-
-
 @signature("core.allgather in place", "allgather", rows, framework="numpy", meets="allgather")
 def _(c: Call) -> None:
     part = np.split(c.recv, c.case.ranks)[c.rank]
@@ -121,11 +172,6 @@ def _(c: Call) -> list[Any]:
     testing.as_bytes(mine)[...] = testing.as_bytes(c.send)
     framework = frameworks.of(type(c.send))
     return list(c.group.allgather_views(mine, "a2a" if framework is None else framework.name))
-
-
-@signature("core.plan_allgather", "allgather")
-def _(c: Call) -> None:
-    c.group.plan_allgather(c.send, c.recv).run(c.send, c.recv)
 
 
 @signature("core.global_scatter", "global_scatter", out=False, meets="global_scatter")
