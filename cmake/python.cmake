@@ -21,9 +21,10 @@ foreach(source IN LISTS pyx_sources)
   configure_file(${source} ${source} COPYONLY)
 endforeach()
 
-# The methods of the table of collectives, and the stub of the module with them.
+# The methods of the table of collectives, the stub of the module with them, and the operations.
 set_property(
-  DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS src/pyx/generate.py src/pyx/collectives.pyi src/pyx/_core.pyi)
+  DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS src/pyx/generate.py src/pyx/collectives.pyi src/pyx/_core.pyi
+                            src/cpp/a2a/operations.h)
 execute_process(
   COMMAND "${Python_EXECUTABLE}" src/pyx/generate.py "${CMAKE_CURRENT_BINARY_DIR}/src/pyx"
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" COMMAND_ERROR_IS_FATAL ANY)

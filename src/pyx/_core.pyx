@@ -34,6 +34,7 @@ from collective cimport *
 from dlpack cimport *
 from experts cimport *
 from layouts cimport *
+from operations cimport *
 from quantize cimport *
 from simulator cimport *
 from tracebacks cimport *

@@ -8,6 +8,7 @@ from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from layouts cimport KeptLayouts
+from operations cimport Op
 
 
 cdef extern from "cpp/python/errors.h":
@@ -32,39 +33,6 @@ cdef extern from "a2a/types.h" nogil:
         cuda
         npu
 
-    enum class Op "a2a::Op":
-        alltoallv
-        alltoall
-        alltoall_list
-        allgather
-        global_scatter
-        global_gather
-        exchange
-        barrier
-        split
-        group
-        shrink
-        close
-        connect
-        allgather_views
-        allgather_bytes
-        exchange_counts
-        allreduce
-        reduce_scatter
-        reduce
-        broadcast
-        gather
-        scatter
-        allgatherv
-        send
-        recv
-        route
-        dispatch
-        combine
-        give_back
-        scan
-        exscan
-
     enum class Fold "a2a::Fold":
         none
         sum
@@ -80,7 +48,6 @@ cdef extern from "a2a/types.h" nogil:
     void require_defined "a2a::require_defined"(Fold, DType) except +raise_current
     string dtype_string "a2a::to_string"(DType) except +raise_current
     const char* memory_string "a2a::to_string"(Memory)
-    const char* op_string "a2a::to_string"(Op)
 
     cdef cppclass CppStream "a2a::Stream":
         void* handle

@@ -80,11 +80,8 @@ cdef int take_number(object argument, str name, object error) except -1:
     return 0
 
 
-cdef dict operation_names = {op_string(<Op> op).decode(): op
-                             for op in (*range(<int> Op.allgather_views + 1),
-                                        *range(<int> Op.allreduce, <int> Op.allgatherv + 1), Op.scan, Op.exscan)}
-operation_names |= {"reduce_scatterv": Op.reduce_scatter, "gather_list": Op.gather}
-operation_names |= {"route": Op.route, "dispatch": Op.route, "plan": Op.route,
-                    "combine": Op.combine, "give_back": Op.give_back}
+# The first operation of each call. Of two operations with the same text it is the one with the lower number.
+cdef dict operation_names = {op_string(<Op> op).decode(): op for op in range(<int> LAST_OPERATION, 0, -1)}
+operation_names |= {"gather_list": Op.gather, "route": Op.route, "plan": Op.route}
 
 tell_peers = tell_peers_of

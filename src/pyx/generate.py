@@ -1,11 +1,13 @@
 """Writes what follows from collectives.pyi, the table of collectives: ``python generate.py FOLDER``.
 
-FOLDER gets collectives.pxi, the methods of Communicator in Cython, and _core.pyi, the stub of the module: the _core.pyi
-of this folder with the methods of the table. A build runs this; nobody edits or commits what it writes."""
+FOLDER gets collectives.pxi, the methods of Communicator in Cython; _core.pyi, the stub of the module: the _core.pyi of
+this folder with the methods of the table; and operations.pxd, the operations of a2a/operations.h for Cython. A build
+runs this; nobody edits or commits what it writes."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+OPERATIONS = HERE.parent / "cpp" / "a2a" / "operations.h"
 STUB_MARK = "    # Here the methods of collectives.pyi.\n"
 LAST = [("async_op", "bool", "False"), ("stream", "StreamLike", "None"), ("timeout", "float | None", "None")]
 """The last arguments of every method: name, type and default."""
@@ -125,6 +128,8 @@ def methods(entries: list[Entry]) -> str:
         lines += [*_method(entry), ""]
         if entry.planned:
             lines += [*_plan_method(entry), ""]
+    renamed = [f'"{entry.name}": Op.{entry.op}' for entry in entries if entry.op != entry.name]
+    lines += ["", f"operation_names |= {{{', '.join(renamed)}}}", ""]
     return "\n".join(lines)
 
 
@@ -211,6 +216,23 @@ def _docstring(doc: str) -> str:
     return textwrap.indent(f'"""{doc}"""', "        ")
 
 
+def operations() -> str:
+    """Return operations.pxd."""
+    found = re.findall(r"^ *X\((\w+), (\d+), ", OPERATIONS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [int(number) for _, number in found] == [*range(1, len(found) + 1)]
+    names = "\n".join(f"        {name}" for name, _ in found)
+    return f"""# Written by generate.py from a2a/operations.h.
+cdef extern from "a2a/types.h" nogil:
+    enum class Op "a2a::Op":
+{names}
+
+    const char* op_string "a2a::to_string"(Op)
+
+cdef enum:
+    LAST_OPERATION = {len(found)}
+"""
+
+
 # ---- the stub --------------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +277,8 @@ def _stub_signature(name: str, arguments: list[Argument], returns: str, body: st
 def write(folder: Path) -> None:
     """Write the files that differ from what they should be, so that a build compiles nothing again without need."""
     entries = read_table()
-    for name, text in (("collectives.pxi", methods(entries)), ("_core.pyi", stub(entries))):
+    files = {"collectives.pxi": methods(entries), "_core.pyi": stub(entries), "operations.pxd": operations()}
+    for name, text in files.items():
         file = folder / name
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "a2a/operations.h"
+
 #if defined(_WIN32)
 #error "a2a runs on Linux"
 #endif
@@ -35,40 +37,12 @@ enum class Memory : uint8_t { host = 1, cuda = 2, npu = 12 };
 
 A2A_API const char* to_string(Memory);
 
-// The operation of a call. All ranks of a group must make the same sequence of operations.
+// The operation of a call, from the table in a2a/operations.h. All ranks of a group must make the same sequence of
+// operations.
 enum class Op : uint8_t {
-  alltoallv = 1,
-  alltoall,
-  alltoall_list,
-  allgather,
-  global_scatter,
-  global_gather,
-  exchange,
-  barrier,
-  split,
-  group,
-  shrink,
-  plan,
-  close,
-  connect,  // making a device communicator
-  allgather_views,
-  allgather_bytes,
-  exchange_counts,  // the first half of exchange()
-  allreduce,
-  reduce_scatter,
-  reduce,
-  broadcast,
-  gather,
-  scatter,
-  allgatherv,
-  send,
-  recv,
-  route,  // the exchange of routes, the first half of dispatch()
-  dispatch,
-  combine,
-  give_back,  // the values of rows go back to the ranks of their tokens
-  scan,
-  exscan,
+#define A2A_OPERATION(name, number, text, compared) name = number,
+  A2A_OPERATIONS(A2A_OPERATION)
+#undef A2A_OPERATION
 };
 
 A2A_API const char* to_string(Op);

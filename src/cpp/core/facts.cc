@@ -44,11 +44,32 @@ DType dtype_of(uint32_t packed, bool reduction) {
   return dtype;
 }
 
-bool has_root(Op op) { return op == Op::reduce || op == Op::broadcast; }
+// What two ranks compare: a2a/operations.h.
+enum class Compared { pair, all, all_and_root, elements, experts, scales, weights };
 
-// Whether all ranks have to pass the same sizes. Then a transport may hash these sizes in place of the segments.
-bool is_of_all(Op op) {
-  return has_root(op) || op == Op::reduce_scatter || op == Op::allgather || op == Op::allgatherv;
+Compared compared_of(Op op) {
+  switch (op) {
+#define A2A_OPERATION(name, number, text, compared) \
+  case Op::name:                                    \
+    return Compared::compared;
+    A2A_OPERATIONS(A2A_OPERATION)
+#undef A2A_OPERATION
+  }
+  return Compared::pair;
+}
+
+// How two ranks differ that exchange the same number of bytes.
+const char* difference(Compared compared) {
+  switch (compared) {
+    case Compared::experts:
+      return " exchange the same number of rows, but in different numbers for each expert";
+    case Compared::scales:
+      return " exchange the same number of bytes, but differ in the dtype of scales or in the bytes of a row";
+    case Compared::weights:
+      return " exchange the same rows, but one of them multiplies by weights and the other does not";
+    default:
+      return " exchange the same number of bytes in segments of different sizes or blocks of different shapes";
+  }
 }
 
 std::string plan_name(uint32_t plan) {
@@ -107,16 +128,19 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
     const auto fold = [](const Facts& facts) { return std::string(to_string(static_cast<Fold>(facts.dtype >> 16))); };
     return name + both(" reduces with ", fold(mine), fold(theirs));
   }
-  if (signature.op == Op::allreduce || signature.op == Op::scan || signature.op == Op::exscan) {
+  const Compared compared = compared_of(signature.op);
+  if (compared == Compared::elements) {
     const auto elements = [&](const Facts& facts) {
       const uint64_t elems = facts.sent_hash != 0 ? facts.sent_hash : facts.sent / std::max<size_t>(1, dtype.bytes());
       return std::to_string(elems) + " elements";
     };
     return name + both(" reduces ", elements(mine), elements(theirs)) + " of " + to_string(dtype);
   }
-  if (theirs.sent_hash != mine.expected_hash && is_of_all(signature.op)) {
-    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
-           " differ in the numbers of elements" + (has_root(signature.op) ? " or in the root" : " of the ranks");
+  const std::string ranks = rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer));
+  // A transport may hash the sizes of all ranks in place of the segments.
+  const bool root = compared == Compared::all_and_root;
+  if (theirs.sent_hash != mine.expected_hash && (compared == Compared::all || root)) {
+    return name + ranks + " differ in the numbers of elements" + (root ? " or in the root" : " of the ranks");
   }
   // The rows of a tensor that is divided along an axis are its elements: they say nothing about its width.
   const bool rows = std::min(unit_bytes, their_unit_bytes) > dtype.bytes();
@@ -130,20 +154,7 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   if (theirs.expected != mine.sent) {
     return name + size_sentence(signature, unit_bytes, me, mine.sent, peer, theirs.expected);
   }
-  if (signature.op == Op::global_scatter || signature.op == Op::global_gather) {
-    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
-           " exchange the same number of rows, but in different numbers for each expert";
-  }
-  if (signature.op == Op::dispatch) {
-    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
-           " exchange the same number of bytes, but differ in the dtype of scales or in the bytes of a row";
-  }
-  if (signature.op == Op::combine) {
-    return name + rank_name(std::min(me, peer)) + " and " + rank_name(std::max(me, peer)) +
-           " exchange the same rows, but one of them multiplies by weights and the other does not";
-  }
-  return name + rank_name(me) + " and " + rank_name(peer) +
-         " exchange the same number of bytes in segments of different sizes or blocks of different shapes";
+  return name + ranks + difference(compared);
 }
 
 std::string advice_on_timeout() {

@@ -67,69 +67,11 @@ const char* to_string(Memory memory) {
 
 const char* to_string(Op op) {
   switch (op) {
-    case Op::alltoallv:
-      return "alltoallv";
-    case Op::alltoall:
-      return "alltoall";
-    case Op::alltoall_list:
-      return "alltoall_list";
-    case Op::allgather:
-      return "allgather";
-    case Op::global_scatter:
-      return "global_scatter";
-    case Op::global_gather:
-      return "global_gather";
-    case Op::exchange:
-      return "exchange";
-    case Op::barrier:
-      return "barrier";
-    case Op::split:
-      return "split";
-    case Op::group:
-      return "group";
-    case Op::shrink:
-      return "shrink";
-    case Op::plan:
-      return "plan";
-    case Op::close:
-      return "close";
-    case Op::connect:
-      return "connect";
-    case Op::allgather_views:
-      return "allgather_views";
-    case Op::allgather_bytes:
-      return "allgather_bytes";
-    case Op::exchange_counts:
-      return "exchange";
-    case Op::allreduce:
-      return "allreduce";
-    case Op::reduce_scatter:
-      return "reduce_scatter";
-    case Op::reduce:
-      return "reduce";
-    case Op::broadcast:
-      return "broadcast";
-    case Op::gather:
-      return "gather";
-    case Op::scatter:
-      return "scatter";
-    case Op::allgatherv:
-      return "allgatherv";
-    case Op::scan:
-      return "scan";
-    case Op::exscan:
-      return "exscan";
-    case Op::send:
-      return "send";
-    case Op::recv:
-      return "recv";
-    case Op::route:
-    case Op::dispatch:
-      return "dispatch";
-    case Op::combine:
-      return "combine";
-    case Op::give_back:
-      return "give_back";
+#define A2A_OPERATION(name, number, text, compared) \
+  case Op::name:                                    \
+    return text;
+    A2A_OPERATIONS(A2A_OPERATION)
+#undef A2A_OPERATION
   }
   return "unknown operation";
 }
