@@ -94,7 +94,6 @@ Kind Messages::choose(Rank peer, Channel& to, const Outgoing& message) {
                     .chunk_bytes = ChunkShape::of(m_.size()).capacity(),
                     .same_process = host.same_process,
                     .gaps = has_gaps(runs),
-                    .whole = true,
                     .cma = host.cma_to};
   const EagerRoom room{.header = bytes <= kPacketPayload && !to.mailboxes.crowded(),
                        .fragment = to.fragments.size() < kMostBuffered};

@@ -47,7 +47,9 @@ Choice choose_for_private_memory(const Route& route, const Load& load, const Mac
   }
   if (!route.cma) return {Kind::staged, "private memory, and the kernel does not let the receiver read it"};
   const char* reason = "private memory: A2A_SHM_CMA_MIN asks for the kernel's copy";
-  if (!machine.cma_min) {
+  if (!machine.cma_min && route.message) {
+    reason = "private memory: the receiver copies while the sender goes on";
+  } else if (!machine.cma_min) {
     const bool exceeds = exceeds_caches(load, machine);
     if (route.bytes >= cma_wins_from(exceeds, machine) && probe.in_huge_pages()) {
       reason = exceeds ? "private memory, too much for the caches: one copy by the kernel asks less of memory"
@@ -68,7 +70,7 @@ Choice choose_for_private_memory(const Route& route, const Load& load, const Mac
 Choice choose_way(const Route& route, const Load& load, const Machine& machine, Probe& probe) {
   if (route.bytes == 0) return {Kind::none, "there is nothing to send"};
   if (route.bytes <= route.inline_bytes) return {Kind::inlined, "fits into the line that tells of it"};
-  if (route.bytes >= direct_min(machine) && !(route.gaps && (route.folds || route.whole))) {
+  if (route.bytes >= direct_min(machine) && !(route.gaps && (route.folds || route.message))) {
     if (route.same_process) return {Kind::pointer, "threads of one process: one copy from the sender's memory"};
     if (probe.in_segment()) return {Kind::shared, "shared memory: one copy from where the sender has it"};
   }
@@ -84,6 +86,7 @@ Choice choose_way_of_message(const Route& route, EagerRoom room, const Machine& 
   }
   Route later = route;
   later.inline_bytes = 0;
+  later.message = true;
   return choose_way(later, {route.bytes, 0, 0}, machine, probe);
 }
 

@@ -23,8 +23,10 @@ struct Route {
   bool same_process = false;
   bool gaps = false;   // the sent memory has gaps
   bool folds = false;  // the receiver folds element by element, from where the bytes lie
-  bool whole = false;  // the receiver cannot be told of gaps: the bytes are a message
-  bool cma = false;    // the receiver may copy from the sender's memory with process_vm_readv
+  // The bytes are a message. Its receiver cannot be told of gaps. Two copies want both ranks at the same time, because
+  // nothing is copied ahead before its receive is matched.
+  bool message = false;
+  bool cma = false;  // the receiver may copy from the sender's memory with process_vm_readv
 };
 
 // Answers the questions that need system calls or measurements. choose_way() asks only where the answer matters.
