@@ -68,6 +68,7 @@ TEST("operations run in the order of their numbers, in a derived group as well")
 TEST("what breaks it on one rank breaks it on all, with the same error") {
   as_group(2, [](Rank rank, ShmTransport& transport, Bootstrap& bootstrap) {
     CHECK(!transport.broken() && !transport.failed());
+    bootstrap.allgather("", Deadline::after_seconds(20));
     if (rank == 0) transport.fail(Error(Code::backend, "the disk is full"));
     bootstrap.allgather("", Deadline::after_seconds(20));
     uint64_t number = 0, other = 0;
@@ -81,6 +82,7 @@ TEST("what breaks it on one rank breaks it on all, with the same error") {
 TEST("a peer that leaves is lost to operations that need it") {
   as_group(2, [](Rank rank, ShmTransport& transport, Bootstrap& bootstrap) {
     CHECK(!transport.lost_peer() && !transport.peer_died());
+    bootstrap.allgather("", Deadline::after_seconds(20));
     if (rank == 0) transport.leave(Left::dropped);
     bootstrap.allgather("", Deadline::after_seconds(20));
     uint64_t number = 0, other = 0;
