@@ -15,7 +15,7 @@ cdef int claim(object tensor, str name) except -1:
     cdef _Recorder recorder = recorder_of(tensor)
     if recorder is not None:
         refuse_recorded(recorder, tensor, name)
-        recorder.tell(tensor)
+        recorder.note_write(tensor)
     return 0
 
 
@@ -24,7 +24,7 @@ cdef int mark_written(object tensor) except -1:
     backward pass before."""
     cdef _Recorder recorder = recorder_of(tensor)
     if recorder is not None:
-        recorder.tell(tensor)
+        recorder.note_write(tensor)
     return 0
 
 

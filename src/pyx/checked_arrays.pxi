@@ -3,7 +3,7 @@
 
 
 @cython.final
-cdef class _LatestArray:
+cdef class _CheckedArray:
     """The dtype and shape of a NumPy array that passed all checks which do not depend on its address."""
 
     cdef object dtype       # None before the first array
@@ -38,14 +38,14 @@ cdef class _LatestArray:
 
 
 @cython.final
-cdef class _LatestPair:
+cdef class _CheckedPair:
     """The latest pair of arrays for sending and receiving."""
 
-    cdef _LatestArray sent, received
+    cdef _CheckedArray sent, received
     cdef DType dtype
 
     def __cinit__(self):
-        self.sent, self.received = _LatestArray.__new__(_LatestArray), _LatestArray.__new__(_LatestArray)
+        self.sent, self.received = _CheckedArray.__new__(_CheckedArray), _CheckedArray.__new__(_CheckedArray)
 
     cdef void remember(self, const Call& call, object send, const View* sent, object recv,
                        const View* received) noexcept:
@@ -60,7 +60,7 @@ cdef class _LatestPair:
 
     cdef bint view(self, Exchange& x, object send, object recv, View* sent, View* received) noexcept:
         """As view_pair, for arrays that differ from the latest pair in their addresses only. Fill in the fields of the
-        views that _LatestArray.view does. Returns False for all other arrays."""
+        views that _CheckedArray.view does. Returns False for all other arrays."""
         cdef bint alike
         with cython.critical_section(self):
             alike = self.sent.view(send, False, sent) and self.received.view(recv, True, received)

@@ -32,7 +32,7 @@ cdef PyObject* tell_peers_of(PyObject* function, PyObject* const* arguments, Py_
                              PyObject* error) noexcept:
     """Signal handlers may raise here, too, in code of the program that describes the error. Then the peers are told of
     that, and it is returned."""
-    cdef uint64_t before = count_told()
+    cdef uint64_t before = operations_so_far()
     interrupt = None
     try:
         tell_of_call(<object> function, arguments, count, <object> error)
@@ -43,7 +43,7 @@ cdef PyObject* tell_peers_of(PyObject* function, PyObject* const* arguments, Py_
     if interrupt is None:
         return NULL
     try:
-        if count_told() == before:
+        if operations_so_far() == before:
             tell_of_call(<object> function, arguments, count, interrupt)
     except BaseException:
         pass

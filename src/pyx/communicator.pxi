@@ -89,7 +89,7 @@ cdef class Communicator(_Collectives):
         self.enter(call.op)
         try:
             comm = self.live()
-            note_told()
+            count_operation()
             with nogil:
                 started = start_views(dereference(comm), view.data, call.dtype, shape, call.deadline)
             views = make_views(started, view.dtype, framework, self)

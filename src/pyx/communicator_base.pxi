@@ -24,11 +24,11 @@ cdef class _CommunicatorBase:
     cdef list messages      # the same of messages; None before the first
     cdef unsigned long caller   # the thread inside a call that takes operation numbers, 0 for none
     cdef int depth              # the number of its nested calls
-    cdef _LatestPair latest     # of alltoallv
+    cdef _CheckedPair checked     # of alltoallv
     cdef object __weakref__
 
     def __cinit__(self):
-        self.latest = _LatestPair.__new__(_LatestPair)
+        self.checked = _CheckedPair.__new__(_CheckedPair)
 
     def __dealloc__(self):
         # The transport first, because it may still write into the tensors of the flights. This leaves without waiting.
@@ -120,7 +120,7 @@ cdef class _CommunicatorBase:
             return self.enqueue(comm, x, async_op, tensors, output, convert)
         if self.flights or self.messages:
             self.prune()
-        note_told()
+        count_operation()
         try:
             if not async_op:
                 # If try_start() starts it, it usually takes less time than releasing the GIL and acquiring it again.
@@ -156,7 +156,7 @@ cdef class _CommunicatorBase:
         cdef When never
         cdef _Flight before = self.oldest()
         cdef cbool done = False
-        note_told()
+        count_operation()
         try:
             with nogil:
                 work = start(dereference(comm), x)  # this advances the operations before it
@@ -237,7 +237,7 @@ cdef class _CommunicatorBase:
         cdef string reason
         self.name_rank(error)
         reason = reason_of(error)
-        note_told()
+        count_operation()
         note_failed()
         if comm.get() == NULL:
             return error
@@ -257,7 +257,7 @@ cdef class _CommunicatorBase:
         self.enter(op)
         try:
             dereference(task).start()
-            note_told()
+            count_operation()
             with cython.critical_section(self):
                 self.control = task
             wait_task(task)
@@ -272,7 +272,7 @@ cdef class _CommunicatorBase:
     cdef uint64_t next_plan(self) except? 0:
         cdef CommPtr comm = self.live()
         cdef uint64_t number = dereference(comm).next_plan()
-        note_told()
+        count_operation()
         return number
 
 

@@ -3,12 +3,12 @@
 # __new__ to calls of C functions.
 
 cdef extern from "cpp/python/disallow_instantiation.h":
-    void refuse_construction "a2a_py::refuse_construction"(dict)
+    void disallow_instantiation "a2a_py::disallow_instantiation"(dict)
 
 
 cdef str inside = "is a type of the library's own use"
 
-refuse_construction({
+disallow_instantiation({
     Communicator: "use a2a.init(), a2a.spawn() or a method of another communicator",
     CoreBootstrap: "use thread_bootstraps(size) or mpi_bootstrap()",
     ExpertRouting: "ExpertRouting is made by a2a.moe.ExpertParallel.plan() and dispatch()",
@@ -25,11 +25,11 @@ refuse_construction({
     _Flight: f"_Flight {inside}",
     _Kept: f"_Kept {inside}",
     _Kind: f"_Kind {inside}",
-    _LatestArray: f"_LatestArray {inside}",
-    _LatestPair: f"_LatestPair {inside}",
+    _CheckedArray: f"_CheckedArray {inside}",
+    _CheckedPair: f"_CheckedPair {inside}",
     _Meeting: f"_Meeting {inside}",
     _Messages: f"_Messages {inside}",
     _NewArray: f"_NewArray {inside}",
     _Recorder: f"_Recorder {inside}",
-    _Telling: f"_Telling {inside}",
+    _RouteBuffers: f"_RouteBuffers {inside}",
 })

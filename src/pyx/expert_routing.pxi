@@ -38,33 +38,33 @@ cdef class ExpertPlacement:
 
 
 # The values that ranks tell each other about a routing and the operation after it. The first two may differ, all others
-# must be equal. `told_names` has their names for messages. After them stand those that the caller has named.
+# must be equal. `field_names` has their names for messages. After them stand those that the caller has named.
 cdef enum:
-    TOLD_COUNT      # the number of tokens to that rank
-    TOLD_NUMBER     # of the next operation; the highest of all ranks becomes that of the routing
-    TOLD_TOP_K
-    TOLD_WEIGHTED
-    TOLD_ORDER
-    TOLD_PLACEMENT
-    TOLD_DTYPE
-    TOLD_ROW
-    TOLD_SCALE_DTYPE
-    TOLD_SCALE_ROW
-    TOLD_FIELDS
+    FIELD_COUNT     # the number of tokens to that rank
+    FIELD_NUMBER    # of the next operation; the highest of all ranks becomes that of the routing
+    FIELD_TOP_K
+    FIELD_WEIGHTED
+    FIELD_ORDER
+    FIELD_PLACEMENT
+    FIELD_DTYPE
+    FIELD_ROW
+    FIELD_SCALE_DTYPE
+    FIELD_SCALE_ROW
+    FIELDS
 
-cdef tuple told_names = ("", "", "columns of topk_idx", "topk_weights", "layout", "placement of experts", "dtype of x",
-                         "bytes of a row of x", "dtype of scales", "bytes of a row of scales")
+cdef tuple field_names = ("", "", "columns of topk_idx", "topk_weights", "layout", "placement of experts", "dtype of x",
+                          "bytes of a row of x", "dtype of scales", "bytes of a row of scales")
 
 
-cdef str told_text(int field, int64_t value):
+cdef str field_text(int field, int64_t value):
     cdef DLDataType dtype
-    if field == TOLD_WEIGHTED:
+    if field == FIELD_WEIGHTED:
         return "given" if value else "none"
-    if field == TOLD_ORDER:
+    if field == FIELD_ORDER:
         return '"expert"' if value else '"rank"'
-    if field == TOLD_PLACEMENT:
+    if field == FIELD_PLACEMENT:
         return f"{<uint64_t> value:x}"
-    if field in (TOLD_DTYPE, TOLD_SCALE_DTYPE):
+    if field in (FIELD_DTYPE, FIELD_SCALE_DTYPE):
         dtype.code, dtype.bits, dtype.lanes = <uint8_t> value, <uint8_t> (value >> 8), <uint16_t> (value >> 16)
         return dtype_name(dtype) if value else "none"
     return str(value)
@@ -122,35 +122,35 @@ cdef int read_weights(object tensor, str name, int64_t rows, int64_t columns, Vi
 
 
 # The buffers of the two halves of a routing.
-cdef class _Telling:
+cdef class _RouteBuffers:
     cdef tuple names    # of the values in `row`
     cdef vector[int64_t] experts, sent, counts, row
     cdef vector[float] weights
     cdef vector[char] messages, answers
 
 
-cdef int fill_told(Communicator comm, ExpertPlacement placement, ExpertRouting made, _Telling told, object x,
-                   object scales, object equal) except -1:
+cdef int fill_fields(Communicator comm, ExpertPlacement placement, ExpertRouting made, _RouteBuffers buffers, object x,
+                     object scales, object equal) except -1:
     """Fill in the values that this rank tells every other, except the number of tokens."""
     cdef View view
-    told.row.assign(<int> TOLD_FIELDS, 0)
-    told.row[<int> TOLD_NUMBER] = <int64_t> dereference(comm.live()).last_number() + 1
-    told.row[<int> TOLD_TOP_K] = made.top_k
-    told.row[<int> TOLD_WEIGHTED] = made.weighted
-    told.row[<int> TOLD_ORDER] = made.by_expert
-    told.row[<int> TOLD_PLACEMENT] = <int64_t> dereference(placement.placement).hash()
-    for tensor, name, at in ((x, "x", <int> TOLD_DTYPE), (scales, "scales", <int> TOLD_SCALE_DTYPE)):
+    buffers.row.assign(<int> FIELDS, 0)
+    buffers.row[<int> FIELD_NUMBER] = <int64_t> dereference(comm.live()).last_number() + 1
+    buffers.row[<int> FIELD_TOP_K] = made.top_k
+    buffers.row[<int> FIELD_WEIGHTED] = made.weighted
+    buffers.row[<int> FIELD_ORDER] = made.by_expert
+    buffers.row[<int> FIELD_PLACEMENT] = <int64_t> dereference(placement.placement).hash()
+    for tensor, name, at in ((x, "x", <int> FIELD_DTYPE), (scales, "scales", <int> FIELD_SCALE_DTYPE)):
         if tensor is None:
             continue
         refuse_lost_gradient(tensor, name)
         view_of(tensor, name, False, False, &view)
         made.require_tensor(&view, name, made.tokens, "tokens")
         require_kept_like(tensor, view.dtype)
-        told.row[at], told.row[at + 1] = packed_dtype(view.dtype), view.row_bytes
-    told.names = told_names
+        buffers.row[at], buffers.row[at + 1] = packed_dtype(view.dtype), view.row_bytes
+    buffers.names = field_names
     for name, value in equal:
-        told.names += (name,)
-        told.row.push_back(value)
+        buffers.names += (name,)
+        buffers.row.push_back(value)
     return 0
 
 
@@ -162,7 +162,7 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
     on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same."""
     cdef Exchange ex
     cdef ExpertRouting made = ExpertRouting.__new__(ExpertRouting)
-    cdef _Telling told = _Telling.__new__(_Telling)
+    cdef _RouteBuffers buffers = _RouteBuffers.__new__(_RouteBuffers)
     cdef _Choices given = _Choices.__new__(_Choices)
     cdef int64_t align_
     cdef int rank = comm._rank
@@ -176,59 +176,59 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
         made.choices = given
         given.topk_idx, given.topk_weights = topk_idx, topk_weights
         wait_to_read(comm, (topk_idx,) if topk_weights is None else (topk_idx, topk_weights))
-        read_choices(topk_idx, &given.indices, told.experts)
+        read_choices(topk_idx, &given.indices, buffers.experts)
         made.tokens, made.top_k = given.indices.shape[0], given.indices.shape[1]
         if topk_weights is not None:
             refuse_lost_gradient(topk_weights, "topk_weights")
-            read_weights(topk_weights, "topk_weights", made.tokens, made.top_k, &given.weights, told.weights)
-        fill_told(comm, placement, made, told, x, scales, equal)
+            read_weights(topk_weights, "topk_weights", made.tokens, made.top_k, &given.weights, buffers.weights)
+        fill_fields(comm, placement, made, buffers, x, scales, equal)
         with nogil:
-            made.routing = make_routing(placement.placement, rank, told.experts, made.tokens, made.top_k, by_expert,
+            made.routing = make_routing(placement.placement, rank, buffers.experts, made.tokens, made.top_k, by_expert,
                                         align_)
-        tensors = prepare_told(ex, comm, made, told)
+        tensors = prepare_fields(ex, comm, made, buffers)
     except BaseException as error:
         raise comm.refused(ex.call, error)
     comm.enter(Op.route)  # one entry for all steps, so that no other thread's call comes between them
     try:
         comm.launch(ex, False, tensors, None, None)
-        compare_told(comm, made, told, tensors[1])
-        tell(comm, ex.call, made, told)
-        hear(made, told)
+        compare_fields(comm, made, buffers, tensors[1])
+        exchange_routes(comm, ex.call, made, buffers)
+        finish_routing(made, buffers)
     finally:
         comm.leave()
     return made
 
 
-cdef object prepare_told(Exchange& ex, Communicator comm, ExpertRouting made, _Telling told):
+cdef object prepare_fields(Exchange& ex, Communicator comm, ExpertRouting made, _RouteBuffers buffers):
     cdef int peer, size = comm._size
     cdef int64_t[:, ::1] rows
-    told.sent = sent_counts(dereference(made.routing))
-    given, heard = np.empty((size, told.row.size()), np.int64), np.empty((size, told.row.size()), np.int64)
+    buffers.sent = sent_counts(dereference(made.routing))
+    given, received = np.empty((size, buffers.row.size()), np.int64), np.empty((size, buffers.row.size()), np.int64)
     rows = given
     for peer in range(size):
-        told.row[<int> TOLD_COUNT] = told.sent[peer]
-        memcpy(&rows[peer, 0], told.row.data(), told.row.size() * sizeof(int64_t))
-    prepare_alltoall(ex, comm, given, heard, 0, 0, True)
-    return given, heard
+        buffers.row[<int> FIELD_COUNT] = buffers.sent[peer]
+        memcpy(&rows[peer, 0], buffers.row.data(), buffers.row.size() * sizeof(int64_t))
+    prepare_alltoall(ex, comm, given, received, 0, 0, True)
+    return given, received
 
 
-cdef int compare_told(Communicator comm, ExpertRouting made, _Telling told, object heard) except -1:
+cdef int compare_fields(Communicator comm, ExpertRouting made, _RouteBuffers buffers, object received) except -1:
     """Raise if a rank differs from this one. Each rank compares itself with all others, so either all raise or none
     does. Set the number of the routing, which no later one gets: every rank's number of operations rises."""
-    cdef int64_t[:, ::1] rows = heard
+    cdef int64_t[:, ::1] rows = received
     cdef int peer, field
     for peer in range(comm._size):
-        for field in range(<int> TOLD_TOP_K, <int> told.row.size()):
-            if rows[peer, field] != told.row[field]:
+        for field in range(<int> FIELD_TOP_K, <int> buffers.row.size()):
+            if rows[peer, field] != buffers.row[field]:
                 raise everywhere(MismatchError(
-                    f"dispatch: {told.names[field]}: rank {comm._rank} has "
-                    f"{told_text(field, told.row[field])}, rank {peer} has {told_text(field, rows[peer, field])}"))
-        told.counts.push_back(rows[peer, <int> TOLD_COUNT])
-        made.number = max(made.number, <uint64_t> rows[peer, <int> TOLD_NUMBER])
+                    f"dispatch: {buffers.names[field]}: rank {comm._rank} has "
+                    f"{field_text(field, buffers.row[field])}, rank {peer} has {field_text(field, rows[peer, field])}"))
+        buffers.counts.push_back(rows[peer, <int> FIELD_COUNT])
+        made.number = max(made.number, <uint64_t> rows[peer, <int> FIELD_NUMBER])
     return 0
 
 
-cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling told) except -1:
+cdef int exchange_routes(Communicator comm, const Call& call, ExpertRouting made, _RouteBuffers buffers) except -1:
     """Exchange the messages that tell which tokens come."""
     cdef Exchange ex
     cdef CallCounts counts
@@ -238,29 +238,29 @@ cdef int tell(Communicator comm, const Call& call, ExpertRouting made, _Telling 
     ex.call = call
     try:
         with nogil:
-            tell_all(dereference(made.routing), size, told.weights, bytes_to, told.messages)
+            write_routes(dereference(made.routing), size, buffers.weights, bytes_to, buffers.messages)
         for peer in range(comm._size):
             counts.to().push_back(bytes_to[peer])
-            if not 0 <= told.counts[peer] < 1 << 31:
-                raise BackendError(f"rank {peer} announces {told.counts[peer]} tokens")
-            counts.from_().push_back(dereference(made.routing).told_bytes(told.counts[peer], weighted))
-        told.answers.resize(total_of(counts.from_(), "what peers tell"))
-        ex.plan = counts.plan(comm._rank, comm._size, 1, told.messages.size(), told.answers.size())
+            if not 0 <= buffers.counts[peer] < 1 << 31:
+                raise BackendError(f"rank {peer} announces {buffers.counts[peer]} tokens")
+            counts.from_().push_back(dereference(made.routing).told_bytes(buffers.counts[peer], weighted))
+        buffers.answers.resize(total_of(counts.from_(), "the routes of the peers"))
+        ex.plan = counts.plan(comm._rank, comm._size, 1, buffers.messages.size(), buffers.answers.size())
         ex.call.dtype.code, ex.call.dtype.bits, ex.call.dtype.lanes = kDLUInt, 8, 1
         ex.call.unit_bytes = 1
-        ex.send, ex.recv = told.messages.data(), told.answers.data()
+        ex.send, ex.recv = buffers.messages.data(), buffers.answers.data()
     except BaseException as error:
         raise comm.refused(ex.call, error)
-    comm.launch(ex, False, told, None, None)
+    comm.launch(ex, False, buffers, None, None)
     return 0
 
 
-cdef int hear(ExpertRouting made, _Telling told) except -1:
+cdef int finish_routing(ExpertRouting made, _RouteBuffers buffers) except -1:
     """Make the rows from the messages of all ranks."""
     cdef cbool weighted = made.weighted
     with nogil:
-        hear_all(dereference(made.routing), told.counts, weighted, told.answers)
-    made.weights.swap(told.weights)
+        read_routes(dereference(made.routing), buffers.counts, weighted, buffers.answers)
+    made.weights.swap(buffers.weights)
     made.rows = dereference(made.routing).rows()
     made.counts = np.array(row_counts(dereference(made.routing)), np.int64)
     if made.by_expert:

@@ -29,9 +29,9 @@ cdef extern from "cpp/experts.h":
     PlacementPtr place "a2a_py::place"(int, const vector[vector[int]]&) except +raise_current
     RoutingPtr make_routing "a2a_py::make_routing"(
         const PlacementPtr&, int, const vector[int64_t]&, int64_t, int, cbool, int64_t) except +raise_current nogil
-    void tell_all "a2a_py::tell_all"(
+    void write_routes "a2a_py::write_routes"(
         const CppRouting&, int, const vector[float]&, vector[int64_t]&, vector[char]&) except +raise_current nogil
-    void hear_all "a2a_py::hear_all"(
+    void read_routes "a2a_py::read_routes"(
         CppRouting&, const vector[int64_t]&, cbool, const vector[char]&) except +raise_current nogil
     vector[int64_t] sent_counts "a2a_py::sent_counts"(const CppRouting&)
     vector[int64_t] row_counts "a2a_py::row_counts"(const CppRouting&)

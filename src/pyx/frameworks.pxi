@@ -20,20 +20,21 @@ cdef class _Recorder:
         """Whether the framework records operations on the tensor now."""
         return bool(self.ask(self.requires_grad, tensor)) != self.opposite and self.grad_enabled()
 
-    cdef int tell(self, object tensor) except -1:
+    cdef int note_write(self, object tensor) except -1:
         """Tell the framework that the tensor is written."""
         self.wrote((tensor,) if self.several else tensor)
         return 0
 
 
-cdef _Recorder make_recorder(object told):
+cdef _Recorder make_recorder(object given):
     cdef _Recorder made = _Recorder.__new__(_Recorder)
-    if told is None:
+    if given is None:
         return None
-    made.requires_grad, made.grad_enabled, made.wrote = told.requires_grad, told.grad_enabled, told.wrote
-    made.is_neg, made.is_conj, made.is_dense, made.guard = told.is_neg, told.is_conj, told.is_dense, told.guard
-    made.values = told.values
-    made.opposite, made.several, made.dispatches, made.calls = told.opposite, told.several, told.dispatches, told.calls
+    made.requires_grad, made.grad_enabled, made.wrote = given.requires_grad, given.grad_enabled, given.wrote
+    made.is_neg, made.is_conj, made.is_dense, made.guard = given.is_neg, given.is_conj, given.is_dense, given.guard
+    made.values = given.values
+    made.opposite, made.several = given.opposite, given.several
+    made.dispatches, made.calls = given.dispatches, given.calls
     return made
 
 

@@ -46,7 +46,7 @@ cdef object prepare_alltoallv(Exchange& x, _CommunicatorBase comm, object send, 
     parse_displs(send_displs, "send_displs", size, counts.to_displs())
     parse_displs(recv_displs, "recv_displs", size, counts.from_displs())
     if is_zero(split_axis) and is_zero(concat_axis):
-        if comm.latest.view(x, send, recv, &sent, &received):
+        if comm.checked.view(x, send, recv, &sent, &received):
             x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
             return None
     else:
@@ -54,7 +54,7 @@ cdef object prepare_alltoallv(Exchange& x, _CommunicatorBase comm, object send, 
     tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
     require_rows(&sent, "send", &received, "recv")
     if sent.contiguous and received.contiguous:
-        comm.latest.remember(x.call, send, &sent, recv, &received)
+        comm.checked.remember(x.call, send, &sent, recv, &received)
     x.plan = counts.plan(rank, size, sent.row_bytes, sent.rows, received.rows)
     return tensors
 

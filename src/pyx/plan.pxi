@@ -19,7 +19,7 @@ cdef class Plan:
     cdef Exchange template      # the plan and the call, without buffers
     cdef int64_t row_bytes      # the bytes of a row of every tensor; 0 where rows are not the unit
     cdef Sides sides
-    cdef _LatestPair latest     # of the runs
+    cdef _CheckedPair checked     # of the runs
     cdef readonly uint64_t number
     cdef object __weakref__
 
@@ -100,7 +100,7 @@ cdef class Plan:
         x.call.in_place = False
         x.split_axis, x.concat_axis = self.template.split_axis, self.template.concat_axis
         parse_call(&x.call, x.call.op, stream, timeout)
-        if not is_divided(x) and self.latest.view(x, send, recv, &sent, &received):
+        if not is_divided(x) and self.checked.view(x, send, recv, &sent, &received):
             return None
         tensors = view_pair(x, send, "send", recv, "recv", keep, &sent, &received)
         self.require_memory(x, &sent, "send", "send and recv are")
@@ -109,7 +109,7 @@ cdef class Plan:
         if is_divided(x):
             self.require_shape(&sent, "send", self.template.send_shape)
             self.require_shape(&received, "recv", self.template.recv_shape)
-        self.latest.remember(x.call, send, &sent, recv, &received)
+        self.checked.remember(x.call, send, &sent, recv, &received)
         return tensors
 
     cdef int require_memory(self, const Exchange& x, const View* view, str name, str which) except -1:
@@ -150,5 +150,5 @@ cdef Plan make_plan(_CommunicatorBase comm, const Exchange& x, int64_t row_bytes
     plan.comm, plan.template, plan.row_bytes, plan.number = <Communicator> comm, x, row_bytes, number
     plan.sides = sides
     plan.template.call.plan = number
-    plan.latest = _LatestPair.__new__(_LatestPair)
+    plan.checked = _CheckedPair.__new__(_CheckedPair)
     return plan

@@ -20,7 +20,7 @@ cdef int finish(shared_ptr[CppWork]& work, const When& until) except -1:
 cdef int finish_of(_CommunicatorBase comm, shared_ptr[CppWork]& work, const When& until) except -1:
     """The same, and tell the listener if it takes long."""
     cdef cbool done
-    cdef int slices = 0, told = 100  # 50 ms each
+    cdef int slices = 0, next_report = 100  # 50 ms each
     while True:
         with nogil:
             done = wait_slice(dereference(work), until)
@@ -28,8 +28,8 @@ cdef int finish_of(_CommunicatorBase comm, shared_ptr[CppWork]& work, const When
             return 0
         PyErr_CheckSignals()
         slices += 1
-        if slices == told and wait_listener is not None and comm is not None:
-            told *= 2
+        if slices == next_report and wait_listener is not None and comm is not None:
+            next_report *= 2
             missing = [rank for rank in range(comm._size) if not dereference(work).arrived(rank)]
             wait_listener(comm, slices / 20, missing)
 

@@ -33,7 +33,7 @@ inline RoutingPtr make_routing(const PlacementPtr& placement, int rank, const st
 }
 
 // Writes the messages to all ranks, one after the other, and their sizes in bytes.
-inline void tell_all(const a2a::Routing& routing, int size, const std::vector<float>& weights,
+inline void write_routes(const a2a::Routing& routing, int size, const std::vector<float>& weights,
                      std::vector<int64_t>& bytes, std::vector<char>& messages) {
   size_t total = 0;
   for (int rank = 0; rank < size; ++rank) {
@@ -47,7 +47,7 @@ inline void tell_all(const a2a::Routing& routing, int size, const std::vector<fl
     to += bytes[static_cast<size_t>(rank)];
   }
 }
-inline void hear_all(a2a::Routing& routing, const std::vector<int64_t>& counts, bool weighted,
+inline void read_routes(a2a::Routing& routing, const std::vector<int64_t>& counts, bool weighted,
                      const std::vector<char>& messages) {
   routing.hear(counts, weighted, {reinterpret_cast<const std::byte*>(messages.data()), messages.size()});
 }

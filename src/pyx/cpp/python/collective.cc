@@ -24,8 +24,8 @@ void tell(PyObject* wrapped, PyObject* const* args, Py_ssize_t count, PyObject* 
   PyErr_NormalizeException(&type, &error, &trace);
   if (trace != nullptr && error != nullptr) PyException_SetTraceback(error, trace);
   count += names == nullptr ? 0 : PyTuple_GET_SIZE(names);
-  for (uint64_t before = end; error != nullptr && scope.told < end && scope.told != before;) {
-    before = scope.told;
+  for (uint64_t before = end; error != nullptr && scope.operations < end && scope.operations != before;) {
+    before = scope.operations;
     PyObject* const interrupt = tell_peers(wrapped, args, count, error);
     if (interrupt == nullptr) continue;
     PyException_SetContext(interrupt, error);  // takes the reference
@@ -44,7 +44,7 @@ PyObject* collective_call(PyObject* self, PyObject* const* args, size_t count, P
   PyObject* const wrapped = reinterpret_cast<Collective*>(self)->wrapped;
   const uint64_t outer_begin = scope.begin, outer_end = scope.end;
   const bool outer_together = scope.together;
-  const uint64_t begin = scope.begin = scope.told;
+  const uint64_t begin = scope.begin = scope.operations;
   scope.end = begin + 1;
   scope.together = false;
   PyObject* const result = PyObject_Vectorcall(wrapped, args, count, names);
@@ -53,9 +53,9 @@ PyObject* collective_call(PyObject* self, PyObject* const* args, size_t count, P
   scope.begin = outer_begin;
   scope.end = outer_end;
   scope.together = outer_together;
-  if (result != nullptr || scope.told >= end) return result;
-  const bool all_stop = !together && scope.told != begin && scope.failed == scope.told;
-  if (!all_stop) tell(wrapped, args, PyVectorcall_NARGS(count), names, together ? end : scope.told + 1);
+  if (result != nullptr || scope.operations >= end) return result;
+  const bool all_stop = !together && scope.operations != begin && scope.failed == scope.operations;
+  if (!all_stop) tell(wrapped, args, PyVectorcall_NARGS(count), names, together ? end : scope.operations + 1);
   return nullptr;
 }
 

@@ -10,21 +10,21 @@ namespace a2a_py {
 // What the innermost collective call of this thread has done. Its operations are counted, not the numbers that they
 // take: a control call counts as one.
 struct Scope {
-  uint64_t told = 0;      // operations that this thread has started, or refused, so far
-  uint64_t failed = 0;    // `told` after the last operation that failed: on every rank, so that no peer goes on
-  uint64_t begin = 0;     // `told` when the call began
-  uint64_t end = 1;       // `told` when it has started all of its operations
-  bool together = false;  // whether every rank starts all of them, even if one fails
+  uint64_t operations = 0;  // operations that this thread has started, or refused, so far
+  uint64_t failed = 0;      // `operations` after the last operation that failed: on every rank, so that no peer goes on
+  uint64_t begin = 0;       // `operations` when the call began
+  uint64_t end = 1;         // `operations` when it has started all of its operations
+  bool together = false;    // whether every rank starts all of them, even if one fails
 };
 inline constinit thread_local Scope scope;
 
-inline void note_told() { ++scope.told; }
-inline void note_failed() { scope.failed = scope.told; }
+inline void count_operation() { ++scope.operations; }
+inline void note_failed() { scope.failed = scope.operations; }
 inline void takes(uint64_t operations, bool together) {
   scope.end = scope.begin + operations;
   scope.together = together;
 }
-inline uint64_t count_told() { return scope.told; }
+inline uint64_t operations_so_far() { return scope.operations; }
 
 // Tells the peers of the communicator that is among the arguments. Arguments given by name come last. Does not
 // raise. Returns nullptr, or a new reference to what a signal handler has raised meanwhile.

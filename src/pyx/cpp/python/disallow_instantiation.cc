@@ -20,7 +20,7 @@ PyObject* refuse_new(PyTypeObject* type, PyObject*, PyObject*) {
 
 }  // namespace
 
-void refuse_construction(PyObject* advice) {
+void disallow_instantiation(PyObject* advice) {
   advice_by_type = Py_NewRef(advice);
   PyObject *type, *text;
   for (Py_ssize_t at = 0; PyDict_Next(advice, &at, &type, &text);) {
