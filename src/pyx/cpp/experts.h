@@ -34,7 +34,7 @@ inline RoutingPtr make_routing(const PlacementPtr& placement, int rank, const st
 
 // Writes the messages to all ranks, one after the other, and their sizes in bytes.
 inline void write_routes(const a2a::Routing& routing, int size, const std::vector<float>& weights,
-                     std::vector<int64_t>& bytes, std::vector<char>& messages) {
+                         std::vector<int64_t>& bytes, std::vector<char>& messages) {
   size_t total = 0;
   for (int rank = 0; rank < size; ++rank) {
     bytes.push_back(static_cast<int64_t>(routing.told_bytes(rank, !weights.empty())));
@@ -48,7 +48,7 @@ inline void write_routes(const a2a::Routing& routing, int size, const std::vecto
   }
 }
 inline void read_routes(a2a::Routing& routing, const std::vector<int64_t>& counts, bool weighted,
-                     const std::vector<char>& messages) {
+                        const std::vector<char>& messages) {
   routing.hear(counts, weighted, {reinterpret_cast<const std::byte*>(messages.data()), messages.size()});
 }
 inline std::vector<int64_t> sent_counts(const a2a::Routing& r) { return {r.sent().begin(), r.sent().end()}; }
