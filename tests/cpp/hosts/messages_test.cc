@@ -31,10 +31,11 @@ bool same(const Entry& a, const Entry& b) {
 }
 
 TEST("a message has its prefix and the rest") {
-  const std::string text = message({7, MessageKind::verdict, 3, 9}, "the rest");
+  const std::string text = message({7, MessageKind::verdict, 2, 3, 9}, "the rest");
   const auto prefix = prefix_of(text);
   if (!CHECK(prefix.has_value())) return;
-  CHECK(prefix->channel == 7 && prefix->kind == MessageKind::verdict && prefix->source == 3 && prefix->number == 9);
+  CHECK(prefix->channel == 7 && prefix->kind == MessageKind::verdict && prefix->stage == 2 && prefix->source == 3 &&
+        prefix->number == 9);
   CHECK_EQ(rest_of(text), "the rest");
   CHECK(!prefix_of(std::string_view(text).substr(0, sizeof(Prefix) - 1)).has_value());
 }
