@@ -103,9 +103,9 @@ struct Stage {
 // The stages of one rank: what it sends and receives in each. Checked when made, immutable, reusable, does no I/O and
 // knows no device.
 //
-// Matching rule, in each stage: for every ordered pair a -> b the k-th send segment at a pairs with the k-th receive segment at b, and
-// both have the same bytes. sends() and recvs() are sorted by peer; segments of one peer keep their order k. Segments
-// are never merged.
+// Matching rule, in each stage: for every ordered pair a -> b the k-th send segment at a pairs with the k-th receive
+// segment at b, and both have the same bytes. sends() and recvs() are sorted by peer; segments of one peer keep their
+// order k. Segments are never merged.
 //
 // All factories throw Error(invalid_argument) naming the rank, the argument and its values when a count or displacement
 // is negative, a product or sum overflows, a segment leaves its buffer, two receive segments overlap, or the rank's

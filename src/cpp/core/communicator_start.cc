@@ -56,7 +56,8 @@ std::string layout_problem(const char* side, std::span<const size_t> extents, st
 // Returns why a plan is for host memory only; "" if it may run on a device.
 std::string device_problem(const Plan& plan, const Call& call) {
   const Sink sink = plan.stages().front().sink;
-  if (plan.stages().size() > 1) return "the plan is in parts, which is for host memory; plan_allreduce() makes one for devices";
+  if (plan.stages().size() > 1)
+    return "the plan is in parts, which is for host memory; plan_allreduce() makes one for devices";
   if (sink == Sink::sum || sink == Sink::fan_out) {
     return "sums of rows, and rows that are received once and copied, are for host memory";
   }
@@ -122,9 +123,8 @@ std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void
   state_->home.refuse_if_inherited();  // before the mutex, as in submit()
   const std::lock_guard order(state_->device_order);
   state_->device_blank.clear();
-  prepare(*this, call, [&] {
-    state_->put_stages(state_->device_blank, plan, send, recv, call.send_layouts, call.recv_layouts);
-  });
+  prepare(*this, call,
+          [&] { state_->put_stages(state_->device_blank, plan, send, recv, call.send_layouts, call.recv_layouts); });
   return start_on_device(state_->device_blank, call);
 }
 

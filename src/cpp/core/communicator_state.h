@@ -141,7 +141,13 @@ struct Communicator::State {
     // A send run is only read; Run has one pointer type for both directions.
     const auto* from = reinterpret_cast<std::byte* const*>(const_cast<void* const*>(send.data()));
     const auto* to = reinterpret_cast<std::byte* const*>(recv.data());
-    set_stages(batch, plan, {{}, {from, send.size()}, send_layouts}, {{}, {to, recv.size()}, recv_layouts}, scratch);
+    const Buffers sends{plan.sends(), {from, send.size()}, send_layouts};
+    const Buffers recvs{plan.recvs(), {to, recv.size()}, recv_layouts};
+    if (plan.stages().size() > 1) return set_stages(batch, plan, sends, recvs, scratch);
+    const Stage& stage = plan.stages().front();
+    batch.folds = stage.sink == Sink::fold;
+    if (!stage.parts.empty()) batch.parts = stage.parts;
+    set_runs(batch, sends, recvs);
   }
 
   // Gives the operation its number. Returns whether ranks compare it if it runs on a device. Requires the mutex.

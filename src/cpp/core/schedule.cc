@@ -175,15 +175,8 @@ void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs) {
   batch.strides = std::move(strides);
 }
 
-void set_stages(Batch& batch, const Plan& plan, Buffers send, Buffers recv, Scratch& scratch) {
+void set_stages(Batch& batch, const Plan& plan, const Buffers& send, const Buffers& recv, Scratch& scratch) {
   const auto stages = plan.stages();
-  send.segments = stages[0].sends;
-  recv.segments = stages[0].recvs;
-  if (stages.size() == 1) {
-    batch.folds = plan.folds();
-    batch.parts = stages[0].parts;
-    return set_runs(batch, send, recv);
-  }
   batch.signature.agreement = plan.agreement();
   if (plan.scratch_bytes() > 0) batch.scratch = scratch.take(plan.scratch_bytes());
   auto strides = std::make_shared<std::vector<Strides>>();

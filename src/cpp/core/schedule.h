@@ -143,7 +143,7 @@ A2A_API void set_runs(Batch& batch, const Buffers& sends, const Buffers& recvs);
 
 // Fills an empty batch with the runs of all stages. Takes their scratch memory. Does not look at Buffers::segments.
 // Throws as set_runs(), and std::bad_alloc.
-A2A_API void set_stages(Batch& batch, const Plan& plan, Buffers send, Buffers recv, Scratch& scratch);
+A2A_API void set_stages(Batch& batch, const Plan& plan, const Buffers& send, const Buffers& recv, Scratch& scratch);
 
 // Returns a batch for each stage.
 A2A_API std::vector<Batch> split_stages(Batch&& batch);

@@ -83,9 +83,8 @@ TEST("reduce_scatter: each element is folded once, host by host, and many come o
     Group group(random);
     const int size = group.topology.size();
     const Counts counts = random_counts(random, size, random.chance(0.5) ? 100 : 20'000);
-    const Traffic traffic =
-        group.run([&](Rank rank) { return Plan::reduce_scatter(rank, size, kElem, counts); }, Op::reduce_scatter,
-                  total(counts), 20'000);
+    const Traffic traffic = group.run([&](Rank rank) { return Plan::reduce_scatter(rank, size, kElem, counts); },
+                                      Op::reduce_scatter, total(counts), 20'000);
     if (group.arranged) {
       ++arranged;
       CHECK_EQ(traffic.bytes_between_hosts, total(counts) * kElem * group.others());
@@ -112,9 +111,8 @@ TEST("allreduce: in one stage each pair exchanges all, in parts each host sends 
     const int size = group.topology.size();
     const size_t elems = random.in(size_t{1}, random.chance(0.5) ? size_t{40} : size_t{9'000});
     for (const bool in_parts : {false, true}) {
-      const Traffic traffic =
-          group.run([&](Rank rank) { return Plan::allreduce(rank, size, kElem, elems, in_parts); }, Op::allreduce,
-                    elems, elems);
+      const Traffic traffic = group.run([&](Rank rank) { return Plan::allreduce(rank, size, kElem, elems, in_parts); },
+                                        Op::allreduce, elems, elems);
       CHECK_EQ(traffic.stages, in_parts ? 4u : 1u);
       size_t pairs = 0;
       for (const auto& ranks : group.topology.ranks) pairs += ranks.size() * (at(size) - ranks.size());
@@ -248,8 +246,8 @@ TEST("scan: a rank folds the ranks below it, host by host") {
     Group group(random);
     const int size = group.topology.size();
     const bool exclusive = random.chance(0.5);
-    group.run([&](Rank rank) { return Plan::scan(rank, size, kElem, 3, exclusive); },
-              exclusive ? Op::exscan : Op::scan, 3, 3);
+    group.run([&](Rank rank) { return Plan::scan(rank, size, kElem, 3, exclusive); }, exclusive ? Op::exscan : Op::scan,
+              3, 3);
     for (Rank rank = 0; rank < size; ++rank) {
       std::vector<Elements> hosts;
       for (const auto& ranks : group.topology.ranks) {

@@ -52,7 +52,8 @@ struct Line {
   const char* reason;
 };
 
-constexpr const char* kOnce = "few bytes travel with the arguments that all ranks compare, so more stages only add waits";
+constexpr const char* kOnce =
+    "few bytes travel with the arguments that all ranks compare, so more stages only add waits";
 constexpr const char* kFirst = "only one part of each host goes to other hosts: its ranks fold theirs before";
 constexpr const char* kLast = "bytes come to each host once, in pieces, and its ranks pass the pieces on";
 constexpr const char* kRootSends = "the root's link carries all bytes once, rather than once for each other host";

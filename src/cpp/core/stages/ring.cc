@@ -44,7 +44,8 @@ class Ring {
   // Returns a rank's stripe of the part of a host; an empty one for ranks beyond the ring.
   Segment stripe(int host, size_t local, const Segment& whole) const {
     const auto p = static_cast<size_t>(host), count = static_cast<size_t>(hosts_);
-    const size_t begin = begin_of(p, count, whole.bytes, unit_), bytes = begin_of(p + 1, count, whole.bytes, unit_) - begin;
+    const size_t begin = begin_of(p, count, whole.bytes, unit_),
+                 bytes = begin_of(p + 1, count, whole.bytes, unit_) - begin;
     if (local >= stripes_) return part(whole, begin, 0);
     const size_t first = begin_of(local, stripes_, bytes, unit_);
     return part(whole, begin + first, begin_of(local + 1, stripes_, bytes, unit_) - first);

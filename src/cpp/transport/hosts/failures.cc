@@ -148,7 +148,8 @@ void HostsTransport::leave(Left how) noexcept {
     }
     try {
       // A rank that received the error may leave before all others have received it, so each rank sends it.
-      if (how == Left::dropped) broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, 0, rank_, started_}, {});
+      if (how == Left::dropped)
+        broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, 0, rank_, started_}, {});
     } catch (const Error&) {  // peers find out by other means
     }
   }

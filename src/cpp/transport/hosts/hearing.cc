@@ -147,7 +147,8 @@ void HostsTransport::tell(Rank rank, const Prefix& prefix, std::string_view text
 void HostsTransport::tell(uint64_t step, const Entry& entry) {
   const uint64_t number = number_of(step);
   const auto stage = static_cast<uint16_t>(step - step_of(number));
-  std::string text = begin_message({channel_, MessageKind::facts, stage, rank_, number}, room_for(entry.payload.size()));
+  std::string text =
+      begin_message({channel_, MessageKind::facts, stage, rank_, number}, room_for(entry.payload.size()));
   append(text, entry);
   network_->post(places_->endpoint_of(entry.target), std::move(text));
 }

@@ -211,8 +211,7 @@ bool HostsTransport::advance_relay() {
         std::ranges::find_if(queue_, [&](const auto& operation) { return operation->number() == number; });
     return asked == queue_.end() ? std::nullopt : (*asked)->host_relays();
   };
-  return relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(step_of(number), entry); },
-                         ask,
+  return relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(step_of(number), entry); }, ask,
                          [this](uint64_t number, Rank source, std::string message) {
                            hear_unexpected(number, source, std::move(message));
                          });

@@ -17,16 +17,16 @@
 namespace a2a::hosts {
 
 enum class MessageKind : uint16_t {
-  text = 1,    // a bootstrap's string
-  facts,       // entries of this rank for one other, in one stage of an operation
-  bundle,      // entries of all ranks of a host for all ranks of another
-  silence,     // the answer to a bundle that no rank waits for: this host sends that one no entries
-  verdict,     // of a compared operation: the disagreement that this rank has found, or nothing
-  passed,      // this rank runs the operation on a device without comparing
-  aborted,     // Reason, and its text
-  left,        // `number`: the last operation this rank has started
-  sent,        // SentHead, and the bytes or a refusal; `number` counts this rank's messages to that one
-  answered,    // Reply, and the reason of a refusal; `number` is that of the message
+  text = 1,  // a bootstrap's string
+  facts,     // entries of this rank for one other, in one stage of an operation
+  bundle,    // entries of all ranks of a host for all ranks of another
+  silence,   // the answer to a bundle that no rank waits for: this host sends that one no entries
+  verdict,   // of a compared operation: the disagreement that this rank has found, or nothing
+  passed,    // this rank runs the operation on a device without comparing
+  aborted,   // Reason, and its text
+  left,      // `number`: the last operation this rank has started
+  sent,      // SentHead, and the bytes or a refusal; `number` counts this rank's messages to that one
+  answered,  // Reply, and the reason of a refusal; `number` is that of the message
 };
 
 // The beginning of each message.

@@ -73,11 +73,11 @@ class Operation final : public InFlight {
   std::shared_ptr<shm::Exchange> local;  // the latest exchange on this host
   std::optional<RemoteExchange> remote;  // of the stage, or of the next one that has one
   bool posted = false;                   // its facts were sent to other hosts
-  unsigned steps = 0;              // taken while it was the oldest
-  bool relayed = false;            // its entries go through the relay
-  bool judged = false;             // this rank's verdict was sent
-  std::set<Rank> verdicts;         // the ranks whose verdicts have come
-  std::string their_disagreement;  // the first in a verdict
+  unsigned steps = 0;                    // taken while it was the oldest
+  bool relayed = false;                  // its entries go through the relay
+  bool judged = false;                   // this rank's verdict was sent
+  std::set<Rank> verdicts;               // the ranks whose verdicts have come
+  std::string their_disagreement;        // the first in a verdict
 
  private:
   const StageRun& stage() const { return stages_[stage_]; }
