@@ -622,6 +622,15 @@ def host_ways(comm: Communicator, nbytes: int) -> list[tuple[str, str, str]]:
     """Return [(memory, way, reason), ...]: for each kind of host memory how ``nbytes`` bytes go to a peer in an
     exchange in which every pair of ranks has as many."""
 
+def stage_choices(comm: Communicator) -> list[tuple[str, str, int, str]]:
+    """Return [(collective, stages, from, reason), ...]: the stages in which this group runs a collective on host memory
+    from so many bytes on, of each collective in the order of ``from``. The last one that holds is chosen. The bytes are
+    those of the tensor, in reduce_scatter and allgather those of one rank's part."""
+
+def stage_choices_between(hosts: Sequence[int]) -> list[tuple[str, str, int, str]]:
+    """Return stage_choices() of a group whose rank r is on host ``hosts[r]``, any number. Raises InvalidArgumentError
+    for fewer than two hosts."""
+
 def set_wait_listener(listener: Callable[[Communicator, float, list[int]], None]) -> None:
     """Have ``listener(communicator, seconds, ranks)`` called while a call waits for these ranks: after 5 seconds, and
     each time twice as many have passed."""

@@ -123,6 +123,14 @@ cdef extern from "a2a/communicator.h" nogil:
         size_t stream_min
         cbool string_copies
 
+    cdef cppclass StageChoice "a2a::StageChoice":
+        string collective
+        string stages
+        size_t from_ "from"
+        string reason
+
+    vector[StageChoice] cpp_stage_choices "a2a::stage_choices"(const vector[int]&) except +raise_current
+
     cdef cppclass WayOfBytes "a2a::WayOfBytes":
         string memory
         string way
@@ -156,6 +164,7 @@ cdef extern from "a2a/communicator.h" nogil:
         cbool broken() except +raise_current
         HostFacts host_facts() except +raise_current
         vector[WayOfBytes] host_ways(size_t bytes) except +raise_current
+        vector[StageChoice] stage_choices() except +raise_current
 
 
 cdef extern from "cpp/exchange.h":

@@ -241,6 +241,23 @@ cdef bytes_or_never(size_t threshold):
     return None if threshold == SIZE_MAX else threshold
 
 
+cdef list choices_in_python(const vector[StageChoice]& choices):
+    return [(one.collective.decode(), one.stages.decode(), one.from_, one.reason.decode()) for one in choices]
+
+
+def stage_choices(Communicator comm not None):
+    """Return [(collective, stages, from, reason), ...]: the stages in which this group runs a collective on host memory
+    from so many bytes on, of each collective in the order of ``from``. The last one that holds is chosen. The bytes are
+    those of the tensor, in reduce_scatter and allgather those of one rank's part."""
+    return choices_in_python(dereference(comm.live()).stage_choices())
+
+
+def stage_choices_between(hosts):
+    """Return stage_choices() of a group whose rank r is on host ``hosts[r]``, any number. Raises InvalidArgumentError
+    for fewer than two hosts."""
+    return choices_in_python(cpp_stage_choices(<vector[int]> hosts))
+
+
 def cpu_quota():
     """Return the CPU time per second that the control groups of this process allow; None without a quota."""
     cdef optional[double] quota = cpp_cpu_quota()

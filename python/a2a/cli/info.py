@@ -14,7 +14,16 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import _spawn, frameworks
-from .._core import Communicator, Error, core_version, host_facts, host_ways, library_of
+from .._core import (
+    Communicator,
+    Error,
+    core_version,
+    host_facts,
+    host_ways,
+    library_of,
+    stage_choices,
+    stage_choices_between,
+)
 from .._neighbour import import_names
 from ..launch import Launch, meeting_of
 from ._machine import affinity_cpus, allowed_cpus, available_memory, cgroup_cpus
@@ -28,6 +37,7 @@ _TIMEOUT_SECONDS = 60.0
 _EXAMPLES = (
     ("a2a info", "what works on this machine"),
     ("a2a info -n 8 --why 64K", "which way 64 KiB go between 8 ranks, and why"),
+    ("a2a info -n 8 --why 64K --hosts 2", "the same, and the stages of collectives between two hosts"),
     ("a2a info --json", "all facts, for a report"),
 )
 
@@ -44,14 +54,23 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         metavar="BYTES",
         type=size,
         help="show only which way so many bytes, such as 65536 or 64K, go from rank to rank, where every pair has as "
-        "many, and why",
+        "many, and the stages of collectives, and why",
+    )
+    parser.add_argument(
+        "--hosts",
+        metavar="H",
+        type=int,
+        default=1,
+        help="with --why: show the stages of collectives of ranks that are divided among so many hosts (default 1)",
     )
     parser.add_argument("--json", action="store_true", help="all facts, as JSON")
-    parser.set_defaults(function=_info)
+    parser.set_defaults(function=lambda options: _info(parser, options))
 
 
-def _info(options: argparse.Namespace) -> int:
-    facts = gather(options.ranks) if options.why is None else why(options.ranks, options.why)
+def _info(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    if not 1 <= options.hosts <= options.ranks:
+        parser.error(f"--hosts: {options.hosts} hosts for {options.ranks} ranks")
+    facts = gather(options.ranks) if options.why is None else why(options.ranks, options.why, options.hosts)
     if options.json:
         print(json.dumps(facts, indent=2))
     elif options.why is not None:
@@ -63,10 +82,26 @@ def _info(options: argparse.Namespace) -> int:
     return 0 if options.why is not None or facts["transports"]["shared memory"] == "works" else 1
 
 
-def why(ranks: int, nbytes: int) -> dict[str, dict[str, str]]:
-    """Return the way of ``nbytes`` bytes for each kind of host memory, and the reason. Starts ranks, which measure."""
-    ways = _spawn.spawn(host_ways, ranks, nbytes, timeout=_TIMEOUT_SECONDS)[0]
-    return {f"{nbytes} bytes for each of {ranks} ranks": {memory: f"{way}: {reason}" for memory, way, reason in ways}}
+def why(ranks: int, nbytes: int, hosts: int = 1) -> dict[str, dict[str, str]]:
+    """Return the way of ``nbytes`` bytes for each kind of host memory, the stages of collectives, and the reasons.
+    Starts ranks, which measure."""
+    ways, stages = _spawn.spawn(_ways_and_stages, ranks, nbytes, timeout=_TIMEOUT_SECONDS)[0]
+    if hosts > 1:
+        stages = stage_choices_between([rank * hosts // ranks for rank in range(ranks)])
+    where = "one host" if hosts == 1 else f"{hosts} hosts"
+    return {
+        f"{nbytes} bytes for each of {ranks} ranks": {memory: f"{way}: {reason}" for memory, way, reason in ways},
+        f"Stages of collectives of {ranks} ranks on {where}": {
+            collective + (f" from {begin} bytes" if begin else ""): f"{name}: {reason}"
+            for collective, name, begin, reason in stages
+        },
+    }
+
+
+def _ways_and_stages(
+    comm: Communicator, nbytes: int
+) -> tuple[list[tuple[str, str, str]], list[tuple[str, str, int, str]]]:
+    return host_ways(comm, nbytes), stage_choices(comm)
 
 
 def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:

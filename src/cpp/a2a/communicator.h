@@ -190,8 +190,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // Returns for each kind of memory how `bytes` of host memory would go to a peer, and why, in an exchange in which
   // every pair of ranks has as many bytes.
   std::vector<WayOfBytes> host_ways(size_t bytes) const;
-  // Returns the stages in which this group runs its collectives on host memory, by size. The last line of a collective
-  // that holds is chosen.
+  // Returns the stages in which this group runs its collectives on host memory: of each collective in the order of
+  // StageChoice::from. The last one that holds is chosen.
   std::vector<StageChoice> stage_choices() const;
 
   // Allocates memory that every rank of the group can reach: from such an input to any output bytes go with one copy.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "a2a/types.h"
 
@@ -37,6 +38,10 @@ struct StageChoice {
   size_t from = 0;
   std::string reason;
 };
+
+// Returns those of a group whose rank r is on host hosts[r], any number, if there are at least two hosts: of each
+// collective in the order of `from`. The last one that holds is chosen.
+A2A_API std::vector<StageChoice> stage_choices(const std::vector<int>& hosts);
 
 // Returns the CPU time per second that the control groups of this process allow; nothing without a quota. Reads it anew
 // at each call.

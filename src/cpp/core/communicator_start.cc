@@ -91,7 +91,8 @@ Plan Communicator::plan_allreduce(size_t elem_bytes, size_t elems, Memory memory
 }
 
 std::vector<StageChoice> Communicator::stage_choices() const {
-  return a2a::stage_choices(size(), state_->topology.get(), state_->open(Op::allreduce)->most_at_once());
+  if (state_->topology != nullptr) return choices_between(*state_->topology);
+  return choices_within(size(), state_->open(Op::allreduce)->most_at_once());
 }
 
 std::shared_ptr<Work> Communicator::start(const Plan& plan, std::span<const void* const> send,

@@ -230,14 +230,16 @@ TEST("in a ring each host only sends to the next one, and part p is folded from 
 
 TEST("the table of a group: each collective has a first line, and later lines begin at more bytes") {
   const Topology topology({0, 0, 1, 1, 2, 2});
-  const auto choices = stage_choices(6, &topology, most_at_once(topology));
+  const auto choices = choices_between(topology);
   for (size_t i = 0; i < choices.size(); ++i) {
     const bool first = i == 0 || choices[i].collective != choices[i - 1].collective;
     CHECK(first ? choices[i].from == 0 : choices[i].from > choices[i - 1].from);
     CHECK(!choices[i].reason.empty());
   }
   CHECK_EQ(choices.size(), 13);
-  CHECK_EQ(stage_choices(4, nullptr, 1000)[1].from, 1001);
+  CHECK_EQ(choices_within(4, 1000)[1].from, 1001);
+  CHECK_EQ(choices_within(1, 1000).size(), 1);
+  CHECK_THROWS(Code::invalid_argument, "at least 2", stage_choices({5, 5}));
 }
 
 TEST("scan: a rank folds the ranks below it, host by host") {

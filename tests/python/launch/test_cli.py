@@ -260,6 +260,18 @@ def test_info_says_which_way_bytes_go_and_why() -> None:
     assert call("info", "-n", "3", "--why", "64K").stdout.startswith("65536 bytes for each of 3 ranks\n")
 
 
+def test_info_says_the_stages_of_collectives_and_why() -> None:
+    here = call("info", "--why", "100").stdout
+    assert re.search(r"Stages of collectives of 2 ranks on one host\n +allreduce +at once: each rank waits", here)
+    assert re.search(r" allreduce from \d+ bytes +in parts: each rank folds a part", here)
+    far = call("info", "--why", "100", "-n", "9", "--hosts", "9").stdout
+    assert "Stages of collectives of 9 ranks on 9 hosts" in far
+    assert re.search(r" allreduce from \d+ bytes +ring: each host only sends", far)
+    assert re.search(r" broadcast from \d+ bytes +in parts: the root's link", far)
+    refused = call("info", "--why", "100", "--hosts", "3")
+    assert refused.returncode == 2 and "--hosts: 3 hosts for 2 ranks" in refused.stderr
+
+
 @pytest.mark.smoke
 def test_info() -> None:
     done = call("info", "--json")

@@ -112,18 +112,28 @@ Stages choose_stages(Op op, std::span<const size_t> parts, const Topology& topol
   return chosen;
 }
 
-std::vector<StageChoice> stage_choices(int size, const Topology* topology, size_t at_once) {
-  if (topology == nullptr) {
-    return {{"allreduce", to_string(Stages::at_once), 0, "each rank waits for the others once"},
-            {"allreduce", to_string(Stages::in_parts), size > 1 ? at_once + 1 : kNever,
-             "each rank folds a part and sends it to the others: fewer bytes"}};
-  }
+std::vector<StageChoice> choices_between(const Topology& topology) {
   std::vector<StageChoice> choices;
   for (const Line& line : kTable) {
-    const size_t from = line.from == nullptr ? 0 : line.from(*topology);
+    const size_t from = line.from == nullptr ? 0 : line.from(topology);
     if (from != kNever) choices.push_back({to_string(line.op), to_string(line.stages), from, line.reason});
   }
   return choices;
+}
+
+std::vector<StageChoice> choices_within(int size, size_t at_once) {
+  std::vector<StageChoice> choices = {
+      {to_string(Op::allreduce), to_string(Stages::at_once), 0, "each rank waits for the others once"}};
+  if (size == 1) return choices;
+  choices.push_back({to_string(Op::allreduce), to_string(Stages::in_parts), at_once + 1,
+                     "each rank folds a part and sends it to the others, which is fewer bytes"});
+  return choices;
+}
+
+std::vector<StageChoice> stage_choices(const std::vector<int>& hosts) {
+  const Topology topology(hosts);
+  if (topology.hosts() > 1) return choices_between(topology);
+  throw Error(Code::invalid_argument, "hosts names " + std::to_string(topology.hosts()) + " hosts; at least 2 are needed");
 }
 
 }  // namespace a2a

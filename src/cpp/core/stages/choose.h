@@ -28,8 +28,9 @@ Stages choose_stages(Op op, std::span<const size_t> parts, const Topology& topol
 // The most bytes of an allreduce in one stage, between hosts.
 size_t most_at_once(const Topology& topology);
 
-// Returns the table for a group: for each collective its stages, from how many bytes on, and why. topology: nullptr if
-// all ranks are on one host. at_once: the most bytes of an allreduce in one stage.
-std::vector<StageChoice> stage_choices(int size, const Topology* topology, size_t at_once);
+// Returns the table for a group on several hosts, and for one of `size` ranks on one host, whose transport has that
+// limit for an allreduce in one stage.
+std::vector<StageChoice> choices_between(const Topology& topology);
+std::vector<StageChoice> choices_within(int size, size_t at_once);
 
 }  // namespace a2a
