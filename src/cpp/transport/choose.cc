@@ -36,17 +36,17 @@ class LocalBootstrap final : public Bootstrap {
 
 std::unique_ptr<Transport> connect(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
   if (!bootstrap.has_network()) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
-  hosts::Places places = hosts::find_places(rank, size, bootstrap, deadline);
-  if (places.hosts() == 1) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
+  hosts::HostMap map = hosts::make_host_map(rank, size, bootstrap, deadline);
+  if (map.hosts() == 1) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
   const auto network = bootstrap.network(deadline);
-  const std::vector<Rank> local_ranks = places.ranks_of(places.host_of(rank));
-  const auto local_rank = static_cast<Rank>(places.seat_of(rank));
+  const std::vector<Rank> local_ranks = map.ranks_of(map.host_of(rank));
+  const auto local_rank = static_cast<Rank>(map.local_rank_of(rank));
   LocalBootstrap here(bootstrap, local_ranks);
   const auto base =
       shm::ShmTransport::connect(local_rank, static_cast<int>(local_ranks.size()), here, deadline, local_ranks);
   std::vector<Rank> members(local_ranks.size());
   for (size_t i = 0; i < members.size(); ++i) members[i] = static_cast<Rank>(i);
-  return hosts::HostsTransport::make(rank, std::move(places), network, bootstrap, *base, members, deadline);
+  return hosts::HostsTransport::make(rank, std::move(map), network, bootstrap, *base, members, deadline);
 }
 
 std::shared_ptr<DeviceTransport> connect_device(Memory memory, int index, const DeviceMeeting& meeting) {

@@ -238,10 +238,10 @@ TEST("the ranks of a host take turns to send for it") {
   for (const auto& [assigned, n] : {std::pair{"a,a,a,a,b,b,b,b", 8}, {"a,b,a,b,a", 5}}) {
     on_hosts(assigned, n, [n = n](Communicator& comm) {
       constexpr uint64_t kRounds = 12;  // a multiple of the number of ranks on each host
-      const uint64_t mates = n == 8 ? 4 : comm.rank() % 2 == 0 ? 3 : 2;
+      const uint64_t neighbours = n == 8 ? 4 : comm.rank() % 2 == 0 ? 3 : 2;
       const uint64_t before = comm.host_facts().messages;
       for (uint64_t round = 0; round < kRounds; ++round) equal_exchange(comm, 1);
-      CHECK_EQ(comm.host_facts().messages - before, kRounds / mates);
+      CHECK_EQ(comm.host_facts().messages - before, kRounds / neighbours);
       comm.close();
     });
   }
@@ -288,7 +288,7 @@ TEST("what one relays needs no rank that has all it wants") {
   for (int which = 0; which < 9; ++which) {
     const int earlier = which / 3, other = 1 + 2 * (which % 3);
     const int wrong = which % 2 == 0 ? 0 : other, about = which % 2 == 0 ? other : 0;
-    std::barrier told(kRanks);
+    std::barrier facts(kRanks);
     on_hosts(
         "a,b,a,b,a,b", kRanks,
         [&](Communicator& comm) {
@@ -304,7 +304,7 @@ TEST("what one relays needs no rank that has all it wants") {
           const bool concerned = comm.rank() == wrong || comm.rank() == about;
           if (concerned) CHECK_THROWS(Code::mismatch, "which expects 5001", exchange(1));
           if (!concerned) exchange(0);
-          told.arrive_and_wait();
+          facts.arrive_and_wait();
           exchange(0);
         },
         20);

@@ -19,15 +19,15 @@ std::string bytes_of(const std::vector<Run>& runs) {
 
 Entry entry_of(Rank source, Rank target, std::string_view payload) {
   Entry entry{source, target, {}, payload};
-  entry.told.sent = payload.size();
-  entry.told.tag = static_cast<uint64_t>(source) << 8;
-  entry.told.carriage = Carriage::entry;
+  entry.facts.sent = payload.size();
+  entry.facts.tag = static_cast<uint64_t>(source) << 8;
+  entry.facts.delivery = Delivery::eager;
   return entry;
 }
 
 bool same(const Entry& a, const Entry& b) {
-  return a.source == b.source && a.target == b.target && a.payload == b.payload && a.told.sent == b.told.sent &&
-         a.told.tag == b.told.tag && a.told.carriage == b.told.carriage;
+  return a.source == b.source && a.target == b.target && a.payload == b.payload && a.facts.sent == b.facts.sent &&
+         a.facts.tag == b.facts.tag && a.facts.delivery == b.facts.delivery;
 }
 
 TEST("a message has its prefix and the rest") {
@@ -91,15 +91,15 @@ TEST("runs are packed into one piece, and unpacked") {
   CHECK(to[0] == std::byte{6} && to[1] == std::byte{0} && to[2] == std::byte{7} && to[5] == std::byte{2});
 }
 
-TEST("memory with gaps on either side goes in pieces, unless it repeats an agreement") {
-  Told sender, receiver;
-  sender.carriage = Carriage::memory;
+TEST("memory with gaps on either side goes in pieces, unless it repeats an match") {
+  SentFacts sender, receiver;
+  sender.delivery = Delivery::rendezvous;
   CHECK(sender.moves_memory() && !goes_in_pieces(sender, receiver));
   receiver.gaps = 1;
   CHECK(goes_in_pieces(sender, receiver));
   sender.repeats = 1;
   CHECK(!goes_in_pieces(sender, receiver));
-  sender.repeats = 0, sender.carriage = Carriage::packed;
+  sender.repeats = 0, sender.delivery = Delivery::packed;
   CHECK(sender.moves_memory() && !goes_in_pieces(sender, receiver));
 }
 

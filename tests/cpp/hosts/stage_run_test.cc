@@ -8,17 +8,17 @@
 namespace {
 
 using namespace a2a;
-using hosts::Places;
+using hosts::HostMap;
 
 constexpr DType kInt32{0, 32, 1};
 
 // Ranks 0 and 2 are on the first host, 1 and 3 on the second.
-Places two_hosts(std::vector<int> machines) {
-  Places places;
-  static_cast<Topology&>(places) = Topology({0, 1, 0, 1});
-  places.endpoint = {0, 1, 2, 3};
-  places.machine = std::move(machines);
-  return places;
+HostMap two_hosts(std::vector<int> machines) {
+  HostMap map;
+  static_cast<Topology&>(map) = Topology({0, 1, 0, 1});
+  map.endpoint = {0, 1, 2, 3};
+  map.machine = std::move(machines);
+  return map;
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ struct Script {
   std::unique_ptr<Library> library;
 };
 
-struct Told final : a2a::mpi::Watcher {
+struct SentFacts final : a2a::mpi::Watcher {
   void completed(const Error* error) override { told.emplace_back(error != nullptr ? error->what() : ""); }
   std::vector<std::string> told;
 };
@@ -48,7 +48,7 @@ struct Told final : a2a::mpi::Watcher {
 TEST("each request is told of to its own watcher, in whatever order they are complete") {
   Script script;
   check::Random random(check::seed());
-  std::vector<Told> watchers(7);
+  std::vector<SentFacts> watchers(7);
   std::vector<size_t> expected(watchers.size());
   std::vector<std::pair<uintptr_t, size_t>> open;  // with the watcher's number
   for (int step = 0; step < 2000; ++step) {
@@ -102,7 +102,7 @@ TEST("what is complete at once is told of in the order in which it was begun") {
 
 TEST("what went wrong with a request only its watcher is told") {
   Script script;
-  Told good, bad;
+  SentFacts good, bad;
   const auto first = script.watch(&good), second = script.watch(&bad), third = script.watch(&good);
   script.watch(&good);  // not complete
   for (const auto request : {first, third}) script.complete(request, 0);
@@ -116,7 +116,7 @@ TEST("what went wrong with a request only its watcher is told") {
 
 TEST("what is wrong with no request in particular whoever looks is told") {
   Script script;
-  Told watcher;
+  SentFacts watcher;
   const auto request = script.watch(&watcher);
   script.fail(3);
   CHECK_THROWS(Code::backend, "MPI_Testsome: error 3 of the script", script.library->look());
@@ -128,7 +128,7 @@ TEST("what is wrong with no request in particular whoever looks is told") {
 
 TEST("a watcher that is gone is not told, and its requests go on") {
   Script script;
-  Told gone, stays;
+  SentFacts gone, stays;
   const auto of_gone = script.watch(&gone);
   script.watch(&stays);
   script.library->unwatch(&gone);
@@ -141,7 +141,7 @@ TEST("a watcher that is gone is not told, and its requests go on") {
 
 TEST("only the watcher's own requests are cancelled") {
   Script script;
-  Told one, other;
+  SentFacts one, other;
   const auto first = script.watch(&one), second = script.watch(&other), third = script.watch(&one);
   script.library->cancel(&one);
   CHECK_EQ(script.cancelled(first), size_t{1});

@@ -133,7 +133,8 @@ std::vector<StageChoice> choices_within(int size, size_t at_once) {
 std::vector<StageChoice> stage_choices(const std::vector<int>& hosts) {
   const Topology topology(hosts);
   if (topology.hosts() > 1) return choices_between(topology);
-  throw Error(Code::invalid_argument, "hosts names " + std::to_string(topology.hosts()) + " hosts; at least 2 are needed");
+  throw Error(Code::invalid_argument,
+              "hosts names " + std::to_string(topology.hosts()) + " hosts; at least 2 are needed");
 }
 
 }  // namespace a2a

@@ -28,10 +28,10 @@ class Pieces {
   }
 
   // Those that this rank of this host carries, in the order of their owners.
-  std::vector<Piece> carried(Rank mate) const {
+  std::vector<Piece> carried(Rank neighbour) const {
     std::vector<Piece> pieces;
     std::ranges::copy_if(shares_[home()], std::back_inserter(pieces),
-                         [&](const Piece& piece) { return piece.carrier == mate; });
+                         [&](const Piece& piece) { return piece.carrier == neighbour; });
     return pieces;
   }
 
@@ -79,10 +79,10 @@ std::vector<FoldPart> parts_by_host(const Stage& stage, const Topology& topology
 size_t append_host_first(std::vector<Stage>& stages, const PartsOfStage& parts, const Topology& topology, size_t unit,
                          size_t scratch) {
   const Rank rank = parts.rank;
-  const auto& mates = topology.ranks_of(topology.host_of(rank));
+  const auto& neighbours = topology.ranks_of(topology.host_of(rank));
   const Pieces pieces(parts, topology, unit);
   const auto mine = pieces.carried(rank);
-  const bool alone = mates.size() == 1;  // then its share is sent from the input
+  const bool alone = neighbours.size() == 1;  // then its share is sent from the input
   const auto sent = [&](Rank owner) { return with(parts.stage.sends, owner); };
   const size_t own = parts.bytes[static_cast<size_t>(rank)];
   const auto in_scratch = [&](size_t bytes) {
@@ -95,12 +95,12 @@ size_t append_host_first(std::vector<Stage>& stages, const PartsOfStage& parts, 
   between.reach = Reach::network;
   std::vector<Segment> folded = {in_scratch(own)};  // this rank's own part, and its share
   for (size_t i = 0; i < mine.size() && !alone; ++i) folded.push_back(in_scratch(mine[i].bytes));
-  for (const Rank mate : mates) {
-    append(here.sends, mate, sent(mate));
-    for (const Piece& piece : alone ? std::vector<Piece>() : pieces.carried(mate)) {
-      append(here.sends, mate, sent(piece.owner), piece);
+  for (const Rank neighbour : neighbours) {
+    append(here.sends, neighbour, sent(neighbour));
+    for (const Piece& piece : alone ? std::vector<Piece>() : pieces.carried(neighbour)) {
+      append(here.sends, neighbour, sent(piece.owner), piece);
     }
-    for (const Segment& segment : folded) append(here.recvs, mate, segment);
+    for (const Segment& segment : folded) append(here.recvs, neighbour, segment);
   }
   for (size_t i = 0; i < mine.size(); ++i) {
     if (alone) {
@@ -131,7 +131,7 @@ size_t append_host_first(std::vector<Stage>& stages, const PartsOfStage& parts, 
 
 void append_host_last(std::vector<Stage>& stages, const PartsOfStage& parts, const Topology& topology, Reach first) {
   const Rank rank = parts.rank;
-  const auto& mates = topology.ranks_of(topology.host_of(rank));
+  const auto& neighbours = topology.ranks_of(topology.host_of(rank));
   const Pieces pieces(parts, topology, stages::kLine);
   const Segment own = sent_to_all(parts.stage, rank, topology);
   const auto received = [&](Rank owner) { return with(parts.stage.recvs, owner); };
@@ -146,14 +146,14 @@ void append_host_last(std::vector<Stage>& stages, const PartsOfStage& parts, con
   for (const Piece& piece : pieces.carried(rank)) append(between.recvs, piece.owner, received(piece.owner), piece);
   stages::sort_by_peer(between);
 
-  for (const Rank mate : mates) {
-    append(here.sends, mate, with(parts.stage.sends, mate));
-    append(here.recvs, mate, received(mate));
-    if (mate == rank) continue;
+  for (const Rank neighbour : neighbours) {
+    append(here.sends, neighbour, with(parts.stage.sends, neighbour));
+    append(here.recvs, neighbour, received(neighbour));
+    if (neighbour == rank) continue;
     for (const Piece& piece : pieces.carried(rank)) {
-      append(here.sends, mate, in(Space::received, received(piece.owner)), piece);
+      append(here.sends, neighbour, in(Space::received, received(piece.owner)), piece);
     }
-    for (const Piece& piece : pieces.carried(mate)) append(here.recvs, mate, received(piece.owner), piece);
+    for (const Piece& piece : pieces.carried(neighbour)) append(here.recvs, neighbour, received(piece.owner), piece);
   }
   stages.push_back(std::move(between));
   stages.push_back(std::move(here));

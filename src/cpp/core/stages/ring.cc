@@ -21,15 +21,15 @@ class Ring {
         hosts_(topology.hosts()),
         home_(topology.host_of(rank)),
         stripes_(std::ranges::min(topology.ranks, {}, &std::vector<Rank>::size).size()) {
-    const auto& mates = topology.ranks_of(home_);
-    local_ = static_cast<size_t>(std::ranges::find(mates, rank) - mates.begin());
+    const auto& neighbours = topology.ranks_of(home_);
+    local_ = static_cast<size_t>(std::ranges::find(neighbours, rank) - neighbours.begin());
     scratch_.push_back(0);
     for (int p = 0; p < hosts_; ++p) scratch_.push_back(scratch_.back() + stripe(p, local_, input_).bytes);
   }
 
   void append_to(std::vector<Stage>& stages) const {
     stages.push_back(fold_on_host());
-    for (int step = 0; step + 1 < hosts_; ++step) stages.push_back(fold_with_neighbours(step));
+    for (int step = 0; step + 1 < hosts_; ++step) stages.push_back(fold_with_previous(step));
     for (int step = 0; step + 1 < hosts_; ++step) stages.push_back(pass_on(step));
     stages.push_back(pass_on_within_host());
   }
@@ -65,17 +65,17 @@ class Ring {
     Stage stage;
     stage.sink = Sink::fold;
     stage.reach = Reach::host;
-    const auto& mates = topology_.ranks_of(home_);
-    for (size_t mate = 0; mate < mates.size(); ++mate) {
+    const auto& neighbours = topology_.ranks_of(home_);
+    for (size_t neighbour = 0; neighbour < neighbours.size(); ++neighbour) {
       for (int p = 0; p < hosts_; ++p) {
-        append(stage.sends, mates[mate], stripe(p, mate, input_));
-        append(stage.recvs, mates[mate], in_scratch(p));
+        append(stage.sends, neighbours[neighbour], stripe(p, neighbour, input_));
+        append(stage.recvs, neighbours[neighbour], in_scratch(p));
       }
     }
     return stage;
   }
 
-  Stage fold_with_neighbours(int step) const {
+  Stage fold_with_previous(int step) const {
     Stage stage;
     stage.sink = Sink::fold;
     stage.reach = Reach::network;
@@ -105,11 +105,11 @@ class Ring {
   Stage pass_on_within_host() const {
     Stage stage;
     stage.reach = Reach::host;
-    const auto& mates = topology_.ranks_of(home_);
-    for (size_t mate = 0; mate < mates.size(); ++mate) {
-      for (int p = 0; p < hosts_ && mates[mate] != rank_; ++p) {
-        append(stage.sends, mates[mate], in(Space::received, stripe(p, local_, output_)));
-        append(stage.recvs, mates[mate], stripe(p, mate, output_));
+    const auto& neighbours = topology_.ranks_of(home_);
+    for (size_t neighbour = 0; neighbour < neighbours.size(); ++neighbour) {
+      for (int p = 0; p < hosts_ && neighbours[neighbour] != rank_; ++p) {
+        append(stage.sends, neighbours[neighbour], in(Space::received, stripe(p, local_, output_)));
+        append(stage.recvs, neighbours[neighbour], stripe(p, neighbour, output_));
       }
     }
     return stage;

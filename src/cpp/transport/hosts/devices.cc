@@ -28,7 +28,7 @@ std::optional<Error> HostsTransport::pass(const Signature& signature) {
     guarded([&] {
       if (const auto early = early_.find(step_of(signature.number)); early != early_.end()) {
         for (const Early& one : early->second)
-          tell(one.source, {channel_, MessageKind::passed, 0, rank_, signature.number}, {});
+          send(one.source, {channel_, MessageKind::passed, 0, rank_, signature.number}, {});
       }
       advance_relay();
       return true;
@@ -43,8 +43,8 @@ std::optional<Error> HostsTransport::pass(const Signature& signature) {
   return lost ? std::optional(Error(lost->code(), name_of(signature) + ": " + lost->what())) : std::nullopt;
 }
 
-std::span<const HostsTransport::Early> HostsTransport::heard_of(uint64_t number) {
-  hear_aborts();
+std::span<const HostsTransport::Early> HostsTransport::early_messages(uint64_t number) {
+  receive_aborts();
   const auto found = early_.find(step_of(number));
   return found == early_.end() ? std::span<const Early>() : found->second;
 }
@@ -52,13 +52,13 @@ std::span<const HostsTransport::Early> HostsTransport::heard_of(uint64_t number)
 std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
   if (auto error = local_->contradiction(signature)) return error;
   std::lock_guard lock(progress_->mutex());
-  for (const Early& early : heard_of(signature.number)) {
+  for (const Early& early : early_messages(signature.number)) {
     if (early.kind != MessageKind::facts) continue;
-    if (early.told.carriage == Carriage::refused) {
+    if (early.facts.delivery == Delivery::refused) {
       return refusal_of_peer(signature, early.source, early.text);
     }
-    const auto op = static_cast<Op>(early.told.op);
-    const auto memory = static_cast<Memory>(early.told.memory);
+    const auto op = static_cast<Op>(early.facts.op);
+    const auto memory = static_cast<Memory>(early.facts.memory);
     if (op == signature.op && memory == signature.memory) continue;
     return Error(Code::mismatch, name_of(signature) + ": " + name_of_rank(early.source) + " calls " + to_string(op) +
                                      " in " + to_string(memory) + " memory, " + name_of_rank(rank_) + " runs it in " +
@@ -70,8 +70,8 @@ std::optional<Error> HostsTransport::contradiction(const Signature& signature) {
 std::optional<Error> HostsTransport::refusal(const Signature& next) {
   if (auto error = local_->refusal(next)) return error;
   std::lock_guard lock(progress_->mutex());
-  for (const Early& early : heard_of(next.number)) {
-    if (early.kind == MessageKind::facts && early.told.carriage == Carriage::refused) {
+  for (const Early& early : early_messages(next.number)) {
+    if (early.kind == MessageKind::facts && early.facts.delivery == Delivery::refused) {
       return refusal_of_peer(next, early.source, early.text);
     }
   }

@@ -24,7 +24,7 @@ Error HostsTransport::broken_for(const Signature& signature) const {
 
 std::string HostsTransport::describe(Rank rank) const {
   const Last& last = last_[static_cast<size_t>(rank)];
-  if (places_->host_of(rank) == places_->host_of(rank_)) return name_of_rank(rank) + " (on this host)";
+  if (map_->host_of(rank) == map_->host_of(rank_)) return name_of_rank(rank) + " (on this host)";
   return name_of_rank(rank) + " (on another host): last operation " +
          a2a::name_of(static_cast<uint32_t>(last.op), last.number);
 }
@@ -37,10 +37,10 @@ bool HostsTransport::needs(const Operation& operation, Rank rank) const {
 std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) const {
   const auto& left_after = last_[static_cast<size_t>(rank)].left_after;
   if (left_after && *left_after < number) return "waits for a rank that has left this communicator: " + describe(rank);
-  const auto loss = network_->lost(places_->endpoint_of(rank));
+  const auto loss = network_->lost(map_->endpoint_of(rank));
   // Relays may still have entries of that rank to pass on.
-  const bool heard_out = loss && (relay_ == nullptr || Deadline::Clock::now() - loss->since >= kEcho);
-  return heard_out ? std::optional("lost " + describe(rank) + ": " + loss->how) : std::nullopt;
+  const bool all_received = loss && (relay_ == nullptr || Deadline::Clock::now() - loss->since >= kEcho);
+  return all_received ? std::optional("lost " + describe(rank) + ": " + loss->how) : std::nullopt;
 }
 
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
@@ -48,11 +48,11 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   if (!broken_) check_messages(now);
   if (queue_.empty() || broken_) return;
   guarded([this, now] {
-    if (now - last_listened_ >= kRarely) listen();
+    if (now - last_polled_ >= kRarely) poll();
     // An error of this host is more precise than the ranks that are missing elsewhere because of it.
     if (!queue_.empty()) queue_.front()->settle_local();
     for (const auto& operation : queue_) {
-      for (const Entry& entry : operation->remote->speak_up(now)) tell(operation->step(), entry);
+      for (const Entry& entry : operation->remote->send_facts_late(now)) send(operation->step(), entry);
     }
     return true;
   });
@@ -60,7 +60,7 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   // A rank of this host may have given up after its exchange here.
   if (const auto error = local_->given_up()) return break_with(*error, true);
   Operation& oldest = *queue_.front();
-  for (Rank r = 0; r < places_->size(); ++r) {
+  for (Rank r = 0; r < map_->size(); ++r) {
     if (last_[static_cast<size_t>(r)].left_after) oldest.remote->part_from(r);
     if (!needs(oldest, r)) continue;
     if (const auto why = missed(r, oldest.number())) {
@@ -75,29 +75,29 @@ void HostsTransport::expire(const Operation& operation) {
   const std::string earlier = operation.predecessors().describe();
   std::string missing;
   std::vector<Rank> here;
-  for (Rank r = 0; r < places_->size(); ++r) {
-    const bool mate = places_->host_of(r) == places_->host_of(rank_);
+  for (Rank r = 0; r < map_->size(); ++r) {
+    const bool neighbour = map_->host_of(r) == map_->host_of(rank_);
     if (needs(operation, r)) {
       missing += (missing.empty() ? "" : "; ") + describe(r);
-    } else if (r != rank_ && (!mate || (operation.local != nullptr && operation.local->finished()))) {
+    } else if (r != rank_ && (!neighbour || (operation.local != nullptr && operation.local->finished()))) {
       here.push_back(r);
     }
   }
   if (!earlier.empty()) missing = earlier;
-  if (missing.empty()) missing = "ranks that pass on what they have heard";
+  if (missing.empty()) missing = "ranks that pass on what they have received_facts";
   break_with(Error(Code::timeout, name_of(operation.batch().signature) + ": timeout on " + name_of_rank(rank_) +
                                       ", which still waits for " + missing + have_come(here) + advice_on_timeout()),
              true);
 }
 
-void HostsTransport::break_with(const Error& error, bool tell_others) {
+void HostsTransport::break_with(const Error& error, bool notify) {
   if (broken_) return;
   broken_.emplace(error);
   died_ |= local_->has_dead_peer();
   network_->broke(error.code(), died_);
   local_->break_with(error);
   if (relay_ != nullptr) relay_->fail(error);
-  if (tell_others) tell_why();
+  if (notify) send_reason();
   messages_.fail_all(error);
   end_loans();
   for (auto& operation : queue_) {
@@ -109,21 +109,22 @@ void HostsTransport::break_with(const Error& error, bool tell_others) {
   passing_here_.clear();
 }
 
-// Waits until the network no longer has memory of the operations, for kSilence at most. The caller that gets the error
-// may write to its tensors. Within that time peers have received the bytes as they were (RemoteExchange::good_until).
+// Waits until the network no longer has memory of the operations, for kRepeatTimeout at most. The caller that gets the
+// error may write to its tensors. Within that time peers have received the bytes as they were
+// (RemoteExchange::good_until).
 void HostsTransport::end_loans() {
-  const auto until = Deadline::Clock::now() + kSilence;
+  const auto until = Deadline::Clock::now() + kRepeatTimeout;
   const auto lent = [](const auto& operation) { return !operation->remote->let_go(); };
   for (auto& operation : queue_) operation->remote->abandon();
   while (std::ranges::any_of(queue_, lent) && Deadline::Clock::now() < until) std::this_thread::yield();
 }
 
-void HostsTransport::tell_why() {
+void HostsTransport::send_reason() {
   const Reason why{static_cast<uint32_t>(broken_->code()), died_ ? 1U : 0U};
   std::string text(object_bytes(why));
   text += broken_->what();
   try {
-    tell_remote({channel_, MessageKind::aborted, 0, rank_, 0}, text);
+    send_to_other_hosts({channel_, MessageKind::aborted, 0, rank_, 0}, text);
   } catch (const Error&) {  // the network itself failed
   }
 }
@@ -149,7 +150,7 @@ void HostsTransport::leave(Left how) noexcept {
     try {
       // A rank that received the error may leave before all others have received it, so each rank sends it.
       if (how == Left::dropped)
-        broken_ ? tell_why() : tell_remote({channel_, MessageKind::left, 0, rank_, started_}, {});
+        broken_ ? send_reason() : send_to_other_hosts({channel_, MessageKind::left, 0, rank_, started_}, {});
     } catch (const Error&) {  // peers find out by other means
     }
   }
@@ -171,15 +172,15 @@ void HostsTransport::network_ends(const Error& why) noexcept {
 void HostsTransport::see_off(std::chrono::milliseconds patience) { local_->see_off(patience); }
 
 // Looks for aborts. Callers need it while no operation is in flight, because advance() does not look then.
-void HostsTransport::hear_aborts() {
-  if (!broken_) guarded([this] { return listen(), true; });
+void HostsTransport::receive_aborts() {
+  if (!broken_) guarded([this] { return poll(), true; });
   if (broken_) return;
   if (const auto error = local_->given_up()) break_with(*error, true);
 }
 
 std::optional<Error> HostsTransport::broken() {
   std::lock_guard lock(progress_->mutex());
-  hear_aborts();
+  receive_aborts();
   return broken_;
 }
 
@@ -190,14 +191,14 @@ bool HostsTransport::failed() {
 
 std::optional<Error> HostsTransport::lost_peer() {
   std::lock_guard lock(progress_->mutex());
-  hear_aborts();
+  receive_aborts();
   return broken_ ? std::nullopt : find_lost(std::numeric_limits<uint64_t>::max() / 2);
 }
 
 std::optional<Error> HostsTransport::find_lost(uint64_t number) {
   if (auto error = local_->find_lost(shm::first_step(number))) return error;
-  for (Rank r = 0; r < places_->size(); ++r) {
-    if (places_->host_of(r) == places_->host_of(rank_)) continue;
+  for (Rank r = 0; r < map_->size(); ++r) {
+    if (map_->host_of(r) == map_->host_of(rank_)) continue;
     if (const auto why = missed(r, number)) return Error(Code::peer_lost, name_of_rank(rank_) + " " + *why);
   }
   return std::nullopt;
@@ -206,9 +207,9 @@ std::optional<Error> HostsTransport::find_lost(uint64_t number) {
 bool HostsTransport::peer_died() {
   if (local_->peer_died()) return true;
   std::lock_guard lock(progress_->mutex());
-  for (Rank r = 0; r < places_->size(); ++r) {
-    if (places_->host_of(r) == places_->host_of(rank_) || last_[static_cast<size_t>(r)].left_after) continue;
-    if (network_->lost(places_->endpoint_of(r))) return true;
+  for (Rank r = 0; r < map_->size(); ++r) {
+    if (map_->host_of(r) == map_->host_of(rank_) || last_[static_cast<size_t>(r)].left_after) continue;
+    if (network_->lost(map_->endpoint_of(r))) return true;
   }
   return false;
 }
@@ -216,8 +217,8 @@ bool HostsTransport::peer_died() {
 std::string HostsTransport::whereabouts() {
   std::string text = local_->whereabouts();
   std::lock_guard lock(progress_->mutex());
-  for (Rank r = 0; r < places_->size(); ++r) {
-    if (places_->host_of(r) != places_->host_of(rank_)) text += (text.empty() ? "" : "; ") + describe(r);
+  for (Rank r = 0; r < map_->size(); ++r) {
+    if (map_->host_of(r) != map_->host_of(rank_)) text += (text.empty() ? "" : "; ") + describe(r);
   }
   return text;
 }

@@ -22,19 +22,19 @@ struct GroupCard {
 
 }  // namespace
 
-std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, std::shared_ptr<Network> network,
+std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, HostMap map, std::shared_ptr<Network> network,
                                                      Bootstrap& bootstrap, shm::ShmTransport& base,
-                                                     std::span<const Rank> seats, Deadline deadline) {
-  places.relayed = relay_limit(places);
-  const bool relayed = places.relayed > 0;
-  const auto& mates = places.ranks_of(places.host_of(rank));
+                                                     std::span<const Rank> local_ranks, Deadline deadline) {
+  map.relayed = relay_limit(map);
+  const bool relayed = map.relayed > 0;
+  const auto& neighbours = map.ranks_of(map.host_of(rank));
   auto& memory = base.progress()->memory();
   shm::Membership::NewBlock blocks[3];
   const auto make_card = [&] {
     GroupCard card;
     card.channel = new_channel(network->self());
     for (size_t i = 0; i < (relayed ? 3 : 1); ++i) {
-      blocks[i] = shm::Membership::new_block(memory, static_cast<int>(mates.size()));
+      blocks[i] = shm::Membership::new_block(memory, static_cast<int>(neighbours.size()));
       card.blocks[i] = memory.arena().offset(blocks[i].get());
     }
     return card;
@@ -42,12 +42,12 @@ std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, s
   const std::vector<GroupCard> cards = allgather_values(bootstrap, deadline, make_card, name_of_rank);
   const auto derived = [&](size_t which) {
     std::vector<uint64_t> offsets;
-    for (const Rank mate : mates) offsets.push_back(cards[static_cast<size_t>(mate)].blocks[which]);
-    return base.derive(seats, std::move(blocks[which]), offsets, base.surroundings(), mates);
+    for (const Rank neighbour : neighbours) offsets.push_back(cards[static_cast<size_t>(neighbour)].blocks[which]);
+    return base.derive(local_ranks, std::move(blocks[which]), offsets, base.surroundings(), neighbours);
   };
   const uint64_t channel = cards[0].channel;
   auto local = derived(0);
-  auto where = std::make_shared<const Places>(std::move(places));
+  auto where = std::make_shared<const HostMap>(std::move(map));
   std::unique_ptr<Relay> relay;
   if (relayed) {
     auto gather = derived(1), scatter = derived(2);
@@ -59,25 +59,25 @@ std::unique_ptr<HostsTransport> HostsTransport::make(Rank rank, Places places, s
 
 std::unique_ptr<Transport> HostsTransport::derive(std::span<const Rank> members, Bootstrap& bootstrap,
                                                   Deadline deadline) {
-  Places part = places_->of(members);
+  HostMap part = map_->of(members);
   const auto mine = static_cast<Rank>(std::ranges::find(members, rank_) - members.begin());
-  std::vector<Rank> seats;  // of the members on this host
+  std::vector<Rank> local_ranks;  // of the members on this host
   for (const Rank member : members) {
-    if (places_->host_of(member) == places_->host_of(rank_))
-      seats.push_back(static_cast<Rank>(places_->seat_of(member)));
+    if (map_->host_of(member) == map_->host_of(rank_))
+      local_ranks.push_back(static_cast<Rank>(map_->local_rank_of(member)));
   }
-  if (part.hosts() == 1) return local_->derive(seats, bootstrap, deadline);
-  return make(mine, std::move(part), network_, bootstrap, *local_, seats, deadline);
+  if (part.hosts() == 1) return local_->derive(local_ranks, bootstrap, deadline);
+  return make(mine, std::move(part), network_, bootstrap, *local_, local_ranks, deadline);
 }
 
 std::unique_ptr<Transport> HostsTransport::shrink(std::vector<Rank>*, Deadline) {
-  throw Error(Code::unsupported, "shrink: the ranks of this communicator live on " + std::to_string(places_->hosts()) +
+  throw Error(Code::unsupported, "shrink: the ranks of this communicator live on " + std::to_string(map_->hosts()) +
                                      " hosts, and it works within one");
 }
 
 HostFacts HostsTransport::facts() {
   HostFacts facts = local_->facts();
-  facts.hosts = places_->hosts();
+  facts.hosts = map_->hosts();
   facts.messages = network_->sent();
   return facts;
 }

@@ -13,8 +13,8 @@ std::shared_ptr<MessageWork> HostsTransport::post(const a2a::Message& message) {
   if (!broken_) {
     guarded([&] {
       const bool anybody = message.peer == kAnySource;
-      if (anybody || places_->host_of(message.peer) != places_->host_of(rank_)) messages_.start(work);
-      if (anybody || places_->host_of(message.peer) == places_->host_of(rank_)) local_->start_message(work);
+      if (anybody || map_->host_of(message.peer) != map_->host_of(rank_)) messages_.start(work);
+      if (anybody || map_->host_of(message.peer) == map_->host_of(rank_)) local_->start_message(work);
       if (messages_.active()) advance_messages();
       return true;
     });
@@ -36,7 +36,7 @@ std::string HostsTransport::unreceived() {
 }
 
 bool HostsTransport::advance_messages() {
-  listen();
+  poll();
   if (broken_) return true;
   if (messages_.moves()) network_->advance();
   return messages_.advance();
@@ -51,13 +51,13 @@ void HostsTransport::check_messages(Deadline::Clock::time_point now) {
                                                (peer == kAnySource ? "it" : describe(peer)) + advice_on_timeout()),
                       true);
   }
-  for (Rank rank = 0; rank < places_->size() && !broken_; ++rank) {
-    if (places_->host_of(rank) == places_->host_of(rank_)) continue;
+  for (Rank rank = 0; rank < map_->size() && !broken_; ++rank) {
+    if (map_->host_of(rank) == map_->host_of(rank_)) continue;
     const auto work = messages_.needing(rank);
     if (work == nullptr) continue;
     const auto& left = last_[static_cast<size_t>(rank)].left;
     // Messages that the rank sent before it left may come after the notice that it left.
-    if (left && now - *left < kSilence) continue;
+    if (left && now - *left < kRepeatTimeout) continue;
     const auto why = missed(rank, std::numeric_limits<uint64_t>::max());
     if (!why || (left && work->message().peer == kAnySource)) continue;
     break_with(Error(Code::peer_lost, name_of(work->message()) + ": " + name_of_rank(rank_) + " " + *why), true);

@@ -24,21 +24,21 @@ size_t cpus() { return static_cast<size_t>(std::max(::sysconf(_SC_NPROCESSORS_ON
 
 }  // namespace
 
-HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const Places> places, std::shared_ptr<Network> network,
+HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, std::shared_ptr<Network> network,
                                uint64_t channel, std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Relay> relay)
     : rank_(rank),
-      places_(std::move(places)),
+      map_(std::move(map)),
       network_(std::move(network)),
       channel_(channel),
       local_(std::move(local)),
       progress_(local_->progress()),
       relay_(std::move(relay)),
-      crowded_(progress_->crowded() || places_->on_machine_of(rank_) > cpus()),
-      last_(static_cast<size_t>(places_->size())),
-      agreed_(static_cast<size_t>(places_->size())),
-      messages_(rank_, *places_, network_, local_->matching(), local_->held(),
+      crowded_(progress_->crowded() || map_->on_machine_of(rank_) > cpus()),
+      last_(static_cast<size_t>(map_->size())),
+      matches_(static_cast<size_t>(map_->size())),
+      messages_(rank_, *map_, network_, local_->matching(), local_->held(),
                 [this](Rank to, bool answers, uint64_t number, const std::string& rest) {
-                  tell(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, 0, rank_, number}, rest);
+                  send(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, 0, rank_, number}, rest);
                 }) {
   progress_->note_slow_looks();
   {
@@ -66,9 +66,9 @@ HostsTransport::~HostsTransport() {
 // Leaves the batch as it was, but for its receives, when it throws.
 std::shared_ptr<Operation> HostsTransport::new_operation(Batch&& batch) {
   const bool sums = batch.sum.summands != nullptr && batch.way == Way::exchange && batch.refusal.empty();
-  auto sum = sums ? std::make_unique<ReceivedSum>(batch, places_->size()) : nullptr;
-  auto stages = stage_runs(batch, rank_, *places_, scratch_);
-  return std::make_shared<Operation>(std::move(batch), std::move(stages), std::move(sum), progress_, rank_, places_,
+  auto sum = sums ? std::make_unique<ReceivedSum>(batch, map_->size()) : nullptr;
+  auto stages = stage_runs(batch, rank_, *map_, scratch_);
+  return std::make_shared<Operation>(std::move(batch), std::move(stages), std::move(sum), progress_, rank_, map_,
                                      network_);
 }
 
@@ -97,7 +97,7 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
     queue_.push_back(operation);
     guarded([this] {
       // A rank that has sent its facts already needs facts in return, not repeated bytes.
-      if (Deadline::Clock::now() - last_listened_ > kSilence) listen();
+      if (Deadline::Clock::now() - last_polled_ > kRepeatTimeout) poll();
       post_next();  // other hosts first: their bytes take longest
       if (!broken_) begin_here();
       return true;
@@ -106,14 +106,14 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
   }
   if (!operation->batch().refusal.empty()) {
     // The caller raises its own error next and may never wait, so the peers have to see the refusal first.
-    const bool repeated = std::ranges::any_of(agreed_, [](const Agreements& agreed) { return !agreed.empty(); });
+    const bool repeated = std::ranges::any_of(matches_, [](const CachedMatches& agreed) { return !agreed.empty(); });
     const auto stay = Deadline::Clock::now() + (repeated ? kStay : kStay.zero());
     const auto seen = [&] {
       if (operation->finished()) return true;
       const bool duties =
           relay_ != nullptr && relay_->leads(operation->number()) && !relay_->finished(operation->number());
-      const bool told = operation->posted && operation->local != nullptr && operation->local->posted();
-      if (!told || duties || !network_->flushed()) return false;
+      const bool facts = operation->posted && operation->local != nullptr && operation->local->posted();
+      if (!facts || duties || !network_->flushed()) return false;
       return operation->remote->finished() || Deadline::Clock::now() > stay;
     };
     const Deadline deadline = operation->batch().deadline;
@@ -144,15 +144,15 @@ bool HostsTransport::advance() {
 }
 
 bool HostsTransport::must_look() {
-  return messages_.active() || (!queue_.empty() && (must_listen() || queue_.front()->remote->waits_for_network()));
+  return messages_.active() || (!queue_.empty() && (must_poll() || queue_.front()->remote->waits_for_network()));
 }
 
 // Whether the oldest operation waits for a message. wants_look() decides about transfers.
-bool HostsTransport::must_listen() {
+bool HostsTransport::must_poll() {
   const Operation& oldest = *queue_.front();
-  const bool listens =
-      oldest.posted && oldest.remote->listens() && (!oldest.relayed || relay_->finished(oldest.number()));
-  return listens || (relay_ != nullptr && relay_->waits_for_network()) || oldest.batch().way == Way::compare ||
+  const bool expects_facts =
+      oldest.posted && oldest.remote->expects_facts() && (!oldest.relayed || relay_->finished(oldest.number()));
+  return expects_facts || (relay_ != nullptr && relay_->waits_for_network()) || oldest.batch().way == Way::compare ||
          !network_->flushed();
 }
 
@@ -166,17 +166,17 @@ bool HostsTransport::wants_look() {
 
 // Whether to look for messages: facts may come instead of the bytes that a repeating rank waits for. A look costs more
 // than the rest of a step, so the longer none came, the rarer the looks.
-bool HostsTransport::has_not_heard_for_long() {
-  constexpr unsigned kMostUnheard = 256;
-  if (++unheard_ < patience_) return false;
-  unheard_ = 0;
-  patience_ = std::min(2 * patience_, kMostUnheard);
+bool HostsTransport::has_not_polled_for_long() {
+  constexpr unsigned kMostUnpolled = 256;
+  if (++unpolled_ < patience_) return false;
+  unpolled_ = 0;
+  patience_ = std::min(2 * patience_, kMostUnpolled);
   return true;
 }
 
 bool HostsTransport::step() {
   const uint64_t before = network_->moved();
-  if (must_listen() || (!queue_.front()->remote->finished() && has_not_heard_for_long())) listen();
+  if (must_poll() || (!queue_.front()->remote->finished() && has_not_polled_for_long())) poll();
   if (queue_.empty()) return true;  // a peer has given up
   bool moved = post_next();
   moved |= advance_relay();
@@ -211,9 +211,9 @@ bool HostsTransport::advance_relay() {
         std::ranges::find_if(queue_, [&](const auto& operation) { return operation->number() == number; });
     return asked == queue_.end() ? std::nullopt : (*asked)->host_relays();
   };
-  return relay_->advance([this](uint64_t number, const Entry& entry) { hear_entry(step_of(number), entry); }, ask,
+  return relay_->advance([this](uint64_t number, const Entry& entry) { handle_entry(step_of(number), entry); }, ask,
                          [this](uint64_t number, Rank source, std::string message) {
-                           hear_unexpected(number, source, std::move(message));
+                           handle_unexpected(number, source, std::move(message));
                          });
 }
 
@@ -258,16 +258,16 @@ void HostsTransport::post(Operation& operation) {
   // A rank that runs an operation on a device without comparing answers only ranks that send facts. So once the group
   // has devices, nothing is repeated.
   repeats_ &= operation.batch().signature.op != Op::connect;
-  // While an earlier operation is unfinished, bytes under way may belong to an older agreement than the latest one.
+  // While an earlier operation is unfinished, bytes under way may belong to an older match than the latest one.
   const bool alone = &operation == queue_.front().get();
   RemoteExchange::Earlier earlier;
   if (const auto early = early_.find(operation.step()); early != early_.end()) {
-    for (const Early& one : early->second) earlier.emplace(one.source, one.told);
+    for (const Early& one : early->second) earlier.emplace(one.source, one.facts);
   }
-  const auto entries = operation.remote->begin(alone && repeats_ ? &agreed_ : nullptr, earlier);
-  operation.relayed = !operation.remote->tells_itself() && !entries.empty();
+  const auto entries = operation.remote->begin(alone && repeats_ ? &matches_ : nullptr, earlier);
+  operation.relayed = !operation.remote->sends_itself() && !entries.empty();
   if (!operation.relayed) {
-    for (const Entry& entry : entries) tell(operation.step(), entry);
+    for (const Entry& entry : entries) send(operation.step(), entry);
   }
   if (relay_ != nullptr && operation.step() == step_of(operation.number())) {
     const bool said = operation.local != nullptr;  // peers of this host know that it relays
@@ -297,20 +297,21 @@ bool HostsTransport::complete(Operation& operation) {
   if (!complete_stage(operation)) return false;
   const std::string disagreements = operation.disagreements();
   if (operation.batch().way == Way::compare) {
-    if (!operation.judged) tell_verdict(operation);
+    if (!operation.judged) send_verdict(operation);
     const bool agreed = disagreements.empty() && operation.their_disagreement.empty();
     if (agreed && operation.verdicts.size() + 1 < last_.size()) return false;
   }
   if (disagreements.empty() && !operation.conclude()) return false;
   if (disagreements.empty() || !operation.compared()) {
-    if (operation.on_network()) operation.remote->note_agreements(agreed_);
+    if (operation.on_network()) operation.remote->note_matches(matches_);
     if (operation.begin_next_stage()) return true;
   }
   // A peer that gave up sent its abort before its caller could write to the memory that was read here. Until
   // good_until() no peer can have done that, so a look from time to time is enough. A look costs more than a small
   // exchange. In a large one it may fetch bytes of the next operation, for which this rank has offered no memory yet.
   const auto now = Deadline::Clock::now();
-  if (operation.stage_number() > 0 || now > operation.remote->good_until() || now - last_listened_ > kSilence) listen();
+  if (operation.stage_number() > 0 || now > operation.remote->good_until() || now - last_polled_ > kRepeatTimeout)
+    poll();
   if (broken_) return true;
   const std::string& why = disagreements.empty() ? operation.their_disagreement : disagreements;
   operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));
@@ -319,22 +320,22 @@ bool HostsTransport::complete(Operation& operation) {
 
 void HostsTransport::note_outcome(const std::shared_ptr<Operation>& operation) {
   finished_ = operation->step();
-  for (Rank rank = 0; rank < places_->size(); ++rank) {
-    Last& last = last_[static_cast<size_t>(rank)];  // bytes of a repeated agreement do not name the operation
+  for (Rank rank = 0; rank < map_->size(); ++rank) {
+    Last& last = last_[static_cast<size_t>(rank)];  // bytes of a repeated match do not name the operation
     if (last.number >= operation->number() || !operation->remote->arrived(rank)) continue;
     last.number = operation->number();
     last.op = operation->batch().signature.op;
   }
-  operation->remote->note_agreements(agreed_);
+  operation->remote->note_matches(matches_);
   if (!operation->remote->let_go()) keep(operation);
 }
 
 // Sends this rank's verdict. A compared operation goes on only when no two ranks disagree, on whatever host.
-void HostsTransport::tell_verdict(Operation& operation) {
+void HostsTransport::send_verdict(Operation& operation) {
   constexpr size_t kLongest = 2048;
   const std::string text = operation.disagreements().substr(0, kLongest);
-  for (Rank r = 0; r < places_->size(); ++r) {
-    if (r != rank_) tell(r, {channel_, MessageKind::verdict, 0, rank_, operation.number()}, text);
+  for (Rank r = 0; r < map_->size(); ++r) {
+    if (r != rank_) send(r, {channel_, MessageKind::verdict, 0, rank_, operation.number()}, text);
   }
   operation.judged = true;
 }

@@ -12,10 +12,10 @@
 
 #include "core/stages/choose.h"
 #include "core/transport.h"
-#include "transport/hosts/agreements.h"
+#include "transport/hosts/cached_matches.h"
+#include "transport/hosts/host_map.h"
 #include "transport/hosts/network.h"
 #include "transport/hosts/operation.h"
-#include "transport/hosts/places.h"
 #include "transport/hosts/relay.h"
 #include "transport/hosts/remote_messages.h"
 #include "transport/shm/shm_transport.h"
@@ -27,17 +27,17 @@ inline std::string name_of_rank(Rank rank) { return "rank " + std::to_string(ran
 class HostsTransport final : public Transport, private Active, private Network::User {
  public:
   // Makes the transport of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange.
-  // Rank seats[i] of `base` is the i-th of the group's ranks on this host.
-  static std::unique_ptr<HostsTransport> make(Rank rank, Places places, std::shared_ptr<Network> network,
+  // Rank local_ranks[i] of `base` is the i-th of the group's ranks on this host.
+  static std::unique_ptr<HostsTransport> make(Rank rank, HostMap map, std::shared_ptr<Network> network,
                                               Bootstrap& bootstrap, shm::ShmTransport& base,
-                                              std::span<const Rank> seats, Deadline deadline);
+                                              std::span<const Rank> local_ranks, Deadline deadline);
   ~HostsTransport() override;
 
   std::shared_ptr<Work> start(Batch&& batch) override;
   std::shared_ptr<MessageWork> post(const a2a::Message& message) override;
   Predecessors conflicting(const Footprint& memory) override;
-  std::shared_ptr<const Topology> topology() const override { return places_; }
-  size_t most_at_once() const override { return a2a::most_at_once(*places_); }
+  std::shared_ptr<const Topology> topology() const override { return map_; }
+  size_t most_at_once() const override { return a2a::most_at_once(*map_); }
   void abort(std::string_view reason) noexcept override;
   std::optional<Error> pass(const Signature& signature) override;
   std::optional<Error> contradiction(const Signature& signature) override;
@@ -69,11 +69,11 @@ class HostsTransport final : public Transport, private Active, private Network::
   struct Early {
     MessageKind kind = MessageKind::facts;
     Rank source = 0;
-    Told told{};
+    SentFacts facts{};
     std::string text;
   };
 
-  HostsTransport(Rank rank, std::shared_ptr<const Places> places, std::shared_ptr<Network> network, uint64_t channel,
+  HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, std::shared_ptr<Network> network, uint64_t channel,
                  std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Relay> relay);
 
   std::shared_ptr<Operation> new_operation(Batch&& batch);
@@ -85,11 +85,11 @@ class HostsTransport final : public Transport, private Active, private Network::
   bool must_look() override;
   bool in_flight() const { return busy() || local_->in_flight(); }
   Predecessors find_conflicting(const Footprint& memory) const;
-  bool must_listen();
+  bool must_poll();
   bool wants_look();
   bool advance_messages();
   void check_messages(Deadline::Clock::time_point now);
-  bool has_not_heard_for_long();
+  bool has_not_polled_for_long();
 
   void network_ends(const Error& why) noexcept override;
 
@@ -105,11 +105,11 @@ class HostsTransport final : public Transport, private Active, private Network::
     }
     return true;
   }
-  void listen();
-  void hear(const Prefix& prefix, std::string message);
-  void hear_entry(uint64_t step, const Entry& entry);
-  void hear(Operation& operation, const Entry& entry);
-  void hear_unexpected(uint64_t number, Rank source, std::string message);
+  void poll();
+  void handle(const Prefix& prefix, std::string message);
+  void handle_entry(uint64_t step, const Entry& entry);
+  void handle(Operation& operation, const Entry& entry);
+  void handle_unexpected(uint64_t number, Rank source, std::string message);
   void give(Operation& operation, const Early& early);
   Operation* find(uint64_t step);
   bool passed(uint64_t number) const { return std::ranges::binary_search(passed_, number); }
@@ -118,22 +118,22 @@ class HostsTransport final : public Transport, private Active, private Network::
   void begin_here();  // begins the exchanges on this host that may begin, in order
   bool post_next();   // posts the operations that may be posted, in order; returns whether there were any
   void post(Operation& operation);
-  void tell_verdict(Operation& operation);
+  void send_verdict(Operation& operation);
   bool complete(Operation& operation);
   void note_outcome(const std::shared_ptr<Operation>& operation);
   void retire_first();
   bool complete_stage(Operation& operation);
-  void tell_remote(const Prefix& prefix, std::string_view text);
-  void tell(Rank rank, const Prefix& prefix, std::string_view text);
-  void tell(uint64_t step, const Entry& entry);
+  void send_to_other_hosts(const Prefix& prefix, std::string_view text);
+  void send(Rank rank, const Prefix& prefix, std::string_view text);
+  void send(uint64_t step, const Entry& entry);
   void expire(const Operation& operation);
-  void break_with(const Error& error, bool tell_others);
-  void tell_why();   // sends the error that broke it to the other hosts
-  void end_loans();  // waits for memory that the network has
-  void hear_aborts();
+  void break_with(const Error& error, bool notify);
+  void send_reason();  // sends the error that broke it to the other hosts
+  void end_loans();    // waits for memory that the network has
+  void receive_aborts();
   std::optional<Error> find_lost(uint64_t number);  // of a rank that died or left before it finished that operation
   // Returns the messages for an operation that this rank does not compare. Requires the mutex.
-  std::span<const Early> heard_of(uint64_t number);
+  std::span<const Early> early_messages(uint64_t number);
   Error broken_for(const Signature& signature) const;
   std::string describe(Rank rank) const;
   bool needs(const Operation& operation, Rank rank) const;
@@ -141,7 +141,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::optional<std::string> missed(Rank rank, uint64_t number) const;
 
   const Rank rank_;
-  const std::shared_ptr<const Places> places_;
+  const std::shared_ptr<const HostMap> map_;
   const std::shared_ptr<Network> network_;
   const uint64_t channel_;
   const std::unique_ptr<shm::ShmTransport> local_;
@@ -155,16 +155,16 @@ class HostsTransport final : public Transport, private Active, private Network::
   Scratch scratch_;
   std::map<uint64_t, std::vector<Early>> early_;  // by step
   std::vector<Last> last_;                        // by rank
-  std::vector<Agreements> agreed_;                // by rank
-  bool repeats_ = true;                           // operations may repeat agreements
-  Deadline::Clock::time_point last_listened_{};   // for messages
+  std::vector<CachedMatches> matches_;            // by rank
+  bool repeats_ = true;                           // operations may repeat cached matches
+  Deadline::Clock::time_point last_polled_{};     // for messages
   Deadline::Clock::time_point last_looked_{};     // for messages or transfers
   uint64_t started_ = 0;                          // the last operation
   uint64_t finished_ = 0;                         // the last finished step among those posted to other hosts
   std::deque<uint64_t> passed_;                   // the latest operations that were not, in order
-  static constexpr unsigned kLeastUnheard = 16;
-  unsigned unheard_ = 0;               // steps since the last look for messages that may come instead of bytes
-  unsigned patience_ = kLeastUnheard;  // after so many steps comes the next look
+  static constexpr unsigned kLeastUnpolled = 16;
+  unsigned unpolled_ = 0;               // steps since the last look for messages that may come instead of bytes
+  unsigned patience_ = kLeastUnpolled;  // after so many steps comes the next look
   RemoteMessages messages_;
   std::optional<Error> broken_;
   bool died_ = false;  // a process died, as far as this rank knew when the communicator broke

@@ -9,7 +9,7 @@ struct EntryHead {
   Rank source = 0, target = 0;
   uint32_t bytes = 0;  // of the payload
   uint32_t unused = 0;
-  Told told{};
+  SentFacts facts{};
 };
 static_assert(sizeof(EntryHead) == kEntryBytes && kEntryBytes % 8 == 0);
 
@@ -18,7 +18,7 @@ EntryHead head_of(const Entry& entry) {
   head.source = entry.source;
   head.target = entry.target;
   head.bytes = static_cast<uint32_t>(entry.payload.size());
-  head.told = entry.told;
+  head.facts = entry.facts;
   return head;
 }
 
@@ -76,7 +76,7 @@ std::optional<std::vector<Entry>> entries_of(std::string_view text) {
     if (text.size() < sizeof(head)) return std::nullopt;
     std::memcpy(&head, text.data(), sizeof(head));
     if (text.size() < room_for(head.bytes)) return std::nullopt;
-    entries.push_back({head.source, head.target, head.told, text.substr(sizeof(head), head.bytes)});
+    entries.push_back({head.source, head.target, head.facts, text.substr(sizeof(head), head.bytes)});
     text.remove_prefix(room_for(head.bytes));
   }
   return entries;

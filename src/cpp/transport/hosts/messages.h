@@ -17,16 +17,16 @@
 namespace a2a::hosts {
 
 enum class MessageKind : uint16_t {
-  text = 1,  // a bootstrap's string
-  facts,     // entries of this rank for one other, in one stage of an operation
-  bundle,    // entries of all ranks of a host for all ranks of another
-  silence,   // the answer to a bundle that no rank waits for: this host sends that one no entries
-  verdict,   // of a compared operation: the disagreement that this rank has found, or nothing
-  passed,    // this rank runs the operation on a device without comparing
-  aborted,   // Reason, and its text
-  left,      // `number`: the last operation this rank has started
-  sent,      // SentHead, and the bytes or a refusal; `number` counts this rank's messages to that one
-  answered,  // Reply, and the reason of a refusal; `number` is that of the message
+  text = 1,   // a bootstrap's string
+  facts,      // entries of this rank for one other, in one stage of an operation
+  bundle,     // entries of all ranks of a host for all ranks of another
+  no_bundle,  // the answer to a bundle that no rank waits for: this host sends that one no entries
+  verdict,    // of a compared operation: the disagreement that this rank has found, or nothing
+  passed,     // this rank runs the operation on a device without comparing
+  aborted,    // Reason, and its text
+  left,       // `number`: the last operation this rank has started
+  sent,       // SentHead, and the bytes or a refusal; `number` counts this rank's messages to that one
+  answered,   // Reply, and the reason of a refusal; `number` is that of the message
 };
 
 // The beginning of each message.
@@ -50,29 +50,30 @@ struct Reason {
 };
 
 // The ways of a pair's bytes between hosts.
-enum class Carriage : uint8_t {
-  nothing,  // no bytes
-  refused,  // the payload has the reason of the refusal
-  entry,    // the payload (eager)
-  memory,   // from memory to memory, run by run (rendezvous); `tag` pairs the ends
-  packed,   // the same, with all runs packed into one
+enum class Delivery : uint8_t {
+  nothing,     // no bytes
+  refused,     // the payload has the reason of the refusal
+  eager,       // in the payload
+  rendezvous,  // from memory to memory, run by run; `tag` pairs the ends
+  packed,      // the same, with all runs packed into one
 };
 
 // The facts that one rank sends another about an operation.
-struct Told : Facts {
-  Carriage carriage = Carriage::nothing;
-  Carriage repeated = Carriage::nothing;  // for later operations that repeat this one (agreements.h); nothing: none may
-  uint8_t gaps = 0;                       // 1: this rank's memory has gaps, so both ends move it in pieces
-  uint8_t repeats = 0;                    // 1: repeats an earlier agreement, and the bytes are under way already
-  uint64_t tag = 0;                       // of this pair: for this operation, and later ones that repeat it
+struct SentFacts : Facts {
+  Delivery delivery = Delivery::nothing;
+  Delivery repeated =
+      Delivery::nothing;  // for later operations that repeat this one (cached_matches.h); nothing: none may
+  uint8_t gaps = 0;       // 1: this rank's memory has gaps, so both ends move it in pieces
+  uint8_t repeats = 0;    // 1: repeats an earlier match, and the bytes are under way already
+  uint64_t tag = 0;       // of this pair: for this operation, and later ones that repeat it
 
-  bool moves_memory() const { return carriage == Carriage::memory || carriage == Carriage::packed; }
+  bool moves_memory() const { return delivery == Delivery::rendezvous || delivery == Delivery::packed; }
 };
 
 // Whether the sender's bytes go from memory to memory in packed pieces (pieces.h). Repeated bytes do not: they were
 // sent before the sender knew the receiver's facts.
-inline bool goes_in_pieces(const Told& sender, const Told& receiver) {
-  return sender.carriage == Carriage::memory && sender.repeats == 0 && (sender.gaps != 0 || receiver.gaps != 0);
+inline bool goes_in_pieces(const SentFacts& sender, const SentFacts& receiver) {
+  return sender.delivery == Delivery::rendezvous && sender.repeats == 0 && (sender.gaps != 0 || receiver.gaps != 0);
 }
 
 // Pack the bytes of all runs into one piece, and unpack it.
@@ -82,7 +83,7 @@ void unpack(std::string_view piece, std::span<const Run> runs);
 // The facts with their route and payload.
 struct Entry {
   Rank source = 0, target = 0;
-  Told told{};
+  SentFacts facts{};
   std::string_view payload;
 };
 
@@ -96,7 +97,7 @@ std::optional<Prefix> prefix_of(std::string_view message);
 inline std::string_view rest_of(std::string_view message) { return message.substr(sizeof(Prefix)); }
 
 // Lists of entries.
-constexpr size_t kEntryBytes = 3 * sizeof(uint32_t) + 4 + sizeof(Told);
+constexpr size_t kEntryBytes = 3 * sizeof(uint32_t) + 4 + sizeof(SentFacts);
 constexpr size_t room_for(size_t payload) { return kEntryBytes + (payload + 7) / 8 * 8; }
 void append(std::string& text, const Entry& entry);
 // Returns entries that point into the text, or nullopt when it is no list of entries.

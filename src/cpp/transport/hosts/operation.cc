@@ -9,13 +9,13 @@
 
 namespace a2a::hosts {
 Operation::Operation(Batch batch, std::vector<StageRun> stages, std::unique_ptr<ReceivedSum> sum,
-                     std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
+                     std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const HostMap> map,
                      std::shared_ptr<Network> network)
     : batch_(std::move(batch)),
       stages_(std::move(stages)),
       progress_(std::move(progress)),
       rank_(rank),
-      places_(std::move(places)),
+      map_(std::move(map)),
       network_(std::move(network)),
       left_here_(static_cast<size_t>(std::ranges::count_if(stages_, &StageRun::on_host))),
       sum_(std::move(sum)) {
@@ -29,7 +29,7 @@ void Operation::make_remote() {
   if (next == stages_.end()) return;
   remote_stage_ = next->between.stage;
   posted = false;
-  remote.emplace(next->as_batch ? batch_ : next->between, rank_, places_, *network_);
+  remote.emplace(next->as_batch ? batch_ : next->between, rank_, map_, *network_);
 }
 
 const Footprint& Operation::footprint() {
@@ -65,12 +65,12 @@ bool Operation::arrived(Rank rank) {
   {
     std::lock_guard lock(progress_->mutex());
     if (finished()) return !error_;
-    if (places_->host_of(rank) != places_->host_of(rank_)) {
+    if (map_->host_of(rank) != map_->host_of(rank_)) {
       return remote->arrived(rank) && (batch_.fan_out == nullptr || batch_.fan_out->step(rank));
     }
     here = local;
   }
-  if (here == nullptr || !here->arrived(static_cast<Rank>(places_->seat_of(rank)))) return false;
+  if (here == nullptr || !here->arrived(static_cast<Rank>(map_->local_rank_of(rank)))) return false;
   if (batch_.fan_out == nullptr) return true;
   std::lock_guard lock(progress_->mutex());
   return batch_.fan_out->step(rank);
@@ -124,8 +124,8 @@ bool Operation::begin_next_stage() {
 }
 
 bool Operation::fan_out() {
-  for (Rank rank = 0; rank < places_->size(); ++rank) {
-    if (!batch_.fan_out->done(rank)) return batch_.fan_out->step(rank) && rank + 1 == places_->size();
+  for (Rank rank = 0; rank < map_->size(); ++rank) {
+    if (!batch_.fan_out->done(rank)) return batch_.fan_out->step(rank) && rank + 1 == map_->size();
   }
   return true;
 }

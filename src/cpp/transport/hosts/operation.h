@@ -20,7 +20,7 @@ class Operation final : public InFlight {
  public:
   // `stages` and `sum` are those of the batch, if it has a sum.
   Operation(Batch batch, std::vector<StageRun> stages, std::unique_ptr<ReceivedSum> sum,
-            std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const Places> places,
+            std::shared_ptr<Progress> progress, Rank rank, std::shared_ptr<const HostMap> map,
             std::shared_ptr<Network> network);
 
   // Work
@@ -90,7 +90,7 @@ class Operation final : public InFlight {
   std::vector<StageRun> stages_;
   const std::shared_ptr<Progress> progress_;
   const Rank rank_;
-  const std::shared_ptr<const Places> places_;
+  const std::shared_ptr<const HostMap> map_;
   const std::shared_ptr<Network> network_;
   size_t stage_ = 0;
   uint8_t remote_stage_ = 0;  // of `remote`

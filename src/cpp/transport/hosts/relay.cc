@@ -15,26 +15,26 @@ bool finished(const std::shared_ptr<shm::Exchange>& exchange) {
 
 }  // namespace
 
-uint32_t relay_limit(const Places& places) {
-  if (std::ranges::all_of(places.ranks, [](const auto& ranks) { return ranks.size() == 1; })) return 0;
+uint32_t relay_limit(const HostMap& map) {
+  if (std::ranges::all_of(map.ranks, [](const auto& ranks) { return ranks.size() == 1; })) return 0;
   constexpr size_t kRoom = size_t{128} << 10;  // of one rank, for all others
-  const size_t fair = kRoom / static_cast<size_t>(places.size());
+  const size_t fair = kRoom / static_cast<size_t>(map.size());
   const size_t left = fair > room_for(0) ? fair - room_for(0) : 0;
-  return static_cast<uint32_t>(std::min<size_t>(places.limits.aggregate, left / 8 * 8));
+  return static_cast<uint32_t>(std::min<size_t>(map.limits.aggregate, left / 8 * 8));
 }
 
-Relay::Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network,
+Relay::Relay(Rank rank, std::shared_ptr<const HostMap> map, uint64_t channel, std::shared_ptr<Network> network,
              std::unique_ptr<shm::ShmTransport> gather, std::unique_ptr<shm::ShmTransport> scatter)
     : rank_(rank),
-      places_(std::move(places)),
-      home_(places_->host_of(rank)),
-      mates_(places_->ranks_of(home_)),
+      map_(std::move(map)),
+      home_(map_->host_of(rank)),
+      neighbours_(map_->ranks_of(home_)),
       channel_(channel),
       network_(std::move(network)),
       gather_(std::move(gather)),
       scatter_(std::move(scatter)) {
-  for (uint64_t number = 0; number < mates_.size(); ++number) {
-    duties_.push_back({leaders(&Places::sender_of, number), leaders(&Places::receiver_of, number)});
+  for (uint64_t number = 0; number < neighbours_.size(); ++number) {
+    duties_.push_back({leaders(&HostMap::sender_of, number), leaders(&HostMap::receiver_of, number)});
   }
 }
 
@@ -42,24 +42,24 @@ Error Relay::no_sense(const char* what) const {
   return Error(Code::backend, network_->name() + ": a " + what + " of entries makes no sense");
 }
 
-Relay::Leaders Relay::leaders(Rank (Places::*of)(int host, int other, uint64_t number) const, uint64_t number) const {
-  std::map<Rank, std::vector<int>> by_seat;
-  for (int host = 0; host < places_->hosts(); ++host) {
+Relay::Leaders Relay::leaders(Rank (HostMap::*of)(int host, int other, uint64_t number) const, uint64_t number) const {
+  std::map<Rank, std::vector<int>> by_local_rank;
+  for (int host = 0; host < map_->hosts(); ++host) {
     if (host == home_) continue;
-    by_seat[static_cast<Rank>(places_->seat_of((*places_.*of)(home_, host, number)))].push_back(host);
+    by_local_rank[static_cast<Rank>(map_->local_rank_of((*map_.*of)(home_, host, number)))].push_back(host);
   }
-  const size_t entry = room_for(std::max<size_t>(places_->relayed, kLongestRefusal));
+  const size_t entry = room_for(std::max<size_t>(map_->relayed, kLongestRefusal));
   Leaders leaders;
-  leaders.with.resize(static_cast<size_t>(places_->hosts()));
-  for (const auto& [seat, hosts] : by_seat) {
+  leaders.with.resize(static_cast<size_t>(map_->hosts()));
+  for (const auto& [local_rank, hosts] : by_local_rank) {
     size_t room = kListBytes;
     for (const int host : hosts) {
       leaders.with[static_cast<size_t>(host)] = leaders.all.size();
-      room += places_->ranks_of(host).size() * entry;
+      room += map_->ranks_of(host).size() * entry;
     }
-    leaders.all.push_back({seat, hosts, room});
+    leaders.all.push_back({local_rank, hosts, room});
     leaders.room += room;
-    if (mates_[static_cast<size_t>(seat)] == rank_) leaders.mine = leaders.all.back();
+    if (neighbours_[static_cast<size_t>(local_rank)] == rank_) leaders.mine = leaders.all.back();
   }
   return leaders;
 }
@@ -67,13 +67,13 @@ Relay::Leaders Relay::leaders(Rank (Places::*of)(int host, int other, uint64_t n
 Relay::Round& Relay::new_round(const Signature& signature) {
   if (spare_rounds_.empty()) {
     Round& fresh = spare_rounds_.emplace_back();
-    size_t from_mates = 0, from_receivers = 0;
+    size_t from_neighbours = 0, from_receivers = 0;
     for (const Duties& duties : duties_) {
-      from_mates = std::max(from_mates, duties.senders.mine.room * mates_.size());
+      from_neighbours = std::max(from_neighbours, duties.senders.mine.room * neighbours_.size());
       from_receivers = std::max(from_receivers, duties.receivers.room);
     }
-    fresh.to_mates.resize(mates_.size());
-    fresh.from_mates = std::make_unique_for_overwrite<char[]>(from_mates);
+    fresh.to_neighbours.resize(neighbours_.size());
+    fresh.from_neighbours = std::make_unique_for_overwrite<char[]>(from_neighbours);
     fresh.from_receivers = std::make_unique_for_overwrite<char[]>(from_receivers);
   }
   // Keeps rounds in order: an operation on a device may pass while earlier ones are not posted yet.
@@ -96,7 +96,7 @@ void Relay::post(const Signature& signature, const std::vector<Entry>& entries, 
   round.to_senders.resize(senders.all.size());
   for (EntryList& list : round.to_senders) list.clear();
   for (const Entry& entry : entries) {
-    round.to_senders[senders.with[static_cast<size_t>(places_->host_of(entry.target))]].append(entry);
+    round.to_senders[senders.with[static_cast<size_t>(map_->host_of(entry.target))]].append(entry);
   }
   if (relays) round.relays = true;
 }
@@ -137,11 +137,11 @@ void Relay::start_gather(Round& round) {
   batch.at_most = true;
   const Leaders& senders = round.duties->senders;
   for (size_t i = 0; i < round.to_senders.size(); ++i) {
-    round.to_senders[i].append_runs(senders.all[i].seat, batch.sends);
+    round.to_senders[i].append_runs(senders.all[i].local_rank, batch.sends);
   }
   const size_t room = senders.mine.room;
-  for (size_t mate = 0; mate < mates_.size() && room > 0; ++mate) {
-    batch.recvs.push_back({static_cast<Rank>(mate), data_of(round.from_mates) + mate * room, room});
+  for (size_t neighbour = 0; neighbour < neighbours_.size() && room > 0; ++neighbour) {
+    batch.recvs.push_back({static_cast<Rank>(neighbour), data_of(round.from_neighbours) + neighbour * room, room});
   }
   batch.signature = {round.signature.op, Memory::host, DType{}, round.signature.number, 0};
   round.gather = gather_->enqueue(std::move(batch));
@@ -154,11 +154,11 @@ bool Relay::wants(uint64_t number) const {
 
 void Relay::take(uint64_t number, Rank source, std::string message) { come_[number][source] = std::move(message); }
 
-// Whether each host that this rank receives from has sent a bundle, or silence.
+// Whether each host that this rank receives from has sent a bundle, or that it has none.
 bool Relay::complete(uint64_t number) const {
   const auto found = come_.find(number);
   const auto from = [&](int host) {
-    const auto here = [host, this](const auto& bundle) { return places_->host_of(bundle.first) == host; };
+    const auto here = [host, this](const auto& bundle) { return map_->host_of(bundle.first) == host; };
     return std::ranges::any_of(found->second, here);
   };
   const auto& hosts = duties(number).receivers.mine.hosts;
@@ -201,21 +201,22 @@ bool Relay::step(Round& round, const Deliver& deliver_to) {
   return true;
 }
 
-std::string_view Relay::from_mate(const Round& round, size_t mate) const {
+std::string_view Relay::from_neighbour(const Round& round, size_t neighbour) const {
   const size_t room = round.duties->senders.mine.room;
-  return entries_at({round.from_mates.get() + mate * room, room});
+  return entries_at({round.from_neighbours.get() + neighbour * room, room});
 }
 
 void Relay::send_bundles(Round& round) {
   const auto& hosts = round.duties->senders.mine.hosts;
   if (hosts.empty()) return;
   size_t bytes = 0;
-  for (size_t mate = 0; mate < mates_.size(); ++mate) bytes += from_mate(round, mate).size();
+  for (size_t neighbour = 0; neighbour < neighbours_.size(); ++neighbour)
+    bytes += from_neighbour(round, neighbour).size();
   const Prefix prefix{channel_, MessageKind::bundle, 0, rank_, round.signature.number};
   for (const int host : hosts) {
     std::string bundle = begin_message(prefix, bytes);
-    for (size_t mate = 0; mate < mates_.size(); ++mate) {
-      const std::string_view text = from_mate(round, mate);
+    for (size_t neighbour = 0; neighbour < neighbours_.size(); ++neighbour) {
+      const std::string_view text = from_neighbour(round, neighbour);
       if (hosts.size() == 1) {
         bundle += text;
         continue;
@@ -223,40 +224,40 @@ void Relay::send_bundles(Round& round) {
       const auto entries = entries_of(text);
       if (!entries) throw no_sense("list");
       for (const Entry& entry : *entries) {
-        if (places_->has(entry.target) && places_->host_of(entry.target) == host) append(bundle, entry);
+        if (map_->has(entry.target) && map_->host_of(entry.target) == host) append(bundle, entry);
       }
     }
-    network_->post(places_->endpoint_of(receiver_on(host, round.signature.number)), std::move(bundle));
+    network_->post(map_->endpoint_of(receiver_on(host, round.signature.number)), std::move(bundle));
   }
 }
 
-// Sends each mate the entries that have come for it.
+// Sends each neighbour the entries that have come for it.
 void Relay::start_scatter(Round& round) {
   const Leaders& receivers = round.duties->receivers;
   const auto& hosts = receivers.mine.hosts;
-  for (EntryList& list : round.to_mates) list.clear();
+  for (EntryList& list : round.to_neighbours) list.clear();
   if (auto come = come_.extract(round.signature.number); !come.empty()) round.bundles = std::move(come.mapped());
-  bool told = false;
+  bool any = false;
   for (const auto& [sender, message] : round.bundles) {
     const auto entries = entries_of(rest_of(message));
-    const bool expected = std::ranges::find(hosts, places_->host_of(sender)) != hosts.end();
+    const bool expected = std::ranges::find(hosts, map_->host_of(sender)) != hosts.end();
     if (!entries || !expected) throw no_sense("bundle");
-    told |= !entries->empty();
+    any |= !entries->empty();
     for (const Entry& entry : *entries) {
-      if (!places_->has(entry.target) || places_->host_of(entry.target) != home_) throw no_sense("bundle");
-      round.to_mates[places_->seat_of(entry.target)].append(entry);
+      if (!map_->has(entry.target) || map_->host_of(entry.target) != home_) throw no_sense("bundle");
+      round.to_neighbours[map_->local_rank_of(entry.target)].append(entry);
     }
   }
-  if (!told) round.bundles.clear();
+  if (!any) round.bundles.clear();
   Batch batch;
   batch.at_most = true;
-  for (size_t mate = 0; mate < round.to_mates.size() && !hosts.empty(); ++mate) {
-    if (round.to_mates[mate].bytes() > receivers.mine.room) throw no_sense("bundle");
-    round.to_mates[mate].append_runs(static_cast<Rank>(mate), batch.sends);
+  for (size_t neighbour = 0; neighbour < round.to_neighbours.size() && !hosts.empty(); ++neighbour) {
+    if (round.to_neighbours[neighbour].bytes() > receivers.mine.room) throw no_sense("bundle");
+    round.to_neighbours[neighbour].append_runs(static_cast<Rank>(neighbour), batch.sends);
   }
   std::byte* lists = data_of(round.from_receivers);
   for (const Leader& receiver : receivers.all) {
-    batch.recvs.push_back({receiver.seat, lists, receiver.room});
+    batch.recvs.push_back({receiver.local_rank, lists, receiver.room});
     lists += receiver.room;
   }
   batch.signature = {round.signature.op, Memory::host, DType{}, round.signature.number, 0};
@@ -271,8 +272,8 @@ void Relay::deliver(Round& round, const Deliver& deliver) {
     list += receivers.all[i].room;
     if (!entries) throw no_sense("list");
     for (const Entry& entry : *entries) {
-      const bool known = places_->has(entry.source) && places_->host_of(entry.source) != home_;
-      if (!known || receivers.with[static_cast<size_t>(places_->host_of(entry.source))] != i) throw no_sense("list");
+      const bool known = map_->has(entry.source) && map_->host_of(entry.source) != home_;
+      if (!known || receivers.with[static_cast<size_t>(map_->host_of(entry.source))] != i) throw no_sense("list");
       deliver(round.signature.number, entry);
     }
   }
@@ -290,8 +291,8 @@ bool Relay::leads(uint64_t number) const {
   return !duties(number).senders.mine.hosts.empty() || !duties(number).receivers.mine.hosts.empty();
 }
 
-// While a mate has not handed over its entries, this rank does not look for bundles: a look takes longer than the
-// mate's turn, and the mate may need this CPU.
+// While a neighbour has not handed over its entries, this rank does not look for bundles: a look takes longer than the
+// neighbour's turn, and the neighbour may need this CPU.
 bool Relay::waits_for_network() const {
   return std::ranges::any_of(rounds_, [](const Round& round) {
     return !round.duties->receivers.mine.hosts.empty() && round.bundled && round.scatter == nullptr;

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "transport/hosts/host_map.h"
 #include "transport/hosts/messages.h"
 #include "transport/hosts/network.h"
-#include "transport/hosts/places.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::hosts {
@@ -22,11 +22,11 @@ namespace a2a::hosts {
 // its bundle for a host to the receiver there. The receiver hands the entries on, in shared memory (scatter). All hosts
 // choose both ranks by the same rule, and other ranks for each operation.
 //
-// In an operation in which no rank of a host has entries, because each repeats an agreement or sends its messages
+// In an operation in which no rank of a host has entries, because each repeats a cached match or sends its messages
 // itself, that host's relay does nothing. Its ranks learn that from the lines that they exchange anyway. Usually two
 // ranks that need facts need them from each other, so both hosts relay or neither. Otherwise the bundle of one host is
-// unexpected: its receiver passes the entries on one by one, and answers with silence, because a rank waits for a
-// bundle in return. That receiver is still in the operation: a rank with entries to relay tells every receiver its
+// unexpected: its receiver passes the entries on one by one, and answers that it has none, because a rank waits for a
+// bundle in return. That receiver is still in the operation: a rank with entries to relay sends every receiver its
 // facts through the relay (RemoteExchange::begin), so no receiver can finish the operation before the bundle has come.
 //
 // The two exchanges in shared memory have room for the largest lists, so that nothing has to be negotiated. All
@@ -38,7 +38,7 @@ class Relay {
   using Ask = std::function<std::optional<bool>(uint64_t number)>;
   using Unexpected = std::function<void(uint64_t number, Rank source, std::string message)>;
 
-  Relay(Rank rank, std::shared_ptr<const Places> places, uint64_t channel, std::shared_ptr<Network> network,
+  Relay(Rank rank, std::shared_ptr<const HostMap> map, uint64_t channel, std::shared_ptr<Network> network,
         std::unique_ptr<shm::ShmTransport> gather, std::unique_ptr<shm::ShmTransport> scatter);
 
   // Takes this rank's entries for an operation; call advance() next. Operations come in order. Payloads must stay valid
@@ -48,7 +48,7 @@ class Relay {
   void pass(const Signature& signature);
   // Whether the relay expects bundles of that operation, as far as is known. Otherwise they are unexpected.
   bool wants(uint64_t number) const;
-  // Takes a bundle or silence from another host.
+  // Takes a bundle or the word that there is none from another host.
   void take(uint64_t number, Rank source, std::string message);
   // Moves whatever can move. Returns whether anything did. Throws the error of an exchange in shared memory.
   bool advance(const Deliver& deliver, const Ask& ask, const Unexpected& unexpected);
@@ -59,7 +59,7 @@ class Relay {
   // Whether this rank sends or receives bundles in that operation.
   bool leads(uint64_t number) const;
   // Returns the rank on that host that receives this host's bundle.
-  Rank receiver_on(int host, uint64_t number) const { return places_->receiver_of(host, home_, number); }
+  Rank receiver_on(int host, uint64_t number) const { return map_->receiver_of(host, home_, number); }
   // Whether only another host's bundle is missing: this host's own are sent.
   bool waits_for_network() const;
   void fail(const Error& error);
@@ -68,12 +68,12 @@ class Relay {
  private:
   // A rank of this host that sends bundles to some other hosts, or receives them.
   struct Leader {
-    Rank seat = 0;
+    Rank local_rank = 0;
     std::vector<int> hosts;
-    size_t room = 0;  // bytes for the entries between it and one mate
+    size_t room = 0;  // bytes for the entries between it and one neighbour
   };
   struct Leaders {
-    std::vector<Leader> all;   // by seat
+    std::vector<Leader> all;   // by local_rank
     std::vector<size_t> with;  // by host: the index in `all`
     Leader mine;               // without hosts when this rank is no leader
     size_t room = 0;           // of all leaders
@@ -85,22 +85,22 @@ class Relay {
   struct Round {
     Signature signature;
     const Duties* duties = nullptr;
-    std::vector<EntryList> to_senders, to_mates;
-    std::unique_ptr<char[]> from_mates, from_receivers;
-    std::map<Rank, std::string> bundles;  // to which the runs of to_mates refer
+    std::vector<EntryList> to_senders, to_neighbours;
+    std::unique_ptr<char[]> from_neighbours, from_receivers;
+    std::map<Rank, std::string> bundles;  // to which the runs of to_neighbours refer
     std::optional<bool> relays;           // whether this host relays it
     std::shared_ptr<shm::Exchange> gather, scatter;
     bool bundled = false;  // the bundles were sent
     bool delivered = false;
   };
 
-  Leaders leaders(Rank (Places::*of)(int host, int other, uint64_t number) const, uint64_t number) const;
+  Leaders leaders(Rank (HostMap::*of)(int host, int other, uint64_t number) const, uint64_t number) const;
   const Duties& duties(uint64_t number) const { return duties_[number % duties_.size()]; }
   Round& new_round(const Signature& signature);
   bool decide(const Ask& ask, const Unexpected& unexpected);
   void start_gather(Round& round);
   void skip(shm::ShmTransport& transport, const Signature& signature);
-  std::string_view from_mate(const Round& round, size_t mate) const;
+  std::string_view from_neighbour(const Round& round, size_t neighbour) const;
   void send_bundles(Round& round);
   bool complete(uint64_t number) const;
   void start_scatter(Round& round);
@@ -109,9 +109,9 @@ class Relay {
   Error no_sense(const char* what) const;
 
   const Rank rank_;
-  const std::shared_ptr<const Places> places_;
-  const int home_;                 // this rank's host
-  const std::vector<Rank> mates_;  // of this host
+  const std::shared_ptr<const HostMap> map_;
+  const int home_;                      // this rank's host
+  const std::vector<Rank> neighbours_;  // of this host
   const uint64_t channel_;
   const std::shared_ptr<Network> network_;
   const std::unique_ptr<shm::ShmTransport> gather_, scatter_;
@@ -122,6 +122,6 @@ class Relay {
 };
 
 // Returns the most bytes of a pair that are relayed, so that all fit into the room. 0: nothing is relayed.
-uint32_t relay_limit(const Places& places);
+uint32_t relay_limit(const HostMap& map);
 
 }  // namespace a2a::hosts

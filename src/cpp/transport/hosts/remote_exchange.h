@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "core/schedule.h"
-#include "transport/hosts/agreements.h"
+#include "transport/hosts/cached_matches.h"
+#include "transport/hosts/host_map.h"
 #include "transport/hosts/messages.h"
 #include "transport/hosts/network.h"
-#include "transport/hosts/places.h"
 
 namespace a2a::hosts {
 
@@ -20,34 +20,34 @@ namespace a2a::hosts {
 // that disagrees is written, and the network gets memory only when the other end takes the bytes.
 //
 // Facts on which both have agreed before are *repeated*, without a message: this rank sends its bytes with the tag of
-// that agreement, and waits for the other's. Bytes with that tag prove that the other rank has the same facts as then.
+// that match, and waits for the other's. Bytes with that tag prove that the other rank has the same facts as then.
 // If the other rank sends facts instead, because its facts differ or it does not know yet that they agree, this rank
 // answers with its own facts, and says which bytes are under way; the other end takes or discards those. Two ranks that
-// repeat different agreements would both wait, so a rank that has waited for a while sends its facts.
+// repeat different cached matches would both wait, so a rank that has waited for a while sends its facts.
 class RemoteExchange {
  public:
   // The batch must outlive this.
-  RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const Places> places, Network& network);
+  RemoteExchange(const Batch& batch, Rank rank, std::shared_ptr<const HostMap> map, Network& network);
 
   // The facts that ranks have sent before this one began.
-  using Earlier = std::map<Rank, Told>;
-  // Begins the exchange, and the repetition of agreements. Returns the entries for the ranks with which it repeats
+  using Earlier = std::map<Rank, SentFacts>;
+  // Begins the exchange, and the repetition of cached matches. Returns the entries for the ranks with which it repeats
   // nothing; they refer to this object and the batch. Call before all the following.
-  std::vector<Entry> begin(const std::vector<Agreements>* agreed, const Earlier& earlier);
+  std::vector<Entry> begin(const std::vector<CachedMatches>* agreed, const Earlier& earlier);
   // Whether this rank sends the entries itself, rather than through a relay: entries of this size carry the bytes, and
   // a relay would be a detour.
-  bool tells_itself() const { return tells_itself_; }
+  bool sends_itself() const { return sends_itself_; }
 
   // Whether the bytes of all transfers are so few that the network sends them at once. Longer transfers need calls of
   // advance().
   bool sent_at_once() const;
 
-  // Returns facts to send after all, because the others take so long: they may repeat another agreement.
-  std::vector<Entry> speak_up(Deadline::Clock::time_point now);
+  // Returns facts to send after all, because the others take so long: they may repeat another match.
+  std::vector<Entry> send_facts_late(Deadline::Clock::time_point now);
 
   // Takes the facts of another rank, in any order. Returns an answer, if one is needed.
-  std::optional<Entry> hear(const Entry& entry);
-  void hear_passed(Rank peer);
+  std::optional<Entry> handle(const Entry& entry);
+  void handle_passed(Rank peer);
 
   // Notes the transfers that are done, and begins those that waited for them. Returns whether there were any. Call
   // after Network::advance().
@@ -58,10 +58,10 @@ class RemoteExchange {
   bool waits_for_network() const;
   // Requires that all bytes have come. Until this time no peer can have given up and let its caller write to the memory
   // that the bytes came from. That holds for peers that repeat: such a peer began after it had received this rank's
-  // bytes of an earlier operation, and a peer that gives up keeps memory that is under way for kSilence.
+  // bytes of an earlier operation, and a peer that gives up keeps memory that is under way for kRepeatTimeout.
   Deadline::Clock::time_point good_until() const { return good_until_; }
   // Whether facts of a rank are missing. Ranks that may repeat are not counted.
-  bool listens() const { return unsettled_ > repeating_; }
+  bool expects_facts() const { return unsettled_ > repeating_; }
   bool arrived(Rank peer) const;
   bool waits_for(Rank peer) const;
 
@@ -74,18 +74,18 @@ class RemoteExchange {
   bool let_go() noexcept;
 
   const std::vector<std::string>& disagreements() const { return disagreements_; }
-  // Notes the agreements that later operations may repeat. Requires finished().
-  void note_agreements(std::vector<Agreements>& agreed) const;
+  // Notes the cached matches that later operations may repeat. Requires finished().
+  void note_matches(std::vector<CachedMatches>& agreed) const;
 
  private:
   struct Pair {
     bool remote = false;
-    bool repeats = false;  // and it is not known yet whether the other end does
-    bool told = false;     // of pairs that repeat: the facts were sent after all
-    bool heard = false;
+    bool repeats = false;     // and it is not known yet whether the other end does
+    bool facts_sent = false;  // of pairs that repeat: the facts were sent after all
+    bool received_facts = false;
     bool settled = false;  // no more facts come from there
     bool agreed = false;
-    Told mine{}, theirs{};
+    SentFacts mine{}, theirs{};
     std::span<const Run> sends, recvs;
     std::string outgoing;  // several runs packed into one
     std::unique_ptr<std::byte[]> incoming, withdrawn_incoming;
@@ -94,7 +94,7 @@ class RemoteExchange {
     bool sends_memory = false;                                // its bytes are to be sent, or under way
     bool waits_to_send = false;                               // it is in unsent_
     std::unique_ptr<Transfer> sending, receiving, withdrawn;  // empty: none, or done
-    Deadline::Clock::time_point since{};                      // of pairs that repeat: see Agreement
+    Deadline::Clock::time_point since{};                      // of pairs that repeat: see CachedMatch
   };
 
   static bool all_received(Pair& pair);
@@ -102,14 +102,14 @@ class RemoteExchange {
   static void abandon(Pair& pair) noexcept;
   Pair& pair(Rank peer) { return pairs_[static_cast<size_t>(peer)]; }
   const Pair& pair(Rank peer) const { return pairs_[static_cast<size_t>(peer)]; }
-  using Known = std::vector<const Agreement*>;  // by rank: the agreement to repeat, or nullptr
-  Known known(const std::vector<Agreements>& agreed, const Earlier& earlier) const;
-  bool prefers_to_tell(const Known& known) const;
-  void tell_receivers(Known& known) const;
-  Carriage choose(const Pair& pair) const;
-  Carriage choose_for_repeats(const Pair& pair) const;
+  using Known = std::vector<const CachedMatch*>;  // by rank: the match to repeat, or nullptr
+  Known known(const std::vector<CachedMatches>& agreed, const Earlier& earlier) const;
+  bool prefers_to_send(const Known& known) const;
+  void send_to_receivers(Known& known) const;
+  Delivery choose(const Pair& pair) const;
+  Delivery choose_for_repeats(const Pair& pair) const;
   void choose_turns();
-  void repeat(Rank peer, const Agreement& agreement);
+  void repeat(Rank peer, const CachedMatch& match);
   Entry entry_for(Rank peer);
   void settle(Pair& pair);
   bool end_repeat(Pair& pair);
@@ -127,8 +127,8 @@ class RemoteExchange {
 
   const Batch& batch_;
   const Rank rank_;
-  const std::shared_ptr<const Places> kept_;
-  const Places& places_;
+  const std::shared_ptr<const HostMap> kept_;
+  const HostMap& map_;
   Network& network_;
   std::vector<Pair> pairs_;   // by rank
   std::vector<Rank> moving_;  // with transfers, which the network has or will get
@@ -136,10 +136,10 @@ class RemoteExchange {
   std::vector<Rank> unsent_;  // those whose send waits for its turn, in that order, from next_unsent_ on
   size_t next_unsent_ = 0;
   std::vector<Rank> parted_;  // whose abandoned transfers the network may still have
-  bool tells_itself_ = false;
-  std::optional<Deadline::Clock::time_point> speaks_up_;  // the time to send facts to ranks that repeat
-  int sending_ = 0;                                       // pairs
-  int unsettled_ = 0;                                     // pairs
+  bool sends_itself_ = false;
+  std::optional<Deadline::Clock::time_point> late_at_;  // the time to send facts to ranks that repeat
+  int sending_ = 0;                                     // pairs
+  int unsettled_ = 0;                                   // pairs
   int repeating_ = 0;  // of them those of which it is not known whether the other end repeats
   Deadline::Clock::time_point began_{};
   Deadline::Clock::time_point good_until_ = Deadline::Clock::time_point::max();

@@ -40,12 +40,12 @@ void RemoteExchange::move(Rank peer) {
 
 void RemoteExchange::begin_receive(Rank peer) {
   Pair& p = pair(peer);
-  const Endpoint there = places_.endpoint_of(peer);
+  const Endpoint there = map_.endpoint_of(peer);
   const auto tag = static_cast<uint32_t>(p.theirs.tag);
   move(peer);
   if (goes_in_pieces(p.theirs, p.mine)) {
     p.receiving = receive_in_pieces(network_, there, tag, p.recvs);
-  } else if (p.theirs.carriage == Carriage::packed || has_gaps(p.recvs)) {
+  } else if (p.theirs.delivery == Delivery::packed || has_gaps(p.recvs)) {
     p.incoming = std::make_unique_for_overwrite<std::byte[]>(p.mine.expected);
     p.incoming_run = {peer, p.incoming.get(), p.mine.expected};
     p.receiving = network_.receive(there, tag, {&p.incoming_run, 1});
@@ -73,11 +73,11 @@ void RemoteExchange::start_send(Rank peer) {
   Pair& p = pair(peer);
   p.waits_to_send = false;
   ++sending_;
-  const Endpoint there = places_.endpoint_of(peer);
+  const Endpoint there = map_.endpoint_of(peer);
   const auto tag = static_cast<uint32_t>(p.mine.tag);
   if (goes_in_pieces(p.mine, p.theirs)) {
     p.sending = send_in_pieces(network_, there, tag, p.sends);
-  } else if (p.mine.carriage == Carriage::packed) {
+  } else if (p.mine.delivery == Delivery::packed) {
     p.outgoing = packed(p.sends, p.mine.sent);
     p.outgoing_run = {peer, reinterpret_cast<std::byte*>(p.outgoing.data()), p.outgoing.size()};
     p.sending = network_.send(there, tag, {&p.outgoing_run, 1});
@@ -107,9 +107,9 @@ bool RemoteExchange::advance(Rank peer) {
     p.incoming.reset();
   }
   if (end_repeat(p)) {  // the other end repeats, too
-    p.heard = true;
+    p.received_facts = true;
     p.agreed = true;
-    if (p.theirs.carriage == Carriage::memory) good_until_ = std::min(good_until_, p.since + kSilence);
+    if (p.theirs.delivery == Delivery::rendezvous) good_until_ = std::min(good_until_, p.since + kRepeatTimeout);
     settle(p);
   }
   if (!p.settled) return false;

@@ -49,15 +49,15 @@ struct RemoteMessages::Arriving final : Incoming {
   RemoteMessages& messages_;
 };
 
-RemoteMessages::RemoteMessages(Rank rank, const Places& places, std::shared_ptr<Network> network, Matching& matching,
+RemoteMessages::RemoteMessages(Rank rank, const HostMap& map, std::shared_ptr<Network> network, Matching& matching,
                                HeldMessages& held, Tell tell)
     : rank_(rank),
-      places_(places),
+      map_(map),
       network_(std::move(network)),
       matching_(matching),
       held_(held),
       tell_(std::move(tell)),
-      lanes_(static_cast<size_t>(places.size())) {}
+      lanes_(static_cast<size_t>(map.size())) {}
 RemoteMessages::~RemoteMessages() = default;
 
 void RemoteMessages::start(const std::shared_ptr<MessageWork>& work) {
@@ -87,7 +87,7 @@ void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
     rest = message.refusal;
   } else if (message.bytes > kWithWord) {
     head.form = Form::memory;
-    head.transfer = network_->next_tag(places_.endpoint_of(message.peer));
+    head.transfer = network_->next_tag(map_.endpoint_of(message.peer));
     rest = {};
   } else if (to.whole - to.met >= kMostUnmatched) {
     head.form = Form::confirmed;
@@ -104,12 +104,12 @@ void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
 }
 
 // Sorts messages by number, because messages between two processes may overtake each other on the network.
-bool RemoteMessages::hear_sent(Rank source, uint64_t number, std::string_view rest) {
+bool RemoteMessages::handle_sent(Rank source, uint64_t number, std::string_view rest) {
   Lane& from = lanes_[static_cast<size_t>(source)];
-  if (number <= from.heard) return false;
-  if (number != from.heard + 1) return from.early.emplace(number, rest).second;
+  if (number <= from.received_facts) return false;
+  if (number != from.received_facts + 1) return from.early.emplace(number, rest).second;
   if (!take(source, number, rest)) return false;
-  while (!from.early.empty() && from.early.begin()->first == from.heard + 1) {
+  while (!from.early.empty() && from.early.begin()->first == from.received_facts + 1) {
     const auto next = from.early.extract(from.early.begin());
     if (!take(source, next.key(), next.mapped())) return false;
   }
@@ -133,7 +133,7 @@ bool RemoteMessages::take(Rank source, uint64_t number, std::string_view rest) {
   message->form = head.form;
   message->transfer = head.transfer;
   message->text = rest;
-  lanes_[static_cast<size_t>(source)].heard = number;
+  lanes_[static_cast<size_t>(source)].received_facts = number;
   matching_.arrive(message);
   return true;
 }
@@ -165,7 +165,7 @@ void RemoteMessages::count_matched(Rank source) {
   }
 }
 
-bool RemoteMessages::hear_answer(Rank source, uint64_t number, std::string_view rest) {
+bool RemoteMessages::handle_answer(Rank source, uint64_t number, std::string_view rest) {
   Reply reply;
   if (rest.size() < sizeof(reply)) return false;
   std::memcpy(&reply, rest.data(), sizeof(reply));
@@ -194,7 +194,7 @@ bool RemoteMessages::hear_answer(Rank source, uint64_t number, std::string_view 
 void RemoteMessages::move(const std::shared_ptr<MessageWork>& work, Rank peer, Rank source, uint32_t tag) {
   const a2a::Message& message = work->message();
   auto loan = std::make_shared<Loan>(Run{peer, message.data, message.bytes}, nullptr);
-  const Endpoint there = places_.endpoint_of(peer);
+  const Endpoint there = map_.endpoint_of(peer);
   const std::span<const Run> runs(&loan->run, 1);
   loan->transfer = message.sends ? network_->send(there, tag, runs) : network_->receive(there, tag, runs);
   moving_.push_back({work, source, std::move(loan)});

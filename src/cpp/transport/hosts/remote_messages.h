@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/message.h"
+#include "transport/hosts/host_map.h"
 #include "transport/hosts/network.h"
-#include "transport/hosts/places.h"
 
 namespace a2a::hosts {
 
@@ -23,7 +23,7 @@ class RemoteMessages {
   // Posts a MessageKind::sent or answered with `rest` after its prefix.
   using Tell = std::function<void(Rank to, bool answers, uint64_t number, const std::string& rest)>;
 
-  RemoteMessages(Rank rank, const Places& places, std::shared_ptr<Network> network, Matching& matching,
+  RemoteMessages(Rank rank, const HostMap& map, std::shared_ptr<Network> network, Matching& matching,
                  HeldMessages& held, Tell tell);
   ~RemoteMessages();
 
@@ -31,8 +31,8 @@ class RemoteMessages {
   // itself.
   void start(const std::shared_ptr<MessageWork>& work);
   // Take a message or an answer of another rank. Return false when it is invalid.
-  bool hear_sent(Rank source, uint64_t number, std::string_view rest);
-  bool hear_answer(Rank source, uint64_t number, std::string_view rest);
+  bool handle_sent(Rank source, uint64_t number, std::string_view rest);
+  bool handle_answer(Rank source, uint64_t number, std::string_view rest);
   // Finishes the messages whose transfers are done. Returns whether there were any.
   bool advance();
 
@@ -65,7 +65,7 @@ class RemoteMessages {
   };
   // The messages between this rank and one other.
   struct Lane {
-    uint64_t sent = 0, heard = 0;               // messages
+    uint64_t sent = 0, received_facts = 0;      // messages
     uint64_t whole = 0, met = 0;                // sent with their announcement, and known to be received
     uint64_t matched = 0;                       // of the other rank's
     std::map<uint64_t, std::string> early;      // that overtook earlier ones, by number
@@ -81,7 +81,7 @@ class RemoteMessages {
   void move(const std::shared_ptr<MessageWork>& work, Rank peer, Rank source, uint32_t tag);
 
   const Rank rank_;
-  const Places& places_;
+  const HostMap& map_;
   const std::shared_ptr<Network> network_;
   Matching& matching_;
   HeldMessages& held_;

@@ -29,12 +29,12 @@ void append_piece(std::vector<Run>& to, Rank peer, std::span<const Run> runs, si
   }
 }
 
-std::vector<Run> runs_here(std::span<const Run> runs, const Places& places, Rank rank) {
-  const auto& mates = places.ranks_of(places.host_of(rank));
+std::vector<Run> runs_here(std::span<const Run> runs, const HostMap& map, Rank rank) {
+  const auto& neighbours = map.ranks_of(map.host_of(rank));
   std::vector<Run> here;
   here.reserve(runs.size());
-  for (size_t seat = 0; seat < mates.size(); ++seat) {
-    append_runs(here, static_cast<Rank>(seat), runs_with(runs, mates[seat]));
+  for (size_t local_rank = 0; local_rank < neighbours.size(); ++local_rank) {
+    append_runs(here, static_cast<Rank>(local_rank), runs_with(runs, neighbours[local_rank]));
   }
   return here;
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/schedule.h"
-#include "transport/hosts/places.h"
+#include "transport/hosts/host_map.h"
 
 namespace a2a::hosts {
 
@@ -15,7 +15,7 @@ size_t bytes_of(std::span<const Run> runs);
 void append_runs(std::vector<Run>& to, Rank peer, std::span<const Run> runs);
 void append_piece(std::vector<Run>& to, Rank peer, std::span<const Run> runs, size_t offset, size_t bytes);
 
-// Returns the runs of this host's ranks, by seat.
-std::vector<Run> runs_here(std::span<const Run> runs, const Places& places, Rank rank);
+// Returns the runs of this host's ranks, by local_rank.
+std::vector<Run> runs_here(std::span<const Run> runs, const HostMap& map, Rank rank);
 
 }  // namespace a2a::hosts

@@ -8,18 +8,18 @@
 namespace a2a::hosts {
 namespace {
 
-// Returns the bytes that fill the caches besides the `here` bytes that each of `mates` ranks exchanges on its host.
-// Bytes to and from other hosts are in the kernel's memory, too. Other hosts on the same machine fill its caches in the
-// same way.
-size_t besides(size_t here, size_t elsewhere, size_t mates, size_t on_machine) {
-  return (here + 2 * elsewhere) * on_machine / mates - here;
+// Returns the bytes that fill the caches besides the `here` bytes that each of `neighbours` ranks exchanges on its
+// host. Bytes to and from other hosts are in the kernel's memory, too. Other hosts on the same machine fill its caches
+// in the same way.
+size_t besides(size_t here, size_t elsewhere, size_t neighbours, size_t on_machine) {
+  return (here + 2 * elsewhere) * on_machine / neighbours - here;
 }
 
 // Makes the runs of the stages of one batch.
 class Maker {
  public:
-  Maker(const Batch& batch, Rank rank, const Places& places, Scratch& scratch)
-      : batch_(batch), rank_(rank), places_(places), scratch_(scratch) {}
+  Maker(const Batch& batch, Rank rank, const HostMap& map, Scratch& scratch)
+      : batch_(batch), rank_(rank), map_(map), scratch_(scratch) {}
 
   // The last exchange on this host is the one that ends the operation there.
   std::vector<StageRun> runs() {
@@ -40,8 +40,8 @@ class Maker {
     if (run.on_host) {
       run.here = terms(folds);
       run.here.stage = on_host_++;
-      run.here.sends = runs_here(moves.sends, places_, rank_);
-      run.here.recvs = runs_here(moves.recvs, places_, rank_);
+      run.here.sends = runs_here(moves.sends, map_, rank_);
+      run.here.recvs = runs_here(moves.recvs, map_, rank_);
       note_elsewhere(run.here, moves);
     }
     if (run.on_network) {
@@ -73,10 +73,10 @@ class Maker {
   void note_elsewhere(Batch& here, const Moves& moves) const {
     const size_t sent = bytes_of(here.sends), sent_far = bytes_of(moves.sends) - sent;
     const size_t received = bytes_of(here.recvs), received_far = bytes_of(moves.recvs) - received;
-    const size_t mates = places_.ranks_of(places_.host_of(rank_)).size(), on_machine = places_.on_machine_of(rank_);
+    const size_t neighbours = map_.ranks_of(map_.host_of(rank_)).size(), on_machine = map_.on_machine_of(rank_);
     if (moves.reach == Reach::host || batch_.folds) return;
-    here.sent_elsewhere = besides(sent, sent_far, mates, on_machine);
-    here.received_elsewhere = besides(received, received_far, mates, on_machine);
+    here.sent_elsewhere = besides(sent, sent_far, neighbours, on_machine);
+    here.received_elsewhere = besides(received, received_far, neighbours, on_machine);
     here.own_last = sent_far + received_far > 0;
   }
 
@@ -92,7 +92,7 @@ class Maker {
     std::vector<HostFold::From> all;
     for (const FoldPart& part : moves.parts) {
       HostFold::From& from = all.emplace_back(HostFold::From{part.times, {}});
-      if (places_.share_host(part.from[0], rank_)) {
+      if (map_.share_host(part.from[0], rank_)) {
         // The ranks of this host have folded their part in an earlier stage, or they fold it now.
         from.parts = {run.on_host ? std::exchange(next, next + bytes) : runs_with(moves.sends, rank_)[0].data};
         for (Run& to : run.here.recvs) to = {to.peer, from.parts[0], bytes};
@@ -118,15 +118,15 @@ class Maker {
 
   const Batch& batch_;
   const Rank rank_;
-  const Places& places_;
+  const HostMap& map_;
   Scratch& scratch_;
   uint8_t on_host_ = 0, on_network_ = 0;
 };
 
 }  // namespace
 
-std::vector<StageRun> stage_runs(const Batch& batch, Rank rank, const Places& places, Scratch& scratch) {
-  return Maker(batch, rank, places, scratch).runs();
+std::vector<StageRun> stage_runs(const Batch& batch, Rank rank, const HostMap& map, Scratch& scratch) {
+  return Maker(batch, rank, map, scratch).runs();
 }
 
 }  // namespace a2a::hosts

@@ -8,7 +8,7 @@
 #include "core/schedule.h"
 #include "core/scratch.h"
 #include "transport/hosts/host_fold.h"
-#include "transport/hosts/places.h"
+#include "transport/hosts/host_map.h"
 
 namespace a2a::hosts {
 
@@ -24,6 +24,6 @@ struct StageRun {
 };
 
 // Returns how the batch runs. Throws std::bad_alloc.
-std::vector<StageRun> stage_runs(const Batch& batch, Rank rank, const Places& places, Scratch& scratch);
+std::vector<StageRun> stage_runs(const Batch& batch, Rank rank, const HostMap& map, Scratch& scratch);
 
 }  // namespace a2a::hosts

@@ -154,7 +154,7 @@ void MpiNetwork::broke(Code code, bool died) noexcept {
   if (code == Code::timeout || code == Code::backend) late_ = true;
 }
 
-void MpiNetwork::tell_users() noexcept {
+void MpiNetwork::notify_users() noexcept {
   const std::lock_guard lock(users_mutex_);
   for (User* user : users_) user->network_ends(finalised_by_program());
 }

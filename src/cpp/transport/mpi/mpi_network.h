@@ -56,10 +56,10 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
 
   uint64_t sent() const override;
 
-  // These functions end the network, with MPI or with the process. First tell_users(): users may send last messages.
+  // These functions end the network, with MPI or with the process. First notify_users(): users may send last messages.
   // Then wind_up(), until it returns true: MPI_Finalize would wait for anything left under way between the processes.
   // wind_up() never returns true while a process is stuck. After that, or after give_up(), MPI is not called any more.
-  void tell_users() noexcept;
+  void notify_users() noexcept;
   bool wind_up();
   void tell_of_death() noexcept;
   void give_up() noexcept;

@@ -59,7 +59,7 @@ bool too_late(MpiNetwork& network, Clock::duration waited) {
 // Winds up all networks. Returns whether nothing is under way between the processes of any network. All at the same
 // time: their groups differ, and processes would wait for each other in turn.
 bool wind_up(const All& all) {
-  for (const auto& network : all) network->tell_users();
+  for (const auto& network : all) network->notify_users();
   const auto begin = Clock::now();
   auto pause = std::chrono::microseconds(1);
   constexpr auto kLongestPause = std::chrono::microseconds(1000);

@@ -1,5 +1,5 @@
-// Connects each pair of ranks that have met over TCP. Each rank listens at the address at which the others reach it,
-// sends them that address over the bootstrap, connects to the lower ranks and accepts the higher ones. Rank 0 only
+// Connects each pair of ranks that have met over TCP. Each rank expects_facts at the address at which the others reach
+// it, sends them that address over the bootstrap, connects to the lower ranks and accepts the higher ones. Rank 0 only
 // accepts; rank 1 waits for rank 0 alone before it accepts, and so on. So no order of arrival can block.
 
 #include <arpa/inet.h>
@@ -19,7 +19,7 @@ namespace {
 
 std::string name_of_rank(Rank rank) { return "rank " + std::to_string(rank); }
 
-// The message of a rank to the others: where it listens.
+// The message of a rank to the others: where it expects_facts.
 struct ListenerAddress {
   sa_family_t family = 0;
   in_port_t port = 0;  // in network byte order

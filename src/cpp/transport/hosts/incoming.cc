@@ -10,12 +10,12 @@ constexpr auto kOften = std::chrono::microseconds(500);
 
 }  // namespace
 
-void HostsTransport::listen() {
+void HostsTransport::poll() {
   const auto now = Deadline::Clock::now();
   // A network that was not called for long may need several calls to return all that has arrived, such as an abort.
   constexpr int kAsksOfLateRank = 5;
   int asks = now - last_looked_ > kOften ? kAsksOfLateRank : 1;
-  last_listened_ = last_looked_ = now;
+  last_polled_ = last_looked_ = now;
   while (asks > 0) {
     auto message = network_->take(channel_);
     if (!message) {
@@ -23,15 +23,15 @@ void HostsTransport::listen() {
       continue;
     }
     const auto prefix = prefix_of(message->bytes);
-    if (!prefix || !places_->has(prefix->source) || places_->endpoint_of(prefix->source) != message->from) {
+    if (!prefix || !map_->has(prefix->source) || map_->endpoint_of(prefix->source) != message->from) {
       throw Error(Code::backend, network_->name() + ": a message makes no sense");
     }
-    hear(*prefix, std::move(message->bytes));
+    handle(*prefix, std::move(message->bytes));
     if (broken_) return;
   }
 }
 
-void HostsTransport::hear(const Prefix& prefix, std::string message) {
+void HostsTransport::handle(const Prefix& prefix, std::string message) {
   const std::string_view text = rest_of(message);
   const auto no_sense = [&] {
     return Error(Code::backend, network_->name() + ": a message of " + name_of_rank(prefix.source) + " makes no sense");
@@ -40,8 +40,8 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
     case MessageKind::bundle:
       if (relay_ == nullptr) throw no_sense();
       if (relay_->wants(prefix.number)) return relay_->take(prefix.number, prefix.source, std::move(message));
-      tell(relay_->receiver_on(places_->host_of(prefix.source), prefix.number),
-           {channel_, MessageKind::silence, 0, rank_, prefix.number}, {});
+      send(relay_->receiver_on(map_->host_of(prefix.source), prefix.number),
+           {channel_, MessageKind::no_bundle, 0, rank_, prefix.number}, {});
       [[fallthrough]];
     case MessageKind::facts: {
       if (prefix.stage >= kMostStages) throw no_sense();
@@ -49,16 +49,16 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
       const auto entries = entries_of(text);
       if (!entries) throw no_sense();
       for (const Entry& entry : *entries) {
-        if (!places_->has(entry.source) || !places_->has(entry.target)) throw no_sense();
+        if (!map_->has(entry.source) || !map_->has(entry.target)) throw no_sense();
         if (entry.target == rank_) {
-          hear_entry(step, entry);
+          handle_entry(step, entry);
         } else {
-          tell(step, entry);
+          send(step, entry);
         }
       }
       return;
     }
-    case MessageKind::silence:
+    case MessageKind::no_bundle:
       if (relay_ == nullptr) throw no_sense();
       if (relay_->wants(prefix.number)) relay_->take(prefix.number, prefix.source, std::move(message));
       return;
@@ -81,10 +81,10 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
           Error(known ? static_cast<Code>(why.code) : Code::aborted, std::string(text.substr(sizeof(why)))), false);
     }
     case MessageKind::sent:
-      if (!messages_.hear_sent(prefix.source, prefix.number, text)) throw no_sense();
+      if (!messages_.handle_sent(prefix.source, prefix.number, text)) throw no_sense();
       return;
     case MessageKind::answered:
-      if (!messages_.hear_answer(prefix.source, prefix.number, text)) throw no_sense();
+      if (!messages_.handle_answer(prefix.source, prefix.number, text)) throw no_sense();
       return;
     case MessageKind::left:
       last_[static_cast<size_t>(prefix.source)].left_after = prefix.number;
@@ -96,38 +96,38 @@ void HostsTransport::hear(const Prefix& prefix, std::string message) {
 }
 
 // Handles a bundle of an operation that this host does not relay.
-void HostsTransport::hear_unexpected(uint64_t number, Rank source, std::string message) {
+void HostsTransport::handle_unexpected(uint64_t number, Rank source, std::string message) {
   if (prefix_of(message)->kind == MessageKind::bundle)
-    hear({channel_, MessageKind::bundle, 0, source, number}, std::move(message));
+    handle({channel_, MessageKind::bundle, 0, source, number}, std::move(message));
 }
 
-void HostsTransport::hear_entry(uint64_t step, const Entry& entry) {
+void HostsTransport::handle_entry(uint64_t step, const Entry& entry) {
   const uint64_t number = number_of(step);
   Last& last = last_[static_cast<size_t>(entry.source)];
-  if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.told.op);
-  if (Operation* operation = find(step)) return hear(*operation, entry);
+  if (number >= last.number) last.number = number, last.op = static_cast<Op>(entry.facts.op);
+  if (Operation* operation = find(step)) return handle(*operation, entry);
   if (passed(number)) {
-    tell(entry.source, {channel_, MessageKind::passed, 0, rank_, number}, {});
+    send(entry.source, {channel_, MessageKind::passed, 0, rank_, number}, {});
   } else if (step <= finished_) {
     return;
   }
-  early_[step].push_back({MessageKind::facts, entry.source, entry.told, std::string(entry.payload)});
+  early_[step].push_back({MessageKind::facts, entry.source, entry.facts, std::string(entry.payload)});
 }
 
-void HostsTransport::hear(Operation& operation, const Entry& entry) {
-  const auto answer = operation.remote->hear(entry);
+void HostsTransport::handle(Operation& operation, const Entry& entry) {
+  const auto answer = operation.remote->handle(entry);
   if (!answer) return;
-  patience_ = kLeastUnheard;
-  tell(operation.step(), *answer);
+  patience_ = kLeastUnpolled;
+  send(operation.step(), *answer);
 }
 
 void HostsTransport::give(Operation& operation, const Early& early) {
   switch (early.kind) {
     case MessageKind::facts:
-      return hear(operation, {early.source, rank_, early.told, early.text});
+      return handle(operation, {early.source, rank_, early.facts, early.text});
     case MessageKind::passed:
       operation.verdicts.insert(early.source);  // it sends none
-      return operation.remote->hear_passed(early.source);
+      return operation.remote->handle_passed(early.source);
     default:
       operation.verdicts.insert(early.source);
       if (operation.their_disagreement.empty()) operation.their_disagreement = early.text;
@@ -140,22 +140,22 @@ Operation* HostsTransport::find(uint64_t step) {
   return found == queue_.end() ? nullptr : found->get();
 }
 
-void HostsTransport::tell(Rank rank, const Prefix& prefix, std::string_view text) {
-  network_->post(places_->endpoint_of(rank), message(prefix, text));
+void HostsTransport::send(Rank rank, const Prefix& prefix, std::string_view text) {
+  network_->post(map_->endpoint_of(rank), message(prefix, text));
 }
 
-void HostsTransport::tell(uint64_t step, const Entry& entry) {
+void HostsTransport::send(uint64_t step, const Entry& entry) {
   const uint64_t number = number_of(step);
   const auto stage = static_cast<uint16_t>(step - step_of(number));
   std::string text =
       begin_message({channel_, MessageKind::facts, stage, rank_, number}, room_for(entry.payload.size()));
   append(text, entry);
-  network_->post(places_->endpoint_of(entry.target), std::move(text));
+  network_->post(map_->endpoint_of(entry.target), std::move(text));
 }
 
-void HostsTransport::tell_remote(const Prefix& prefix, std::string_view text) {
-  for (Rank r = 0; r < places_->size(); ++r) {
-    if (places_->host_of(r) != places_->host_of(rank_)) tell(r, prefix, text);
+void HostsTransport::send_to_other_hosts(const Prefix& prefix, std::string_view text) {
+  for (Rank r = 0; r < map_->size(); ++r) {
+    if (map_->host_of(r) != map_->host_of(rank_)) send(r, prefix, text);
   }
 }
 

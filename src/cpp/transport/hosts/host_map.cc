@@ -1,4 +1,4 @@
-#include "transport/hosts/places.h"
+#include "transport/hosts/host_map.h"
 
 #include <sys/stat.h>
 
@@ -74,31 +74,31 @@ Card own_card(Rank rank, int size) {
 
 }  // namespace
 
-size_t Places::seat_of(Rank rank) const {
-  const auto& mates = ranks_of(host_of(rank));
-  return static_cast<size_t>(std::ranges::find(mates, rank) - mates.begin());
+size_t HostMap::local_rank_of(Rank rank) const {
+  const auto& neighbours = ranks_of(host_of(rank));
+  return static_cast<size_t>(std::ranges::find(neighbours, rank) - neighbours.begin());
 }
 
-size_t Places::on_machine_of(Rank rank) const {
+size_t HostMap::on_machine_of(Rank rank) const {
   return static_cast<size_t>(std::ranges::count(machine, machine[static_cast<size_t>(rank)]));
 }
 
 // The duties are spread over the ranks, and move to other ranks with each operation. Ranks that share a CPU may each be
 // in a scheduling group of their own (MPICH's launcher makes a session for each). Then all get the same share of the
 // CPU, yielding does not change it, and the busiest rank sets the pace. The two ends of a pair of hosts need not have
-// the same seat.
-Rank Places::sender_of(int home, int other, uint64_t number) const {
-  const auto& mates = ranks_of(home);
-  return mates[(static_cast<size_t>(other) + number) % mates.size()];
+// the same local_rank.
+Rank HostMap::sender_of(int home, int other, uint64_t number) const {
+  const auto& neighbours = ranks_of(home);
+  return neighbours[(static_cast<size_t>(other) + number) % neighbours.size()];
 }
 
-Rank Places::receiver_of(int home, int other, uint64_t number) const {
-  const auto& mates = ranks_of(home);
-  return mates[(static_cast<size_t>(other) + number + mates.size() / 2) % mates.size()];
+Rank HostMap::receiver_of(int home, int other, uint64_t number) const {
+  const auto& neighbours = ranks_of(home);
+  return neighbours[(static_cast<size_t>(other) + number + neighbours.size() / 2) % neighbours.size()];
 }
 
-Places Places::of(std::span<const Rank> members) const {
-  Places part;
+HostMap HostMap::of(std::span<const Rank> members) const {
+  HostMap part;
   part.limits = limits;
   std::map<int, int> numbers;  // of the hosts, in this group and in the new one
   for (size_t i = 0; i < members.size(); ++i) {
@@ -112,7 +112,7 @@ Places Places::of(std::span<const Rank> members) const {
   return part;
 }
 
-Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
+HostMap make_host_map(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline) {
   std::optional<Error> failure;
   std::string mine;
   try {
@@ -129,7 +129,7 @@ Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline)
                                             " ranks, but this is rank " + std::to_string(rank) + " of " +
                                             std::to_string(size));
   }
-  Places places;
+  HostMap map;
   std::map<std::string, int> numbers, machines;
   for (Rank r = 0; r < size; ++r) {
     Card card;
@@ -147,14 +147,14 @@ Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline)
     }
     card.host[sizeof(card.host) - 1] = card.machine[sizeof(card.machine) - 1] = '\0';
     const int number = numbers.emplace(card.host, static_cast<int>(numbers.size())).first->second;
-    places.ranks.resize(numbers.size());
-    places.host.push_back(number);
-    places.machine.push_back(machines.emplace(card.machine, static_cast<int>(machines.size())).first->second);
-    places.endpoint.push_back(r);
-    places.ranks[static_cast<size_t>(number)].push_back(r);
-    if (r == 0) places.limits = card.limits;
+    map.ranks.resize(numbers.size());
+    map.host.push_back(number);
+    map.machine.push_back(machines.emplace(card.machine, static_cast<int>(machines.size())).first->second);
+    map.endpoint.push_back(r);
+    map.ranks[static_cast<size_t>(number)].push_back(r);
+    if (r == 0) map.limits = card.limits;
   }
-  return places;
+  return map;
 }
 
 }  // namespace a2a::hosts

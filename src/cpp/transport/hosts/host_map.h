@@ -20,7 +20,7 @@ struct Limits {
 };
 
 // A group whose ranks may be on several hosts. Several hosts may be on one machine: containers with a network each.
-struct Places : Topology {
+struct HostMap : Topology {
   std::vector<int> machine;        // by rank
   std::vector<Endpoint> endpoint;  // by rank
   Limits limits;
@@ -28,7 +28,7 @@ struct Places : Topology {
 
   Endpoint endpoint_of(Rank rank) const { return endpoint[static_cast<size_t>(rank)]; }
   // Returns the rank's index among the ranks of its host.
-  size_t seat_of(Rank rank) const;
+  size_t local_rank_of(Rank rank) const;
   // Returns how many ranks, including this one, are on its machine.
   size_t on_machine_of(Rank rank) const;
   // Return the rank of host `home` that sends the relayed entries for host `other` in that operation, and the rank that
@@ -36,13 +36,13 @@ struct Places : Topology {
   Rank sender_of(int home, int other, uint64_t number) const;
   Rank receiver_of(int home, int other, uint64_t number) const;
 
-  // Returns the places of these ranks alone, renumbered.
-  Places of(std::span<const Rank> members) const;
+  // Returns the map of these ranks alone, renumbered.
+  HostMap of(std::span<const Rank> members) const;
 };
 
 // Collective over the bootstrap; rank r is process r of its network. Ranks share a host when their A2A_HOSTS says so: a
 // comma-separated list with a name for each rank. By default they do when they have the same kernel and network
 // namespace.
-Places find_places(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
+HostMap make_host_map(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
 
 }  // namespace a2a::hosts
