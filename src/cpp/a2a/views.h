@@ -11,7 +11,7 @@
 
 namespace a2a {
 
-class Loan;
+class Exposure;
 
 // The tensor of one rank, packed in C order. Its memory may only be read.
 struct View {
@@ -29,7 +29,7 @@ struct View {
 // Any thread may use it. In a forked child the views may be read; the child's releases have no effect.
 class A2A_API Views {
  public:
-  explicit Views(std::shared_ptr<Loan> loan);
+  explicit Views(std::shared_ptr<Exposure> exposure);
   ~Views();  // releases
   Views(const Views&) = delete;
   Views& operator=(const Views&) = delete;
@@ -53,7 +53,7 @@ class A2A_API Views {
   bool wait_released(Deadline deadline);
 
  private:
-  std::shared_ptr<Loan> loan_;
+  std::shared_ptr<Exposure> exposure_;
 };
 
 }  // namespace a2a

@@ -9,7 +9,7 @@
 
 #include "core/communicator_state.h"
 #include "core/connect.h"
-#include "core/hash.h"
+#include "runtime/hash.h"
 
 namespace a2a {
 namespace {
@@ -181,7 +181,7 @@ void Communicator::close(std::optional<Deadline> deadline) {
     throw;
   }
   const std::string lost = unreceived();
-  if (const auto host = leave(Left::closed)) host->see_off(std::chrono::milliseconds(50));
+  if (const auto host = leave(Left::closed)) host->await_departure(std::chrono::milliseconds(50));
   if (lost.empty()) return;
   throw Error(Code::aborted, "close: rank " + std::to_string(rank()) + ": the " + lost +
                                  " was under way, which no rank receives any more");

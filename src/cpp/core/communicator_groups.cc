@@ -5,7 +5,7 @@
 
 #include "a2a/communicator.h"
 #include "core/communicator_state.h"
-#include "core/hash.h"
+#include "runtime/hash.h"
 #include "runtime/object_bytes.h"
 
 namespace a2a {

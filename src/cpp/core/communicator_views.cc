@@ -27,15 +27,15 @@ std::shared_ptr<Views> Communicator::start_views(const void* data, DType dtype, 
   call.op = Op::allgather_views;
   call.dtype = dtype;
   call.deadline = deadline;
-  std::shared_ptr<Loan> loan;
+  std::shared_ptr<Exposure> exposure;
   std::shared_ptr<Views> views;
   try {
     const size_t bytes = bytes_of(dtype, shape);
     Footprint shown;  // peers look at it as soon as the operation is done
     shown.read(std::span{static_cast<const std::byte*>(data), bytes});
     state_->conflicting(shown).wait(state_->deadline(deadline));
-    loan = host->lend(static_cast<const std::byte*>(data), bytes, dtype, shape);
-    views = std::make_shared<Views>(loan);
+    exposure = host->expose(static_cast<const std::byte*>(data), bytes, dtype, shape);
+    views = std::make_shared<Views>(exposure);
   } catch (const Error& error) {
     const std::string reason =
         std::string(to_string(call.op)) + ": rank " + std::to_string(rank()) + ": " + error.what();
@@ -45,7 +45,7 @@ std::shared_ptr<Views> Communicator::start_views(const void* data, DType dtype, 
     refuse(call, error.what());
     throw;
   }
-  loan->started(state_->submit(call, [&](Batch& batch) { loan->describe(batch); }));
+  exposure->started(state_->submit(call, [&](Batch& batch) { exposure->describe(batch); }));
   return views;
 }
 
@@ -56,23 +56,23 @@ std::shared_ptr<Views> Communicator::allgather_views(const void* data, DType dty
   return views;
 }
 
-Views::Views(std::shared_ptr<Loan> loan) : loan_(std::move(loan)) {}
+Views::Views(std::shared_ptr<Exposure> exposure) : exposure_(std::move(exposure)) {}
 
 Views::~Views() { release(); }
 
-const std::shared_ptr<Work>& Views::work() const { return loan_->work(); }
+const std::shared_ptr<Work>& Views::work() const { return exposure_->work(); }
 
-int Views::size() const { return loan_->size(); }
+int Views::size() const { return exposure_->size(); }
 
-View Views::view(Rank rank) const { return loan_->view(rank); }
+View Views::view(Rank rank) const { return exposure_->view(rank); }
 
-void Views::release() noexcept { loan_->end_viewing(); }
+void Views::release() noexcept { exposure_->end_viewing(); }
 
-bool Views::released() const { return !loan_->viewing(); }
+bool Views::released() const { return !exposure_->viewing(); }
 
 bool Views::wait_released(Deadline deadline) {
   release();  // two ranks that wait without releasing would wait for each other
-  return loan_->wait_returned(deadline);
+  return exposure_->wait_returned(deadline);
 }
 
 }  // namespace a2a

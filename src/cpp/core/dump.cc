@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "a2a/communicator.h"
-#include "core/hash.h"
 #include "core/record_file.h"
+#include "runtime/hash.h"
 #include "runtime/process.h"
 
 namespace a2a {

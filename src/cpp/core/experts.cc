@@ -5,7 +5,7 @@
 #include <numeric>
 #include <string>
 
-#include "core/hash.h"
+#include "runtime/hash.h"
 
 namespace a2a {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "a2a/communicator.h"
-#include "core/hash.h"
 #include "runtime/environment.h"
+#include "runtime/hash.h"
 
 namespace a2a {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/hash.h"
+#include "runtime/hash.h"
 
 namespace a2a {
 namespace {

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/hash.h"
 #include "core/record_file.h"
+#include "runtime/hash.h"
 
 namespace a2a {
 namespace {

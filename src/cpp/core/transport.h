@@ -14,22 +14,25 @@
 #include "a2a/work.h"
 #include "core/message.h"
 #include "core/schedule.h"
-#include "core/topology.h"
+#include "core/stages/topology.h"
 #include "core/views.h"
 
 namespace a2a {
 
 class Bootstrap;
+class Transport;
 
 // How a rank has left a communicator.
 enum class Left : uint32_t { no = 0, closed = 1, dropped = 2 };
 
-// Moves bytes of host memory between the ranks of one group. It knows bytes and peers, never counts or frameworks, and
-// dtypes only to compare them and to fold elements. The core has checked all arguments. It also compares operations
-// that run on devices, where no rank can see what the others do.
-class Transport {
+// The seams of a transport. Together they are Transport; a part of the core that needs one of them takes that alone.
+
+// Moves bytes of host memory between the ranks of one group. It knows bytes, peers and sinks, never counts, frameworks
+// or collectives, and dtypes only to compare them and to fold elements. The core has checked all arguments. It also
+// compares operations that run on devices, where no rank can see what the others do.
+class ByteTransport {
  public:
-  virtual ~Transport() = default;
+  virtual ~ByteTransport() = default;
 
   // Starts the exchange and returns at once: never waits for a peer. Operations run in the order of their numbers, and
   // those that share memory with an earlier operation or message begin when that is finished. A batch with a refusal
@@ -39,9 +42,6 @@ class Transport {
 
   // Whether it writes the output of a fold while peers may still read this rank's input.
   virtual bool folds() const { return false; }
-
-  // The hosts of the ranks; empty: all are on one.
-  virtual std::shared_ptr<const Topology> topology() const { return nullptr; }
 
   // Returns the most bytes of an allreduce that is faster in one stage, in which each rank gets the elements of all
   // others, than in two, for which each waits twice (Plan::allreduce). The same on all ranks.
@@ -63,8 +63,8 @@ class Transport {
   virtual std::unique_lock<std::mutex> claim() { return {}; }
   virtual std::shared_ptr<Work> start_claimed(Batch&& batch) { return start(std::move(batch)); }
 
-  // Fails every operation in flight, here and at the peers, with Error(aborted). Never throws, never blocks.
-  virtual void abort(std::string_view reason) noexcept = 0;
+  // Names a send of this rank that no receive has taken; "" if there is none. Advances messages first.
+  virtual std::string unreceived() = 0;
 
   // Counts an operation that runs on a device without a comparison; the numbers go on as if it had run here. Returns
   // the error that already prevents it: see contradiction(), a peer that is gone without having come to it, or the
@@ -78,6 +78,15 @@ class Transport {
 
   // Returns the refusal of a peer for the next operation, which this rank has not started yet.
   virtual std::optional<Error> refusal(const Signature& next) = 0;
+};
+
+// Notices failures, and tells the peers of them.
+class Liveness {
+ public:
+  virtual ~Liveness() = default;
+
+  // Fails every operation in flight, here and at the peers, with Error(aborted). Never throws, never blocks.
+  virtual void abort(std::string_view reason) noexcept = 0;
 
   // Returns the error that broke it, if any. It is also broken when a peer has given up.
   virtual std::optional<Error> broken() = 0;
@@ -93,28 +102,43 @@ class Transport {
   // Describes what every peer did last, for messages.
   virtual std::string whereabouts() = 0;
 
+  // Publishes that this rank has left: peers that still need it learn that. Operations in flight are aborted.
+  virtual void leave(Left how) noexcept = 0;
+  // Waits, for `patience` at most, for the peers to leave too, so that shared memory can be freed at once.
+  virtual void await_departure(std::chrono::milliseconds patience) = 0;
+};
+
+// The group of ranks, and those made of it.
+class Groups {
+ public:
+  virtual ~Groups() = default;
+
   // Collective over the bootstrap of the new group, whose rank i is rank members[i] of this one. Does not connect the
   // ranks again.
   virtual std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) = 0;
   // Collective over the ranks that are alive; works on a broken transport too. Fills *members with the survivors.
   virtual std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) = 0;
 
-  // Names a send of this rank that no receive has taken; "" if there is none. Advances messages first.
-  virtual std::string unreceived() = 0;
-  // Publishes that this rank has left: peers that still need it learn that. Operations in flight are aborted.
-  virtual void leave(Left how) noexcept = 0;
-  // Waits, for `patience` at most, for the peers to leave too, so that shared memory can be freed at once.
-  virtual void see_off(std::chrono::milliseconds patience) = 0;
+  // The hosts of the ranks; empty: all are on one.
+  virtual std::shared_ptr<const Topology> topology() const { return nullptr; }
 
   virtual HostFacts facts() = 0;
   // Returns for each kind of memory how `bytes` would go to a peer in an exchange in which every pair of ranks has as
   // many.
   virtual std::vector<WayOfBytes> ways(size_t bytes) = 0;
+};
+
+// Views of the peers' tensors.
+class TensorViews {
+ public:
+  virtual ~TensorViews() = default;
 
   // Begins to give every peer a view of a tensor of C order. Throws Error(invalid_argument) when its bytes lie in no
   // block of allocate_shared(), Error(unsupported) when peers are on other hosts.
-  virtual std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype,
-                                     std::span<const int64_t> shape) = 0;
+  virtual std::shared_ptr<Exposure> expose(const std::byte* data, size_t bytes, DType dtype,
+                                           std::span<const int64_t> shape) = 0;
 };
+
+class Transport : public ByteTransport, public Liveness, public Groups, public TensorViews {};
 
 }  // namespace a2a

@@ -10,9 +10,9 @@ namespace a2a {
 
 // The tensor of this rank, which the peers may view, and this rank's views of theirs. Alive until the last view has
 // ended.
-class Loan {
+class Exposure {
  public:
-  virtual ~Loan() = default;
+  virtual ~Exposure() = default;
 
   // Puts the exchange of the tensors' descriptions into the batch, as sends and receives.
   virtual void describe(Batch& batch) = 0;

@@ -8,7 +8,7 @@
 
 #include "a2a/plan.h"
 #include "check.h"
-#include "core/topology.h"
+#include "core/stages/topology.h"
 
 namespace a2a::check_plans {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "check.h"
-#include "core/topology.h"
+#include "core/stages/topology.h"
 
 namespace a2a::check_plans {
 

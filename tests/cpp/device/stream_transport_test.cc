@@ -152,10 +152,10 @@ class TestHost final : public Transport {
   std::unique_ptr<Transport> shrink(std::vector<a2a::Rank>*, Deadline) override { return nullptr; }
   std::string unreceived() override { return ""; }
   void leave(a2a::Left) noexcept override {}
-  void see_off(milliseconds) override {}
+  void await_departure(milliseconds) override {}
   a2a::HostFacts facts() override { return {}; }
   std::vector<a2a::WayOfBytes> ways(size_t) override { return {}; }
-  std::shared_ptr<a2a::Loan> lend(const std::byte*, size_t, a2a::DType, std::span<const int64_t>) override {
+  std::shared_ptr<a2a::Exposure> expose(const std::byte*, size_t, a2a::DType, std::span<const int64_t>) override {
     return nullptr;
   }
 

@@ -76,18 +76,18 @@ TEST("peers raise the first reason of a rank that aborts") {
   });
 }
 
-TEST("see_off() waits for the peers that have not left, until its deadline") {
+TEST("await_departure() waits for the peers that have not left, until its deadline") {
   std::latch waited(2);
   as_group(2, {}, [&](std::optional<Membership>& m) {
     if (m->rank() == 0) {
       const auto before = Deadline::Clock::now();
-      m->see_off(Deadline::after_seconds(0.02));
+      m->await_departure(Deadline::after_seconds(0.02));
       CHECK(Deadline::Clock::now() - before >= std::chrono::milliseconds(20));
     }
     waited.arrive_and_wait();
     if (m->rank() == 1) return m->leave(Left::closed);
     const Deadline deadline = Deadline::after_seconds(20);
-    m->see_off(deadline);
+    m->await_departure(deadline);
     CHECK(!deadline.passed());
     CHECK(left_of(m->peer(1).block.words()) == Left::closed);
   });

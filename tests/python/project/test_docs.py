@@ -82,7 +82,7 @@ def test_numbers_in_the_table_of_variables() -> None:
     choose = read(ROOT / "src/cpp/transport/shm/policy/choose.cc")
     assert "direct_min.value_or((machine.surroundings.oversubscribed() ? 16 : 8) * kKiB)" in choose
     assert rows["A2A_SHM_DIRECT_MIN"][1] == "8192; with more ranks than CPUs 16384"
-    assert f"aggregate = {rows['A2A_AGGREGATE_MAX'][1]};" in read(ROOT / "src/cpp/transport/hosts/places.h")
+    assert f"aggregate = {rows['A2A_AGGREGATE_MAX'][1]};" in read(ROOT / "src/cpp/transport/hosts/host_map.h")
     offset = rows["A2A_PORT_OFFSET"][1]
     assert f'"A2A_PORT_OFFSET", {offset},' in read(ROOT / "python/a2a/launch.py")
     assert "kSmallestSegment = size_t{16} << 20" in read(ROOT / "src/cpp/transport/shm/memory/arena.cc")

@@ -23,6 +23,7 @@ LAYERS = [
     {"runtime"},
     {"core/fold"},
     {"core/strided"},
+    {"core/stages"},
     {"core"},
     {"bootstrap"},
     {"bootstrap/tcp"},

@@ -4,12 +4,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/hash.h"
 #include "core/stages/choose.h"
 #include "core/stages/host_first.h"
 #include "core/stages/in_parts.h"
 #include "core/stages/ring.h"
 #include "core/stages/segments.h"
+#include "runtime/hash.h"
 
 namespace a2a {
 namespace {

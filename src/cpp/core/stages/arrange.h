@@ -6,7 +6,7 @@
 
 #include "a2a/communicator.h"
 #include "a2a/plan.h"
-#include "core/topology.h"
+#include "core/stages/topology.h"
 
 namespace a2a {
 

@@ -8,7 +8,7 @@
 
 #include "a2a/host_facts.h"
 #include "a2a/types.h"
-#include "core/topology.h"
+#include "core/stages/topology.h"
 
 namespace a2a {
 

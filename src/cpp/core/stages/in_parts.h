@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "a2a/plan.h"
-#include "core/topology.h"
+#include "core/stages/topology.h"
 
 namespace a2a {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/topology.h"
+#include "core/stages/topology.h"
 
 namespace a2a {
 

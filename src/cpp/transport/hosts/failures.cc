@@ -99,7 +99,7 @@ void HostsTransport::break_with(const Error& error, bool notify) {
   if (relay_ != nullptr) relay_->fail(error);
   if (notify) send_reason();
   messages_.fail_all(error);
-  end_loans();
+  wait_for_lent_memory();
   for (auto& operation : queue_) {
     operation->fail(error);
     if (!operation->remote->let_go()) keep(operation);
@@ -112,7 +112,7 @@ void HostsTransport::break_with(const Error& error, bool notify) {
 // Waits until the network no longer has memory of the operations, for kRepeatTimeout at most. The caller that gets the
 // error may write to its tensors. Within that time peers have received the bytes as they were
 // (RemoteExchange::good_until).
-void HostsTransport::end_loans() {
+void HostsTransport::wait_for_lent_memory() {
   const auto until = Deadline::Clock::now() + kRepeatTimeout;
   const auto lent = [](const auto& operation) { return !operation->remote->let_go(); };
   for (auto& operation : queue_) operation->remote->abandon();
@@ -169,7 +169,7 @@ void HostsTransport::network_ends(const Error& why) noexcept {
   if (!broken_) broken_.emplace(why);
 }
 
-void HostsTransport::see_off(std::chrono::milliseconds patience) { local_->see_off(patience); }
+void HostsTransport::await_departure(std::chrono::milliseconds patience) { local_->await_departure(patience); }
 
 // Looks for aborts. Callers need it while no operation is in flight, because advance() does not look then.
 void HostsTransport::receive_aborts() {

@@ -88,7 +88,7 @@ std::vector<WayOfBytes> HostsTransport::ways(size_t bytes) {
   return ways;
 }
 
-std::shared_ptr<Loan> HostsTransport::lend(const std::byte*, size_t, DType, std::span<const int64_t>) {
+std::shared_ptr<Exposure> HostsTransport::expose(const std::byte*, size_t, DType, std::span<const int64_t>) {
   throw Error(Code::unsupported,
               "ranks of this group live on several hosts, and cannot look at each other's memory; use allgather(), "
               "or a group of one host's ranks");

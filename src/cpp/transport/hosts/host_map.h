@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "a2a/bootstrap.h"
-#include "core/topology.h"
+#include "core/stages/topology.h"
 #include "transport/hosts/network.h"
 
 namespace a2a::hosts {

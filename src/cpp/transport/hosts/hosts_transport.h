@@ -52,10 +52,11 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
   std::string unreceived() override;
   void leave(Left how) noexcept override;
-  void see_off(std::chrono::milliseconds patience) override;
+  void await_departure(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
   std::vector<WayOfBytes> ways(size_t bytes) override;
-  std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
+  std::shared_ptr<Exposure> expose(const std::byte* data, size_t bytes, DType dtype,
+                                   std::span<const int64_t> shape) override;
 
  private:
   // The latest news of a rank of another host.
@@ -128,8 +129,8 @@ class HostsTransport final : public Transport, private Active, private Network::
   void send(uint64_t step, const Entry& entry);
   void expire(const Operation& operation);
   void break_with(const Error& error, bool notify);
-  void send_reason();  // sends the error that broke it to the other hosts
-  void end_loans();    // waits for memory that the network has
+  void send_reason();           // sends the error that broke it to the other hosts
+  void wait_for_lent_memory();  // waits for memory that the network has
   void receive_aborts();
   std::optional<Error> find_lost(uint64_t number);  // of a rank that died or left before it finished that operation
   // Returns the messages for an operation that this rank does not compare. Requires the mutex.

@@ -193,11 +193,11 @@ bool RemoteMessages::handle_answer(Rank source, uint64_t number, std::string_vie
 
 void RemoteMessages::move(const std::shared_ptr<MessageWork>& work, Rank peer, Rank source, uint32_t tag) {
   const a2a::Message& message = work->message();
-  auto loan = std::make_shared<Loan>(Run{peer, message.data, message.bytes}, nullptr);
+  auto lent = std::make_shared<LentMemory>(Run{peer, message.data, message.bytes}, nullptr);
   const Endpoint there = map_.endpoint_of(peer);
-  const std::span<const Run> runs(&loan->run, 1);
-  loan->transfer = message.sends ? network_->send(there, tag, runs) : network_->receive(there, tag, runs);
-  moving_.push_back({work, source, std::move(loan)});
+  const std::span<const Run> runs(&lent->run, 1);
+  lent->transfer = message.sends ? network_->send(there, tag, runs) : network_->receive(there, tag, runs);
+  moving_.push_back({work, source, std::move(lent)});
 }
 
 // A receive from any rank may have been finished by a message of this host.
@@ -208,7 +208,7 @@ bool RemoteMessages::active() const {
 
 bool RemoteMessages::advance() {
   const auto is_done = [](const Moving& moving) {
-    if (!moving.loan->transfer->done()) return false;
+    if (!moving.lent->transfer->done()) return false;
     moving.work->finish(moving.source);
     return true;
   };
@@ -238,10 +238,10 @@ std::shared_ptr<MessageWork> RemoteMessages::needing(Rank rank) const {
 
 void RemoteMessages::fail_all(const Error& error) {
   for (auto& moving : moving_) {
-    moving.loan->transfer->abandon();
-    moving.work->lend([loan = std::move(moving.loan), network = network_] {
+    moving.lent->transfer->abandon();
+    moving.work->lend([lent = std::move(moving.lent), network = network_] {
       network->advance();
-      return loan->transfer->done();
+      return lent->transfer->done();
     });
   }
   moving_.clear();

@@ -48,14 +48,14 @@ class RemoteMessages {
  private:
   struct Arriving;
   // Memory that the network uses.
-  struct Loan {
+  struct LentMemory {
     Run run;  // the network refers to it
     std::unique_ptr<Transfer> transfer;
   };
   struct Moving {
     std::shared_ptr<MessageWork> work;
     Rank source;
-    std::shared_ptr<Loan> loan;
+    std::shared_ptr<LentMemory> lent;
   };
   // A send whose receiver has not asked for the bytes, or not said that it has them.
   struct Unanswered {

@@ -272,13 +272,13 @@ void ShmTransport::part(Left how) {
   if (successor_ != nullptr) Membership::abandon(std::move(successor_), how);
 }
 
-void ShmTransport::see_off(std::chrono::milliseconds patience) {
-  membership_.see_off(Deadline::at(Deadline::Clock::now() + patience));
+void ShmTransport::await_departure(std::chrono::milliseconds patience) {
+  membership_.await_departure(Deadline::at(Deadline::Clock::now() + patience));
   membership_.progress().memory().exposed_tensors().sweep();
 }
 
-std::shared_ptr<Loan> ShmTransport::lend(const std::byte* data, size_t bytes, DType dtype,
-                                         std::span<const int64_t> shape) {
+std::shared_ptr<Exposure> ShmTransport::expose(const std::byte* data, size_t bytes, DType dtype,
+                                               std::span<const int64_t> shape) {
   if (shape.size() > kMaxDims) {
     throw Error(Code::invalid_argument, "the tensor has " + std::to_string(shape.size()) + " dimensions; at most " +
                                             std::to_string(kMaxDims) + " are possible");

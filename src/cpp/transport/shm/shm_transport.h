@@ -42,13 +42,14 @@ class ShmTransport final : public Transport, private Active {
   std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
   std::string unreceived() override;
   void leave(Left how) noexcept override;
-  void see_off(std::chrono::milliseconds patience) override;
+  void await_departure(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
   std::vector<WayOfBytes> ways(size_t bytes) override;
   Predecessors conflicting(const Footprint& memory) override;
   std::unique_lock<std::mutex> claim() override;
   std::shared_ptr<Work> start_claimed(Batch&& batch) override { return enqueue_in_order(std::move(batch)); }
-  std::shared_ptr<Loan> lend(const std::byte* data, size_t bytes, DType dtype, std::span<const int64_t> shape) override;
+  std::shared_ptr<Exposure> expose(const std::byte* data, size_t bytes, DType dtype,
+                                   std::span<const int64_t> shape) override;
 
   int size() const { return membership_.size(); }
 

@@ -38,7 +38,7 @@ struct ViewingRecord {
 };
 
 // One rank's part in one operation: its own tensor, which peers may view, and its views of theirs.
-class ExposedTensor final : public Loan {
+class ExposedTensor final : public Exposure {
  public:
   // Throws Error(invalid_argument) when no allocated block of this process's segment holds the bytes.
   ExposedTensor(ProcessMemory& memory, std::shared_ptr<const LocalGroup> local_group, const std::byte* data,

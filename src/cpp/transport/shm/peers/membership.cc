@@ -280,7 +280,7 @@ void Membership::leave(Left how) noexcept {
   }
 }
 
-void Membership::see_off(Deadline deadline) {
+void Membership::await_departure(Deadline deadline) {
   for (Rank r = 0; r < size(); ++r) {
     if (r == rank_) continue;
     const Peer& p = peer(r);

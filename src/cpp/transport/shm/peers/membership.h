@@ -116,7 +116,7 @@ class Membership {
   [[noreturn]] void nonsense(Rank peer, const char* what);
 
   // Waits until every peer has left or is gone, or the deadline passes.
-  void see_off(Deadline deadline);
+  void await_departure(Deadline deadline);
 
   // Describes a peer: "rank 2 (pid 4711, alive): last operation allgather #7, not finished".
   std::string describe(Rank peer);

@@ -1,4 +1,4 @@
-#include "core/hash.h"
+#include "runtime/hash.h"
 
 #include <cstring>
 #include <limits>

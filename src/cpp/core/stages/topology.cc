@@ -1,4 +1,4 @@
-#include "core/topology.h"
+#include "core/stages/topology.h"
 
 #include <map>
 
