@@ -241,7 +241,7 @@ cdef bytes_or_never(size_t threshold):
     return None if threshold == SIZE_MAX else threshold
 
 
-cdef list choices_in_python(const vector[StageChoice]& choices):
+cdef list choices_in_python(vector[StageChoice] choices):
     return [(one.collective.decode(), one.stages.decode(), one.from_, one.reason.decode()) for one in choices]
 
 
