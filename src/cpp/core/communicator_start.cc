@@ -69,6 +69,11 @@ std::string device_problem(const Plan& plan, const Call& call) {
 
 // Returns what a transport cannot see in its batch; "" if the plan may run.
 std::string host_problem(const Plan& plan, const Call& call) {
+  constexpr size_t kMostStages = 2;  // on one host; arrange() makes more of them between hosts
+  if (plan.stages().size() > kMostStages) {
+    return "the plan has " + std::to_string(plan.stages().size()) + " stages; at most " + std::to_string(kMostStages) +
+           " are possible";
+  }
   const Sink sink = plan.stages().front().sink;
   if (sink == Sink::copy) return "";
   if (sink == Sink::sum || sink == Sink::fan_out) {

@@ -86,6 +86,20 @@ TEST("an undefined reduction raises invalid_argument, and the peers a mismatch")
   });
 }
 
+TEST("a plan has at most two stages") {
+  ranks::everywhere(2, [](Communicator& comm) {
+    std::vector<int32_t> values(4, comm.rank());
+    const Plan plan = Plan::allreduce(comm.rank(), 2, 4, 4, true);
+    std::vector<a2a::Stage> stages(plan.stages().begin(), plan.stages().end());
+    stages.push_back(stages.back());
+    const Plan longer = plan.with_stages(stages, 0, 0);
+    CHECK_THROWS(Code::invalid_argument, "the plan has 3 stages",
+                 start(comm, longer, values.data(), values.data(), sum_of(kInt32, a2a::Op::allreduce)));
+    start(comm, plan, values.data(), values.data(), sum_of(kInt32, a2a::Op::allreduce))->wait();
+    CHECK_EQ(values[3], 1);
+  });
+}
+
 TEST("a message to an invalid rank raises on this rank alone") {
   ranks::everywhere(2, [](Communicator& comm) {
     comm.refuse_message(true, -1, 0, "no such rank");

@@ -23,6 +23,7 @@ class Maker {
 
   // The last exchange on this host is the one that ends the operation there.
   std::vector<StageRun> runs() {
+    take_memory();
     std::vector<StageRun> runs;
     runs.push_back(run(batch_));
     for (const Moves& moves : batch_.later) runs.push_back(run(moves));
@@ -32,6 +33,24 @@ class Maker {
   }
 
  private:
+  // All folds use the same memory, one after the other.
+  void take_memory() {
+    size_t most = bytes_of_parts(batch_);
+    for (const Moves& moves : batch_.later) most = std::max(most, bytes_of_parts(moves));
+    if (most > 0) memory_ = scratch_.take(most);
+  }
+
+  bool brings_parts(const Moves& moves) const {
+    const bool runs = batch_.way == Way::exchange && batch_.refusal.empty();
+    return runs && moves.folds && moves.reach != Reach::host && !moves.parts.empty();
+  }
+  size_t bytes_of_parts(const Moves& moves) const {
+    if (!brings_parts(moves)) return 0;
+    size_t ranks = 0;
+    for (const FoldPart& part : moves.parts) ranks += part.from.size();
+    return ranks * bytes_of(output_of(moves));
+  }
+
   StageRun run(const Moves& moves) {
     StageRun run;
     run.on_host = moves.reach != Reach::network;
@@ -53,7 +72,7 @@ class Maker {
       }
       run.between.stage = on_network_++;
     }
-    if (folds && run.on_network && !moves.parts.empty()) bring_parts(run, moves);
+    if (brings_parts(moves)) bring_parts(run, moves);
     return run;
   }
 
@@ -64,7 +83,6 @@ class Maker {
     batch.folds = folds;
     batch.strides = batch_.strides;
     batch.copy = batch_.copy;
-    batch.scratch = batch_.scratch;
     batch.refusal = batch_.refusal;
     batch.asynchronous = false;  // whoever runs this operation runs the exchange, too
     return batch;
@@ -84,10 +102,8 @@ class Maker {
   void bring_parts(StageRun& run, const Moves& moves) {
     const auto output = output_of(moves);
     const size_t bytes = bytes_of(output);
-    size_t wanted = 0;
-    for (const FoldPart& part : moves.parts) wanted += bytes * part.from.size();
-    run.memory = scratch_.take(wanted);
-    std::byte* next = run.memory.get();
+    run.memory = memory_;
+    std::byte* next = memory_.get();
     run.between.recvs.clear();
     std::vector<HostFold::From> all;
     for (const FoldPart& part : moves.parts) {
@@ -120,6 +136,7 @@ class Maker {
   const Rank rank_;
   const HostMap& map_;
   Scratch& scratch_;
+  std::shared_ptr<std::byte[]> memory_;
   uint8_t on_host_ = 0, on_network_ = 0;
 };
 
