@@ -30,16 +30,24 @@ size_t total(const Counts& counts) {
 
 Element element(Rank rank, size_t index) { return std::to_string(rank) + "." + std::to_string(index); }
 
-// The documented fold: the ranks of each host in rank order, then the hosts in their order.
-Element host_by_host(const Topology& topology, size_t index) {
+// Returns what each host makes of an element, by host: the fold of its ranks for which `counts` holds.
+template <class Counts>
+std::vector<Elements> of_hosts(const Topology& topology, size_t index, const Counts& counts) {
   std::vector<Elements> hosts;
   for (const auto& ranks : topology.ranks) {
     std::vector<Elements> parts;
-    for (const Rank rank : ranks) parts.push_back({element(rank, index)});
-    hosts.push_back(folded(parts));
+    for (const Rank rank : ranks) {
+      if (counts(rank)) parts.push_back({element(rank, index)});
+    }
+    if (!parts.empty()) hosts.push_back(folded(parts));
   }
-  return folded(hosts)[0];
+  return hosts;
 }
+
+constexpr auto kAll = [](Rank) { return true; };
+
+// The documented fold: the ranks of each host in rank order, then the hosts in their order.
+Element host_by_host(const Topology& topology, size_t index) { return folded(of_hosts(topology, index, kAll))[0]; }
 
 struct Group {
   explicit Group(Random& random) : topology(random_topology(random)), members(at(topology.size())) {}
@@ -217,12 +225,7 @@ TEST("in a ring each host only sends to the next one, and part p is folded from 
   CHECK_EQ(traffic.messages_between_hosts, 4 * 3 * 1);  // the smallest host has one rank
   for (size_t i = 0; i < elems; ++i) {
     const size_t part = i / 34;
-    std::vector<Elements> hosts;
-    for (const auto& ranks : topology.ranks) {
-      std::vector<Elements> parts;
-      for (const Rank rank : ranks) parts.push_back({element(rank, i)});
-      hosts.push_back(folded(parts));
-    }
+    const auto hosts = of_hosts(topology, i, kAll);
     const Elements first = folded({hosts[part], hosts[(part + 1) % 3]});
     for (const Member& member : members) CHECK_EQ(member.recv[i], folded({first, hosts[(part + 2) % 3]})[0]);
   }
@@ -251,14 +254,8 @@ TEST("scan: a rank folds the ranks below it, host by host") {
     group.run([&](Rank rank) { return Plan::scan(rank, size, kElem, 3, exclusive); }, exclusive ? Op::exscan : Op::scan,
               3, 3);
     for (Rank rank = 0; rank < size; ++rank) {
-      std::vector<Elements> hosts;
-      for (const auto& ranks : group.topology.ranks) {
-        std::vector<Elements> parts;
-        for (const Rank other : ranks) {
-          if (other < rank || (other == rank && !exclusive)) parts.push_back({element(other, 1)});
-        }
-        if (!parts.empty()) hosts.push_back(folded(parts));
-      }
+      const auto below = [&](Rank other) { return other < rank || (other == rank && !exclusive); };
+      const auto hosts = of_hosts(group.topology, 1, below);
       CHECK_EQ(group.members[at(rank)].recv[1], hosts.empty() ? "old" : folded(hosts)[0]);
     }
   }

@@ -1,7 +1,6 @@
 // Arranges a plan in stages for a group with ranks on several hosts. Pure functions. Not public.
 #pragma once
 
-#include <cstddef>
 #include <optional>
 
 #include "a2a/communicator.h"

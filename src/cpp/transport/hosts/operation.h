@@ -68,7 +68,6 @@ class Operation final : public InFlight {
   bool concluding() const { return concluding_; }
   // Returns this rank's disagreements with ranks on this host and elsewhere. Requires settle_local().
   std::string disagreements() const;
-  const std::optional<Error>& error() const { return error_; }
 
   std::shared_ptr<shm::Exchange> local;  // the latest exchange on this host
   std::optional<RemoteExchange> remote;  // of the stage, or of the next one that has one
