@@ -46,11 +46,6 @@ def cases(op: str, ranks: list[int], sizes: list[int]) -> list[Case]:
 
 
 TRICKS = {
-    "rep-movsb": Trick(
-        "`rep movsb` where it is measured to be faster than a loop",
-        cases("alltoall", [2, 4], [64 * KIB, 512 * KIB]),
-        without={"A2A_SHM_REP_MOVSB": "0"},
-    ),
     "cma": Trick(
         "the kernel's copy instead of two through chunks",
         cases("alltoall", [2, 4], [MIB, 16 * MIB]),

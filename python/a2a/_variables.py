@@ -38,7 +38,6 @@ KNOWN = frozenset(
         "A2A_SHM_CMA",
         "A2A_SHM_CMA_MIN",
         "A2A_SHM_DIRECT_MIN",
-        "A2A_SHM_REP_MOVSB",
         "A2A_SHM_SEGMENT",
         "A2A_SHM_SPREAD",
         "A2A_SHM_STREAM_MIN",

@@ -121,7 +121,6 @@ cdef extern from "a2a/communicator.h" nogil:
         size_t direct_min
         size_t cma_min
         size_t stream_min
-        cbool string_copies
 
     cdef cppclass StageChoice "a2a::StageChoice":
         string collective

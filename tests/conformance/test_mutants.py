@@ -41,8 +41,6 @@ class Mutant:
     says: str = "wrong: (output|result)"
     """How the kit tells of it, as a pattern: in most cases the bytes that come out are others."""
     transport: str = "shm"
-    rep_movsb: str = "0"
-    """A2A_SHM_REP_MOVSB: whether there are loops that can be broken, or ``rep movsb``."""
 
     def apply(self, text: str) -> str:
         assert text.count(self.old) == 1, f"{self.file} has {text.count(self.old)} times {self.old!r}"
@@ -66,7 +64,6 @@ CORE = [
         "core.allgather",
         "wrong: output: 1 bytes around the tensor were written",
     ),
-    Mutant(COPY, "  copying.string(copying.left);\n", "  copying.string(copying.left / 64 * 64);\n", rep_movsb="1"),
     Mutant(PLAN, "packed = displ + count;", "packed = displ;"),
     Mutant(PLAN, "displ * elem_bytes, count * elem_bytes", "packed * elem_bytes, count * elem_bytes"),
     Mutant(PLAN, "static_cast<size_t>(peer) * bytes_per_rank", "static_cast<size_t>(size - 1 - peer) * bytes_per_rank"),
@@ -319,8 +316,7 @@ def test_mutants_of_the_core(packages: Packages, build_dir: Path, tmp_path: Path
         work.mkdir()
         built, content = library(build_dir, work, mutant.file, text)
         folder = packages.make(name, f"lib/{built}", content)
-        environment = variables(build_dir) | {"A2A_SHM_REP_MOVSB": mutant.rep_movsb}
-        return kit(folder, DOUBLES.get(mutant.transport, "numpy"), mutant, environment)
+        return kit(folder, DOUBLES.get(mutant.transport, "numpy"), mutant, variables(build_dir))
 
     def check(mutant: Mutant) -> str:
         text = (ROOT / mutant.file).read_text()

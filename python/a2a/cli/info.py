@@ -127,7 +127,6 @@ def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
         "transports": {
             "shared memory": probe["shared memory"],
             "process_vm_readv": probe["process_vm_readv"],
-            "copies": probe["copies"],
             "nccl": _library("nccl"),
             "hccl": _library("hccl"),
             "mpi": _library("mpi"),
@@ -165,7 +164,7 @@ def _works(ways: dict[str, str]) -> Iterator[tuple[str, str]]:
     copies = "one copy" if reading == "allowed" else "two copies"
     if reading != "unknown":
         yield "large tensors", f"{copies}: to read another rank's memory (process_vm_readv) is {reading}"
-        yield "tensors of empty()", f"read by their receiver; copies are made {ways['copies']}"
+        yield "tensors of empty()", "read by their receiver"
     yield "NVIDIA GPUs", ways["nccl"]
     yield "Ascend NPUs", ways["hccl"]
     yield "several hosts, MPI", ways["mpi"]
@@ -223,20 +222,16 @@ def _probe(ranks: int) -> dict[str, Any]:
     try:
         facts = _spawn.spawn(_probe_rank, ranks, timeout=_TIMEOUT_SECONDS)[0]
     except Error as error:
-        unknown = dict.fromkeys(("process_vm_readv", "copies"), "unknown")
-        return {"shared memory": f"fails: {error}", **unknown, "thresholds": {}}
+        return {"shared memory": f"fails: {error}", "process_vm_readv": "unknown", "thresholds": {}}
     allowed = "allowed" if facts["cma"] else f"not allowed ({_ptrace_scope()})"
     thresholds = {
         f"A2A_SHM_{name}_MIN": "never" if facts[f"{name.lower()}_min"] is None else facts[f"{name.lower()}_min"]
         for name in ("DIRECT", "CMA", "STREAM")
     }
-    settings = (*thresholds, "A2A_SHM_REP_MOVSB")
-    thresholds["set from outside"] = ", ".join(name for name in settings if name in os.environ) or "none"
-    copies = "rep movsb from 4096 bytes on" if facts["string_copies"] else "without rep movsb"
+    thresholds["set from outside"] = ", ".join(name for name in thresholds if name in os.environ) or "none"
     return {
         "shared memory": "works",
         "process_vm_readv": allowed,
-        "copies": copies,
         "thresholds": thresholds,
     }
 

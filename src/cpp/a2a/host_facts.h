@@ -21,7 +21,6 @@ struct HostFacts {
   // The sizes in bytes from which this rank's host memory takes another way (A2A_SHM_..._MIN in
   // docs/guide/variables.md).
   size_t direct_min = 0, cma_min = 0, stream_min = 0;
-  bool string_copies = false;  // copies of 4 KiB and more use `rep movsb`, which was measured faster than a loop
 };
 
 // The way that bytes of host memory take to a peer, and the reason, in words.

@@ -32,10 +32,6 @@ TEST("copies at every distance within a page, each way, nothing written beside t
   const std::vector<Copy> ways = {
       [](std::byte* to, const std::byte* from, size_t bytes) { copy_bytes(to, from, bytes); },
       [](std::byte* to, const std::byte* from, size_t bytes) { copy_bytes(to, from, bytes, Stores::streaming); },
-#if defined(__x86_64__)
-      [](std::byte* to, const std::byte* from, size_t bytes) { copy_by_loop(to, from, bytes); },
-      copy_by_string,
-#endif
   };
   check::Random random(check::seed());
   const Bytes from = random_bytes(random, 5 * kPage);

@@ -283,7 +283,7 @@ def test_facts() -> None:
     comm = _core.connect(0, 1, timeout=5)
     assert (comm.rank, comm.size, comm.timeout, comm.closed, comm.broken) == (0, 1, 5, False, False)
     thresholds = {"direct_min", "cma_min", "stream_min"}
-    facts = {"ranks", "cpus", "oversubscribed", "cma", "hosts", "messages", "string_copies"}
+    facts = {"ranks", "cpus", "oversubscribed", "cma", "hosts", "messages"}
     assert set(_core.host_facts(comm)) == facts | thresholds
     assert _core.core_version == a2a.__version__
     comm.close()

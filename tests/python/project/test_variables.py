@@ -15,7 +15,7 @@ from a2a import _variables
 from a2a.launch import Launch
 
 SOURCE = Path(__file__).parents[3]
-FACTS = "import a2a, a2a._core as core\nwith a2a.init() as comm:\n    print(core.host_facts(comm)[{fact!r}])\n"
+CMA = "import a2a, a2a._core as core\nwith a2a.init() as comm:\n    print(core.host_facts(comm)['cma'])\n"
 
 
 def run(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -23,21 +23,17 @@ def run(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(program, env=environment(**changes), capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize(("words", "value"), [("0 off FALSE No", "False"), ("1 ON true yes", "True")])
-def test_a_switch_takes_the_usual_words(words: str, value: str) -> None:
+@pytest.mark.parametrize("words", ["0 off FALSE No", "1 ON true yes"])
+def test_a_switch_takes_the_usual_words(words: str) -> None:
+    """Two ranks, because only peers are asked. Where the kernel forbids CMA, it is off with every word."""
+    told = set()
     for word in words.split():
-        done = run(FACTS.format(fact="string_copies"), A2A_SHM_REP_MOVSB=f" {word} ")
-        assert done.stdout.strip() == value, (word, done.stderr)
-
-
-def test_every_word_for_off_is_off() -> None:
-    """Two ranks, because only peers are asked."""
-    code = FACTS.format(fact="cma")
-    for word in ("off", "false", "no", "0"):
-        program = command("run", "-n", "2", "--no-prefix", "--no-python", sys.executable, "-c", code)
-        env = environment(A2A_SHM_CMA=word)
+        program = command("run", "-n", "2", "--no-prefix", "--no-python", sys.executable, "-c", CMA)
+        env = environment(A2A_SHM_CMA=f" {word} ")
         done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=True)
-        assert done.stdout.split() == ["False", "False"], word
+        told.add(tuple(done.stdout.split()))
+    assert len(told) == 1, told
+    assert words.startswith("1") or told == {("False", "False")}
 
 
 LATE = """
@@ -62,7 +58,7 @@ def test_a_deadline_tells_of_a_sender_that_does_not_wait(changes: dict[str, str]
     assert told == bool(changes), done.stderr
 
 
-SWITCHES = ("A2A_SHM_CMA", "A2A_SHM_REP_MOVSB", "A2A_PROGRESS_THREAD")
+SWITCHES = ("A2A_SHM_CMA", "A2A_PROGRESS_THREAD")
 NUMBERS = ("A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN", "A2A_SHM_SEGMENT")
 
 

@@ -67,8 +67,7 @@ HostFacts ShmTransport::facts() {
           .messages = 0,
           .direct_min = direct_min(machine),
           .cma_min = cma ? cma_min(machine, ChunkShape::of(around.ranks).capacity(), cma_pays_from()) : SIZE_MAX,
-          .stream_min = stream_min(machine),
-          .string_copies = string_copies() != StringCopies::slower};
+          .stream_min = stream_min(machine)};
 }
 
 std::vector<WayOfBytes> ShmTransport::ways(size_t bytes) {

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <ctime>
 
-#include "runtime/environment.h"
 #include "transport/shm/copy/copy.h"
 
 namespace a2a::shm {
@@ -113,45 +112,6 @@ bool measure_stumbling() {
   return even > 0 && misplaced > 2 * even;
 }
 
-// A sanitizer does not see what `rep movsb` reads and writes.
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-struct LoopAndString {
-  int64_t loop, string;
-};
-
-StringCopies measure_strings() {
-  static constexpr size_t kBytes = size_t{64} << 10;  // two of these fit into the second level, and not into the first
-  constexpr int kTimes = 8;                           // so that reading the clock does not count
-  const Places places = places_for(kBytes);
-  const auto compare = [&](size_t misplaced) -> LoopAndString {
-    const auto time = [&](auto copy) {
-      return shortest(places, kBytes, [&](const Scratch& at) {
-        for (int i = 0; i < kTimes; ++i) copy(at.target() + misplaced, at.source());
-        return true;
-      });
-    };
-    return {time([](std::byte* to, const std::byte* from) { copy_by_loop(to, from, kBytes); }),
-            time([](std::byte* to, const std::byte* from) { copy_by_string(to, from, kBytes); })};
-  };
-  LoopAndString sum{0, 0};
-  for (const size_t misplaced : {0, 64, 1024, 2048, 4096 - 16}) {
-    const auto [loop, string] = compare(misplaced);
-    if (string < 0 || string > loop + loop / 8) return StringCopies::slower;
-    sum.loop += loop;
-    sum.string += string;
-  }
-  // Strings have to win on average: single measurements are disturbed.
-  if (sum.string + sum.string / 100 >= sum.loop) return StringCopies::slower;
-  const bool even = std::ranges::all_of(std::array<size_t, 3>{8, 16, 48}, [&](size_t misplaced) {
-    const auto [loop, string] = compare(misplaced);
-    return string < loop + loop / 4;
-  });
-  return even ? StringCopies::faster : StringCopies::faster_but_just_behind;
-}
-#else
-StringCopies measure_strings() { return StringCopies::slower; }
-#endif
-
 }  // namespace
 
 // No locks below: threads that ask for the first time at once all measure, and a forked child never waits for one.
@@ -163,17 +123,6 @@ bool cma_stumbles() {
   if (stumbles == unknown)
     known.store(stumbles = measure_stumbling() && measure_stumbling() ? yes : no, std::memory_order_relaxed);
   return stumbles == yes;
-}
-
-StringCopies string_copies() {
-  static std::atomic<StringCopies> known{StringCopies::unknown};
-  StringCopies copies = known.load(std::memory_order_relaxed);
-  if (copies == StringCopies::unknown) {
-    const auto wanted = switch_variable("A2A_SHM_REP_MOVSB");
-    copies = !wanted ? measure_strings() : *wanted ? StringCopies::faster : StringCopies::slower;
-    known.store(copies, std::memory_order_relaxed);
-  }
-  return copies;
 }
 
 size_t cma_pays_from() {

@@ -18,10 +18,4 @@ size_t cma_pays_from();
 // `rep movsb` on AMD's processors (benchmarks/notes/learned.md). A process measures once.
 bool cma_stumbles();
 
-// Whether `rep movsb` copies faster than a loop with vectors, for sizes that fit into the second-level cache. `faster`:
-// on average faster, and nowhere much slower. `faster_but_just_behind`: likewise, but slower where the target is just
-// behind the source in its page. A process measures once; A2A_SHM_REP_MOVSB overrides the measurement.
-enum class StringCopies { unknown, slower, faster_but_just_behind, faster };
-StringCopies string_copies();
-
 }  // namespace a2a::shm

@@ -42,19 +42,13 @@ void skip(Cursor& at, size_t bytes) {
 }
 
 // Whether the target is just behind the source within its page, as in adjacent arrays in one block of malloc(). On some
-// processors `rep movsb` is slowest there.
+// processors the kernel's copy is slowest there.
 bool stands_just_behind(const std::byte* to, const std::byte* from) {
   const auto distance = reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
   return distance % 4096 > 0 && distance % 4096 < 64;
 }
 
 #if defined(__x86_64__)
-bool string_is_faster(const std::byte* to, const std::byte* from) {
-  const StringCopies copies = string_copies();
-  return copies == StringCopies::faster ||
-         (copies == StringCopies::faster_but_just_behind && !stands_just_behind(to, from));
-}
-
 // The loops require a target aligned to 64 bytes and a multiple of kBlock bytes.
 constexpr size_t kBlock = 128;
 
@@ -90,10 +84,6 @@ void copy_blocks_sse2(std::byte* to, const std::byte* from, size_t bytes, bool s
 }
 
 const auto copy_blocks = __builtin_cpu_supports("avx2") ? copy_blocks_avx2 : copy_blocks_sse2;
-
-void copy_string(std::byte* to, const std::byte* from, size_t bytes) {
-  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
-}
 #endif
 
 // A copy in progress.
@@ -112,10 +102,6 @@ struct Copying {
     copy_blocks(to, from, bytes, stores == Stores::streaming);
     pass(bytes);
   }
-  void string(size_t bytes) {
-    copy_string(to, from, bytes);
-    pass(bytes);
-  }
 #endif
   void pass(size_t bytes) {
     to += bytes;
@@ -123,8 +109,6 @@ struct Copying {
     left -= bytes;
   }
 };
-
-}  // namespace
 
 #if defined(__x86_64__)
 void copy_by_loop(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
@@ -134,20 +118,13 @@ void copy_by_loop(std::byte* to, const std::byte* from, size_t bytes, Stores sto
   if (stores == Stores::streaming) _mm_sfence();
   copying.plain(copying.left);
 }
-
-void copy_by_string(std::byte* to, const std::byte* from, size_t bytes) {
-  Copying copying{to, from, bytes};
-  copying.align();
-  copying.string(copying.left);
-}
 #endif
+
+}  // namespace
 
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores) {
 #if defined(__x86_64__)
-  constexpr size_t kLeastLoop = 1024;    // below, the C library is as fast
-  constexpr size_t kLeastString = 4096;  // below, `rep movsb` takes longer to start than a loop needs
-  if (bytes >= kLeastString && stores == Stores::cached && string_is_faster(to, from))
-    return copy_by_string(to, from, bytes);
+  constexpr size_t kLeastLoop = 1024;  // below, the C library is as fast
   if (bytes >= kLeastLoop) return copy_by_loop(to, from, bytes, stores);
 #else
   (void)stores;

@@ -33,20 +33,13 @@ struct Cursor {
 };
 
 // memcpy without slow cases. The C library copies larger pieces with `rep movsb`, which on some processors is slow for
-// some distances between source and target (benchmarks/notes/learned.md). copy_bytes() uses it only where it was
-// measured to be faster. Stores::streaming keeps the target out of the caches, for targets that would not fit there.
+// some distances between source and target (benchmarks/notes/learned.md). Stores::streaming keeps the target out of the caches, for targets that would not fit there.
 enum class Stores : bool { cached, streaming };
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
 // The offset in its page of memory that is copied from and to arrays. Large arrays begin at the start of a page, so no
 // copy's target is just behind its source.
 inline constexpr size_t kAside = 2048;
-
-#if defined(__x86_64__)
-// The two loops of copy_bytes(), for calibration: with vectors, and with `rep movsb`.
-void copy_by_loop(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
-void copy_by_string(std::byte* to, const std::byte* from, size_t bytes);
-#endif
 
 // Copies the next `bytes` bytes of the stream to contiguous memory, or from it.
 void gather_runs(Cursor& from, std::byte* to, size_t bytes, Stores stores);

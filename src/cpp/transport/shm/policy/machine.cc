@@ -34,7 +34,7 @@ int cpus_of_last_level_cache() {
 }  // namespace
 
 void check_variables() {
-  for (const char* const name : {"A2A_SHM_CMA", "A2A_SHM_REP_MOVSB", "A2A_SHM_SPREAD", "A2A_PROGRESS_THREAD"}) {
+  for (const char* const name : {"A2A_SHM_CMA", "A2A_SHM_SPREAD", "A2A_PROGRESS_THREAD"}) {
     switch_variable(name);
   }
   for (const char* const name : {"A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN"}) bytes_variable(name);
