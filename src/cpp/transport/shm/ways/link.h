@@ -18,11 +18,11 @@ namespace a2a::shm {
 
 // The bytes that this rank still has to send to one peer, and receive from it. For the rank's own part only `in_left`,
 // `source` and `target` are used.
-struct alignas(kCacheLine) Pair {
+struct Pair {
   enum class Out : uint8_t { settled, streaming, unacknowledged };
   enum class In : uint8_t { awaited, inlined, streaming, pulling, asking, arrived };
 
-  // The fields that every operation needs come first, in three cache lines.
+  // The fields that every operation needs come first, so that they share cache lines.
   Out out = Out::settled;
   In in = In::awaited;
   Head mine{};         // this rank's line: the facts, and the way of the bytes once chosen
