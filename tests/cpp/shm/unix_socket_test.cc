@@ -2,11 +2,13 @@
 #include "transport/shm/peers/unix_socket.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "check.h"
 
@@ -69,13 +71,50 @@ TEST("descriptors that the receiver does not ask for are closed") {
   CHECK_EQ(after, before);
 }
 
-TEST("a shorter message is none, and neither is the end of a connection") {
+TEST("a message of another length is none, and neither is the end of a connection") {
   Pair ends;
-  CHECK(try_send(ends.one.fd(), 'x'));
-  CHECK(!receive_message<int>(ends.two.fd()).has_value());
+  for (const std::string_view sent : {"x", "a longer one"}) {
+    CHECK(send_message(ends.one.fd(), sent));
+    CHECK(!receive_message<int>(ends.two.fd()).has_value());
+  }
+  CHECK(try_send(ends.one.fd(), 42));
+  CHECK_EQ(receive_message<int>(ends.two.fd()).value_or(0), 42);  // the whole of each was taken
   ends.one = Descriptor();
   CHECK(!receive_message<int>(ends.two.fd()).has_value());
   CHECK(!try_send(ends.two.fd(), 1));  // and no signal
+}
+
+TEST("a message with more descriptors than two is none") {
+  const Pair ends;
+  int sent[] = {0, 0, 0};
+  char byte = 'x';
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(sent))] = {};
+  msghdr message{nullptr, 0, &data, 1, control, sizeof(control), 0};
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  *header = {CMSG_LEN(sizeof(sent)), SOL_SOCKET, SCM_RIGHTS};
+  std::memcpy(CMSG_DATA(header), sent, sizeof(sent));
+  CHECK_EQ(::sendmsg(ends.one.fd(), &message, 0), 1);
+  Descriptor first, second;
+  CHECK(!receive_message<char>(ends.two.fd(), &first, &second).has_value());
+}
+
+TEST("a rank that can open no more files says so, and does not blame its peer") {
+  const Pair ends;
+  const int sent[] = {0, 0};
+  CHECK(try_send(ends.one.fd(), 'x', sent));
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const int lowest = ::dup(0);
+  ::close(lowest);
+  const rlimit one_more{static_cast<rlim_t>(lowest) + 1, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &one_more);
+  Descriptor first, second;
+  CHECK_THROWS(Code::backend, "Too many open files", receive_message<char>(ends.two.fd(), &first, &second));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  const int after = ::dup(0);
+  ::close(after);
+  CHECK_EQ(after, lowest);  // the one that came is closed
 }
 
 }  // namespace

@@ -59,10 +59,10 @@ bool receive(int fd, std::optional<Packet>& packet) {
   std::string buffer(sizeof(Header) + kLargestString, '\0');
   ssize_t got = 0;
   do {
-    got = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    got = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);  // returns the packet's own length
   } while (got < 0 && (errno == EINTR || errno == ECONNRESET));  // a reset is reported once, before the last packets
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-  if (got < static_cast<ssize_t>(sizeof(Header))) return false;
+  if (got < static_cast<ssize_t>(sizeof(Header)) || got > static_cast<ssize_t>(buffer.size())) return false;
   Packet came;
   std::memcpy(&came.header, buffer.data(), sizeof(Header));
   if (came.header.magic != kMagic) return false;

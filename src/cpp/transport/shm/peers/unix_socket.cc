@@ -78,9 +78,15 @@ bool receive_bytes(int socket, void* to, size_t bytes, Descriptor* first, Descri
     std::memcpy(fds, CMSG_DATA(header), std::min(header->cmsg_len - CMSG_LEN(0), sizeof(fds)));
   }
   Descriptor one(fds[0]), two(fds[1]);
+  if (got != static_cast<ssize_t>(bytes) || (message.msg_flags & MSG_TRUNC) != 0) return false;
+  if (first != nullptr && (message.msg_flags & MSG_CTRUNC) != 0) {
+    if (two.open()) return false;  // there are more of them
+    errno = EMFILE;                // the kernel does not say why it opened fewer than there was room for
+    system_failure("cannot take a descriptor from another rank");
+  }
   if (first != nullptr) *first = std::move(one);
   if (second != nullptr) *second = std::move(two);
-  return got == static_cast<ssize_t>(bytes);
+  return true;
 }
 
 }  // namespace a2a::shm

@@ -39,7 +39,8 @@ Descriptor connect_to_listener(std::string_view name);
 bool send_message(int socket, std::string_view bytes, std::span<const int> fds = {});
 
 // Receives one message of exactly `bytes` bytes, with its descriptors if any come. Returns false when the other end
-// hung up or sent something else.
+// hung up or sent something else, such as a longer message. Throws Error(backend) when this process cannot open the
+// descriptors that are asked for.
 bool receive_bytes(int socket, void* to, size_t bytes, Descriptor* first, Descriptor* second);
 
 template <class T>
