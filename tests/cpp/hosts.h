@@ -46,6 +46,7 @@ class Hub {
   std::mutex mutex;
   std::vector<std::list<Message>> inboxes;  // by receiver
   std::list<std::shared_ptr<Memory>> transfers;
+  std::map<Endpoint, a2a::hosts::Loss> losses;  // processes that are gone
   std::mt19937 random{7};
 
   // Pairs a transfer with the oldest matching one.
@@ -131,6 +132,11 @@ class LoopbackNetwork final : public a2a::hosts::Network {
   }
 
   bool flushed() override { return true; }
+  std::optional<a2a::hosts::Loss> lost(Endpoint of) override {
+    const std::lock_guard lock(hub_->mutex);
+    const auto found = hub_->losses.find(of);
+    return found == hub_->losses.end() ? std::nullopt : std::optional(found->second);
+  }
   void close(uint64_t) noexcept override {}
 
   uint32_t next_tag(Endpoint to) override {

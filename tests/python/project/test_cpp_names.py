@@ -64,19 +64,9 @@ TESTED_BY = {
     "transport/shm/messages/send": "shm/messages_test",
     "transport/shm/protocol/mailbox": "shm/mailboxes_test",
     # What an operation between hosts is made of.
-    "transport/hosts/cached_matches": "hosts/hosts_transport_test",
     "transport/hosts/devices": "hosts/hosts_transport_test",
-    "transport/hosts/failures": "hosts/hosts_transport_test",
     "transport/hosts/groups": "hosts/hosts_transport_test",
-    "transport/hosts/incoming": "hosts/hosts_transport_test",
     "transport/hosts/hosts_messages": "hosts/hosts_transport_test",
-    "transport/hosts/operation": "hosts/hosts_transport_test",
-    "transport/hosts/host_map": "hosts/hosts_transport_test",
-    "transport/hosts/received_sum": "hosts/hosts_transport_test",
-    "transport/hosts/relay": "hosts/hosts_transport_test",
-    "transport/hosts/remote_exchange": "hosts/hosts_transport_test",
-    "transport/hosts/remote_exchange_memory": "hosts/hosts_transport_test",
-    "transport/hosts/remote_messages": "hosts/hosts_transport_test",
 }
 """Sources without a test of their name, and the test of the unit to which they belong."""
 
