@@ -88,19 +88,6 @@ TEST("facts for another rank are passed on to it") {
   CHECK(entries && entries->size() == 1 && entries->front().source == 1 && entries->front().target == 2);
 }
 
-TEST("a rank that compares an operation is told that this one runs it on a device without") {
-  OneRank rank(3);
-  rank.come(1, 1);
-  CHECK(!rank.transport().broken());
-  CHECK(!rank.transport().pass(OneRank::barrier(1)));
-  rank.come(2, 1);
-  CHECK(!rank.transport().broken());
-  for (const Rank peer : {1, 2}) {
-    const auto told = rank.told(peer, MessageKind::passed);
-    CHECK(told.size() == 1 && told[0].first.number == 1);
-  }
-}
-
 TEST("an operation that is only compared waits for the verdict of all, which may come early") {
   for (const std::string_view verdict : {"", "rank 1 and rank 2 disagree"}) {
     OneRank rank(3);

@@ -26,6 +26,17 @@ inline HostMap apart(int size) {
   return map;
 }
 
+// The other ranks of a group say what this one says.
+struct Echo final : Bootstrap {
+  explicit Echo(int n) : size(static_cast<size_t>(n)) {}
+  std::vector<std::string> allgather(std::string_view mine, Deadline) override {
+    said = mine;
+    return std::vector<std::string>(size, said);
+  }
+  const size_t size;
+  std::string said;
+};
+
 class OneRank {
  public:
   explicit OneRank(int size) : hub_(std::make_shared<Hub>(size)) {
@@ -61,10 +72,11 @@ class OneRank {
     post_bytes(from, message({channel_, kind, stage, from, number}, rest));
   }
   void post_bytes(Rank from, std::string bytes) { LoopbackNetwork(hub_, from).post(0, std::move(bytes)); }
-  // A peer comes to a barrier, and tells `target` so.
-  void come(Rank from, uint64_t number, Rank target = 0) {
-    Entry entry{from, target, {}, {}};
+  // A peer tells `target` that it has come to a barrier, or that it was refused there.
+  void come(Rank from, uint64_t number, Rank target = 0, std::string_view refusal = {}) {
+    Entry entry{from, target, {}, refusal};
     set_common(entry.facts, barrier(number));
+    if (!refusal.empty()) entry.facts.delivery = Delivery::refused;
     std::string list;
     append(list, entry);
     post(from, MessageKind::facts, number, list);
@@ -86,17 +98,6 @@ class OneRank {
   }
 
  private:
-  // The other ranks say what this one says.
-  struct Echo final : Bootstrap {
-    explicit Echo(int n) : size(static_cast<size_t>(n)) {}
-    std::vector<std::string> allgather(std::string_view mine, Deadline) override {
-      said = mine;
-      return std::vector<std::string>(size, said);
-    }
-    const size_t size;
-    std::string said;
-  };
-
   std::shared_ptr<Hub> hub_;
   std::unique_ptr<shm::ShmTransport> base_;
   std::unique_ptr<HostsTransport> transport_;

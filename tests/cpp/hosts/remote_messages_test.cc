@@ -204,7 +204,7 @@ TEST("when it breaks, messages fail with that error, and their memory is kept as
     ends.send(input, 7);
     CHECK(ends.deliver_one());  // the network has the memory of the receive, and the sender does not know it yet
     const auto waiting = ends.receive(output, 8);
-    CHECK(ends[1].needing(0) == moving && ends[1].needing(1) == nullptr);
+    CHECK(ends[1].needing(0, false) == moving && ends[1].needing(1, true) == nullptr);
     ends[1].fail_all(Error(Code::peer_lost, "rank 0 is gone"));
     ends[1].fail_all(Error(Code::aborted, "too late"));
     for (const auto& work : {moving, waiting}) CHECK_THROWS(Code::peer_lost, "rank 0 is gone", work->wait(kNow));

@@ -63,10 +63,6 @@ TESTED_BY = {
     "transport/shm/messages/receive": "shm/messages_test",
     "transport/shm/messages/send": "shm/messages_test",
     "transport/shm/protocol/mailbox": "shm/mailboxes_test",
-    # What an operation between hosts is made of.
-    "transport/hosts/devices": "hosts/hosts_transport_test",
-    "transport/hosts/groups": "hosts/hosts_transport_test",
-    "transport/hosts/hosts_messages": "hosts/hosts_transport_test",
 }
 """Sources without a test of their name, and the test of the unit to which they belong."""
 

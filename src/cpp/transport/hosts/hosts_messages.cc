@@ -4,6 +4,12 @@
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
+namespace {
+
+// How long messages that a rank sent before it left may take to come after the notice that it left.
+constexpr auto kLate = kRepeatTimeout;
+
+}  // namespace
 
 std::shared_ptr<MessageWork> HostsTransport::post(const a2a::Message& message) {
   progress_->refuse_if_inherited();
@@ -51,17 +57,26 @@ void HostsTransport::check_messages(Deadline::Clock::time_point now) {
                                                (peer == kAnySource ? "it" : describe(peer)) + advice_on_timeout()),
                       true);
   }
+  const bool nobody = deserted(now);
   for (Rank rank = 0; rank < map_->size() && !broken_; ++rank) {
     if (map_->host_of(rank) == map_->host_of(rank_)) continue;
-    const auto work = messages_.needing(rank);
-    if (work == nullptr) continue;
     const auto& left = last_[static_cast<size_t>(rank)].left;
-    // Messages that the rank sent before it left may come after the notice that it left.
-    if (left && now - *left < kRepeatTimeout) continue;
+    if (left && now - *left < kLate) continue;
+    const auto work = messages_.needing(rank, !left || nobody);
+    if (work == nullptr) continue;
     const auto why = missed(rank, std::numeric_limits<uint64_t>::max());
-    if (!why || (left && work->message().peer == kAnySource)) continue;
+    if (!why) continue;
     break_with(Error(Code::peer_lost, name_of(work->message()) + ": " + name_of_rank(rank_) + " " + *why), true);
   }
+}
+
+// Whether all other ranks have left, so that nobody can send a message from any rank.
+bool HostsTransport::deserted(Deadline::Clock::time_point now) {
+  for (Rank rank = 0; rank < map_->size(); ++rank) {
+    const auto& left = last_[static_cast<size_t>(rank)].left;
+    if (map_->host_of(rank) != map_->host_of(rank_) && (!left || now - *left < kLate)) return false;
+  }
+  return local_->deserted();
 }
 
 }  // namespace a2a::hosts

@@ -41,6 +41,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, st
                   send(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, 0, rank_, number}, rest);
                 }) {
   progress_->note_slow_looks();
+  local_->note_other_hosts();
   {
     std::lock_guard lock(progress_->mutex());
     progress_->enter(this);

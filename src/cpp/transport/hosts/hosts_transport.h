@@ -90,6 +90,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   bool wants_look();
   bool advance_messages();
   void check_messages(Deadline::Clock::time_point now);
+  bool deserted(Deadline::Clock::time_point now);
   bool has_not_polled_for_long();
 
   void network_ends(const Error& why) noexcept override;

@@ -227,10 +227,10 @@ std::shared_ptr<MessageWork> RemoteMessages::expired(Deadline::Clock::time_point
   return found == pending_.end() ? nullptr : *found;
 }
 
-std::shared_ptr<MessageWork> RemoteMessages::needing(Rank rank) const {
-  const auto needs = [rank](const auto& work) {
+std::shared_ptr<MessageWork> RemoteMessages::needing(Rank rank, bool anybody) const {
+  const auto needs = [=](const auto& work) {
     const Rank peer = work->message().peer;
-    return !work->finished() && (peer == rank || peer == kAnySource);
+    return !work->finished() && (peer == rank || (anybody && peer == kAnySource));
   };
   const auto found = std::ranges::find_if(pending_, needs);
   return found == pending_.end() ? nullptr : *found;

@@ -41,8 +41,8 @@ class RemoteMessages {
   const std::vector<std::shared_ptr<MessageWork>>& pending() const { return pending_; }
   bool moves() const { return !moving_.empty(); }
   std::shared_ptr<MessageWork> expired(Deadline::Clock::time_point now) const;
-  // Returns the first unfinished message that needs that rank, or nullptr.
-  std::shared_ptr<MessageWork> needing(Rank rank) const;
+  // Returns the first unfinished message that needs that rank, or nullptr. `anybody`: also one from any rank.
+  std::shared_ptr<MessageWork> needing(Rank rank, bool anybody) const;
   void fail_all(const Error& error);
 
  private:

@@ -79,6 +79,10 @@ class ShmTransport final : public Transport, private Active {
   void add_messages(Predecessors& predecessors, const Footprint& memory) const {
     if (messages_) add_conflicting(predecessors, messages_->pending(), memory);
   }
+  // Notes that ranks of other hosts may send a message from any rank, too.
+  void note_other_hosts() { other_hosts_ = true; }
+  // Whether all peers have left. Then all that they have sent is taken first. Requires the progress mutex.
+  bool deserted();
   // Starts a message to or from a rank of this host, or from any rank. Throws when it cannot. Requires the progress
   // mutex.
   void start_message(const std::shared_ptr<MessageWork>& work);
@@ -127,6 +131,7 @@ class ShmTransport final : public Transport, private Active {
   Matching matching_;                            // of messages, with their receives
   HeldMessages held_;                            // messages that may not begin yet
   std::optional<Messages> messages_;             // made with the first message
+  bool other_hosts_ = false;                     // have ranks of the group
   std::optional<Error> broken_;
   Membership::NewBlock successor_;      // of a shrink() that timed out
   std::optional<uint32_t> rings_seen_;  // rings() at the last find_end()

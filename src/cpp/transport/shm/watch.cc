@@ -83,17 +83,22 @@ void ShmTransport::check_messages_with(Rank peer, bool ask_kernel) {
   } catch (const Error& error) {
     return break_with(error);
   }
-  const auto is_there = [this](Rank other) {
-    return other != membership_.rank() && left_of(membership_.peer(other).block.words()) == Left::no;
-  };
-  const auto ranks = std::views::iota(Rank{0}, static_cast<Rank>(size()));
-  const bool anybody = left == Left::no || !std::ranges::any_of(ranks, is_there);
+  const bool anybody = left == Left::no || (!other_hosts_ && deserted());
   const auto work = messages_->needing(peer, anybody);
   if (work == nullptr) return;
   break_with(Error(Code::peer_lost, name_of(work->message()) + ": rank " +
                                         std::to_string(membership_.name(membership_.rank())) +
                                         (left == Left::no ? " lost " : " waits for a rank that has left: ") +
                                         membership_.describe(peer)));
+}
+
+bool ShmTransport::deserted() {
+  const auto is_there = [this](Rank other) {
+    return other != membership_.rank() && left_of(membership_.peer(other).block.words()) == Left::no;
+  };
+  if (std::ranges::any_of(std::views::iota(Rank{0}, static_cast<Rank>(size())), is_there)) return false;
+  while (messages_ && !broken_ && guarded([this] { return messages_->advance(); })) continue;
+  return true;
 }
 
 void ShmTransport::expire(Exchange& exchange) {
