@@ -613,12 +613,9 @@ def describe_tensor(obj: Tensor) -> dict[str, Any]:
     for an object that is not a tensor."""
 
 def host_facts(comm: Communicator) -> dict[str, Any]:
-    (
-        """Return {"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
+    """Return {"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
     ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": the sizes
     in bytes from which host memory takes another way (docs/guide/variables.md), None for never."""
-        ""
-    )
 
 def host_ways(comm: Communicator, nbytes: int) -> list[tuple[str, str, str]]:
     """Return [(memory, way, reason), ...]: for each kind of host memory how ``nbytes`` bytes go to a peer in an

@@ -221,7 +221,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
 def host_facts(Communicator comm not None):
     """Return {"ranks", "cpus", "oversubscribed", "cma"} of the communicator's ranks on this host, "hosts" of all its
     ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": the sizes
-    in bytes from which host memory takes another way (docs/guide/variables.md), None for never."""""
+    in bytes from which host memory takes another way (docs/guide/variables.md), None for never."""
     facts = dereference(comm.live()).host_facts()
     return {"ranks": facts.ranks, "cpus": facts.cpus, "oversubscribed": facts.oversubscribed,
             "cma": facts.cma, "hosts": facts.hosts, "messages": facts.messages,
