@@ -134,8 +134,8 @@ class A2A_API Plan {
   static Plan global_gather(Rank rank, int size, size_t row_bytes, std::span<const int64_t> local,
                             std::span<const int64_t> global);
 
-  // ---- reductions: what arrives is folded into the output (Call::fold) in rank order, between hosts in an order of the
-  // placement (docs/design/hosts.md) ----
+  // ---- reductions: what arrives is folded into the output (Call::fold) in rank order, between hosts in an order of
+  // the placement (docs/design/hosts.md) ----
 
   // The input holds counts[p] elements for each rank p, the same list on all ranks; the output counts[rank] elements.
   static Plan reduce_scatter(Rank rank, int size, size_t elem_bytes, std::span<const int64_t> counts);

@@ -33,7 +33,8 @@ struct Cursor {
 };
 
 // memcpy without slow cases. The C library copies larger pieces with `rep movsb`, which on some processors is slow for
-// some distances between source and target (benchmarks/notes/learned.md). Stores::streaming keeps the target out of the caches, for targets that would not fit there.
+// some distances between source and target (benchmarks/notes/learned.md). Stores::streaming keeps the target out of the
+// caches, for targets that would not fit there.
 enum class Stores : bool { cached, streaming };
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes, Stores stores = Stores::cached);
 
