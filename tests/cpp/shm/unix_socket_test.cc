@@ -99,6 +99,7 @@ TEST("a message with more descriptors than two is none") {
   CHECK(!receive_message<char>(ends.two.fd(), &first, &second).has_value());
 }
 
+#ifndef __SANITIZE_ADDRESS__  // which opens a pipe to look at the error's type
 TEST("a rank that can open no more files says so, and does not blame its peer") {
   const Pair ends;
   const int sent[] = {0, 0};
@@ -116,5 +117,6 @@ TEST("a rank that can open no more files says so, and does not blame its peer") 
   ::close(after);
   CHECK_EQ(after, lowest);  // the one that came is closed
 }
+#endif
 
 }  // namespace
