@@ -49,7 +49,7 @@ class Mutant:
 
 COPY, PLAN = "src/cpp/transport/shm/copy/copy.cc", "src/cpp/core/plan.cc"
 FOLD = "src/cpp/core/fold/fold.cc"
-ATB = "adapters/atb/cpp/exchange.cc"
+ATB = "adapters/atb/cpp/all_to_all_operation.cc"
 NCCL, HCCL = "src/cpp/transport/nccl/nccl_collectives.cc", "src/cpp/transport/hccl/hccl_collectives.cc"
 CORE = [
     Mutant(COPY, "    to += step;\n", ""),
@@ -136,8 +136,8 @@ PYTHON = {
         ),
         Mutant(
             "torch/_operations/c10d_operations.py",
-            "_allgather(comm, output, input, async_op)",
-            "_allgather(comm, output, input.flip(0), async_op)",
+            "_allgather(comm, output, input, async_op, seconds)",
+            "_allgather(comm, output, input.flip(0), async_op, seconds)",
             "torch.all_gather",
         ),
         Mutant(
@@ -305,8 +305,13 @@ def library(build: Path, folder: Path, file: str, text: str) -> tuple[str, bytes
     return f"lib{name}.so", (folder / f"lib{name}.so").read_bytes()
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_and_all_fit_the_sources(packages: Packages) -> None:
     assert len(CORE) + sum(map(len, PYTHON.values())) >= 35
+    for mutant in CORE:
+        mutant.apply((ROOT / mutant.file).read_text())
+    for mutants in PYTHON.values():
+        for mutant in mutants:
+            mutant.apply(packages.read(mutant.file))
 
 
 @pytest.mark.full
