@@ -8,46 +8,72 @@ import contextlib
 import fcntl
 import os
 import sys
+from pathlib import Path
+from typing import IO
 
 from ._core import AbortedError, MismatchError, PeerLostError, TimeoutError
 from ._descriptors import above_standard
 from ._launchers import is_child_of_rank
 
 VARIABLE = "A2A_ENDED"
+_RESTARTS = "A2A_RESTARTS"
 # Errors that may be what a rank notices when another one fails.
 _ECHOES = (PeerLostError, AbortedError, MismatchError, TimeoutError)
 _MOST_TOLD = 4 << 20  # bytes; ranks write, too
 RAISED, FOLLOWED = "raised", "gave up:"
 """The kinds of messages: of an error of the rank itself, and of one that another rank caused."""
+_TO_LAUNCHER = "launcher: "
+"""Begins the line with the descriptor of the file for the reasons of ranks that may be started again."""
 
 
 class EndedRanks:
-    """A file in memory, in no folder: ranks open it through this process, so it does not outlive the job."""
+    """A file in memory, in no folder: ranks open it through this process, so it does not outlive the job. ``restarts``
+    is how many failed ranks the launcher starts again at most. With 0 the reason of a failing rank stands in the same
+    file, for all to read. Otherwise only the launcher knows whether the rank has ended for good, so it alone reads the
+    reasons: they are in a file of their own."""
 
-    def __init__(self, job: str, size: int) -> None:
-        self._file = above_standard(os.memfd_create("a2a-ended", os.MFD_CLOEXEC))
-        fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)  # ranks write, too
+    def __init__(self, job: str, size: int, restarts: int = 0) -> None:
+        self._file = _appended("a2a-ended")
+        self._reasons = _appended("a2a-reasons") if restarts else self._file
         self._write(f"{size} {job}")
+        if restarts:
+            self._write(f"{_TO_LAUNCHER}{self._reasons}")
+        self._restarts = restarts
+        self._begins: dict[int, int] = {}  # where the reasons of the present process of a rank begin
 
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables by which ranks find it."""
-        return {VARIABLE: f"/proc/{os.getpid()}/fd/{self._file}"}
+        return {VARIABLE: f"/proc/{os.getpid()}/fd/{self._file}", _RESTARTS: str(self._restarts)}
 
     def add(self, rank: int, how: str) -> None:
+        """Tell the others that a rank has ended for good."""
         self._write(f"{rank} {how}")
+
+    def start_again(self, rank: int) -> None:
+        """Forget the reasons that earlier processes of the rank gave."""
+        self._begins[rank] = os.fstat(self._reasons).st_size
 
     def last_words(self, rank: int) -> str:
         """Return the reason that a failed rank gave; "" if it gave none."""
-        text = os.pread(self._file, min(os.fstat(self._file).st_size, _MOST_TOLD), 0).decode(errors="replace")
-        told = [line.partition(" ")[2] for line in text.splitlines()[1:] if line.startswith(f"{rank} ")]
+        begin = self._begins.get(rank, 0)
+        size = min(os.fstat(self._reasons).st_size - begin, _MOST_TOLD)
+        text = os.pread(self._reasons, size, begin).decode(errors="replace")
+        told = [line.partition(" ")[2] for line in text.splitlines() if line.startswith(f"{rank} ")]
         return next((words for words in told if words.startswith((RAISED, FOLLOWED))), "")
 
     def close(self) -> None:
-        os.close(self._file)
+        for file in {self._file, self._reasons}:
+            os.close(file)
 
     def _write(self, line: str) -> None:
         os.write(self._file, f"{line}\n".encode(errors="replace"))
+
+
+def _appended(name: str) -> int:
+    file = above_standard(os.memfd_create(name, os.MFD_CLOEXEC))
+    fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # ranks write, too
+    return file
 
 
 _told = False
@@ -67,11 +93,20 @@ def _tell(process: int, path: str, rank: str, job: str) -> None:
     error = getattr(sys, "last_value", None)  # the interpreter sets it when it prints a traceback and ends
     if error is None or os.getpid() != process:
         return
-    with contextlib.suppress(OSError):
-        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        if os.pread(file, 4096, 0).partition(b"\n")[0].partition(b" ")[2] == job.encode():
-            os.write(file, f"{rank} {_words(error)}\n".encode(errors="replace"))
-        os.close(file)
+    with contextlib.suppress(OSError), _opened(Path(path)) as notices:
+        head = os.pread(notices.fileno(), 4096, 0).decode(errors="replace")
+        first, second, *_ = [*head.split("\n", 2), ""]
+        if first.partition(" ")[2] != job:
+            return
+        descriptor = second.removeprefix(_TO_LAUNCHER)
+        elsewhere = descriptor != second and descriptor.isdigit()
+        with _opened(Path(path).parent / descriptor if elsewhere else Path(path)) as reasons:
+            reasons.write(f"{rank} {_words(error)}\n".encode(errors="replace"))
+
+
+def _opened(path: Path) -> IO[bytes]:
+    flags = os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags), "r+b", buffering=0)
 
 
 def _words(error: BaseException) -> str:

@@ -69,6 +69,7 @@ class _Process:
             "A2A_LOCAL_RANK": str(rank),
             **ended.environment,
         }
+        env.pop("A2A_RESTART", None)  # of this process, if it is a rank itself
         if secret:
             env["A2A_SECRET"] = secret
         try:

@@ -33,6 +33,8 @@ KNOWN = frozenset(
         "A2A_PROGRESS_THREAD",
         "A2A_RANK",
         "A2A_RECORD",
+        "A2A_RESTART",
+        "A2A_RESTARTS",
         "A2A_SECRET",
         "A2A_SECRET_FILE",
         "A2A_SHM_CMA",

@@ -41,6 +41,7 @@ def environment_of_job(ranks: int, port: int, paddles: int) -> dict[str, str]:
         if "A2A_RANK" in env and (env.get(rank), env.get(size)) == (env["A2A_RANK"], env.get("A2A_SIZE")):
             for name in names:  # of the job in which this one is started
                 env.pop(name, None)
+    env.pop("A2A_RESTART", None)  # of the job in which this one is started
     env |= {"A2A_SIZE": str(ranks), "A2A_JOB": f"run-{os.getpid()}-{secrets.token_hex(8)}"}
     torchs = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     env = torchs | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} | env
@@ -61,13 +62,14 @@ def environment_of_job(ranks: int, port: int, paddles: int) -> dict[str, str]:
     return env
 
 
-def environment_of_rank(rank: int, env: dict[str, str]) -> dict[str, str]:
-    """Return the environment of a rank, from that of the job."""
+def environment_of_rank(rank: int, env: dict[str, str], restarts: int) -> dict[str, str]:
+    """Return the environment of a rank, from that of the job. ``restarts`` is how often it was started again."""
     number, endpoints = str(rank), env["PADDLE_TRAINER_ENDPOINTS"].split(",")
     others = {name: number for name in ("RANK", "LOCAL_RANK", "PADDLE_TRAINER_ID", "PADDLE_RANK_IN_NODE")}
     if rank < len(endpoints):
         others["PADDLE_CURRENT_ENDPOINT"] = endpoints[rank]
-    return others | env | {"A2A_RANK": number, "A2A_LOCAL_RANK": number}
+    again = {"A2A_RESTART": str(restarts)} if restarts else {}
+    return others | env | {"A2A_RANK": number, "A2A_LOCAL_RANK": number} | again
 
 
 def _free_ports(count: int) -> list[int]:

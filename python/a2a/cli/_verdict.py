@@ -23,6 +23,11 @@ class End:
     """the rank's own message, or nothing"""
 
     @property
+    def reason(self) -> str:
+        """Why it ended: in its own words, if there are any."""
+        return self.told or self.how
+
+    @property
     def follows(self) -> bool:
         """Whether it failed because of another rank."""
         return self.told.startswith(FOLLOWED)
@@ -42,7 +47,7 @@ def verdict(ends: Sequence[End], ended: Sequence[int]) -> str:
     if not first.follows:
         others = [end.rank for end in followers if end is not first]
         followed = f"; {_ranks(others)} failed because of it" if others else ""
-        return f"rank {first.rank} {first.told or first.how}{followed}{ending}"
+        return f"rank {first.rank} {first.reason}{followed}{ending}"
     who, said = _ranks([end.rank for end in followers]), first.told.removeprefix(FOLLOWED).strip()
     if "MismatchError" in said:
         return f"{who} do not agree: {said}{ending}"

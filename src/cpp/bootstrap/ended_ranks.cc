@@ -35,7 +35,9 @@ std::optional<std::string> ended_rank(const std::string& job, int size) {
   std::string line;
   std::getline(lines, line);
   const std::string own = std::to_string(size) + " " + job;
-  if (line.empty() || (own != line && !own.starts_with(line + "#")) || !std::getline(lines, line)) return std::nullopt;
+  if (line.empty() || (own != line && !own.starts_with(line + "#"))) return std::nullopt;
+  if (!std::getline(lines, line)) return std::nullopt;
+  if (line.starts_with("launcher: ") && !std::getline(lines, line)) return std::nullopt;
   return "rank " + line;
 }
 
