@@ -21,6 +21,7 @@ from ._core import (
 from ._core import core_version as __version__
 from ._paths import get_cmake_dir, get_include, get_library_dir
 from ._spawn import spawn
+from .endpoint import Endpoint
 from .launch import init
 from .quantized import block_quantized_all_reduce, quantized_all_reduce
 
@@ -28,6 +29,7 @@ __all__ = [
     "AbortedError",
     "BackendError",
     "Communicator",
+    "Endpoint",
     "Error",
     "InvalidArgumentError",
     "MismatchError",

@@ -26,10 +26,12 @@ from ._core import (
     connect,
     mpi_bootstrap,
 )
+from ._elastic import join
 from ._ended import tell_why_it_fails
 from ._launchers import Launch, mark_as_rank
 from ._log import configure, met
-from ._variables import integer, is_set, warn_of_unknown
+from ._places import MPI_LAUNCHERS, meeting_place, named_place, several_hosts
+from ._variables import is_set, warn_of_unknown
 
 if TYPE_CHECKING:
     from ._core import SupportsAllgather
@@ -51,6 +53,8 @@ def init(
     timeout: float = 600.0,
     bootstrap: SupportsAllgather | Intracomm | int | None = None,
     check: str | None = None,
+    *,
+    elastic: bool = False,
 ) -> Communicator:
     """Make the communicator of all ranks of this job.
 
@@ -62,6 +66,9 @@ def init(
     bounds this call, unless it has to initialise MPI, and is the default deadline of every operation. Every rank calls
     init() equally often; each call makes an independent communicator. ``check``, "off", "first" or "always", says when
     ranks compare operations on devices before they start them (docs/guide/devices.md); None is A2A_CHECK, or "first".
+    With ``elastic``, ranks that have ended may be started again, by ``a2a run --restarts`` or anything else that gives
+    them the same rank, size and job: they call init() again, and the survivors ``Communicator.recover()``
+    (docs/guide/elastic.md).
 
     Raises InvalidArgumentError for invalid arguments or variables, UnsupportedError when the ranks are on several hosts
     and neither MPI nor TCP connects them, TimeoutError when ranks do not come."""
@@ -84,12 +91,23 @@ def init(
         if size > 1:
             mark_as_rank()
         if bootstrap is None and size > 1:
-            place = _tcp_place(launch)
+            place = meeting_place(launch)
             bootstrap = _between_hosts(launch, timeout) if place is None else None
         if bootstrap is None and size > 1:
             job = job or launch.named_job()
     elif bootstrap is None and job is None and size > 1:
         job, place = _job_for(rank, size)
+    if elastic:
+        if bootstrap is not None:
+            raise InvalidArgumentError(
+                "init: elastic=True needs a place that outlives the ranks: a job on one host, or "
+                "TCP (A2A_BOOTSTRAP, MASTER_ADDR); it cannot use this bootstrap"
+            )
+        left = max(0.0, timeout - (time.monotonic() - began))
+        comm = join(rank, size, job, place, left, check)
+        comm.timeout = timeout
+        met(comm, f"elastic job {job}", time.monotonic() - began)
+        return comm
     if bootstrap is None and size > 1 and job is not None:
         with _one_at_a_time(job, rank, timeout):
             if place is None:
@@ -134,39 +152,15 @@ def _mpi_handle(bootstrap: SupportsAllgather | Intracomm | int | None) -> int | 
     return cast("Intracomm", bootstrap).py2f() if hasattr(bootstrap, "py2f") else None
 
 
-_INT_MAX, _MOST_PORT = 2**31 - 1, 65535
-_MPI_LAUNCHERS = ("Open MPI", "MPICH", "Intel MPI", "srun")
-
-
-def _tcp_place(launch: Launch) -> str | None:
-    """Return the address at which the ranks meet over TCP; None when they meet in another way."""
-    if place := _named_place():
-        return place
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if not _several_hosts(launch) or launch.launcher in _MPI_LAUNCHERS or not host or not port:
-        return None
-    number = integer(os.environ, "MASTER_PORT", 0, 0, _MOST_PORT)
-    number += integer(os.environ, "A2A_PORT_OFFSET", 1, -_MOST_PORT, _MOST_PORT)
-    if not 0 < number <= _MOST_PORT:
-        raise InvalidArgumentError(f"MASTER_PORT={port} + A2A_PORT_OFFSET in the environment is {number}, no port")
-    return f"{f'[{host}]' if ':' in host else host}:{number}"
-
-
-def _named_place() -> str | None:
-    name = os.environ.get("A2A_BOOTSTRAP")
-    if not name:
-        return None
-    if not name.startswith("tcp://"):
-        raise InvalidArgumentError(f"A2A_BOOTSTRAP={name} in the environment is not tcp://host:port")
-    return name.removeprefix("tcp://")
+_INT_MAX = 2**31 - 1
 
 
 def _between_hosts(launch: Launch, timeout: float) -> CoreBootstrap | None:
     """Return the bootstrap of ranks on several hosts that do not meet over TCP; None when all are on one host."""
-    several = _several_hosts(launch)
+    several = several_hosts(launch)
     if not several:
         return None
-    if launch.launcher in _MPI_LAUNCHERS:
+    if launch.launcher in MPI_LAUNCHERS:
         return mpi_bootstrap(timeout=timeout)
     raise UnsupportedError(
         f"{launch.launcher} placed the ranks on several hosts ({several}); set A2A_BOOTSTRAP=tcp://host:port, an "
@@ -175,21 +169,16 @@ def _between_hosts(launch: Launch, timeout: float) -> CoreBootstrap | None:
     )
 
 
-def _several_hosts(launch: Launch) -> str:
-    assigned = os.environ.get("A2A_HOSTS")
-    return launch.several_hosts or (f"A2A_HOSTS={assigned}" if assigned else "")
-
-
 def meeting_of(launch: Launch) -> str:
     """Return in words how init() would make these ranks meet."""
     if launch.size == 1:
         return "alone"
-    place, several = _tcp_place(launch), _several_hosts(launch)
+    place, several = meeting_place(launch), several_hosts(launch)
     if place:
         return f"over TCP at {place}" + (", TCP between hosts" if several else "")
     if not several:
         return "on this host"
-    by_mpi = launch.launcher in _MPI_LAUNCHERS
+    by_mpi = launch.launcher in MPI_LAUNCHERS
     return "through MPI, MPI between hosts" if by_mpi else "nowhere: see docs/guide/launchers.md"
 
 
@@ -197,15 +186,15 @@ def _job_for(rank: int, size: int) -> tuple[str, str | None]:
     # Explicit rank and size without a job: the launcher's job and place are used if they are of the same ranks.
     job = os.environ.get("A2A_JOB")
     if job and not is_set(os.environ, "A2A_RANK"):
-        return job, _named_place()
+        return job, named_place()
     launch = Launch.from_environ()
     if (launch.rank, launch.size) == (rank, size) and launch.job is not None:
-        place = _tcp_place(launch)
+        place = meeting_place(launch)
         if place is None:
             launch.require_one_host()
         return launch.job, place
     if job:
-        return job, _named_place()
+        return job, named_place()
     raise InvalidArgumentError(
         f"init: rank={rank}, size={size} need job= (one text for all ranks of the job), A2A_JOB, or bootstrap="
     )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol, SupportsIndex, Ty
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Buffer, CapsuleType
+from typing_extensions import Buffer, CapsuleType, Self
 
 class SupportsDLPack(Protocol):
     """Anything with ``__dlpack__`` and ``__dlpack_device__``: NumPy, Torch, Paddle, JAX, CuPy, ... arrays."""
@@ -158,6 +158,19 @@ class Communicator:
     def size(self) -> int:
         """The number of ranks in the group."""
     @property
+    def endpoint(self) -> CoreEndpoint | None:
+        """The Endpoint that made this communicator by connect(); None for others."""
+    @property
+    def generation(self) -> int | None:
+        """The generation of the group of a communicator of Endpoint.connect(); None for others."""
+    @property
+    def handles(self) -> list[str] | None:
+        """The handles of all ranks of a communicator of Endpoint.connect(), by rank; None for others."""
+    @property
+    def joined(self) -> list[int]:
+        """The ranks that are new: those whose former group is not that of the lowest rank that had one. The same list
+        on all ranks; empty in the first generation."""
+    @property
     def timeout(self) -> float:
         """Default deadline of every operation in seconds. A new value is for the operations that this rank starts from
         then on, and for the communicators that it derives."""
@@ -206,6 +219,12 @@ class Communicator:
     def shrink(self, timeout: float | None = None) -> Communicator:
         """Return a working communicator of the ranks that are alive. Collective among them; works on a broken
         communicator too."""
+    def recover(self, timeout: float | None = None) -> Communicator:
+        """Return the communicator of the next generation of an elastic job (``a2a.init(elastic=True)``): of all ranks,
+        those that were started again included. Collective among them: the survivors call recover(), a rank that was
+        started again calls init(). ``joined`` of the result lists the ranks that are new. This communicator is aborted.
+        Raises PeerLostError when a rank has ended and will not be started again, TimeoutError naming the ranks that do
+        not come, UnsupportedError for a communicator that is not of an elastic job."""
     def allgather_bytes(self, mine: bytes, *, timeout: float | None = None) -> list[bytes]:
         """Return every rank's byte string in rank order. For small control traffic."""
     def empty(
@@ -447,6 +466,39 @@ def connect(
     Raises TimeoutError naming the missing ranks. Exceptions of ``bootstrap.allgather`` are raised unchanged.
     """
 
+class CoreEndpoint:
+    """What a2a.Endpoint is made of: all its arguments are given. ``secret`` None is the one of A2A_SECRET_FILE or
+    A2A_SECRET."""
+
+    def __new__(
+        cls, address: str, secret: str | bytes | None, host: str, *, timeout: float = 600.0, check: str | None = None
+    ) -> Self: ...
+    @property
+    def handle(self) -> str:
+        """The text by which others reach this endpoint. It goes to them by any means: a store, a file, a launcher. It
+        is valid as long as this object, and lets in nobody who has not got the secret, or is another user of this
+        host."""
+    @property
+    def generation(self) -> int | None:
+        """The last generation that this endpoint was in, None before the first."""
+    def connect(self, handles: Iterable[str], generation: int, *, timeout: float | None = None) -> Communicator:
+        """Collective over the endpoints listed, and nobody else: make the communicator of this generation, in which
+        rank i is the endpoint of ``handles[i]``. All give the same list, which has their own handle, and the same
+        number, which none of them has used before. ``timeout`` in seconds, by default 600, bounds this call; the
+        communicator's own default is 600 seconds. Its ``generation``, ``handles`` and ``endpoint`` are those given, and
+        ``joined`` lists the ranks whose former group is not that of the lowest rank that had one.
+
+        The former communicator of this endpoint is aborted; its segments and connections are used again. Any thread may
+        call it, one at a time.
+
+        Raises InvalidArgumentError for a list without this endpoint's handle, an invalid handle, one twice, or one of
+        another job, and for a generation that is negative or already used; the others then get MismatchError.
+        MismatchError when lists or generations disagree, PeerLostError when a listed process is dead, TimeoutError
+        naming those that do not come, UnsupportedError when one is on another host and has no address. The endpoint can
+        be used again after each of them."""
+    def recover(self, comm: Communicator, timeout: float | None = None) -> Communicator:
+        """What Communicator.recover() calls."""
+
 @final
 class CoreBootstrap:
     """A bootstrap of the core; satisfies SupportsAllgather."""
@@ -457,8 +509,15 @@ class CoreBootstrap:
     @property
     def size(self) -> int: ...
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
-    def allgather(self, mine: bytes, /) -> list[bytes]:
-        """Every rank's bytes in rank order. Blocks until every rank has called it."""
+    def allgather(self, mine: bytes, /, *, timeout: float | None = None) -> list[bytes]:
+        """Every rank's bytes in rank order. Blocks until every rank has called it, or for ``timeout`` seconds."""
+
+def job_bootstrap(rank: int, size: int, job: str, *, timeout: float) -> CoreBootstrap:
+    """Return the bootstrap of the ranks of this host and user that give the same name, once all are there."""
+
+def ended_rank(job: str, size: int) -> str | None:
+    """Return the launcher's notice of a rank of the job that has ended and will not be started again, such as "rank 2
+    exited with code 0"; None if there is none."""
 
 @final
 class TcpBootstrap:

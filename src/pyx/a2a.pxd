@@ -84,6 +84,7 @@ cdef extern from "a2a/bootstrap.h" nogil:
     cdef cppclass Bootstrap "a2a::Bootstrap":
         optional[GroupRank] group_rank() except +raise_current
 
+    optional[string] cpp_ended_rank "a2a::ended_rank"(const string&, int) except +raise_current
     string secret_from_environment "a2a::secret_from_environment"() except +raise_current
     vector[shared_ptr[Bootstrap]] cpp_thread_bootstraps "a2a::thread_bootstraps"(int) except +raise_current
 
@@ -145,6 +146,10 @@ cdef extern from "a2a/communicator.h" nogil:
         CppView view(int) except +raise_current
         void release()
         cbool released()
+
+    cdef cppclass CommunicatorOptions "a2a::Communicator::Options":
+        double timeout_seconds
+        Check check
 
     cdef cppclass CppCommunicator "a2a::Communicator":
         int rank() except +raise_current
@@ -264,3 +269,19 @@ cdef extern from "cpp/python/counts.h":
 
 cdef extern from "cpp/python/object_memory.h":
     SharedMemory hold_object "a2a_py::hold_object"(object) except +raise_current
+
+
+cdef extern from "a2a/endpoint.h":
+    cdef cppclass EndpointOptions "a2a::Endpoint::Options":
+        string address
+        string secret
+        string host
+        CommunicatorOptions communicator
+
+    cdef cppclass CppEndpoint "a2a::Endpoint":
+        const string& handle()
+        int64_t generation()
+        void decline(const vector[string]&, const string&) except +raise_current nogil
+
+    ctypedef shared_ptr[CppEndpoint] EndpointPtr "std::shared_ptr<a2a::Endpoint>"
+    EndpointPtr create_endpoint "a2a::Endpoint::create"(const EndpointOptions&) except +raise_current

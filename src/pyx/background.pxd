@@ -1,11 +1,12 @@
 # Calls that block in C++ for long. Ctrl-C ends the wait for them.
 from cpython.object cimport PyObject
+from libc.stdint cimport int64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-from a2a cimport Bootstrap, Call, Check, CppCommunicator, Memory, When, raise_current, raise_interrupted
+from a2a cimport Bootstrap, Call, Check, CppCommunicator, CppEndpoint, Memory, When, raise_current, raise_interrupted
 
 
 cdef extern from "cpp/background.h":
@@ -37,6 +38,8 @@ cdef extern from "cpp/python/blocking.h":
         int, int, const string&, const When&) except +raise_interrupted nogil
     BootstrapPtr join_tcp "a2a_py::join_tcp"(
         int, int, const string&, const string&, const string&, const When&) except +raise_interrupted nogil
+    CommPtr connect_endpoint "a2a_py::connect_endpoint"(
+        CppEndpoint&, const vector[string]&, int64_t, const When&, vector[int]&) except +raise_interrupted nogil
     vector[string] allgather_here "a2a_py::allgather_here"(
         Bootstrap&, const string&, const When&) except +raise_interrupted nogil
     BootstrapPtr cpp_mpi_bootstrap "a2a_py::mpi_bootstrap"(

@@ -36,9 +36,9 @@ cdef class CoreBootstrap:
     cdef readonly int rank
     cdef readonly int size
 
-    def allgather(self, bytes mine, /):
-        """Every rank's bytes in rank order. Blocks until every rank has called it."""
-        return self.gather(mine, deadline_after(-1))
+    def allgather(self, bytes mine, /, *, timeout=None):
+        """Every rank's bytes in rank order. Blocks until every rank has called it, or for ``timeout`` seconds."""
+        return self.gather(mine, deadline_after(-1 if timeout is None else parse_timeout(timeout)))
 
     cdef vector[string] gather(self, string mine, When until) except *:
         cdef vector[string] strings
@@ -60,6 +60,23 @@ def thread_bootstraps(int size):
         raise InvalidArgumentError(f"size is {size}; a group has at least one rank")
     made = cpp_thread_bootstraps(size)
     return [make_bootstrap(made[i], i, size) for i in range(size)]
+
+
+def job_bootstrap(int rank, int size, str job not None, *, timeout):
+    """Return the bootstrap of the ranks of this host and user that give the same name, once all are there."""
+    cdef BootstrapPtr made
+    cdef string name = os.fsencode(job)
+    cdef When until = deadline_after(parse_timeout(timeout))
+    with nogil:
+        made = join_job(rank, size, name, until)
+    return make_bootstrap(made, rank, size)
+
+
+def ended_rank(str job not None, int size):
+    """Return the launcher's notice of a rank of the job that has ended and will not be started again, such as "rank 2
+    exited with code 0"; None if there is none."""
+    cdef optional[string] notice = cpp_ended_rank(os.fsencode(job), size)
+    return notice.value().decode("utf-8", "replace") if notice.has_value() else None
 
 
 @cython.final

@@ -21,6 +21,27 @@ cdef class Communicator(_Collectives):
         return self._size
 
     @property
+    def endpoint(self):
+        """The Endpoint that made this communicator by connect(); None for others."""
+        return self._endpoint
+
+    @property
+    def generation(self):
+        """The generation of the group of a communicator of Endpoint.connect(); None for others."""
+        return self._generation
+
+    @property
+    def handles(self):
+        """The handles of all ranks of a communicator of Endpoint.connect(), by rank; None for others."""
+        return None if self._handles is None else list(self._handles)
+
+    @property
+    def joined(self):
+        """The ranks that are new: those whose former group is not that of the lowest rank that had one. The same list
+        on all ranks; empty in the first generation."""
+        return list(self._joined or ())
+
+    @property
     def timeout(self):
         """Default deadline of every operation in seconds. A new value is for the operations that this rank starts from
         then on, and for the communicators that it derives."""
@@ -174,6 +195,17 @@ cdef class Communicator(_Collectives):
         cdef Call call
         parse_call(&call, Op.shrink, None, timeout)
         return wrap(self.run_control(Op.shrink, task_shrink(self.live(), call.deadline)).communicator)
+
+    def recover(self, timeout=None):
+        """Return the communicator of the next generation of an elastic job (``a2a.init(elastic=True)``): of all ranks,
+        those that were started again included. Collective among them: the survivors call recover(), a rank that was
+        started again calls init(). ``joined`` of the result lists the ranks that are new. This communicator is aborted.
+        Raises PeerLostError when a rank has ended and will not be started again, TimeoutError naming the ranks that do
+        not come, UnsupportedError for a communicator that is not of an elastic job."""
+        if self._endpoint is None:
+            raise UnsupportedError("recover: this communicator is not of an elastic job; make it by "
+                                   "a2a.init(elastic=True), or connect its survivors by Endpoint.connect()")
+        return self._endpoint.recover(self, timeout)
 
     @collective
     def allgather_bytes(self, mine, *, timeout=None):

@@ -25,6 +25,7 @@ cdef class _CommunicatorBase:
     cdef unsigned long caller   # the thread inside a call that takes operation numbers, 0 for none
     cdef int depth              # the number of its nested calls
     cdef _CheckedPair checked     # of alltoallv
+    cdef object _endpoint, _generation, _handles, _joined   # of a communicator of Endpoint.connect(), otherwise None
     cdef object __weakref__
 
     def __cinit__(self):

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 
 #include "ranks.h"
 #include "tcp.h"
@@ -19,12 +20,12 @@
 
 namespace hosts_test {
 
-using a2a::hosts::Endpoint;
 using a2a::hosts::Message;
+using a2a::hosts::Process;
 using a2a::hosts::Transfer;
 
-// The endpoint that receives nothing for the moment, as if its messages took long.
-inline std::atomic<Endpoint> deaf{-1};
+// The process that receives nothing for the moment, as if its messages took long.
+inline std::atomic<Process> deaf{-1};
 // Whether the network keeps abandoned memory, as MPI does with sends.
 inline std::atomic<bool> clings{false};
 
@@ -32,7 +33,7 @@ inline std::atomic<bool> clings{false};
 class Hub {
  public:
   struct Memory {
-    Endpoint from, to;
+    Process from, to;
     uint32_t tag;
     std::byte* data;
     size_t bytes;
@@ -46,7 +47,9 @@ class Hub {
   std::mutex mutex;
   std::vector<std::list<Message>> inboxes;  // by receiver
   std::list<std::shared_ptr<Memory>> transfers;
-  std::map<Endpoint, a2a::hosts::Loss> losses;  // processes that are gone
+  std::map<Process, a2a::hosts::Loss> losses;  // processes that are gone
+  bool survives_deaths = false;
+  std::set<uint64_t> closed;  // channels
   std::mt19937 random{7};
 
   // Pairs a transfer with the oldest matching one.
@@ -102,14 +105,14 @@ class LoopbackTransfer final : public Transfer {
 
 class LoopbackNetwork final : public a2a::hosts::Network {
  public:
-  LoopbackNetwork(std::shared_ptr<Hub> hub, Endpoint self)
+  LoopbackNetwork(std::shared_ptr<Hub> hub, Process self)
       : hub_(std::move(hub)), self_(self), tags_(hub_->inboxes.size()) {}
 
-  Endpoint self() const override { return self_; }
+  Process self() const override { return self_; }
   int size() const override { return static_cast<int>(hub_->inboxes.size()); }
   std::string name() const override { return "loopback"; }
 
-  void post(Endpoint to, std::string bytes) override {
+  void post(Process to, std::string bytes) override {
     const std::lock_guard lock(hub_->mutex);
     auto& inbox = hub_->inboxes[static_cast<size_t>(to)];
     auto where = inbox.begin();
@@ -132,34 +135,38 @@ class LoopbackNetwork final : public a2a::hosts::Network {
   }
 
   bool flushed() override { return true; }
-  std::optional<a2a::hosts::Loss> lost(Endpoint of) override {
+  std::optional<a2a::hosts::Loss> lost(Process of) override {
     const std::lock_guard lock(hub_->mutex);
     const auto found = hub_->losses.find(of);
     return found == hub_->losses.end() ? std::nullopt : std::optional(found->second);
   }
-  void close(uint64_t) noexcept override {}
+  bool survives_deaths() const override { return hub_->survives_deaths; }
+  void close(uint64_t channel) noexcept override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->closed.insert(channel);
+  }
 
-  uint32_t next_tag(Endpoint to) override {
+  uint32_t next_tag(Process to) override {
     const std::lock_guard lock(hub_->mutex);
     return ++tags_[static_cast<size_t>(to)];
   }
   // Some transfers count as new, so that they are announced again.
-  bool fresh(Endpoint to, uint32_t tag) const override {
+  bool fresh(Process to, uint32_t tag) const override {
     const std::lock_guard lock(hub_->mutex);
     return tags_[static_cast<size_t>(to)] - tag < kFresh;
   }
-  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, std::span<const a2a::Run> runs) override {
+  std::unique_ptr<Transfer> send(Process to, uint32_t tag, std::span<const a2a::Run> runs) override {
     {
       const std::lock_guard lock(hub_->mutex);
       sent_ += runs.size();
     }
     return transfer({self_, to, tag, nullptr, 0, true}, runs);
   }
-  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::span<const a2a::Run> runs) override {
+  std::unique_ptr<Transfer> receive(Process from, uint32_t tag, std::span<const a2a::Run> runs) override {
     return transfer({from, self_, tag, nullptr, 0, false}, runs);
   }
 
-  std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) override {
+  std::unique_ptr<Transfer> discard(Process from, uint32_t tag, size_t bytes) override {
     auto& memory = discarded_.emplace_back(bytes);
     const a2a::Run run{0, memory.data(), bytes};
     return receive(from, tag, {&run, 1});
@@ -190,7 +197,7 @@ class LoopbackNetwork final : public a2a::hosts::Network {
   }
 
   std::shared_ptr<Hub> hub_;
-  Endpoint self_;
+  Process self_;
   std::vector<uint32_t> tags_;
   std::list<std::vector<std::byte>> discarded_;
   std::vector<std::shared_ptr<Hub::Memory>> flying_;

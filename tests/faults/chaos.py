@@ -3,6 +3,7 @@
     python -m tests.faults.chaos --minutes 10 --seed 1
     python -m tests.faults.chaos --transport tcp mpi
     python -m tests.faults.chaos --repeat tcp:17         # the plan of faults that the seed stands for, again
+    python -m tests.faults.chaos --elastic               # of generations
 
 Ranks are killed, stopped, interrupted, late or never come; they pass wrong counts and read-only outputs, abort, end
 by exceptions, drop what they have begun, fork, and use threads and several communicators. Every byte is compared
@@ -29,7 +30,7 @@ from typing import Any
 import a2a
 from a2a._core import thread_bootstraps
 
-from . import launched
+from . import generations, launched
 from .chaos_ranks import BROKEN, IN_CALL, OPERATIONS, TIMEOUT, Fault, Plan, Step, play
 from .harness import Answer, Belongings, End, NotRun, be_guard, connect, job_name, network_job, run
 from .rows import left_since
@@ -179,23 +180,32 @@ class Tally:
     slowest: float = 0.0
 
 
-def one(transport: str, seed: int, tally: Tally) -> None:
-    plan = draw(transport, seed)
+def one(transport: str, seed: int, tally: Tally, elastic: bool) -> None:
     before, begin = Belongings.now(), time.monotonic()
-    ends = execute(plan, seed)
+    if elastic:
+        played = generations.play(transport, seed)
+        faults, answers, said, name = played.faults, played.answers, played.findings, "--elastic --repeat"
+    else:
+        faults, answers, said, name = *_one_group(transport, seed), "--repeat"
     tally.slowest = max(tally.slowest, time.monotonic() - begin)
-    said = list(findings(plan, ends))
     left = left_since(before)
     if any(left.values()):
         said.append(f"left behind: {left}")
     tally.plans += 1
     tally.findings += len(said)
-    tally.faults.update(fault.kind for fault in plan.faults)
-    for end, _ in ends:
-        if isinstance(end.value, list):
-            tally.answers.update(answer.kind for answer in end.value)
+    tally.faults.update(faults)
+    tally.answers.update(answers)
     for line in said:
-        print(f"FOUND --repeat {transport}:{seed} {plan.faults or 'no faults'}: {line}", flush=True)
+        print(f"FOUND {name} {transport}:{seed} {line}", flush=True)
+
+
+def _one_group(transport: str, seed: int) -> tuple[list[str], collections.Counter[str], list[str]]:
+    plan = draw(transport, seed)
+    ends = execute(plan, seed)
+    told = [end.value for end, _ in ends if isinstance(end.value, list)]
+    answers = collections.Counter(answer.kind for answers in told for answer in answers)
+    said = [f"{plan.faults or 'no faults'}: {line}" for line in findings(plan, ends)]
+    return [fault.kind for fault in plan.faults], answers, said
 
 
 def table(tallies: dict[str, Tally]) -> str:
@@ -213,9 +223,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.chaos", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1, help="of the first plan; the others follow")
-    parser.add_argument("--transport", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
+    parser.add_argument("--elastic", action="store_true", help="endpoints that meet in one group after the other")
+    parser.add_argument("--transport", nargs="+", metavar="NAME", default=[], help="these instead of all")
     parser.add_argument("--repeat", nargs="+", default=[], metavar="TRANSPORT:SEED", help="these plans, and no others")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    known = generations.TRANSPORTS if options.elastic else TRANSPORTS
+    options.transport = options.transport or list(known)
+    if unknown := set(options.transport) - set(known):
+        parser.error(f"no transports: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -228,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.tempdir = folder
         for transport, seed in _chosen(options, begin + 60 * options.minutes):
             try:
-                one(transport, seed, tallies.setdefault(transport, Tally()))
+                one(transport, seed, tallies.setdefault(transport, Tally()), options.elastic)
             except NotRun as reason:
                 print(f"{transport} was left out: {reason}", flush=True)
                 options.transport = [other for other in options.transport if other != transport]

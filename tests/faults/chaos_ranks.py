@@ -131,6 +131,41 @@ def allgather(comm: a2a.Communicator, step: Step) -> None:
     _compare(recv, testing.allgather(sends)[comm.rank])
 
 
+def allgatherv(comm: a2a.Communicator, step: Step) -> None:
+    rng = np.random.default_rng(step.seed)
+    counts = [int(count) for count in rng.integers(0, step.rows + 1, comm.size)]
+    sends = [testing.random_array(rng, (count, 2), "int32") for count in counts]
+    recv = testing.poison(np.empty((sum(counts), 2), "int32"))
+    expected = testing.allgatherv(sends, [recv] * comm.size)[comm.rank]
+    comm.allgatherv(sends[comm.rank], recv, counts)
+    _compare(recv, expected)
+
+
+def reduced(comm: a2a.Communicator, step: Step) -> None:
+    """Sums for all, one rank's tensor for all, and a message in both directions of a ring."""
+    rng, size, rank = np.random.default_rng(step.seed), comm.size, comm.rank
+    sends = [rng.integers(-99, 99, 2 * step.rows + 1) for _ in range(size)]
+    recv = testing.poison(np.empty_like(sends[0]))
+    comm.allreduce(sends[rank], recv)
+    _compare(recv, testing.allreduce(sends)[rank])
+    root, tensor = int(rng.integers(size)), sends[rank].copy()
+    comm.broadcast(tensor, root)
+    _compare(tensor, sends[root])
+    for tag, way in enumerate((1, -1)):
+        there = comm.send(sends[rank], (rank + way) % size, tag=tag, async_op=True)
+        comm.recv(recv, (rank - way) % size, tag=tag)
+        there.wait()
+        _compare(recv, sends[(rank - way) % size])
+
+
+def planned(comm: a2a.Communicator, step: Step) -> None:
+    send, to, recv, from_, expected = _some(comm, step)
+    plan = comm.plan_alltoallv(send, to, recv, from_)
+    for i in range(3):
+        plan.run(send + i, recv)
+        _compare(recv, expected + i)
+
+
 def on_several_communicators(comm: a2a.Communicator, step: Step) -> None:
     """Two operations are under way at the same time."""
     with comm.split(0) as one, comm.split(0) as other:  # type: ignore[union-attr]
@@ -221,6 +256,9 @@ OPERATIONS: dict[str, Callable[..., None]] = {
         alltoallv,
         alltoall,
         allgather,
+        allgatherv,
+        reduced,
+        planned,
         in_shared_memory,
         on_several_communicators,
         several_in_flight,
@@ -272,7 +310,7 @@ def play(plan: Plan, rank: int, meet: Callable[[], a2a.Communicator]) -> list[An
             answers.append(_take(step, comms[0], mine.get(i), helpers))
             if answers[-1].kind == "wrong" or answers[-1].error in (*BROKEN, "Leaves"):
                 break
-        if comms and plan.transport == "shm" and answers[-1].error == "PeerLostError":
+        if comms and plan.transport in ("shm", "tcp") and answers[-1].error == "PeerLostError":
             answers.append(attempt(_shrink, comms[0]))
     finally:
         _let_go(helpers)

@@ -102,6 +102,10 @@ the worst of its ranks:
 Times are from the fault to the last rank that knew; for rows about a deadline, from the call. *Left* are the files,
 descriptors and processes that were there a second after a trial and not before it. Each trial has a seed: a failure
 prints it, and `python -m tests.faults.scorecard --only ROW --seed SEED -n 1` repeats it.
+
+`python -m tests.faults.chaos` mixes such faults at random, and compares every byte. With `--elastic` it does so with
+endpoints that meet in one group after the other: processes die and are replaced, groups split and merge, lists and
+generations disagree. All that live have to meet and exchange in the end, and nothing may grow with the generations.
 """
 
 _COMPARISON = """

@@ -25,6 +25,7 @@ FAMILIES = (
     "threads",
     "network",
     "mpi",
+    "generations",
     "views",
     "soak",
 )

@@ -144,7 +144,7 @@ struct Announcement {
 struct Hello {
   uint32_t protocol;
   int32_t rank;
-  uint64_t nonce;
+  uint64_t nonce, link;
   uint32_t gave_up;
   int32_t culprit;
 };
@@ -168,7 +168,7 @@ class FakeRank final : public Bootstrap {
     fake.bell = 3;
     input_.patch(fake);
     const std::string_view name(own.listener, ::strnlen(own.listener, sizeof(own.listener)));
-    const Hello hello{own.protocol, 0, fake.nonce, 0, -1};
+    const Hello hello{own.protocol, 0, fake.nonce, 1, 0, -1};
     // Nobody accepts yet: one connection more than this would wait for that.
     for (int i = 0; i < 2 && !input_.empty(); ++i) strange_hello(name, hello);
     last_ = shm::connect_to_listener(name);

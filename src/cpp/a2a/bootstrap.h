@@ -33,8 +33,16 @@ class A2A_API Bootstrap {
   virtual void while_meeting() {}
   // Whether it can connect ranks on several hosts. Without a network all ranks have to be on one host.
   virtual bool has_network() const { return false; }
-  // Collective. Returns the network that connects the ranks; rank r is process r of it. nullptr: there is none.
+  // Collective. Returns the network that connects the ranks. nullptr: there is none.
   virtual std::shared_ptr<hosts::Network> network(Deadline) { return nullptr; }
+  // Returns each rank's process of that network, by rank. Empty: rank r is process r.
+  virtual std::vector<int> processes() const { return {}; }
+  // Returns the name of this rank's host, if the bootstrap knows better than A2A_HOSTS and the kernel. Ranks of one
+  // name share memory.
+  virtual std::optional<std::string> host() const { return std::nullopt; }
+  // Whether some ranks may have met before. Then they use the connections and mappings that they still have. The same
+  // on all ranks.
+  virtual bool met_before() const { return false; }
   // Returns this rank's number and the number of ranks where the caller did not choose them: of mpi_bootstrap().
   // Otherwise nothing.
   virtual std::optional<GroupRank> group_rank() const { return std::nullopt; }
@@ -62,6 +70,11 @@ A2A_API std::shared_ptr<Bootstrap> unix_bootstrap(Rank rank, int size, const std
 A2A_API std::shared_ptr<Bootstrap> tcp_bootstrap(Rank rank, int size, const std::string& job,
                                                  const std::string& address, std::string_view secret,
                                                  Deadline deadline);
+
+// Returns the launcher's notice of a rank that has ended and will not be started again, such as "rank 2 exited with
+// code 0", in a job of that name and size. Returns nullopt when there is none, the launcher gives no notices, or they
+// are about another job, because another launcher has started these ranks inside it.
+A2A_API std::optional<std::string> ended_rank(const std::string& job, int size);
 
 // Returns the secret in the file that A2A_SECRET_FILE names, without white space at its end, or else the one in
 // A2A_SECRET. The file has to belong to this user, and nobody else may open it. Throws Error(invalid_argument) when

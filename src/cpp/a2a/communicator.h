@@ -174,6 +174,10 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Breaks the communicator: this rank's and its peers' operations in flight, and all later ones, raise Error(aborted).
   void abort(std::string_view reason) noexcept;
+  // Leaves the group for another one. Peers finish the operations that this rank has finished; those that need more of
+  // it, its own in flight and all later ones raise Error(aborted) with `why`, here and there. Operations on devices are
+  // aborted.
+  void retire(std::string_view why) noexcept;
   // Collective: waits until every rank has called it, then releases all resources. Without effect when already closed.
   // A broken communicator does not wait. Throws Error(aborted), closed, when no rank has received a message of this
   // one.
@@ -186,6 +190,9 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // the peers: a peer may have given up, and the next operation here raises the error.
   bool failed() const;
 
+  // Returns what connects this rank with the others. While it is held, a group that some of them form later uses it
+  // again (a2a/endpoint.h). It does not keep the communicator alive.
+  std::shared_ptr<const void> connections() const;
   HostFacts host_facts() const;
   // Returns for each kind of memory how `bytes` of host memory would go to a peer, and why, in an exchange in which
   // every pair of ranks has as many bytes.

@@ -1,15 +1,14 @@
 // The launcher's notices of ranks that have ended. Not public.
 #pragma once
 
-#include <optional>
 #include <string>
+
+#include "a2a/bootstrap.h"
 
 namespace a2a {
 
-// Returns the notice of a rank that has ended for good, such as "rank 2 exited with code 0". Call it while the
-// meeting of a job of `size` ranks is not complete: with such a rank it never will be. Returns nullopt when none has
-// ended, the launcher gives no notices, or they are about another job, because another launcher has started these ranks
-// inside it.
+// ended_rank() is in a2a/bootstrap.h. Call it while the meeting of a job is not complete: with such a rank it never
+// will be.
 //
 // A2A_ENDED names a file of the launcher. Its first line has the number of ranks and the name of the job. Each other
 // line is for a rank that has ended: "2 exited with code 0". A rank that fails writes the reason there before it ends:
@@ -17,7 +16,6 @@ namespace a2a {
 //
 // Where the launcher starts failed ranks again, only it knows whether a rank has ended for good. The second line is
 // then "launcher: 7": the descriptor of the file, in the same folder, into which failing ranks write their reasons.
-std::optional<std::string> ended_rank(const std::string& job, int size);
 
 // Throws Error(peer_lost) with ended_rank(), if there is one.
 void require_all_running(const std::string& job, int size);

@@ -28,6 +28,9 @@ class HashingBootstrap final : public Bootstrap {
   void while_meeting() override { base_.while_meeting(); }
   bool has_network() const override { return base_.has_network(); }
   std::shared_ptr<hosts::Network> network(Deadline deadline) override { return base_.network(deadline); }
+  std::vector<int> processes() const override { return base_.processes(); }
+  std::optional<std::string> host() const override { return base_.host(); }
+  bool met_before() const override { return base_.met_before(); }
 
   uint64_t group() const { return hash_.value(); }
 
@@ -150,6 +153,22 @@ void Communicator::abort(std::string_view reason) noexcept {
   if (state_->recorder != nullptr) state_->recorder->close(record::Fate::aborted, reason);
 }
 
+void Communicator::retire(std::string_view why) noexcept {
+  if (state_->home.inherited()) return;
+  std::shared_ptr<Transport> host;
+  std::vector<std::shared_ptr<DeviceTransport>> devices;
+  {
+    std::lock_guard lock(state_->mutex);
+    if (state_->host == nullptr || !state_->retired.empty()) return;
+    state_->retired = why;
+    host = state_->host;
+    for (const auto& [_, transport] : state_->devices) devices.push_back(transport);
+  }
+  for (const auto& transport : devices) transport->abort(why);
+  host->leave(Left::replaced, why);
+  if (state_->recorder != nullptr) state_->recorder->close(record::Fate::aborted, why);
+}
+
 void Communicator::close(std::optional<Deadline> deadline) {
   state_->home.refuse_if_inherited();
   if (closed()) return;
@@ -167,6 +186,10 @@ void Communicator::close(std::optional<Deadline> deadline) {
     if (host != nullptr) host->leave(how);
     return host;
   };
+  if (state_->is_retired()) {
+    leave(Left::dropped);
+    return;
+  }
   try {
     Call call;
     call.op = Op::close;
@@ -212,7 +235,7 @@ bool Communicator::broken() const {
     std::lock_guard lock(state_->mutex);
     host = state_->host;
   }
-  return host != nullptr && (host->broken() || host->peer_died());
+  return host != nullptr && (state_->is_retired() || host->broken() || host->peer_died());
 }
 
 bool Communicator::failed() const {
@@ -221,6 +244,7 @@ bool Communicator::failed() const {
   return state_->host != nullptr && state_->host->failed();
 }
 
+std::shared_ptr<const void> Communicator::connections() const { return state_->open(Op::barrier)->connections(); }
 HostFacts Communicator::host_facts() const { return state_->open(Op::barrier)->facts(); }
 
 std::vector<WayOfBytes> Communicator::host_ways(size_t bytes) const { return state_->open(Op::barrier)->ways(bytes); }

@@ -74,6 +74,7 @@ struct Communicator::State {
   Batch device_blank;        // for the next operation on a device, with the memory of an earlier one
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
   std::shared_ptr<Transport> host;     // empty once closed
+  std::string retired;                 // why; "": it is not
   std::shared_ptr<Recorder> recorder;  // nullptr: nothing is recorded
   std::map<Memory, std::shared_ptr<DeviceTransport>> devices;
   std::map<Memory, void*> adopted;
@@ -112,6 +113,11 @@ struct Communicator::State {
     }
   }  // the one kept before is destroyed without the mutex
 
+  bool is_retired() const {
+    std::lock_guard lock(mutex);
+    return !retired.empty();
+  }
+
   // Returns the host transport. Throws when closed.
   std::shared_ptr<Transport> open(Op op) const {
     std::lock_guard lock(mutex);
@@ -119,6 +125,7 @@ struct Communicator::State {
   }
 
   const std::shared_ptr<Transport>& want_open(Op op) const {
+    if (!retired.empty()) throw Error(Code::aborted, std::string(to_string(op)) + ": " + retired);
     if (host != nullptr) return host;
     throw Error(Code::aborted,
                 std::string(to_string(op)) + ": rank " + std::to_string(rank) + " has closed this communicator");

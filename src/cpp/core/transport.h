@@ -23,7 +23,7 @@ class Bootstrap;
 class Transport;
 
 // How a rank has left a communicator.
-enum class Left : uint32_t { no = 0, closed = 1, dropped = 2 };
+enum class Left : uint32_t { no = 0, closed = 1, dropped = 2, replaced = 3 };
 
 // The seams of a transport. Together they are Transport; a part of the core that needs one of them takes that alone.
 
@@ -102,8 +102,9 @@ class Liveness {
   // Describes what every peer did last, for messages.
   virtual std::string whereabouts() = 0;
 
-  // Publishes that this rank has left: peers that still need it learn that. Operations in flight are aborted.
-  virtual void leave(Left how) noexcept = 0;
+  // Publishes that this rank has left: peers that still need it get Error(peer_lost), or where it has been replaced,
+  // Error(aborted) with `why`. Operations in flight are aborted.
+  virtual void leave(Left how, std::string_view why = {}) noexcept = 0;
   // Waits, for `patience` at most, for the peers to leave too, so that shared memory can be freed at once.
   virtual void await_departure(std::chrono::milliseconds patience) = 0;
 };
@@ -118,6 +119,10 @@ class Groups {
   virtual std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) = 0;
   // Collective over the ranks that are alive; works on a broken transport too. Fills *members with the survivors.
   virtual std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) = 0;
+
+  // Returns what connects this rank with the others: a group that they form later uses it again, while it is held
+  // (Bootstrap::met_before).
+  virtual std::shared_ptr<const void> connections() const = 0;
 
   // The hosts of the ranks; empty: all are on one.
   virtual std::shared_ptr<const Topology> topology() const { return nullptr; }

@@ -50,11 +50,11 @@ bool Progress::advance() {
   return moved;
 }
 
-void Progress::note_slow_looks() {
+void Progress::note_slow_looks(bool from_any_thread) {
   std::unique_ptr<ProgressThread> ended;  // destroyed after the mutex is released, which the thread may want
   std::lock_guard lock(mutex_);
   slow_looks_ = true;
-  ended = std::move(thread_);
+  if (!from_any_thread) ended = std::move(thread_);
 }
 
 void Progress::hand_over() {

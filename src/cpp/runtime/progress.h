@@ -58,9 +58,9 @@ class Progress {
   void note(bool oversubscribed, bool threads);
   bool crowded() const { return crowded_; }
   // Notes that a look at the state of operations is slow, because it asks a network. Spinning would then take the CPU
-  // from the rank that has to answer, while a yield costs little in comparison. Some networks allow no calls from
-  // another thread, so this ends the progress thread.
-  void note_slow_looks();
+  // from the rank that has to answer, while a yield costs little in comparison. Unless the network allows calls from
+  // any thread, this ends the progress thread.
+  void note_slow_looks(bool from_any_thread);
 
   // For callers that poll: advances everything, and from time to time checks for deadlines and dead peers.
   void poll();

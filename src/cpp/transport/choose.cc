@@ -26,6 +26,7 @@ class LocalBootstrap final : public Bootstrap {
     return ours;
   }
   void while_meeting() override { all_.while_meeting(); }
+  bool met_before() const override { return all_.met_before(); }
 
  private:
   Bootstrap& all_;
@@ -39,6 +40,7 @@ std::unique_ptr<Transport> connect(Rank rank, int size, Bootstrap& bootstrap, De
   hosts::HostMap map = hosts::make_host_map(rank, size, bootstrap, deadline);
   if (map.hosts() == 1) return shm::ShmTransport::connect(rank, size, bootstrap, deadline);
   const auto network = bootstrap.network(deadline);
+  if (const auto processes = bootstrap.processes(); !processes.empty()) map.process = processes;
   const std::vector<Rank> local_ranks = map.ranks_of(map.host_of(rank));
   const auto local_rank = static_cast<Rank>(map.local_rank_of(rank));
   LocalBootstrap here(bootstrap, local_ranks);

@@ -130,6 +130,7 @@ class TestCollectives final : public Collectives {
 
 class TestHost final : public Transport {
  public:
+  std::shared_ptr<const void> connections() const override { return nullptr; }
   explicit TestHost(World& world) : w_(world), presence_(world) {}
   std::shared_ptr<Work> start(Batch&&) override { return nullptr; }
   std::shared_ptr<a2a::MessageWork> post(const a2a::Message&) override { return nullptr; }
@@ -151,7 +152,7 @@ class TestHost final : public Transport {
   std::unique_ptr<Transport> derive(std::span<const a2a::Rank>, a2a::Bootstrap&, Deadline) override { return nullptr; }
   std::unique_ptr<Transport> shrink(std::vector<a2a::Rank>*, Deadline) override { return nullptr; }
   std::string unreceived() override { return ""; }
-  void leave(a2a::Left) noexcept override {}
+  void leave(a2a::Left, std::string_view) noexcept override {}
   void await_departure(milliseconds) override {}
   a2a::HostFacts facts() override { return {}; }
   std::vector<a2a::WayOfBytes> ways(size_t) override { return {}; }

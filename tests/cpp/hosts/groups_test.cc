@@ -1,5 +1,7 @@
 // Groups of ranks on several hosts: those made of them, and what only works on one host.
+#include <algorithm>
 #include <array>
+#include <set>
 
 #include "check.h"
 #include "one_rank.h"
@@ -37,10 +39,28 @@ TEST("a group of ranks on one host needs no network") {
   CHECK_EQ(rank.transport().ways(1).back().reason, "the ranks live on several hosts");
 }
 
-TEST("what needs the memory of one host is refused, and the number of hosts is named") {
+TEST("a rank that drops its communicator tells those that shrink, and discards what others say of that") {
+  OneRank rank(2);
+  rank.hub().survives_deaths = true;
+  const auto channels_of = [&](Process receiver) {
+    std::set<uint64_t> channels;
+    for (const auto& message : rank.hub().inboxes[static_cast<size_t>(receiver)]) {
+      channels.insert(prefix_of(message.bytes)->channel);
+    }
+    return channels;
+  };
+  rank.end();
+  auto told = channels_of(1);
+  CHECK_EQ(told.size(), 2u);  // it says that it has left, too
+  told.erase(rank.channel());
+  CHECK(std::ranges::includes(rank.hub().closed, told));
+}
+
+TEST("what needs the memory of one host, or a network that survives deaths, is refused") {
   OneRank rank(3);
   std::vector<Rank> members;
-  CHECK_THROWS(Code::unsupported, "live on 3 hosts", rank.transport().shrink(&members, Deadline::after_seconds(1)));
+  CHECK_THROWS(Code::unsupported, "does not go on after the death of a rank",
+               rank.transport().shrink(&members, Deadline::after_seconds(1)));
   const std::array<std::byte, 1> tensor{};
   CHECK_THROWS(Code::unsupported, "live on several hosts", rank.transport().expose(tensor.data(), 1, {1, 8, 1}, {}));
   CHECK(!rank.transport().failed());

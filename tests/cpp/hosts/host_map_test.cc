@@ -52,7 +52,7 @@ TEST("ranks with one name share a host, and hosts are numbered in the order of t
   const HostMap map = map_of("b,a,b,c");
   CHECK_EQ(map.host, std::vector<int>({0, 1, 0, 2}));
   CHECK(map.ranks == std::vector<std::vector<Rank>>({{0, 2}, {1}, {3}}));
-  CHECK_EQ(map.endpoint, std::vector<Endpoint>({0, 1, 2, 3}));
+  CHECK_EQ(map.process, std::vector<Process>({0, 1, 2, 3}));
   CHECK(map.local_rank_of(2) == 1 && map.local_rank_of(3) == 0);
   CHECK_EQ(map.on_machine_of(3), 4);  // whatever A2A_HOSTS says of hosts
 }
@@ -122,7 +122,7 @@ TEST("a part of the ranks keeps its processes, and its hosts are numbered anew")
   const HostMap part = map.of(std::vector<Rank>{3, 2, 1});
   CHECK_EQ(part.host, std::vector<int>({0, 1, 0}));
   CHECK(part.ranks == std::vector<std::vector<Rank>>({{0, 2}, {1}}));
-  CHECK_EQ(part.endpoint, std::vector<Endpoint>({3, 2, 1}));
+  CHECK_EQ(part.process, std::vector<Process>({3, 2, 1}));
   CHECK_EQ(part.machine, std::vector<int>({6, 7, 6}));
   CHECK_EQ(part.limits.aggregate, 42);
 }

@@ -22,7 +22,7 @@ inline HostMap apart(int size) {
   std::vector<int> numbers(static_cast<size_t>(size));
   std::iota(numbers.begin(), numbers.end(), 0);
   static_cast<Topology&>(map) = Topology(numbers);
-  map.endpoint = map.machine = numbers;
+  map.process = map.machine = numbers;
   return map;
 }
 
@@ -50,6 +50,7 @@ class OneRank {
   }
 
   HostsTransport& transport() { return *transport_; }
+  void end() { transport_.reset(); }
   Hub& hub() { return *hub_; }
   uint64_t channel() const { return channel_; }
 

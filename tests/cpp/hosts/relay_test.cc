@@ -18,7 +18,7 @@ Deadline soon() { return Deadline::after_seconds(5); }
 HostMap two_hosts() {
   HostMap map;
   static_cast<Topology&>(map) = Topology({0, 0, 1, 1});
-  map.endpoint = {0, 1, 2, 3};
+  map.process = {0, 1, 2, 3};
   map.machine = {0, 0, 1, 1};
   map.relayed = relay_limit(map);
   return map;

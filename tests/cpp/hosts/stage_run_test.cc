@@ -16,7 +16,7 @@ constexpr DType kInt32{0, 32, 1};
 HostMap two_hosts(std::vector<int> machines) {
   HostMap map;
   static_cast<Topology&>(map) = Topology({0, 1, 0, 1});
-  map.endpoint = {0, 1, 2, 3};
+  map.process = {0, 1, 2, 3};
   map.machine = std::move(machines);
   return map;
 }

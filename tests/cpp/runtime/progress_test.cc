@@ -106,7 +106,7 @@ TEST("a short wait returns where ranks share an interpreter's lock or a poll is 
   CHECK(progress.crowded() && !progress.may_linger());
   CHECK(!progress.wait_briefly([] { return true; }));
   TestProgress other;
-  other.note_slow_looks();
+  other.note_slow_looks(false);
   CHECK(!other.may_linger() && !other.crowded());
 }
 

@@ -44,7 +44,7 @@ TEST("an oversubscribed rank yields briefly, and not at all for threads or slow 
     Stuck stuck;
     progress.enter(&stuck);
     progress.note(surroundings.oversubscribed(), threads);
-    if (slow) progress.note_slow_looks();
+    if (slow) progress.note_slow_looks(false);
     const auto begin = Deadline::Clock::now();
     CHECK(!progress.wait_briefly([] { return false; }));
     CHECK(Deadline::Clock::now() - begin < std::chrono::seconds(1));

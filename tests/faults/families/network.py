@@ -9,7 +9,7 @@ import time
 
 import a2a
 
-from ..harness import Answer, Board, End, Report, attempt, connect, judge, network_job, run, works, worse
+from ..harness import Answer, Board, End, Report, attempt, connect, judge, network_job, run, worse
 from ..rows import row
 from . import death, disagreement, joining, stop
 
@@ -76,19 +76,14 @@ def closes(chance: random.Random) -> Report:
     return death.closes_in(network_job(), chance)
 
 
-def shrink_and_go_on(rank: int, n: int, job: str) -> list[Answer]:
-    comm = connect(rank, n, job)
-    refusal = attempt(comm.shrink)
-    right = works(comm)
-    comm.close()
-    return [refusal, Answer("right" if right else "wrong", time.monotonic())]
+@row("over TCP: survivors go on with shrink()", "right, p99 <= 500 ms", 4, 300, within=0.5)
+def shrinks(chance: random.Random) -> Report:
+    return death.shrink_in(network_job(), WAYS, chance)
 
 
-@row("over TCP: shrink() between hosts", "UnsupportedError, and the group goes on", 2, 100)
-def shrink(chance: random.Random) -> Report:
-    n = chance.choice([2, 3, 4])
-    ends = run(n, shrink_and_go_on, n, network_job())
-    return worse(judge(ends, ["UnsupportedError"], ["live on 2 hosts"]), judge(ends, (), at=1, must_raise=False))
+@row("over TCP: another death during shrink()", "right, p99 <= 500 ms", 4, 300, within=0.5, faultpoints=True)
+def shrinks_again(chance: random.Random) -> Report:
+    return death.shrink_in(network_job(), WAYS, chance, chance.choice(death.SHRINKING))
 
 
 # ---- deadlines -------------------------------------------------------------------------------------------------------

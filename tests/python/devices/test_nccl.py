@@ -116,6 +116,10 @@ def test_a_communicator_of_the_programs_own(pool: Pool) -> None:
     pool.run(ranks.adopted)
 
 
+def test_generations(pool: Pool) -> None:
+    pool.run(ranks.generations)
+
+
 def test_what_an_exchange_calls(
     version: str, run_ranks: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

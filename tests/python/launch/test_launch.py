@@ -19,7 +19,7 @@ import pytest
 from commands import environment, needs
 
 import a2a
-from a2a import launch
+from a2a import _places, launch
 from a2a.launch import Launch
 
 A2A = {"A2A_RANK": "2", "A2A_SIZE": "4", "A2A_JOB": "job"}
@@ -203,7 +203,7 @@ def test_several_hosts_without_a_place_to_meet(
 )
 def test_where_ranks_meet(env: dict[str, str], place: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     set_environment(monkeypatch, env)
-    assert launch._tcp_place(Launch.from_environ()) == place
+    assert _places.meeting_place(Launch.from_environ()) == place
 
 
 def test_places_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,23 +317,6 @@ def test_a_rank_that_aborts_beside_one_that_waits_for_another_host() -> None:
     assert said == "rank 0 aborted: enough" and seconds < 1, (said, seconds)
 
 
-def shrink(rank: int, hosts: str, address: str) -> str:
-    comm = meet(rank, hosts, address)
-    if rank == comm.size - 1:
-        comm.barrier()
-        os._exit(3)
-    barriers_until_one_fails(comm)
-    with pytest.raises(a2a.UnsupportedError) as info:
-        comm.shrink()
-    return str(info.value)
-
-
-@apart
-def test_shrink_is_refused() -> None:
-    for end in run(3, shrink, "a,b,c", free_address())[:-1]:
-        assert end.value.startswith("shrink: the ranks of this communicator live on 3 hosts"), end
-
-
 # ---- while the ranks meet --------------------------------------------------------------------------------------------
 
 

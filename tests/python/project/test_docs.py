@@ -65,7 +65,12 @@ def test_the_table_of_variables_has_those_that_the_code_reads() -> None:
 
 def test_the_guide_names_the_variables_of_launchers() -> None:
     text = read(DOCS / "guide" / "variables.md")
-    launchers = ("python/a2a/_launchers.py", "python/a2a/launch.py", "src/cpp/transport/mpi/library.cc")
+    launchers = (
+        "python/a2a/_launchers.py",
+        "python/a2a/launch.py",
+        "python/a2a/_places.py",
+        "src/cpp/transport/mpi/library.cc",
+    )
     wanted = {
         name
         for path in launchers
@@ -84,7 +89,7 @@ def test_numbers_in_the_table_of_variables() -> None:
     assert rows["A2A_SHM_DIRECT_MIN"][1] == "8192; with more ranks than CPUs 16384"
     assert f"aggregate = {rows['A2A_AGGREGATE_MAX'][1]};" in read(ROOT / "src/cpp/transport/hosts/host_map.h")
     offset = rows["A2A_PORT_OFFSET"][1]
-    assert f'"A2A_PORT_OFFSET", {offset},' in read(ROOT / "python/a2a/launch.py")
+    assert f'"A2A_PORT_OFFSET", {offset},' in read(ROOT / "python/a2a/_places.py")
     assert "kSmallestSegment = size_t{16} << 20" in read(ROOT / "src/cpp/transport/shm/memory/arena.cc")
     assert str(16 << 20) in rows["A2A_SHM_SEGMENT"][2]
     nccl = re.findall(r"`(\S+)`", rows["A2A_NCCL_LIBRARY"][1])

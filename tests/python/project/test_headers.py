@@ -41,6 +41,7 @@ LAYERS = [
     {"transport/hosts"},
     {"transport/tcp", "transport/mpi", "transport/device"},
     {"transport/nccl", "transport/hccl"},
+    {"endpoint"},
     {"transport"},
 ]
 LAYER = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}

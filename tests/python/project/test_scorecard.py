@@ -112,7 +112,16 @@ def test_guard() -> None:
 @pytest.mark.parametrize("transport", ["shm", *with_full(["tcp", "threads", "mpi"])])
 def test_chaos(transport: str) -> None:
     """A few seconds of what runs for minutes at night."""
-    command = [sys.executable, "-m", "tests.faults.chaos", "--minutes", "0.08", "--transport", transport]
+    chaos(transport)
+
+
+@pytest.mark.parametrize("transport", ["tcp", *with_full(["shm", "threads", "mixed"])])
+def test_chaos_of_generations(transport: str) -> None:
+    chaos(transport, "--elastic")
+
+
+def chaos(transport: str, *flags: str) -> None:
+    command = [sys.executable, "-m", "tests.faults.chaos", *flags, "--minutes", "0.08", "--transport", transport]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0 and transport in done.stdout, f"{done.stdout}\n{done.stderr}"
 

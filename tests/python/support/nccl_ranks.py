@@ -352,3 +352,21 @@ def late(comm: Comm, how: str) -> list[object]:
         assert made.broken
     comm.barrier()
     return [True, failure(call), made.broken]
+
+
+def generations(comm: Comm) -> None:
+    """The endpoints of these ranks meet three times: each group has a communicator of NCCL of its own, and the former
+    one is aborted."""
+    endpoint = a2a.Endpoint()
+    handles = [text.decode() for text in comm.allgather_bytes(endpoint.handle.encode())]
+    former = None
+    for generation in range(3):
+        group = endpoint.connect(handles, generation, timeout=30)
+        sent = np.repeat(np.arange(group.size) + 10.0 * group.rank, 3)
+        send, recv = Array(sent, comm.rank), Array(np.zeros_like(sent), comm.rank)
+        group.alltoall(send.tensor, recv.tensor)
+        assert np.array_equal(recv.read(), np.repeat(10.0 * np.arange(group.size) + group.rank, 3))
+        if former is not None:
+            with pytest.raises(a2a.AbortedError, match=f"generation {generation - 1} is over"):
+                former.alltoall(send.tensor, recv.tensor)
+        former = group

@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+
+#include "bootstrap/tcp/dial.h"
 
 namespace a2a {
 namespace {
@@ -45,38 +48,36 @@ class Connector {
   // the peer may not listen yet, or close the listener of an earlier meeting.
   bool try_one(const SocketAddress& address, Deadline deadline) {
     const auto until = Deadline::at(std::min(deadline.when(), Deadline::after_seconds(kAttemptSeconds).when()));
-    Socket socket = begin_connecting(address);
-    int failed = socket.open() ? 0 : errno;
-    if (failed == 0) failed = await(socket.fd(), POLLOUT, until) ? connecting_failed(socket) : ETIMEDOUT;
-    if (failed != 0) return note_failure(std::strerror(failed));
-
-    std::string hello = wire::greeting(new_nonce()), challenge;
-    std::string greetings = hello;
-    if (!write_some(socket.fd(), hello) || !read_exactly(socket.fd(), wire::kGreetingBytes, challenge, until) ||
-        !wire::may_be_greeting(challenge)) {
-      return note_failure("whoever listens there is no " + arguments_.peer + ", or is leaving");
+    Dial dial(address, arguments_.secret,
+              {.rank = arguments_.rank,
+               .size = arguments_.size,
+               .pid = static_cast<uint32_t>(::getpid()),
+               .job = wire::label(arguments_.job)});
+    while (dial.going()) {
+      const pollfd wanted = dial.wanted();
+      if (!await(wanted.fd, wanted.events, until)) return note_silence(dial.state());
+      dial.advance();
     }
-    greetings += challenge;
-    const wire::Introduction who{.rank = arguments_.rank,
-                                 .size = arguments_.size,
-                                 .pid = static_cast<uint32_t>(::getpid()),
-                                 .job = wire::label(arguments_.job)};
-    const std::string proof = wire::make_proof(arguments_.secret, greetings, who);
-    std::string unsent = proof;  // write_some() removes what it has written
-    const wire::Keys keys = wire::session_keys(arguments_.secret, greetings, proof);
-    if (!write_some(socket.fd(), unsent)) return note_failure("it hung up");
-    return await_welcome(Channel(std::move(socket), keys.to_rank_0, keys.from_rank_0), until);
+    switch (dial.state()) {
+      case Dial::State::welcomed:
+        channel_ = std::move(dial.channel());
+        return true;
+      case Dial::State::refused:
+        throw dial.refusal();
+      case Dial::State::failed:
+        return note_failure(std::strerror(dial.cause()));
+      case Dial::State::rejected:
+        return note_rejection();
+      default:
+        return note_failure("whoever listens there is no " + arguments_.peer + ", or is leaving");
+    }
   }
 
-  bool await_welcome(Channel channel, Deadline until) {
-    std::optional<wire::Frame> frame;
-    while (!(frame = channel.read())) {
-      if (channel.gone() || channel.forged()) return note_rejection();
-      if (!await(channel.fd(), POLLIN, until)) return note_failure("it did not answer");
-    }
-    if (frame->kind == wire::PieceKind::refusal) throw wire::unpack_refusal(frame->payload);
-    channel_ = std::move(channel);
-    return true;
+  bool note_silence(Dial::State state) {
+    return note_failure(state == Dial::State::connecting ? std::strerror(ETIMEDOUT)
+                        : state == Dial::State::greeting
+                            ? "whoever listens there is no " + arguments_.peer + ", or is leaving"
+                            : "it did not answer");
   }
 
   bool note_failure(const std::string& what) {
@@ -93,13 +94,6 @@ class Connector {
   }
 
   bool await(int fd, short events, Deadline until) const { return a2a::await(fd, events, until, arguments_.meanwhile); }
-
-  bool read_exactly(int fd, size_t bytes, std::string& text, Deadline until) const {
-    while (text.size() < bytes) {
-      if (!await(fd, POLLIN, until) || !read_some(fd, bytes - text.size(), text)) return false;
-    }
-    return true;
-  }
 
   void sleep(Deadline::Clock::duration time) const { await(-1, 0, Deadline::at(Deadline::Clock::now() + time)); }
 

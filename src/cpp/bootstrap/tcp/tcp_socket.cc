@@ -103,7 +103,12 @@ std::string SocketAddress::host() const {
   return text;
 }
 
-std::vector<SocketAddress> resolve(const std::string& address, Deadline deadline) {
+std::vector<SocketAddress> resolve_to_listen(const std::string& address, Deadline deadline) {
+  const bool has_port = address.find(':') != std::string::npos && address.back() != ']';
+  return resolve(has_port ? address : address + ":0", deadline, 0);
+}
+
+std::vector<SocketAddress> resolve(const std::string& address, Deadline deadline, int least_port) {
   if (address.starts_with('@')) return {abstract_address(std::string_view(address).substr(1))};
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) refuse_address(address, "has no port; it is host:port");
@@ -115,7 +120,9 @@ std::vector<SocketAddress> resolve(const std::string& address, Deadline deadline
   }
   const bool number = !port.empty() && port.size() <= 5 &&
                       std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (!number || std::stoi(port) < 1 || std::stoi(port) > 65535) refuse_address(address, "the port is 1 to 65535");
+  if (!number || std::stoi(port) < least_port || std::stoi(port) > 65535) {
+    refuse_address(address, "the port is " + std::to_string(least_port) + " to 65535");
+  }
   if (host.find('\0') != std::string::npos) refuse_address(address, "the host has a zero byte");
 
   if (host.empty()) host = "127.0.0.1";
@@ -137,7 +144,7 @@ SocketAddress local_address(int fd) {
   return socket_address;
 }
 
-Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string& address) {
+Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string& address, const std::string& who) {
   // A rank that tries to reach rank 0 on its own host may be connected to itself for a moment (see connecting_failed),
   // and then has the port.
   const auto until = Deadline::after_seconds(0.5);
@@ -154,9 +161,9 @@ Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string
     if (errno != EADDRINUSE || until.passed()) break;
     std::this_thread::sleep_for(20ms);
   }
-  if (errno == EADDRINUSE) refuse_address(address, "the port is in use, perhaps by rank 0 of another job");
-  if (errno == EADDRNOTAVAIL) refuse_address(address, "this host, rank 0's, has no such address");
-  refuse_address(address, std::string("rank 0 cannot listen there: ") + std::strerror(errno));
+  if (errno == EADDRINUSE) refuse_address(address, "the port is in use, perhaps by " + who + " of another job");
+  if (errno == EADDRNOTAVAIL) refuse_address(address, "this host, that of " + who + ", has no such address");
+  refuse_address(address, who + " cannot listen there: " + std::strerror(errno));
 }
 
 Socket begin_connecting(const SocketAddress& socket_address) {

@@ -28,14 +28,17 @@ struct SocketAddress {
 // Unix socket, for ranks of one host. Throws Error(invalid_argument) for other texts, and for addresses that mean every
 // interface; Error(timeout) when the name is not resolved by the deadline. Looks for signals of this thread meanwhile,
 // which may throw Interrupted.
-std::vector<SocketAddress> resolve(const std::string& address, Deadline deadline);
+std::vector<SocketAddress> resolve(const std::string& address, Deadline deadline, int least_port = 1);
+// The same for a place to listen at: without a port, or with port 0, the kernel picks one.
+std::vector<SocketAddress> resolve_to_listen(const std::string& address, Deadline deadline);
 
 // Returns this end's address of a socket. Throws Error(backend).
 SocketAddress local_address(int fd);
 
 // Listens at the first candidate that is an address of this host. Throws Error(invalid_argument) when it has none, or
 // another process listens there.
-Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string& address);
+Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string& address,
+                 const std::string& who = "rank 0");
 
 // Begins to connect; the socket is writable when that has succeeded or failed. Returns an empty socket, with errno,
 // when it fails at once.

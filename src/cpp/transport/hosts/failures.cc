@@ -34,13 +34,17 @@ bool HostsTransport::needs(const Operation& operation, Rank rank) const {
   return operation.remote->waits_for(rank) || (operation.judged && !operation.verdicts.contains(rank));
 }
 
-std::optional<std::string> HostsTransport::missed(Rank rank, uint64_t number) const {
-  const auto& left_after = last_[static_cast<size_t>(rank)].left_after;
-  if (left_after && *left_after < number) return "waits for a rank that has left this communicator: " + describe(rank);
-  const auto loss = network_->lost(map_->endpoint_of(rank));
+std::optional<HostsTransport::Absence> HostsTransport::missed(Rank rank, uint64_t number) const {
+  const Last& last = last_[static_cast<size_t>(rank)];
+  if (last.left_after && *last.left_after < number) {
+    if (!last.replaced.empty()) return Absence{Code::aborted, "cannot finish it: " + last.replaced};
+    return Absence{Code::peer_lost, "waits for a rank that has left this communicator: " + describe(rank)};
+  }
+  const auto loss = network_->lost(map_->process_of(rank));
   // Relays may still have entries of that rank to pass on.
   const bool all_received = loss && (relay_ == nullptr || Deadline::Clock::now() - loss->since >= kEcho);
-  return all_received ? std::optional("lost " + describe(rank) + ": " + loss->how) : std::nullopt;
+  if (!all_received) return std::nullopt;
+  return Absence{Code::peer_lost, "lost " + describe(rank) + ": " + loss->how};
 }
 
 void HostsTransport::check(Deadline::Clock::time_point now, bool) {
@@ -63,9 +67,9 @@ void HostsTransport::check(Deadline::Clock::time_point now, bool) {
   for (Rank r = 0; r < map_->size(); ++r) {
     if (last_[static_cast<size_t>(r)].left_after) oldest.remote->part_from(r);
     if (!needs(oldest, r)) continue;
-    if (const auto why = missed(r, oldest.number())) {
-      return break_with(
-          Error(Code::peer_lost, name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) + " " + *why), true);
+    if (const auto absence = missed(r, oldest.number())) {
+      const std::string what = name_of(oldest.batch().signature) + ": " + name_of_rank(rank_) + " ";
+      return break_with(Error(absence->code, what + absence->why), true);
     }
   }
   if (oldest.batch().deadline.passed(now)) expire(oldest);
@@ -139,23 +143,28 @@ void HostsTransport::fail(const Error& error) noexcept {
   break_with(error, true);
 }
 
-void HostsTransport::leave(Left how) noexcept {
+void HostsTransport::leave(Left how, std::string_view why) noexcept {
   if (progress_->inherited() || left_) return;
   left_ = true;
   {
     std::lock_guard lock(progress_->mutex());
     if (!queue_.empty() || messages_.active()) {
-      break_with(Error(Code::aborted, "the communicator was let go"), true);
+      break_with(Error(Code::aborted, how == Left::replaced ? std::string(why) : "the communicator was let go"), true);
     }
     try {
+      // Those that shrink go on without it.
+      const bool may_shrink = broken_ || how != Left::closed;
+      if (may_shrink && !shrunk_ && network_->survives_deaths()) {
+        Agreement::decline(rank_, *map_, *network_, channel_);
+      }
       // A rank that received the error may leave before all others have received it, so each rank sends it.
-      if (how == Left::dropped)
-        broken_ ? send_reason() : send_to_other_hosts({channel_, MessageKind::left, 0, rank_, started_}, {});
+      if (how != Left::closed)
+        broken_ ? send_reason() : send_to_other_hosts({channel_, MessageKind::left, 0, rank_, started_}, why);
     } catch (const Error&) {  // peers find out by other means
     }
   }
-  local_->leave(how);
-  if (relay_ != nullptr) relay_->leave(how);
+  local_->leave(how, why);
+  if (relay_ != nullptr) relay_->leave(how, why);
 }
 
 void HostsTransport::network_ends(const Error& why) noexcept {
@@ -199,7 +208,7 @@ std::optional<Error> HostsTransport::find_lost(uint64_t number) {
   if (auto error = local_->find_lost(shm::first_step(number))) return error;
   for (Rank r = 0; r < map_->size(); ++r) {
     if (map_->host_of(r) == map_->host_of(rank_)) continue;
-    if (const auto why = missed(r, number)) return Error(Code::peer_lost, name_of_rank(rank_) + " " + *why);
+    if (const auto absence = missed(r, number)) return Error(absence->code, name_of_rank(rank_) + " " + absence->why);
   }
   return std::nullopt;
 }
@@ -209,7 +218,7 @@ bool HostsTransport::peer_died() {
   std::lock_guard lock(progress_->mutex());
   for (Rank r = 0; r < map_->size(); ++r) {
     if (map_->host_of(r) == map_->host_of(rank_) || last_[static_cast<size_t>(r)].left_after) continue;
-    if (network_->lost(map_->endpoint_of(r))) return true;
+    if (network_->lost(map_->process_of(r))) return true;
   }
   return false;
 }

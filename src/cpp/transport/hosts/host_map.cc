@@ -38,14 +38,6 @@ std::string own_machine() {
   return boot_id;
 }
 
-// Returns this host's name. It contains the network namespace: ranks in different ones cannot reach each other's
-// sockets.
-std::string own_host() {
-  struct stat network{};
-  ::stat("/proc/self/ns/net", &network);
-  return own_machine() + " " + std::to_string(network.st_ino);
-}
-
 // The prefix of a reason that a rank sends instead of a card.
 const std::string kRefused = "refused: ";
 
@@ -56,7 +48,7 @@ struct Card {
   char host[96] = {}, machine[40] = {};
 };
 
-Card own_card(Rank rank, int size) {
+Card own_card(Rank rank, int size, const std::optional<std::string>& known_host) {
   shm::check_variables();
   Card card;
   const Limits defaults;
@@ -64,7 +56,7 @@ Card own_card(Rank rank, int size) {
   constexpr uint64_t kMost = uint64_t{1} << 28;
   const auto given = bytes_variable("A2A_AGGREGATE_MAX", 0, kMost);
   card.limits = {static_cast<uint32_t>(given.value_or(defaults.aggregate))};
-  const std::string assigned = assigned_host(rank, size);
+  const std::string assigned = known_host ? *known_host : assigned_host(rank, size);
   const std::string host = assigned.empty() ? own_host() : assigned;
   if (host.size() >= sizeof(card.host)) throw Error(Code::invalid_argument, "A2A_HOSTS: " + host + " is too long");
   host.copy(card.host, sizeof(card.host) - 1);
@@ -73,6 +65,12 @@ Card own_card(Rank rank, int size) {
 }
 
 }  // namespace
+
+std::string own_host() {
+  struct stat network{};
+  ::stat("/proc/self/ns/net", &network);
+  return own_machine() + " " + std::to_string(network.st_ino);
+}
 
 size_t HostMap::local_rank_of(Rank rank) const {
   const auto& neighbours = ranks_of(host_of(rank));
@@ -105,7 +103,7 @@ HostMap HostMap::of(std::span<const Rank> members) const {
     const int there = numbers.emplace(host_of(members[i]), static_cast<int>(numbers.size())).first->second;
     part.ranks.resize(numbers.size());
     part.host.push_back(there);
-    part.endpoint.push_back(endpoint_of(members[i]));
+    part.process.push_back(process_of(members[i]));
     part.machine.push_back(machine[static_cast<size_t>(members[i])]);
     part.ranks[static_cast<size_t>(there)].push_back(static_cast<Rank>(i));
   }
@@ -116,7 +114,7 @@ HostMap make_host_map(Rank rank, int size, Bootstrap& bootstrap, Deadline deadli
   std::optional<Error> failure;
   std::string mine;
   try {
-    const Card card = own_card(rank, size);
+    const Card card = own_card(rank, size, bootstrap.host());
     mine.assign(object_bytes(card));
   } catch (const Error& error) {
     failure = error;
@@ -150,7 +148,7 @@ HostMap make_host_map(Rank rank, int size, Bootstrap& bootstrap, Deadline deadli
     map.ranks.resize(numbers.size());
     map.host.push_back(number);
     map.machine.push_back(machines.emplace(card.machine, static_cast<int>(machines.size())).first->second);
-    map.endpoint.push_back(r);
+    map.process.push_back(r);
     map.ranks[static_cast<size_t>(number)].push_back(r);
     if (r == 0) map.limits = card.limits;
   }

@@ -21,12 +21,12 @@ struct Limits {
 
 // A group whose ranks may be on several hosts. Several hosts may be on one machine: containers with a network each.
 struct HostMap : Topology {
-  std::vector<int> machine;        // by rank
-  std::vector<Endpoint> endpoint;  // by rank
+  std::vector<int> machine;      // by rank
+  std::vector<Process> process;  // by rank
   Limits limits;
   uint32_t relayed = 0;  // the most bytes of a pair that are relayed (hosts/relay.h); 0: nothing is
 
-  Endpoint endpoint_of(Rank rank) const { return endpoint[static_cast<size_t>(rank)]; }
+  Process process_of(Rank rank) const { return process[static_cast<size_t>(rank)]; }
   // Returns the rank's index among the ranks of its host.
   size_t local_rank_of(Rank rank) const;
   // Returns how many ranks, including this one, are on its machine.
@@ -40,9 +40,13 @@ struct HostMap : Topology {
   HostMap of(std::span<const Rank> members) const;
 };
 
-// Collective over the bootstrap; rank r is process r of its network. Ranks share a host when their A2A_HOSTS says so: a
-// comma-separated list with a name for each rank. By default they do when they have the same kernel and network
-// namespace.
+// Returns the name of this host. It contains the network namespace: ranks in different ones cannot reach each other's
+// sockets.
+std::string own_host();
+
+// Collective over the bootstrap; rank r is process r of its network. Ranks share a host when Bootstrap::host() or their
+// A2A_HOSTS says so: a comma-separated list with a name for each rank. By default they do when they have the same
+// kernel and network namespace.
 HostMap make_host_map(Rank rank, int size, Bootstrap& bootstrap, Deadline deadline);
 
 }  // namespace a2a::hosts

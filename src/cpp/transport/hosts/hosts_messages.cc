@@ -64,9 +64,9 @@ void HostsTransport::check_messages(Deadline::Clock::time_point now) {
     if (left && now - *left < kLate) continue;
     const auto work = messages_.needing(rank, !left || nobody);
     if (work == nullptr) continue;
-    const auto why = missed(rank, std::numeric_limits<uint64_t>::max());
-    if (!why) continue;
-    break_with(Error(Code::peer_lost, name_of(work->message()) + ": " + name_of_rank(rank_) + " " + *why), true);
+    const auto absence = missed(rank, std::numeric_limits<uint64_t>::max());
+    if (!absence) continue;
+    break_with(Error(absence->code, name_of(work->message()) + ": " + name_of_rank(rank_) + " " + absence->why), true);
   }
 }
 

@@ -40,7 +40,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, st
                 [this](Rank to, bool answers, uint64_t number, const std::string& rest) {
                   send(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, 0, rank_, number}, rest);
                 }) {
-  progress_->note_slow_looks();
+  progress_->note_slow_looks(network_->serves_any_thread());
   local_->note_other_hosts();
   {
     std::lock_guard lock(progress_->mutex());
@@ -61,7 +61,9 @@ HostsTransport::~HostsTransport() {
   std::unique_lock lock(progress_->mutex(), std::defer_lock);
   if (!inherited) lock.lock();
   progress_->leave(this);
-  if (!inherited) network_->close(channel_);
+  if (inherited) return;
+  network_->close(channel_);
+  if (agreement_ == nullptr && network_->survives_deaths()) Agreement::forget(*network_, channel_);
 }
 
 // Leaves the batch as it was, but for its receives, when it throws.
@@ -104,6 +106,7 @@ std::shared_ptr<Work> HostsTransport::start(Batch&& batch) {
       return true;
     });
     advance();
+    if (operation->batch().asynchronous && !operation->finished()) progress_->hand_over();
   }
   if (!operation->batch().refusal.empty()) {
     // The caller raises its own error next and may never wait, so the peers have to see the refusal first.

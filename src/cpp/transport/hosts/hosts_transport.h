@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "core/stages/choose.h"
 #include "core/transport.h"
+#include "transport/hosts/agreement.h"
 #include "transport/hosts/cached_matches.h"
 #include "transport/hosts/host_map.h"
 #include "transport/hosts/network.h"
@@ -28,6 +30,7 @@ class HostsTransport final : public Transport, private Active, private Network::
  public:
   // Makes the transport of a group with ranks on at least two hosts. Collective over its bootstrap, in one exchange.
   // Rank local_ranks[i] of `base` is the i-th of the group's ranks on this host.
+  using Blocks = std::array<shm::Membership::NewBlock, 3>;  // as GroupCard::blocks
   static std::unique_ptr<HostsTransport> make(Rank rank, HostMap map, std::shared_ptr<Network> network,
                                               Bootstrap& bootstrap, shm::ShmTransport& base,
                                               std::span<const Rank> local_ranks, Deadline deadline);
@@ -50,8 +53,9 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::string whereabouts() override;
   std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) override;
   std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
+  std::shared_ptr<const void> connections() const override { return local_->connections(); }
   std::string unreceived() override;
-  void leave(Left how) noexcept override;
+  void leave(Left how, std::string_view why = {}) noexcept override;
   void await_departure(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
   std::vector<WayOfBytes> ways(size_t bytes) override;
@@ -65,6 +69,7 @@ class HostsTransport final : public Transport, private Active, private Network::
     uint64_t number = 0;
     std::optional<uint64_t> left_after;
     std::optional<Deadline::Clock::time_point> left;  // when that news came
+    std::string replaced;                             // why it has left: it was replaced; "": for another reason
   };
   // A message for an operation that this rank has not started, or not posted yet.
   struct Early {
@@ -77,6 +82,10 @@ class HostsTransport final : public Transport, private Active, private Network::
   HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, std::shared_ptr<Network> network, uint64_t channel,
                  std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Relay> relay);
 
+  static std::unique_ptr<HostsTransport> assemble(Rank rank, HostMap map, std::shared_ptr<Network> network,
+                                                  shm::ShmTransport& base, std::span<const Rank> local_ranks,
+                                                  Blocks blocks, std::span<const GroupCard> cards);
+  std::vector<Rank> local_ranks_of(std::span<const Rank> members) const;
   std::shared_ptr<Operation> new_operation(Batch&& batch);
 
   // Active; the caller holds the mutex
@@ -139,8 +148,13 @@ class HostsTransport final : public Transport, private Active, private Network::
   Error broken_for(const Signature& signature) const;
   std::string describe(Rank rank) const;
   bool needs(const Operation& operation, Rank rank) const;
+  // Why a rank does not take part.
+  struct Absence {
+    Code code;
+    std::string why;
+  };
   // Returns why a rank will not take part in that operation, if that is known.
-  std::optional<std::string> missed(Rank rank, uint64_t number) const;
+  std::optional<Absence> missed(Rank rank, uint64_t number) const;
 
   const Rank rank_;
   const std::shared_ptr<const HostMap> map_;
@@ -168,6 +182,9 @@ class HostsTransport final : public Transport, private Active, private Network::
   unsigned unpolled_ = 0;               // steps since the last look for messages that may come instead of bytes
   unsigned patience_ = kLeastUnpolled;  // after so many steps comes the next look
   RemoteMessages messages_;
+  std::unique_ptr<Agreement> agreement_;  // of shrink()
+  Blocks successors_;                     // of a shrink() that timed out
+  bool shrunk_ = false;
   std::optional<Error> broken_;
   bool died_ = false;  // a process died, as far as this rank knew when the communicator broke
   bool left_ = false;

@@ -23,7 +23,7 @@ void HostsTransport::poll() {
       continue;
     }
     const auto prefix = prefix_of(message->bytes);
-    if (!prefix || !map_->has(prefix->source) || map_->endpoint_of(prefix->source) != message->from) {
+    if (!prefix || !map_->has(prefix->source) || map_->process_of(prefix->source) != message->from) {
       throw Error(Code::backend, network_->name() + ": a message makes no sense");
     }
     handle(*prefix, std::move(message->bytes));
@@ -89,6 +89,7 @@ void HostsTransport::handle(const Prefix& prefix, std::string message) {
     case MessageKind::left:
       last_[static_cast<size_t>(prefix.source)].left_after = prefix.number;
       last_[static_cast<size_t>(prefix.source)].left = Deadline::Clock::now();
+      last_[static_cast<size_t>(prefix.source)].replaced = rest_of(message);
       return;
     default:
       throw no_sense();
@@ -141,7 +142,7 @@ Operation* HostsTransport::find(uint64_t step) {
 }
 
 void HostsTransport::send(Rank rank, const Prefix& prefix, std::string_view text) {
-  network_->post(map_->endpoint_of(rank), message(prefix, text));
+  network_->post(map_->process_of(rank), message(prefix, text));
 }
 
 void HostsTransport::send(uint64_t step, const Entry& entry) {
@@ -150,7 +151,7 @@ void HostsTransport::send(uint64_t step, const Entry& entry) {
   std::string text =
       begin_message({channel_, MessageKind::facts, stage, rank_, number}, room_for(entry.payload.size()));
   append(text, entry);
-  network_->post(map_->endpoint_of(entry.target), std::move(text));
+  network_->post(map_->process_of(entry.target), std::move(text));
 }
 
 void HostsTransport::send_to_other_hosts(const Prefix& prefix, std::string_view text) {

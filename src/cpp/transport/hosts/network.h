@@ -14,11 +14,11 @@
 namespace a2a::hosts {
 
 // The number of a process in the network.
-using Endpoint = int;
+using Process = int;
 
 // A received message.
 struct Message {
-  Endpoint from = 0;
+  Process from = 0;
   std::string bytes;
 };
 
@@ -67,33 +67,39 @@ class Network {
   // the network does not wait for such a process.
   virtual void broke(Code, bool) noexcept {}
 
-  virtual Endpoint self() const = 0;
+  virtual Process self() const = 0;
   virtual int size() const = 0;
   // Names the network, for the texts of errors: "MPI (libmpi.so.12, MPICH 5.0.2)"
   virtual std::string name() const = 0;
 
+  // Whether the others go on when a process dies, and lost() says which did.
+  virtual bool survives_deaths() const { return false; }
+
+  // Whether a thread that the program knows nothing of may call these functions, as a progress thread does.
+  virtual bool serves_any_thread() const { return false; }
+
   // Sends a message. Messages between two processes may overtake each other.
-  virtual void post(Endpoint to, std::string bytes) = 0;
+  virtual void post(Process to, std::string bytes) = 0;
   // Returns the next message of a channel, if one has arrived. Each message begins with its channel (see channel_of).
   virtual std::optional<Message> take(uint64_t channel) = 0;
   // Whether all messages have left this process. Until then somebody has to call take().
   virtual bool flushed() = 0;
   // Returns how a process was lost, if the network knows. take() has returned, or can return, all that came from it
   // before.
-  virtual std::optional<Loss> lost(Endpoint) { return std::nullopt; }
+  virtual std::optional<Loss> lost(Process) { return std::nullopt; }
   // Closes a channel: its messages are discarded. A channel is never used again.
   virtual void close(uint64_t channel) noexcept = 0;
 
   // Sends and receives of memory without a copy here. The tag pairs the two ends; both have runs of the same lengths.
   // Transfers of one tag are paired in order, if either all or none of them have kLarge bytes or more. next_tag()
   // returns a tag that no unfinished transfer to that process has. The list of runs must outlive the transfer.
-  virtual uint32_t next_tag(Endpoint to) = 0;
+  virtual uint32_t next_tag(Process to) = 0;
   // Whether that tag may be used again. Tags come round, so an old one may be another transfer's.
-  virtual bool fresh(Endpoint to, uint32_t tag) const = 0;
-  virtual std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, std::span<const Run> runs) = 0;
-  virtual std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::span<const Run> runs) = 0;
+  virtual bool fresh(Process to, uint32_t tag) const = 0;
+  virtual std::unique_ptr<Transfer> send(Process to, uint32_t tag, std::span<const Run> runs) = 0;
+  virtual std::unique_ptr<Transfer> receive(Process from, uint32_t tag, std::span<const Run> runs) = 0;
   // Receives the bytes of one send() of a single run, and discards them.
-  virtual std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) = 0;
+  virtual std::unique_ptr<Transfer> discard(Process from, uint32_t tag, size_t bytes) = 0;
   // Advances all transfers, and finds out which are done.
   virtual void advance() = 0;
 

@@ -20,9 +20,9 @@ uint64_t channel_of(const std::string& meeting) {
   return uint64_t{1} << 63 | hash;
 }
 
-std::string absent(const std::map<Endpoint, std::string>& here, int size) {
+std::string absent(const std::map<Process, std::string>& here, int size) {
   std::string text;
-  for (Endpoint r = 0; r < size; ++r) {
+  for (Process r = 0; r < size; ++r) {
     if (!here.contains(r)) text += (text.empty() ? "" : ", ") + std::to_string(r);
   }
   return text;
@@ -38,7 +38,7 @@ NetworkBootstrap::~NetworkBootstrap() { network_->close(channel_); }
 std::vector<std::string> NetworkBootstrap::allgather(std::string_view mine, Deadline deadline) {
   const uint64_t round = ++round_;
   const int size = network_->size();
-  for (Endpoint to = 0; to < size; ++to) {
+  for (Process to = 0; to < size; ++to) {
     if (to != network_->self())
       network_->post(to, message({channel_, MessageKind::text, 0, network_->self(), round}, mine));
   }

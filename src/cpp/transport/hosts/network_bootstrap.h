@@ -28,7 +28,7 @@ class NetworkBootstrap final : public Bootstrap {
   std::shared_ptr<Network> network_;
   uint64_t channel_;
   uint64_t round_ = 0;
-  std::map<uint64_t, std::map<Endpoint, std::string>> arrived_;  // by round
+  std::map<uint64_t, std::map<Process, std::string>> arrived_;  // by round
 };
 
 }  // namespace a2a::hosts

@@ -17,7 +17,7 @@ constexpr size_t kInFlight = 4;
 
 class InPieces final : public Transfer {
  public:
-  InPieces(Network& network, Endpoint peer, uint32_t tag, std::span<const Run> runs, bool sends)
+  InPieces(Network& network, Process peer, uint32_t tag, std::span<const Run> runs, bool sends)
       : network_(network), peer_(peer), tag_(tag), runs_(runs), sends_(sends), left_(bytes_of(runs)) {
     try {
       begin_pieces();
@@ -99,7 +99,7 @@ class InPieces final : public Transfer {
   }
 
   Network& network_;
-  const Endpoint peer_;
+  const Process peer_;
   const uint32_t tag_;
   const std::span<const Run> runs_;
   const bool sends_;
@@ -112,11 +112,11 @@ class InPieces final : public Transfer {
 
 }  // namespace
 
-std::unique_ptr<Transfer> send_in_pieces(Network& network, Endpoint to, uint32_t tag, std::span<const Run> runs) {
+std::unique_ptr<Transfer> send_in_pieces(Network& network, Process to, uint32_t tag, std::span<const Run> runs) {
   return std::make_unique<InPieces>(network, to, tag, runs, true);
 }
 
-std::unique_ptr<Transfer> receive_in_pieces(Network& network, Endpoint from, uint32_t tag, std::span<const Run> runs) {
+std::unique_ptr<Transfer> receive_in_pieces(Network& network, Process from, uint32_t tag, std::span<const Run> runs) {
   return std::make_unique<InPieces>(network, from, tag, runs, false);
 }
 

@@ -227,7 +227,7 @@ void Relay::send_bundles(Round& round) {
         if (map_->has(entry.target) && map_->host_of(entry.target) == host) append(bundle, entry);
       }
     }
-    network_->post(map_->endpoint_of(receiver_on(host, round.signature.number)), std::move(bundle));
+    network_->post(map_->process_of(receiver_on(host, round.signature.number)), std::move(bundle));
   }
 }
 
@@ -304,9 +304,9 @@ void Relay::fail(const Error& error) {
   scatter_->break_with(error);
 }
 
-void Relay::leave(Left how) noexcept {
-  gather_->leave(how);
-  scatter_->leave(how);
+void Relay::leave(Left how, std::string_view why) noexcept {
+  gather_->leave(how, why);
+  scatter_->leave(how, why);
 }
 
 }  // namespace a2a::hosts

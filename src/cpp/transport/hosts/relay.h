@@ -63,7 +63,7 @@ class Relay {
   // Whether only another host's bundle is missing: this host's own are sent.
   bool waits_for_network() const;
   void fail(const Error& error);
-  void leave(Left how) noexcept;
+  void leave(Left how, std::string_view why) noexcept;
 
  private:
   // A rank of this host that sends bundles to some other hosts, or receives them.

@@ -91,7 +91,7 @@ std::vector<Entry> RemoteExchange::begin(const std::vector<CachedMatches>* agree
     p.mine.delivery = choose(p);
     p.mine.repeated = choose_for_repeats(p);
     const bool wants_tag = p.mine.moves_memory() || p.mine.repeated != Delivery::nothing;
-    if (wants_tag) p.mine.tag = network_.next_tag(map_.endpoint_of(peer));
+    if (wants_tag) p.mine.tag = network_.next_tag(map_.process_of(peer));
     entries.push_back(entry_for(peer));
   }
   if (repeating_ > 0) late_at_ = began_ + kRepeatTimeout;
@@ -125,7 +125,7 @@ RemoteExchange::Known RemoteExchange::known(const std::vector<CachedMatches>& ag
     if (match == nullptr) continue;
     const auto facts = earlier.find(peer);
     const bool means_it = facts == earlier.end() || repeats(facts->second, match->theirs);
-    const bool fresh = network_.fresh(map_.endpoint_of(peer), static_cast<uint32_t>(match->mine.tag));
+    const bool fresh = network_.fresh(map_.process_of(peer), static_cast<uint32_t>(match->mine.tag));
     if (means_it && fresh) known[static_cast<size_t>(peer)] = match;
   }
   return known;
@@ -316,7 +316,7 @@ void RemoteExchange::agree(const Entry& entry) {
 void RemoteExchange::discard(const Entry& entry) {
   Pair& p = pair(entry.source);
   if (!p.theirs.moves_memory() || p.theirs.repeats == 0) return;
-  const Endpoint there = map_.endpoint_of(entry.source);
+  const Process there = map_.process_of(entry.source);
   p.receiving = network_.discard(there, static_cast<uint32_t>(p.theirs.tag), p.theirs.sent);
   move(entry.source);
 }

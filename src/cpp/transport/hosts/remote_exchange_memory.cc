@@ -40,7 +40,7 @@ void RemoteExchange::move(Rank peer) {
 
 void RemoteExchange::begin_receive(Rank peer) {
   Pair& p = pair(peer);
-  const Endpoint there = map_.endpoint_of(peer);
+  const Process there = map_.process_of(peer);
   const auto tag = static_cast<uint32_t>(p.theirs.tag);
   move(peer);
   if (goes_in_pieces(p.theirs, p.mine)) {
@@ -73,7 +73,7 @@ void RemoteExchange::start_send(Rank peer) {
   Pair& p = pair(peer);
   p.waits_to_send = false;
   ++sending_;
-  const Endpoint there = map_.endpoint_of(peer);
+  const Process there = map_.process_of(peer);
   const auto tag = static_cast<uint32_t>(p.mine.tag);
   if (goes_in_pieces(p.mine, p.theirs)) {
     p.sending = send_in_pieces(network_, there, tag, p.sends);

@@ -87,7 +87,7 @@ void RemoteMessages::send(const std::shared_ptr<MessageWork>& work) {
     rest = message.refusal;
   } else if (message.bytes > kWithWord) {
     head.form = Form::memory;
-    head.transfer = network_->next_tag(map_.endpoint_of(message.peer));
+    head.transfer = network_->next_tag(map_.process_of(message.peer));
     rest = {};
   } else if (to.whole - to.met >= kMostUnmatched) {
     head.form = Form::confirmed;
@@ -194,7 +194,7 @@ bool RemoteMessages::handle_answer(Rank source, uint64_t number, std::string_vie
 void RemoteMessages::move(const std::shared_ptr<MessageWork>& work, Rank peer, Rank source, uint32_t tag) {
   const a2a::Message& message = work->message();
   auto lent = std::make_shared<LentMemory>(Run{peer, message.data, message.bytes}, nullptr);
-  const Endpoint there = map_.endpoint_of(peer);
+  const Process there = map_.process_of(peer);
   const std::span<const Run> runs(&lent->run, 1);
   lent->transfer = message.sends ? network_->send(there, tag, runs) : network_->receive(there, tag, runs);
   moving_.push_back({work, source, std::move(lent)});

@@ -52,7 +52,7 @@ Error MpiNetwork::finalised_by_program() const {
 
 // ---- messages -----------------------------------------------------------------------------------------------------
 
-void MpiNetwork::post(Endpoint to, std::string bytes) {
+void MpiNetwork::post(Process to, std::string bytes) {
   if (bytes.size() > kMostBytes) throw Error(Code::backend, "a message of more than 1 GiB");
   const std::lock_guard lock(mutex_);
   refuse_if_ended();
@@ -60,7 +60,7 @@ void MpiNetwork::post(Endpoint to, std::string bytes) {
   complete_posted();
 }
 
-void MpiNetwork::start_post(Endpoint to, std::string bytes, int tag) {
+void MpiNetwork::start_post(Process to, std::string bytes, int tag) {
   posted_.push_back({std::move(bytes), 0});
   auto& message = posted_.back();
   message.request = library_->start_send(message.bytes.data(), message.bytes.size(), to, tag);
@@ -137,13 +137,13 @@ uint64_t MpiNetwork::sent() const {
 
 // ---- tags ---------------------------------------------------------------------------------------------------------
 
-uint32_t MpiNetwork::next_tag(Endpoint to) {
+uint32_t MpiNetwork::next_tag(Process to) {
   const std::lock_guard lock(mutex_);
   auto& tag = tags_[static_cast<size_t>(to)];
   return tag = tag % largest_tag_ + 1;
 }
 
-bool MpiNetwork::fresh(Endpoint to, uint32_t tag) const {
+bool MpiNetwork::fresh(Process to, uint32_t tag) const {
   return (tags_[static_cast<size_t>(to)] + largest_tag_ - tag) % largest_tag_ < largest_tag_ / 2;
 }
 
@@ -198,7 +198,7 @@ void MpiNetwork::tell_of_death() noexcept {
   const std::lock_guard lock(mutex_);
   try {
     if (ended_ || !library_->duplicated()) return;
-    for (Endpoint peer = 0; peer < size(); ++peer) {
+    for (Process peer = 0; peer < size(); ++peer) {
       if (peer == self()) continue;
       start_post(peer, std::string(object_bytes(kTombstone)), kMessageTag);
     }

@@ -19,8 +19,8 @@
 
 namespace a2a::mpi {
 
-using hosts::Endpoint;
 using hosts::Message;
+using hosts::Process;
 using hosts::Transfer;
 
 class MpiNetwork final : public hosts::Network, public std::enable_shared_from_this<MpiNetwork> {
@@ -34,7 +34,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   // Returns a unique name for the next group that uses this name. All processes get the same.
   std::string next_meeting(const std::string& name);
 
-  Endpoint self() const override { return library_->rank(); }
+  Process self() const override { return library_->rank(); }
   int size() const override { return library_->size(); }
   std::string name() const override { return library_->name(); }
 
@@ -42,16 +42,16 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   void leave(User* user) noexcept override;
   void broke(Code code, bool died) noexcept override;
 
-  void post(Endpoint to, std::string bytes) override;
+  void post(Process to, std::string bytes) override;
   std::optional<Message> take(uint64_t channel) override;
   bool flushed() override;
   void close(uint64_t channel) noexcept override;
 
-  uint32_t next_tag(Endpoint to) override;
-  bool fresh(Endpoint to, uint32_t tag) const override;
-  std::unique_ptr<Transfer> send(Endpoint to, uint32_t tag, std::span<const Run> runs) override;
-  std::unique_ptr<Transfer> receive(Endpoint from, uint32_t tag, std::span<const Run> runs) override;
-  std::unique_ptr<Transfer> discard(Endpoint from, uint32_t tag, size_t bytes) override;
+  uint32_t next_tag(Process to) override;
+  bool fresh(Process to, uint32_t tag) const override;
+  std::unique_ptr<Transfer> send(Process to, uint32_t tag, std::span<const Run> runs) override;
+  std::unique_ptr<Transfer> receive(Process from, uint32_t tag, std::span<const Run> runs) override;
+  std::unique_ptr<Transfer> discard(Process from, uint32_t tag, size_t bytes) override;
   void advance() override;
 
   uint64_t sent() const override;
@@ -76,12 +76,12 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   struct PendingMessage {
     std::string bytes;
     Handle request = 0;
-    Endpoint peer = 0;
+    Process peer = 0;
   };
 
   Error finalised_by_program() const;
   void refuse_if_ended() const;
-  void start_post(Endpoint to, std::string bytes, int tag);
+  void start_post(Process to, std::string bytes, int tag);
   void move_messages();
   void receive_messages();
   void deliver(Message message);
@@ -102,7 +102,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   std::set<uint64_t> closed_;
   std::map<std::string, uint64_t> meetings_;
   uint64_t sent_ = 0;
-  std::map<std::pair<Endpoint, uint32_t>, unsigned>
+  std::map<std::pair<Process, uint32_t>, unsigned>
       unused_ready_;  // by sender and tag: ready messages without a receive
 };
 

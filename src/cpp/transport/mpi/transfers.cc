@@ -28,7 +28,7 @@ int ready_tag(uint32_t tag) { return static_cast<int>(2 * tag + 1); }
 // The runs of a transfer, in as many pieces as MPI's counts need. Pieces of one tag arrive in order.
 class Pieces : public Transfer, public Watcher {
  public:
-  Pieces(std::shared_ptr<MpiNetwork> network, Endpoint peer, uint32_t tag, std::span<const Run> runs)
+  Pieces(std::shared_ptr<MpiNetwork> network, Process peer, uint32_t tag, std::span<const Run> runs)
       : network_(std::move(network)), peer_(peer), tag_(tag), runs_(runs) {}
 
  protected:
@@ -83,7 +83,7 @@ class Pieces : public Transfer, public Watcher {
   }
 
   const std::shared_ptr<MpiNetwork> network_;
-  const Endpoint peer_;
+  const Process peer_;
   const uint32_t tag_;
   const std::span<const Run> runs_;
   bool cancelled_ = false;
@@ -191,7 +191,7 @@ class Receiving final : public Pieces {
 // Receives the bytes into memory of its own: MPI cannot discard a message.
 class Discarded final : public Transfer {
  public:
-  Discarded(MpiNetwork& network, Endpoint from, uint32_t tag, size_t bytes)
+  Discarded(MpiNetwork& network, Process from, uint32_t tag, size_t bytes)
       : memory_(std::make_unique_for_overwrite<std::byte[]>(bytes)),
         run_{0, memory_.get(), bytes},
         transfer_(network.receive(from, tag, {&run_, 1})) {}
@@ -213,7 +213,7 @@ class Discarded final : public Transfer {
   std::unique_ptr<Transfer> transfer_;
 };
 
-std::unique_ptr<Transfer> MpiNetwork::send(Endpoint to, uint32_t tag, std::span<const Run> runs) {
+std::unique_ptr<Transfer> MpiNetwork::send(Process to, uint32_t tag, std::span<const Run> runs) {
   auto sending = std::make_unique<Sending>(shared_from_this(), to, tag, runs);
   const std::lock_guard lock(mutex_);
   refuse_if_ended();
@@ -221,7 +221,7 @@ std::unique_ptr<Transfer> MpiNetwork::send(Endpoint to, uint32_t tag, std::span<
   return sending;
 }
 
-std::unique_ptr<Transfer> MpiNetwork::receive(Endpoint from, uint32_t tag, std::span<const Run> runs) {
+std::unique_ptr<Transfer> MpiNetwork::receive(Process from, uint32_t tag, std::span<const Run> runs) {
   auto receiving = std::make_unique<Receiving>(shared_from_this(), from, tag, runs);
   const std::lock_guard lock(mutex_);
   refuse_if_ended();
@@ -234,7 +234,7 @@ void MpiNetwork::advance() {
   if (!ended_) library_->look();
 }
 
-std::unique_ptr<Transfer> MpiNetwork::discard(Endpoint from, uint32_t tag, size_t bytes) {
+std::unique_ptr<Transfer> MpiNetwork::discard(Process from, uint32_t tag, size_t bytes) {
   return std::make_unique<Discarded>(*this, from, tag, bytes);
 }
 

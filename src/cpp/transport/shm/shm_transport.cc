@@ -244,22 +244,23 @@ std::string ShmTransport::unreceived() {
   return first_send(messages_->pending());
 }
 
-void ShmTransport::leave(Left how) noexcept {
+void ShmTransport::leave(Left how, std::string_view why) noexcept {
   if (membership_.progress().inherited()) return;
-  part(how);
+  part(how, why);
   membership_.progress().memory().exposed_tensors().sweep();
 }
 
-void ShmTransport::part(Left how) {
+void ShmTransport::part(Left how, std::string_view why) {
   std::lock_guard lock(membership_.progress().mutex());
-  if (messages_ && messages_->busy()) {
-    break_with(Error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
-                                        " let the communicator go while " + messages_->first() + " was under way"));
-  }
+  const auto let_go = [&](const std::string& what) {
+    return Error(Code::aborted, how == Left::replaced
+                                    ? what + ": " + std::string(why)
+                                    : "rank " + std::to_string(membership_.name(membership_.rank())) +
+                                          " let the communicator go while " + what + " was under way");
+  };
+  if (messages_ && messages_->busy()) break_with(let_go(messages_->first()));
   if (!queue_.empty()) {
-    const Error error(Code::aborted, "rank " + std::to_string(membership_.name(membership_.rank())) +
-                                         " let the communicator go while " +
-                                         name_of(queue_.front()->batch().signature) + " was under way");
+    const Error error = let_go(name_of(queue_.front()->batch().signature));
     // Inside the library (at_most) a rank may leave when its peers have all its bytes.
     const auto given = [](const auto& exchange) { return exchange->batch().at_most && exchange->given(); };
     if (std::ranges::all_of(queue_, given)) {
@@ -268,7 +269,7 @@ void ShmTransport::part(Left how) {
       break_with(error);
     }
   }
-  membership_.leave(how);
+  membership_.leave(how, why);
   if (successor_ != nullptr) Membership::abandon(std::move(successor_), how);
 }
 

@@ -40,8 +40,9 @@ class ShmTransport final : public Transport, private Active {
 
   std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) override;
   std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
+  std::shared_ptr<const void> connections() const override { return local_group_; }
   std::string unreceived() override;
-  void leave(Left how) noexcept override;
+  void leave(Left how, std::string_view why = {}) noexcept override;
   void await_departure(std::chrono::milliseconds patience) override;
   HostFacts facts() override;
   std::vector<WayOfBytes> ways(size_t bytes) override;
@@ -120,8 +121,9 @@ class ShmTransport final : public Transport, private Active {
   std::optional<Error> find_contradiction(const Signature& signature);
   std::optional<Error> find_refusal(Rank peer, const Signature& signature);
   Error broken_for(const Signature& signature) const;
-  void part(Left how);
-  std::string advice();     // the end of the sentence for an Error(timeout)
+  void part(Left how, std::string_view why);
+  Error left_error(const std::string& what, Rank peer);  // for a rank that has been replaced
+  std::string advice();                                  // the end of the sentence for an Error(timeout)
   bool reads_everywhere();  // whether all peers and this rank may read each other's memory with process_vm_readv
 
   Membership membership_;

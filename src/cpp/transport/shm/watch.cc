@@ -5,6 +5,7 @@
 
 #include "runtime/progress_thread.h"
 #include "transport/shm/protocol/protocol.h"
+#include "transport/shm/protocol/texts.h"
 #include "transport/shm/shm_transport.h"
 
 namespace a2a::shm {
@@ -46,6 +47,9 @@ void ShmTransport::check_peer(Rank peer, bool ask_kernel) {
     if (other == membership_.rank() || !membership_.peer(other).host->gone()) continue;
     if (queue_.front()->needs(membership_, other)) whom += (whom.empty() ? "" : "; ") + membership_.describe(other);
   }
+  if (whom.empty() && left == Left::replaced) {
+    return break_with(left_error(name_of(queue_.front()->batch().signature), peer));
+  }
   if (whom.empty()) {
     how = std::string(" waits for a rank that has ") + (left == Left::closed ? "closed" : "left") +
           " this communicator: ";
@@ -86,10 +90,15 @@ void ShmTransport::check_messages_with(Rank peer, bool ask_kernel) {
   const bool anybody = left == Left::no || (!other_hosts_ && deserted());
   const auto work = messages_->needing(peer, anybody);
   if (work == nullptr) return;
+  if (left == Left::replaced) return break_with(left_error(name_of(work->message()), peer));
   break_with(Error(Code::peer_lost, name_of(work->message()) + ": rank " +
                                         std::to_string(membership_.name(membership_.rank())) +
                                         (left == Left::no ? " lost " : " waits for a rank that has left: ") +
                                         membership_.describe(peer)));
+}
+
+Error ShmTransport::left_error(const std::string& what, Rank peer) {
+  return {Code::aborted, what + ": " + peer_text(membership_.peer(peer).block.words().abort_text)};
 }
 
 bool ShmTransport::deserted() {
@@ -154,6 +163,7 @@ std::optional<Error> ShmTransport::find_lost(uint64_t needed) {
     const Left left = left_of(p.block.words());
     const bool gone = ask_kernel ? p.host->gone() : p.host->lost.load(std::memory_order_relaxed);
     if ((left == Left::no && !gone) || membership_.finished(peer, needed)) continue;
+    if (left == Left::replaced) return left_error("the group of this communicator", peer);
     return Error(Code::peer_lost, "rank " + std::to_string(membership_.name(membership_.rank())) +
                                       (left == Left::no ? " lost " : " waits for a rank that has left: ") +
                                       membership_.describe(peer));

@@ -1,6 +1,8 @@
-// Connects each pair of ranks that have met over TCP. Each rank expects_facts at the address at which the others reach
+// Connects each pair of ranks that have met over TCP. Each rank listens at the address at which the others reach
 // it, sends them that address over the bootstrap, connects to the lower ranks and accepts the higher ones. Rank 0 only
 // accepts; rank 1 waits for rank 0 alone before it accepts, and so on. So no order of arrival can block.
+
+#include "transport/tcp/connect.h"
 
 #include <arpa/inet.h>
 #include <unistd.h>
@@ -19,7 +21,7 @@ namespace {
 
 std::string name_of_rank(Rank rank) { return "rank " + std::to_string(rank); }
 
-// The message of a rank to the others: where it expects_facts.
+// The message of a rank to the others: where it listens.
 struct ListenerAddress {
   sa_family_t family = 0;
   in_port_t port = 0;  // in network byte order
@@ -70,13 +72,13 @@ SocketAddress socket_address_of(const ListenerAddress& listener, SocketAddress o
 // Makes the connections of one rank.
 class MeshConnector {
  public:
-  MeshConnector(Rank rank, std::string job, const SocketAddress& own_address, const Digest& key,
-                std::function<void()> meanwhile, Deadline deadline)
-      : rank_(rank),
-        job_(std::move(job)),
-        own_address_(own_address),
-        key_(key),
-        meanwhile_(std::move(meanwhile)),
+  MeshConnector(MeshArguments arguments, const std::vector<bool>& connected, Deadline deadline)
+      : rank_(arguments.rank),
+        job_(std::move(arguments.job)),
+        own_address_(arguments.own_address),
+        key_(arguments.key),
+        meanwhile_(std::move(arguments.meanwhile)),
+        connected_(connected),
         deadline_(deadline) {}
 
   ListenerAddress listen() {
@@ -93,7 +95,9 @@ class MeshConnector {
     for (const ListenerAddress& listener : listeners) all.add(object_bytes(listener));
     listeners_digest_ = all.digest();
     Acceptor acceptor(std::move(listener_), acceptor_key(rank_));
-    for (Rank peer = 0; peer < rank_; ++peer) connect_to(peer);
+    for (Rank peer = 0; peer < rank_; ++peer) {
+      if (!connected(peer)) connect_to(peer);
+    }
     while (!missing().empty()) {
       if (deadline_.passed()) {
         throw error(Code::timeout, name_of_rank(rank_) + " timed out waiting for a connection of rank " +
@@ -107,6 +111,7 @@ class MeshConnector {
 
  private:
   Error error(Code code, const std::string& what) const { return {code, "job '" + job_ + "': " + what}; }
+  bool connected(Rank peer) const { return connected_[static_cast<size_t>(peer)]; }
   int size() const { return static_cast<int>(listeners_.size()); }
   AuthenticatedSocket& socket(Rank peer) { return sockets_[static_cast<size_t>(peer)]; }
   const ListenerAddress& listener(Rank peer) const { return listeners_[static_cast<size_t>(peer)]; }
@@ -142,7 +147,7 @@ class MeshConnector {
   std::vector<Rank> missing() {
     std::vector<Rank> ranks;
     for (Rank peer = rank_ + 1; peer < size(); ++peer) {
-      if (!socket(peer).socket.open()) ranks.push_back(peer);
+      if (!connected(peer) && !socket(peer).socket.open()) ranks.push_back(peer);
     }
     return ranks;
   }
@@ -169,6 +174,7 @@ class MeshConnector {
   const SocketAddress own_address_;
   const Digest key_;
   const std::function<void()> meanwhile_;
+  const std::vector<bool>& connected_;
   const Deadline deadline_;
   Socket listener_;
   std::vector<ListenerAddress> listeners_;
@@ -177,10 +183,26 @@ class MeshConnector {
 };
 
 }  // namespace
+
+std::vector<AuthenticatedSocket> connect_mesh(Bootstrap& bootstrap, MeshArguments arguments,
+                                              const std::vector<bool>& connected, Deadline deadline) {
+  MeshConnector connector(std::move(arguments), connected, deadline);
+  const auto listen = [&] { return connector.listen(); };
+  return connector.connect(allgather_values(bootstrap, deadline, listen, name_of_rank));
+}
+
 }  // namespace a2a::tcp
 
 std::shared_ptr<a2a::hosts::Network> a2a::TcpBootstrap::network(Deadline deadline) {
-  tcp::MeshConnector connector(rank_, job_, own_address_, network_key_, [this] { check_others(); }, deadline);
-  const auto listeners = allgather_values(*this, deadline, [&] { return connector.listen(); }, tcp::name_of_rank);
-  return exclusively([&] { return std::make_shared<tcp::TcpNetwork>(rank_, connector.connect(listeners)); });
+  const tcp::MeshArguments arguments{
+      .rank = rank_, .job = job_, .own_address = own_address_, .key = network_key_, .meanwhile = [this] {
+        check_others();
+      }};
+  const std::vector<bool> connected(static_cast<size_t>(size_));
+  try {
+    return std::make_shared<tcp::TcpNetwork>(rank_, tcp::connect_mesh(*this, arguments, connected, deadline));
+  } catch (const Error&) {
+    exclusively([] { throw; });  // ends this bootstrap on all ranks, as an error of allgather() has done already
+    throw;
+  }
 }

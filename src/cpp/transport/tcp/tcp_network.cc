@@ -10,13 +10,13 @@
 
 namespace a2a::tcp {
 
-using hosts::Endpoint;
 using hosts::Message;
+using hosts::Process;
 using hosts::Transfer;
 
 class TcpTransfer final : public Transfer {
  public:
-  TcpTransfer(std::shared_ptr<TcpNetwork> network, Endpoint peer, uint32_t tag, std::vector<FlightPtr> flights)
+  TcpTransfer(std::shared_ptr<TcpNetwork> network, Process peer, uint32_t tag, std::vector<FlightPtr> flights)
       : network_(std::move(network)), peer_(peer), tag_(tag), flights_(std::move(flights)) {}
   ~TcpTransfer() override { abandon(); }
 
@@ -26,7 +26,7 @@ class TcpTransfer final : public Transfer {
 
  private:
   std::shared_ptr<TcpNetwork> network_;
-  Endpoint peer_;
+  Process peer_;
   uint32_t tag_;
   std::vector<FlightPtr> flights_;  // in the order of their transfer
 };
@@ -34,7 +34,7 @@ class TcpTransfer final : public Transfer {
 // A receive whose bytes are discarded. Done when all of them have come.
 class Discarded final : public Transfer {
  public:
-  Discarded(std::shared_ptr<TcpNetwork> network, Endpoint peer, FlightPtr flight)
+  Discarded(std::shared_ptr<TcpNetwork> network, Process peer, FlightPtr flight)
       : network_(std::move(network)), peer_(peer), flight_(std::move(flight)) {}
 
   bool done() override { return given_up_ || network_->arrived(peer_, *flight_); }
@@ -43,27 +43,19 @@ class Discarded final : public Transfer {
 
  private:
   std::shared_ptr<TcpNetwork> network_;
-  Endpoint peer_;
+  Process peer_;
   FlightPtr flight_;
   bool given_up_ = false;
 };
 
-TcpNetwork::TcpNetwork(Endpoint self, std::vector<AuthenticatedSocket> sockets)
+TcpNetwork::TcpNetwork(Process self, std::vector<AuthenticatedSocket> sockets)
     : self_(self), peers_(sockets.size()), poller_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!poller_.open()) socket_failure("epoll_create1");
-  for (Endpoint peer = 0; peer < size(); ++peer) {
-    if (peer == self_) continue;
-    AuthenticatedSocket& socket = sockets[static_cast<size_t>(peer)];
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u32 = static_cast<uint32_t>(peer);
-    if (::epoll_ctl(poller_.fd(), EPOLL_CTL_ADD, socket.socket.fd(), &event) != 0) socket_failure("epoll_ctl");
-    close_in_child(socket.socket.fd());
-    peer_state(peer).connection =
-        std::make_unique<Connection>(std::move(socket.socket), std::move(socket.who), std::move(socket.early));
+  for (Process peer = 0; peer < size(); ++peer) {
+    if (peer != self_) join(peer, std::move(sockets[static_cast<size_t>(peer)]));
   }
   close_in_child(poller_.fd());
-  for (Endpoint peer = 0; peer < size(); ++peer) {
+  for (Process peer = 0; peer < size(); ++peer) {
     if (peer != self_) advance(peer);  // the kernel does not report bytes that were read already
   }
 }
@@ -84,16 +76,47 @@ TcpNetwork::~TcpNetwork() {
   keep_in_child(poller_.fd());
 }
 
+void TcpNetwork::join(Process peer, AuthenticatedSocket socket) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u32 = static_cast<uint32_t>(peer);
+  if (::epoll_ctl(poller_.fd(), EPOLL_CTL_ADD, socket.socket.fd(), &event) != 0) socket_failure("epoll_ctl");
+  close_in_child(socket.socket.fd());
+  peer_state(peer).connection =
+      std::make_unique<Connection>(std::move(socket.socket), std::move(socket.who), std::move(socket.early));
+}
+
+std::shared_ptr<TcpNetwork> TcpNetwork::alone() {
+  return std::make_shared<TcpNetwork>(0, std::vector<AuthenticatedSocket>(1));
+}
+
+Process TcpNetwork::add(AuthenticatedSocket socket) {
+  const std::lock_guard lock(mutex_);
+  const auto peer = static_cast<Process>(peers_.size());
+  peers_.emplace_back();
+  join(peer, std::move(socket));
+  advance(peer);
+  return peer;
+}
+
+void TcpNetwork::drop(Process peer) {
+  const std::lock_guard lock(mutex_);
+  Connection& connection = *peer_state(peer).connection;
+  if (!connection.open()) return;
+  keep_in_child(connection.fd());
+  connection.leave();
+}
+
 // ---- progress -----------------------------------------------------------------------------------------------------
 
 void TcpNetwork::look() {
   std::array<epoll_event, 64> events;
   const int n = ::epoll_wait(poller_.fd(), events.data(), events.size(), 0);
   if (n < 0 && errno != EINTR) socket_failure("epoll_wait");  // the program has closed it
-  for (int i = 0; i < n; ++i) advance(static_cast<Endpoint>(events[static_cast<size_t>(i)].data.u32));
+  for (int i = 0; i < n; ++i) advance(static_cast<Process>(events[static_cast<size_t>(i)].data.u32));
 }
 
-void TcpNetwork::advance(Endpoint peer) {
+void TcpNetwork::advance(Process peer) {
   Connection& connection = *peer_state(peer).connection;
   if (!connection.open()) return;
   const int fd = connection.fd();
@@ -106,7 +129,7 @@ void TcpNetwork::advance(Endpoint peer) {
 }
 
 // Has epoll report room in the socket only while frames wait for it.
-void TcpNetwork::watch(Endpoint peer) {
+void TcpNetwork::watch(Process peer) {
   PeerState& there = peer_state(peer);
   if (!there.connection->open() || there.watched_for_room == there.connection->has_more()) return;
   there.watched_for_room = there.connection->has_more();
@@ -116,7 +139,7 @@ void TcpNetwork::watch(Endpoint peer) {
   if (::epoll_ctl(poller_.fd(), EPOLL_CTL_MOD, there.connection->fd(), &event) != 0) socket_failure("epoll_ctl");
 }
 
-void TcpNetwork::deliver(Endpoint from, std::string message) {
+void TcpNetwork::deliver(Process from, std::string message) {
   uint64_t channel = 0;
   if (message.size() < sizeof(channel)) return;  // no process of a2a sends that
   std::memcpy(&channel, message.data(), sizeof(channel));
@@ -130,7 +153,7 @@ void TcpNetwork::deliver(Endpoint from, std::string message) {
 
 // ---- messages -----------------------------------------------------------------------------------------------------
 
-void TcpNetwork::post(Endpoint to, std::string bytes) {
+void TcpNetwork::post(Process to, std::string bytes) {
   if (bytes.size() > kMostMessage) throw Error(Code::backend, "a message of more than 1 GiB");
   const std::lock_guard lock(mutex_);
   if (to == self_) return deliver(self_, std::move(bytes));
@@ -157,7 +180,7 @@ std::optional<Message> TcpNetwork::take(uint64_t channel) {
 bool TcpNetwork::flushed() {
   const std::lock_guard lock(mutex_);
   bool all = true;
-  for (Endpoint peer = 0; peer < size(); ++peer) {
+  for (Process peer = 0; peer < size(); ++peer) {
     if (peer == self_ || peer_state(peer).connection->flushed()) continue;
     advance(peer);
     all &= peer_state(peer).connection->flushed();
@@ -165,7 +188,7 @@ bool TcpNetwork::flushed() {
   return all;
 }
 
-std::optional<hosts::Loss> TcpNetwork::lost(Endpoint peer) {
+std::optional<hosts::Loss> TcpNetwork::lost(Process peer) {
   const std::lock_guard lock(mutex_);
   if (peer == self_) return std::nullopt;
   if (peer_state(peer).overrun) return hosts::Loss{{}, "it sent more messages than anybody here takes"};
@@ -185,28 +208,28 @@ void TcpNetwork::close(uint64_t channel) noexcept {
 
 // ---- memory -------------------------------------------------------------------------------------------------------
 
-uint32_t TcpNetwork::next_tag(Endpoint to) {
+uint32_t TcpNetwork::next_tag(Process to) {
   const std::lock_guard lock(mutex_);
   return ++peer_state(to).tag;
 }
 
-bool TcpNetwork::fresh(Endpoint to, uint32_t tag) const {
+bool TcpNetwork::fresh(Process to, uint32_t tag) const {
   const std::lock_guard lock(mutex_);
   return peers_[static_cast<size_t>(to)].tag - tag < UINT32_MAX / 2;
 }
 
-std::unique_ptr<Transfer> TcpNetwork::send(Endpoint to, uint32_t tag, std::span<const Run> runs) {
+std::unique_ptr<Transfer> TcpNetwork::send(Process to, uint32_t tag, std::span<const Run> runs) {
   const std::lock_guard lock(mutex_);
   sent_ += runs.size();
   return begin(to, tag, runs, &Connection::send);
 }
 
-std::unique_ptr<Transfer> TcpNetwork::receive(Endpoint from, uint32_t tag, std::span<const Run> runs) {
+std::unique_ptr<Transfer> TcpNetwork::receive(Process from, uint32_t tag, std::span<const Run> runs) {
   const std::lock_guard lock(mutex_);
   return begin(from, tag, runs, &Connection::receive);
 }
 
-std::unique_ptr<Transfer> TcpNetwork::begin(Endpoint peer, uint32_t tag, std::span<const Run> runs,
+std::unique_ptr<Transfer> TcpNetwork::begin(Process peer, uint32_t tag, std::span<const Run> runs,
                                             void (Connection::*begin_flight)(uint32_t, FlightPtr)) {
   std::vector<FlightPtr> flights;
   for (const Run& run : runs) {
@@ -217,7 +240,7 @@ std::unique_ptr<Transfer> TcpNetwork::begin(Endpoint peer, uint32_t tag, std::sp
   return std::make_unique<TcpTransfer>(shared_from_this(), peer, tag, std::move(flights));
 }
 
-std::unique_ptr<Transfer> TcpNetwork::discard(Endpoint from, uint32_t tag, size_t bytes) {
+std::unique_ptr<Transfer> TcpNetwork::discard(Process from, uint32_t tag, size_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto flight = std::make_shared<Flight>(Flight{nullptr, bytes, true});
   peer_state(from).connection->receive(tag, flight);
@@ -230,12 +253,12 @@ bool TcpNetwork::done(std::span<const FlightPtr> flights) {
   return std::ranges::all_of(flights, &Flight::done, &FlightPtr::operator*);
 }
 
-bool TcpNetwork::arrived(Endpoint peer, const Flight& flight) {
+bool TcpNetwork::arrived(Process peer, const Flight& flight) {
   const std::lock_guard lock(mutex_);
   return flight.left == 0 || !peer_state(peer).connection->open();
 }
 
-void TcpNetwork::abandon(Endpoint peer, std::span<const FlightPtr> flights) {
+void TcpNetwork::abandon(Process peer, std::span<const FlightPtr> flights) {
   if (home_.inherited()) return;  // a forked child; the mutex may be held for ever
   const std::lock_guard lock(mutex_);
   for (const FlightPtr& flight : flights) {
@@ -243,7 +266,7 @@ void TcpNetwork::abandon(Endpoint peer, std::span<const FlightPtr> flights) {
   }
 }
 
-void TcpNetwork::withdraw(Endpoint peer, uint32_t tag, std::span<const FlightPtr> flights) {
+void TcpNetwork::withdraw(Process peer, uint32_t tag, std::span<const FlightPtr> flights) {
   if (home_.inherited()) return;
   const std::lock_guard lock(mutex_);
   for (const FlightPtr& flight : flights) flight->abandoned = true;

@@ -24,24 +24,33 @@ namespace a2a::tcp {
 class TcpNetwork final : public hosts::Network, public std::enable_shared_from_this<TcpNetwork> {
  public:
   // Takes over the connections; the one at `self` is empty.
-  TcpNetwork(hosts::Endpoint self, std::vector<AuthenticatedSocket> sockets);
+  TcpNetwork(hosts::Process self, std::vector<AuthenticatedSocket> sockets);
+  // Returns a network of this process alone, which grows.
+  static std::shared_ptr<TcpNetwork> alone();
   ~TcpNetwork() override;
 
-  hosts::Endpoint self() const override { return self_; }
+  hosts::Process self() const override { return self_; }
   int size() const override { return static_cast<int>(peers_.size()); }
   std::string name() const override { return "TCP"; }
+  bool survives_deaths() const override { return true; }
+  bool serves_any_thread() const override { return true; }
 
-  void post(hosts::Endpoint to, std::string bytes) override;
+  // add() takes over a connection to a further process, and returns its number. drop() closes one that no communicator
+  // needs any more.
+  hosts::Process add(AuthenticatedSocket socket);
+  void drop(hosts::Process peer);
+
+  void post(hosts::Process to, std::string bytes) override;
   std::optional<hosts::Message> take(uint64_t channel) override;
   bool flushed() override;
-  std::optional<hosts::Loss> lost(hosts::Endpoint) override;
+  std::optional<hosts::Loss> lost(hosts::Process) override;
   void close(uint64_t channel) noexcept override;
 
-  uint32_t next_tag(hosts::Endpoint to) override;
-  bool fresh(hosts::Endpoint to, uint32_t tag) const override;
-  std::unique_ptr<hosts::Transfer> send(hosts::Endpoint to, uint32_t tag, std::span<const Run> runs) override;
-  std::unique_ptr<hosts::Transfer> receive(hosts::Endpoint from, uint32_t tag, std::span<const Run> runs) override;
-  std::unique_ptr<hosts::Transfer> discard(hosts::Endpoint from, uint32_t tag, size_t bytes) override;
+  uint32_t next_tag(hosts::Process to) override;
+  bool fresh(hosts::Process to, uint32_t tag) const override;
+  std::unique_ptr<hosts::Transfer> send(hosts::Process to, uint32_t tag, std::span<const Run> runs) override;
+  std::unique_ptr<hosts::Transfer> receive(hosts::Process from, uint32_t tag, std::span<const Run> runs) override;
+  std::unique_ptr<hosts::Transfer> discard(hosts::Process from, uint32_t tag, size_t bytes) override;
   void advance() override;
 
   uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
@@ -59,22 +68,23 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
     bool overrun = false;  // there were more than kMostUntaken of them; nothing more of this process is kept
   };
 
-  PeerState& peer_state(hosts::Endpoint peer) { return peers_[static_cast<size_t>(peer)]; }
+  void join(hosts::Process peer, AuthenticatedSocket socket);
+  PeerState& peer_state(hosts::Process peer) { return peers_[static_cast<size_t>(peer)]; }
   // Both advance connections without waiting: look() those that epoll reports, advance() this one.
   void look();
-  void advance(hosts::Endpoint peer);
-  void watch(hosts::Endpoint peer);
-  void deliver(hosts::Endpoint from, std::string message);
-  std::unique_ptr<hosts::Transfer> begin(hosts::Endpoint peer, uint32_t tag, std::span<const Run> runs,
+  void advance(hosts::Process peer);
+  void watch(hosts::Process peer);
+  void deliver(hosts::Process from, std::string message);
+  std::unique_ptr<hosts::Transfer> begin(hosts::Process peer, uint32_t tag, std::span<const Run> runs,
                                          void (Connection::*begin_flight)(uint32_t, FlightPtr));
   bool done(std::span<const FlightPtr> flights);
-  bool arrived(hosts::Endpoint peer, const Flight& flight);
-  void abandon(hosts::Endpoint peer, std::span<const FlightPtr> flights);
-  void withdraw(hosts::Endpoint peer, uint32_t tag, std::span<const FlightPtr> flights);
+  bool arrived(hosts::Process peer, const Flight& flight);
+  void abandon(hosts::Process peer, std::span<const FlightPtr> flights);
+  void withdraw(hosts::Process peer, uint32_t tag, std::span<const FlightPtr> flights);
 
   mutable std::mutex mutex_;
   const ForkGuard home_;
-  const hosts::Endpoint self_;
+  const hosts::Process self_;
   std::vector<PeerState> peers_;                            // by process
   Socket poller_;                                           // an epoll
   std::map<uint64_t, std::deque<hosts::Message>> arrived_;  // by channel

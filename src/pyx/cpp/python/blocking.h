@@ -10,6 +10,7 @@
 
 #include "a2a/bootstrap.h"
 #include "a2a/communicator.h"
+#include "a2a/endpoint.h"
 #include "cpp/background.h"
 #include "cpp/exchange.h"
 #include "cpp/python/interrupts.h"
@@ -54,6 +55,13 @@ inline BootstrapPtr join_tcp(int rank, int size, const std::string& job, const s
 inline std::vector<std::string> allgather_here(a2a::Bootstrap& bootstrap, const std::string& mine, const When& until) {
   const a2a::SignalWatch signals(&interrupted);
   return bootstrap.allgather(mine, *until);
+}
+
+// Runs in the calling thread, because communicators that one thread makes wait together.
+inline CommPtr connect_endpoint(a2a::Endpoint& endpoint, const std::vector<std::string>& handles, int64_t generation,
+                                const When& until, std::vector<int>& joined) {
+  const a2a::SignalWatch signals(&interrupted);
+  return endpoint.connect(handles, generation, *until, &joined);
 }
 
 // Runs in the calling thread, which MPI takes for the main one.

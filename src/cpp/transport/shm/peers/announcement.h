@@ -13,7 +13,7 @@
 namespace a2a::shm {
 
 constexpr uint32_t kProtocol =
-    16;  // bump it with every change of layout.h, of Announcement, and of what handshake.cc sends
+    17;  // bump it with every change of layout.h, of Announcement, and of what handshake.cc sends
 
 // The ranks exchange plain copies of it: they are on one host, and run one version of this library.
 struct Announcement {

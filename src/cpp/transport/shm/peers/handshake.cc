@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -31,6 +32,7 @@ struct Hello {
   uint32_t protocol = kProtocol;
   int32_t rank = 0;
   uint64_t nonce = 0;
+  uint64_t link = 0;     // LocalPeer::link; the lower rank chooses it
   uint32_t gave_up = 0;  // 1: this rank has given up; do not wait for it
   int32_t culprit = -1;  // with gave_up: the rank because of which it gave up, or -1
 };
@@ -90,6 +92,7 @@ class Handshake {
  private:
   void connect_all() {
     group_.local_peers.resize(static_cast<size_t>(size_));
+    if (bootstrap_.met_before()) use_known_peers();
     require_proofs();
     for (Rank peer = 0; peer < size_; ++peer) {
       if (peer != rank_ && at(peer).nonce == memory_.nonce()) add_thread(peer);
@@ -97,22 +100,61 @@ class Handshake {
     // The lower rank of a pair connects. To connect takes no action of the other rank, to accept takes a connection,
     // and an answer takes that the other rank has accepted. So no order of arrival can block.
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
-      if (remote(peer)) connect_to(peer);
+      if (is_new(peer)) connect_to(peer);
     }
     accept_all();
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
-      if (remote(peer)) finish_connecting(peer);
+      if (is_new(peer)) finish_connecting(peer);
     }
     for (Rank peer = 0; peer < rank_; ++peer) {
-      if (remote(peer)) receive_read_check(peer);
+      if (is_new(peer)) receive_read_check(peer);
     }
+    if (bootstrap_.met_before()) note_known_peers();
+  }
+
+  KnownPeers::Pair pair_with(Rank peer) const { return {at(rank_).seat, at(peer).nonce, at(peer).seat}; }
+
+  // A pair uses its connection again if both ends still have it.
+  void use_known_peers() {
+    std::vector<std::shared_ptr<LocalPeer>> known(static_cast<size_t>(size_));
+    std::vector<uint64_t> links(static_cast<size_t>(size_));
+    for (Rank peer = 0; peer < size_; ++peer) {
+      const auto i = static_cast<size_t>(peer);
+      if (remote(peer)) known[i] = memory_.known_peers().find(pair_with(peer));
+      if (known[i] != nullptr) links[i] = known[i]->link;
+    }
+    const auto all =
+        bootstrap_.allgather({reinterpret_cast<const char*>(links.data()), links.size() * sizeof(uint64_t)}, deadline_);
+    known_.resize(static_cast<size_t>(size_));
+    for (Rank peer = 0; peer < size_; ++peer) {
+      const auto i = static_cast<size_t>(peer);
+      uint64_t theirs = 0;
+      if (all.at(i).size() != links.size() * sizeof(theirs)) {
+        throw Error(Code::backend, rank_name(peer) + " sent nonsense while the ranks met");
+      }
+      std::memcpy(&theirs, all[i].data() + static_cast<size_t>(rank_) * sizeof(theirs), sizeof(theirs));
+      if (links[i] == 0 || theirs != links[i]) continue;
+      known_[i] = true;
+      local_peer(peer) = std::move(known[i]);
+    }
+  }
+
+  void note_known_peers() {
+    for (Rank peer = 0; peer < size_; ++peer) {
+      if (is_new(peer)) memory_.known_peers().add(pair_with(peer), local_peer(peer));
+    }
+  }
+
+  uint64_t new_link() const {
+    static std::atomic<uint64_t> made{0};
+    return memory_.nonce() + ++made;
   }
 
   // Requires proofs where user ids do not identify users: nobody else may get descriptors of this process's memory.
   // Threads need no proof.
   void require_proofs() {
     bool alone = true;
-    for (Rank peer = 0; peer < size_; ++peer) alone = alone && !remote(peer);
+    for (Rank peer = 0; peer < size_; ++peer) alone = alone && !is_new(peer);
     if (!alone && !ids_tell_users_apart()) secret_ = secret_instead_of_ids();
   }
 
@@ -137,7 +179,7 @@ class Handshake {
   // listening socket is closed.
   void announce_failure() {
     for (Rank peer = rank_ + 1; peer < size_; ++peer) {
-      if (!remote(peer) || local_peer(peer) != nullptr) continue;
+      if (!is_new(peer) || local_peer(peer) != nullptr) continue;
       try {
         connect_to(peer, true);
       } catch (const Error&) {  // that rank has given up, too
@@ -150,6 +192,8 @@ class Handshake {
   const Announcement& at(Rank peer) const { return announcements_[static_cast<size_t>(peer)]; }
   std::shared_ptr<LocalPeer>& local_peer(Rank peer) { return group_.local_peers[static_cast<size_t>(peer)]; }
   bool remote(Rank peer) const { return at(peer).nonce != memory_.nonce(); }
+  // Whether the two have to connect.
+  bool is_new(Rank peer) const { return remote(peer) && (known_.empty() || !known_[static_cast<size_t>(peer)]); }
 
   // Opens pidfds of all processes that are visible from here, so that a death before the connection is noticed at once.
   void watch_processes(const Announcement& mine) {
@@ -270,6 +314,7 @@ class Handshake {
 
   void connect_to(Rank peer, bool gave_up = false) {
     auto n = std::make_shared<LocalPeer>();
+    n->link = new_link();
     const std::string_view name = at(peer).listener_name();
     n->socket = connect_to_listener(name);
     while (n->socket.fd() < 0 && errno == EAGAIN) {  // the queue is full, perhaps of connections of other processes
@@ -305,6 +350,7 @@ class Handshake {
     Hello hello;
     hello.rank = rank_;
     hello.nonce = memory_.nonce();
+    hello.link = n.link;
     hello.gave_up = gave_up ? 1 : 0;
     hello.culprit = culprit_;
     const int fds[2] = {memory_.arena().fd(), memory_.common().fd()};
@@ -329,7 +375,7 @@ class Handshake {
 
   // Receives a Hello. Returns its rank, or nullopt when it is none of this group's. Throws Error(peer_lost) when that
   // rank gave up.
-  std::optional<Rank> read_hello(int socket, Descriptor* segment, Descriptor* common) {
+  std::optional<Rank> read_hello(int socket, Descriptor* segment, Descriptor* common, uint64_t* link) {
     const auto hello = receive_message<Hello>(socket, segment, common);
     if (!hello || hello->protocol != kProtocol || hello->rank < 0 || hello->rank >= size_) return std::nullopt;
     if (at(hello->rank).nonce != hello->nonce) return std::nullopt;
@@ -340,6 +386,7 @@ class Handshake {
       throw Error(Code::peer_lost,
                   rank_name(hello->rank) + " gave up while the ranks met" + (who.empty() ? "" : "; missing: " + who));
     }
+    *link = hello->link;
     return hello->rank;
   }
 
@@ -381,17 +428,19 @@ class Handshake {
   std::vector<Rank> missing() {
     std::vector<Rank> ranks;
     for (Rank peer = 0; peer < rank_; ++peer) {
-      if (remote(peer) && local_peer(peer) == nullptr) ranks.push_back(peer);
+      if (is_new(peer) && local_peer(peer) == nullptr) ranks.push_back(peer);
     }
     return ranks;
   }
 
   void admit(Pending pending) {
     Descriptor segment, common;
-    const auto peer = read_hello(pending.socket.fd(), &segment, &common);
+    uint64_t link = 0;
+    const auto peer = read_hello(pending.socket.fd(), &segment, &common, &link);
     if (!peer || *peer >= rank_ || local_peer(*peer) != nullptr) return;
     if (secret_ && *peer != pending.proven) return;
     auto n = std::make_shared<LocalPeer>();
+    n->link = link;
     n->socket = std::move(pending.socket);
     identify_process(*n);
     map_memory(*n, *peer, segment, common);
@@ -410,7 +459,8 @@ class Handshake {
       await_readable({n.socket.fd()}, {peer});
     }
     Descriptor segment, common;
-    if (read_hello(n.socket.fd(), &segment, &common) != peer) lost(peer);
+    uint64_t link = 0;
+    if (read_hello(n.socket.fd(), &segment, &common, &link) != peer || link != n.link) lost(peer);
     map_memory(n, peer, segment, common);
     if (!try_send(n.socket.fd(), ReadCheck{n.cma_from})) lost(peer);
     receive_read_check(peer);
@@ -432,6 +482,7 @@ class Handshake {
   std::span<const Rank> names_;
   Listener listener_;
   std::vector<Announcement> announcements_;
+  std::vector<bool> known_;            // by rank: whether it was connected before; empty: none was
   std::vector<Descriptor> watched_;    // by rank: a pidfd, or none
   std::optional<std::string> secret_;  // for proofs, where they are required
   Rank culprit_ = -1;                  // the rank because of which this one gave up

@@ -23,6 +23,7 @@ struct Sleeper {
 
 // Communicators share it with those derived from them. It keeps the peer's segment mapped.
 struct LocalPeer {
+  uint64_t link = 0;                // the number of the connection; both ends know it
   pid_t pid = 0;                    // as this process sees it, 0 when it is not visible
   bool same_process = false;        // a thread of this process
   bool cma_from = false;            // this rank may copy from its memory with process_vm_readv

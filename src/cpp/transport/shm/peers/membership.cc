@@ -271,10 +271,12 @@ bool Membership::may_copy(Rank rank, Deadline deadline) {
          (local_peer.same_process || (!local_peer.gone() && !deadline.passed()));
 }
 
-void Membership::leave(Left how) noexcept {
+void Membership::leave(Left how, std::string_view why) noexcept {
   if (left_) return;
   left_ = true;
-  publish_left(block_.words(), how);
+  auto& words = block_.words();
+  if (words.aborted.load(std::memory_order_relaxed) == 0) write_text(words.abort_text, why);
+  publish_left(words, how);
   for (Rank r = 0; r < size(); ++r) {
     if (r != rank_) wake_always(*peer(r).host);
   }

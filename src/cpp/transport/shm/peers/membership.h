@@ -106,8 +106,8 @@ class Membership {
   void wake_sleeper(Rank rank);
   // Publishes that this rank has given up, and wakes all peers. Waits until no peer copies from its memory or to it.
   void post_abort(Code code, std::string_view text) noexcept;
-  // Publishes that this rank has left, and wakes all peers.
-  void leave(Left how) noexcept;
+  // Publishes that this rank has left, and why it was replaced, and wakes all peers.
+  void leave(Left how, std::string_view why = {}) noexcept;
 
   // Throws the error with which a peer gave up, if it did. The operation must not succeed here then: the peer may have
   // changed its buffers while this rank read them.

@@ -9,6 +9,7 @@
 
 #include "runtime/fork_guard.h"
 #include "transport/shm/memory/arena.h"
+#include "transport/shm/peers/known_peers.h"
 #include "transport/shm/protocol/layout.h"
 
 namespace a2a::shm {
@@ -35,6 +36,9 @@ class ProcessMemory {
   // The tensors that the ranks of this process expose to peers.
   ExposedTensors& exposed_tensors() { return *exposed_tensors_; }
 
+  // The peers that ranks of this process have connected to.
+  KnownPeers& known_peers() { return known_peers_; }
+
   // A random number that identifies this process. Peers read it here to find out whether they can read this memory.
   const uint64_t& nonce() const { return nonce_; }
   // Whether a fork() has copied this object into this process; see ForkGuard.
@@ -46,6 +50,7 @@ class ProcessMemory {
 
   Arena arena_, common_;
   ExposedTensors* const exposed_tensors_;  // never deleted, as this object
+  KnownPeers known_peers_;
   uint64_t nonce_ = 0;
   const ForkGuard guard_;
   std::mutex mutex_;

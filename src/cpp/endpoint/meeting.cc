@@ -1,0 +1,543 @@
+#include "endpoint/meeting.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "a2a/work.h"
+#include "bootstrap/tcp/tcp_bootstrap.h"
+#include "bootstrap/user.h"
+#include "runtime/object_bytes.h"
+#include "runtime/process.h"
+#include "transport/tcp/connect.h"
+
+namespace a2a::endpoint {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kMostGuests = 1024, kMostFailed = 64, kLargestProposal = size_t{64} << 10;
+constexpr double kLingerSeconds = 0.3;  // for those who come late to a meeting whose arguments are wrong
+constexpr double kLastWordsSeconds = 0.05;
+
+// The fixed part of a proposal on its way.
+struct ProposalHead {
+  uint32_t version = 1;
+  Rank place = 0;
+  int64_t generation = 0, former = 0;
+  uint64_t connection = 0;
+  Digest list{}, former_list{};
+};
+
+std::string pack(const Proposal& p) {
+  ProposalHead head;
+  head.place = p.place;
+  head.generation = p.generation;
+  head.former = p.former;
+  head.connection = p.connection;
+  head.list = p.list;
+  head.former_list = p.former_list;
+  std::string failed;
+  for (const int64_t generation : p.failed) failed += object_bytes(generation);
+  return wire::pack_strings({std::string(object_bytes(head)), p.words, failed});
+}
+
+std::optional<Proposal> unpack_proposal(const std::string& text) {
+  ProposalHead head;
+  const auto parts = wire::unpack_strings(text, 3);
+  if (!parts || (*parts)[0].size() != sizeof(head) || (*parts)[2].size() % sizeof(int64_t) != 0) return std::nullopt;
+  std::memcpy(&head, (*parts)[0].data(), sizeof(head));
+  if (head.version != ProposalHead().version) return std::nullopt;
+  std::vector<int64_t> failed((*parts)[2].size() / sizeof(int64_t));
+  if (!failed.empty()) std::memcpy(failed.data(), (*parts)[2].data(), (*parts)[2].size());
+  return Proposal{.generation = head.generation,
+                  .former = head.former,
+                  .former_list = head.former_list,
+                  .place = head.place,
+                  .connection = head.connection,
+                  .list = head.list,
+                  .words = (*parts)[1],
+                  .failed = std::move(failed)};
+}
+
+// Writes an error if the socket takes it now.
+void refuse(Channel& channel, const Error& error) {
+  if (!channel.open() || !channel.write() || !channel.idle()) return;
+  channel.put(wire::piece(wire::PieceKind::refusal, wire::pack_refusal(error)));
+  channel.write();
+}
+
+// Reads the next frame. Throws the error that the other end gives.
+std::optional<wire::Frame> read(Channel& channel, bool* gave_up = nullptr) {
+  auto frame = channel.read();
+  if (!frame || frame->kind != wire::PieceKind::refusal) return frame;
+  if (gave_up != nullptr) *gave_up = true;
+  throw wire::unpack_refusal(frame->payload);
+}
+
+// Whether nothing comes on it any more.
+bool over(const Channel& channel) { return channel.gone() || channel.forged(); }
+bool readable(const Channel& channel) { return channel.open() && !over(channel); }
+
+bool has_hung_up(const Channel& channel) {
+  pollfd fd{channel.fd(), POLLRDHUP, 0};
+  return ::poll(&fd, 1, 0) > 0 && (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+// Reads what has come, and comes in this time. Throws the error that the other end gives.
+void hear_out(Channel& channel, Deadline until) {
+  while (readable(channel)) {
+    if (read(channel)) continue;
+    if (until.passed()) return;
+    await(channel.fd(), POLLIN, until);
+  }
+}
+
+// Adds a frame to a message. Returns the message once it is complete.
+std::optional<std::string> add(std::string& received, const wire::Frame& frame) {
+  received += frame.payload;
+  if (frame.kind != wire::PieceKind::last) return std::nullopt;
+  return std::exchange(received, {});
+}
+
+}  // namespace
+
+Meeting::Meeting(Standing& standing, std::vector<Handle> members, Rank place, int64_t generation)
+    : standing_(standing), place_(place), generation_(generation) {
+  Sha256 all;
+  for (Handle& handle : members) {
+    all.add(text_of(handle.id));
+    members_.emplace_back(std::move(handle));
+  }
+  list_ = all.digest();
+}
+
+// ---- words --------------------------------------------------------------------------------------------------------
+
+Meeting::Member* Meeting::find(const std::string& id) {
+  const auto found = std::ranges::find_if(members_, [&](const Member& m) { return text_of(m.handle.id) == id; });
+  return found == members_.end() ? nullptr : &*found;
+}
+
+std::string Meeting::name(const Member& m) const {
+  return "rank " + std::to_string(rank_of(m)) + " (" + m.handle.in_words() + ")";
+}
+
+Error Meeting::error(Code code, const std::string& what) const {
+  return {code, "generation " + std::to_string(generation_) + ": " + what};
+}
+
+std::string Meeting::words() const {
+  constexpr size_t kMost = 8;
+  std::string text;
+  for (size_t i = 0; i < std::min(members_.size(), kMost); ++i) {
+    text += (i == 0 ? "" : ", ") + members_[i].handle.in_words();
+  }
+  if (members_.size() > kMost) text += ", ...";
+  return std::to_string(members_.size()) + " (" + text + ")";
+}
+
+std::string Meeting::absent() const {
+  std::string text;
+  for (const Member& m : members_) {
+    if (has_come(m)) continue;
+    text += (text.empty() ? "" : ", ") + name(m);
+    if (m.handle.node != standing_.self.node) continue;
+    if (process_in_words(static_cast<pid_t>(m.handle.pid)).ends_with("stopped")) text += ", which is stopped";
+  }
+  return text;
+}
+
+// ---- the meeting --------------------------------------------------------------------------------------------------
+
+void Meeting::gather(Deadline deadline) {
+  for (Member& m : members_) {
+    if (!is_self(m)) call(m);
+  }
+  // Those that have hung up before this meeting began have nothing to do with it.
+  std::erase_if(standing_.guests,
+                [](const Guest& guest) { return !guest.channel.open() || has_hung_up(guest.channel); });
+  for (Guest& guest : standing_.guests) {
+    if (!stays(guest)) guest.channel.close();
+  }
+  while (!std::ranges::all_of(members_, [this](const Member& m) { return has_come(m); })) {
+    if (deadline.passed()) {
+      throw error(Code::timeout,
+                  name(member(place_)) + " timed out waiting for " + absent() + standing_.acceptor.refusals());
+    }
+    step(deadline);
+    for (Member& m : members_) {
+      if (m.hung_up) lost(m);
+    }
+  }
+}
+
+std::vector<std::string> Meeting::allgather(std::string_view mine, Deadline deadline) {
+  for (Member& m : members_) {
+    if (!is_self(m)) send(m, std::string(mine));
+  }
+  const auto waits_for = [this](const Member& m) {
+    return !is_self(m) && (m.strings.empty() || (!m.unsent.empty() && !m.hung_up));
+  };
+  for (;;) {
+    look_for_losses();
+    const auto waiting = std::ranges::find_if(members_, waits_for);
+    if (waiting == members_.end()) break;
+    if (deadline.passed())
+      throw error(Code::timeout, name(member(place_)) + " timed out waiting for " + name(*waiting));
+    step(deadline);
+  }
+  std::vector<std::string> all;
+  for (Member& m : members_) {
+    all.emplace_back(is_self(m) ? std::string(mine) : std::move(m.strings.front()));
+    if (!is_self(m)) m.strings.pop_front();
+  }
+  return all;
+}
+
+void Meeting::while_meeting() {
+  step(Deadline::after_seconds(0));
+  look_for_losses();
+}
+
+// One that has made the communicator closes both connections. Between hosts the end of one may come before its string
+// on the other.
+void Meeting::look_for_losses() {
+  for (Member& m : members_) {
+    if (m.strings.empty() && over(m.from)) lost(m);
+  }
+}
+
+void Meeting::give_up(const Error& error) noexcept {
+  try {
+    ended_ = error;
+    for (Member& m : members_) {
+      m.told |= m.from.open();
+      refuse(m.from, error);
+      if (!m.dial && m.unsent.empty()) refuse(m.to, error);
+    }
+    for (Guest& guest : standing_.guests) {
+      if (guest.proposal && guest.proposal->generation == generation_) refuse(guest.channel, error);
+    }
+    standing_.failed.insert_or_assign(generation_, error);
+    if (standing_.failed.size() > kMostFailed) standing_.failed.erase(standing_.failed.begin());
+    const bool wrong = error.code() == Code::mismatch || error.code() == Code::invalid_argument;
+    const Deadline until = Deadline::after_seconds(wrong ? kLingerSeconds : 0);
+    const auto absent = [](const Member& m) { return !m.told && m.dial && m.dial->cause() != ECONNREFUSED; };
+    while (!until.passed() && std::ranges::any_of(members_, absent)) linger(until);
+  } catch (const std::exception&) {  // the others find out by the end of the connections
+  }
+}
+
+void Meeting::decline(const Error& error) noexcept {
+  ended_ = error;
+  try {
+    for (Member& m : members_) {
+      if (!is_self(m)) call(m);
+    }
+  } catch (const std::exception&) {  // those that were not dialed yet wait for their deadline
+  }
+  give_up(error);
+}
+
+std::vector<Rank> Meeting::joined() const {
+  // Groups of which nobody is in both may have the same number.
+  using Group = std::pair<int64_t, Digest>;
+  std::vector<Group> former;
+  for (const Member& m : members_) {
+    former.push_back(is_self(m) ? Group{standing_.former, standing_.former_list}
+                                : Group{m.proposal->former, m.proposal->former_list});
+  }
+  const auto first = std::ranges::find_if(former, [](const Group& group) { return group.first >= 0; });
+  std::vector<Rank> ranks;
+  for (size_t i = 0; first != former.end() && i < former.size(); ++i) {
+    if (former[i] != *first) ranks.push_back(static_cast<Rank>(i));
+  }
+  return ranks;
+}
+
+void Meeting::linger(Deadline until) {
+  try {
+    step(until);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error&) {  // others give up, too
+  }
+}
+
+void Meeting::lost(Member& m) {
+  // A process that gives up sends its error on two connections, and this one may have seen the end of the other.
+  const Deadline until = Deadline::after_seconds(kLastWordsSeconds);
+  for (Channel* channel : {&m.to, &m.from}) hear_out(*channel, until);
+  throw error(Code::peer_lost, name(m) + " is dead, or its endpoint is closed");
+}
+
+// ---- steps --------------------------------------------------------------------------------------------------------
+
+// Waits for a short while, and handles what has come.
+void Meeting::step(Deadline deadline) {
+  std::vector<pollfd> fds;
+  standing_.acceptor.add_to(fds);
+  const size_t accepting = fds.size();
+  for (const Member& m : members_) {
+    pollfd out{readable(m.to) ? m.to.fd() : -1, static_cast<short>(m.unsent.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+    if (m.dial && m.dial->going()) out = m.dial->wanted();
+    fds.push_back(out);
+    fds.push_back({readable(m.from) ? m.from.fd() : -1, POLLIN, 0});
+  }
+  for (const Guest& guest : standing_.guests) {
+    fds.push_back({guest.channel.fd(), static_cast<short>(guest.proposal ? POLLRDHUP : POLLIN), 0});
+  }
+  if (poll_slice(fds, deadline) <= 0) {
+    for (pollfd& fd : fds) fd.revents = 0;
+  }
+  const pollfd* came = &fds[accepting];
+  for (Member& m : members_) {
+    const bool out = (came++)->revents != 0, in = (came++)->revents != 0;
+    if (is_self(m)) continue;
+    if (m.dial && !m.dial->going()) {
+      if (m.next_try.passed()) call(m);
+    } else if (out) {
+      m.dial ? go_on_dialing(m) : watch(m);
+    }
+    if (in) receive(m);
+  }
+  // stays() may throw: each guest is where it belongs then, or closed.
+  for (Guest& guest : standing_.guests) {
+    if ((came++)->revents == 0) continue;
+    if (guest.proposal || !receive(guest) || !stays(guest)) guest.channel.close();
+  }
+  std::erase_if(standing_.guests, [](const Guest& guest) { return !guest.channel.open(); });
+  accept(standing_.acceptor.serve(std::span(fds).first(accepting)));
+}
+
+void Meeting::accept(std::vector<AcceptedRank> accepted) {
+  for (AcceptedRank& one : accepted) {
+    if (standing_.self.on_unix() && standing_.secret.empty() && !same_user(one.channel.fd())) continue;
+    one.channel.put(wire::piece(wire::PieceKind::welcome, ""));
+    if (!one.channel.write()) continue;
+    if (standing_.guests.size() == kMostGuests) standing_.guests.pop_front();
+    standing_.guests.push_back({std::move(one.channel), one.who.job, "", {}});
+  }
+}
+
+// ---- what this endpoint dials ---------------------------------------------------------------------------------------
+
+void Meeting::call(Member& m) {
+  const wire::Introduction me{.rank = place_,
+                              .size = static_cast<int>(members_.size()),
+                              .pid = static_cast<uint32_t>(::getpid()),
+                              .job = text_of(standing_.self.id)};
+  m.dial.emplace(m.handle.address, key_of(m.handle, standing_.secret), me);
+  go_on_dialing(m);
+}
+
+void Meeting::go_on_dialing(Member& m) {
+  const Dial::State state = m.dial->advance();
+  if (m.dial->going()) return;
+  if (state == Dial::State::refused) throw m.dial->refusal();
+  if (state != Dial::State::welcomed) {
+    const int cause = m.dial->cause();
+    if (cause == ECONNREFUSED && !ended_) lost(m);
+    if (cause == EMFILE || cause == ENFILE) {
+      throw error(Code::backend, "cannot connect to " + name(m) + ": " + std::strerror(cause));
+    }
+    m.tries = std::min(m.tries + 1, 6);
+    m.next_try = Deadline::after_seconds(0.001 * (1 << m.tries));
+    return;
+  }
+  if (m.handle.on_unix() && standing_.secret.empty() && !same_user(m.dial->fd())) {
+    throw error(Code::unsupported, name(m) + " belongs to another user");
+  }
+  m.to = std::move(m.dial->channel());
+  m.dial.reset();
+  propose(m);
+  if (ended_ && m.unsent.empty()) refuse(m.to, *ended_);  // it belongs to the proposal, so it comes behind it
+}
+
+void Meeting::propose(Member& m) {
+  const auto link = standing_.links.find(m.handle.id);
+  const bool linked = link != standing_.links.end() && !standing_.network->lost(link->second.process);
+  m.link = linked ? link->second.number : 0;
+  Proposal proposal{.generation = generation_,
+                    .former = standing_.former,
+                    .former_list = standing_.former_list,
+                    .place = place_,
+                    .connection = m.link,
+                    .list = list_,
+                    .words = words(),
+                    .failed = {}};
+  for (const auto& [generation, error] : standing_.failed) proposal.failed.push_back(generation);
+  send(m, pack(proposal));
+}
+
+void Meeting::send(Member& m, std::string text) {
+  Message& message = m.unsent.emplace_back(std::move(text));
+  message.pieces = wire::pieces(message.text);
+  flush(m);
+}
+
+void Meeting::flush(Member& m) {
+  while (readable(m.to)) {
+    if (!m.to.write()) {
+      m.hung_up = true;
+      return;
+    }
+    if (!m.to.idle() || m.unsent.empty()) return;
+    if (m.sent_pieces == m.unsent.front().pieces.size()) {
+      m.unsent.pop_front();
+      m.sent_pieces = 0;
+    } else {
+      m.to.put(m.unsent.front().pieces[m.sent_pieces++]);
+    }
+  }
+}
+
+// The other end of a connection that this endpoint has dialed sends only errors.
+void Meeting::watch(Member& m) {
+  while (read(m.to, &m.told)) continue;
+  m.hung_up |= over(m.to);
+  flush(m);
+}
+
+// ---- what others dial -----------------------------------------------------------------------------------------------
+
+void Meeting::receive(Member& m) {
+  while (const auto frame = read(m.from, &m.told)) {
+    if (auto message = add(m.received, *frame)) m.strings.push_back(std::move(*message));
+    // A member is ahead by one round at most.
+    if (m.received.size() > kLargestString || m.strings.size() > 2) {
+      throw error(Code::backend, name(m) + " sent nonsense");
+    }
+  }
+  m.hung_up |= over(m.from);
+}
+
+// Returns whether the connection goes on.
+bool Meeting::receive(Guest& guest) {
+  while (!guest.proposal) {
+    const auto frame = guest.channel.read();
+    if (!frame) return !over(guest.channel);
+    if (frame->kind == wire::PieceKind::refusal) return false;
+    if (const auto message = add(guest.received, *frame)) {
+      guest.proposal = unpack_proposal(*message);
+      if (guest.proposal) return true;
+      refuse(guest.channel, error(Code::unsupported, name(member(place_)) + " runs another version of this library"));
+      return false;
+    }
+    if (guest.received.size() > kLargestProposal) return false;
+  }
+  return true;
+}
+
+// Looks at the proposal of a guest. Returns whether it stays one.
+bool Meeting::stays(Guest& guest) {
+  if (!guest.proposal) return true;
+  const Proposal& theirs = *guest.proposal;
+  if (refuse_if_known(guest)) return false;
+  Member* const m = find(guest.id);
+  if (theirs.generation == generation_) {
+    if (m == nullptr || theirs.list != list_) {
+      const std::string who = m != nullptr ? name(*m) : "an endpoint that " + name(member(place_)) + " does not list";
+      disagree(guest, "the lists of endpoints disagree: that of " + name(member(place_)) + " has " + words() +
+                          ", that of " + who + " has " + theirs.words);
+    }
+    if (m->proposal) return true;  // it has given up in between, and this meeting hears so on the first connection
+    m->from = std::move(guest.channel);
+    m->proposal = theirs;
+    receive(*m);
+    return false;
+  }
+  // An endpoint that has finished this meeting, or has failed in it, may be in the next one already. One that has
+  // failed says so when this endpoint dials it.
+  if (m == nullptr || m->proposal || theirs.former == generation_) return true;
+  if (std::ranges::find(theirs.failed, generation_) != theirs.failed.end()) return true;
+  disagree(guest, name(*m) + " connects in generation " + std::to_string(theirs.generation) + ", " +
+                      name(member(place_)) + " in generation " + std::to_string(generation_));
+}
+
+// Tells a guest why it cannot meet this endpoint, and throws the same.
+void Meeting::disagree(Guest& guest, const std::string& why) {
+  Error reason = error(Code::mismatch, why);
+  try {  // one that declines says why, right behind its proposal
+    const bool declines = guest.proposal->generation < 0;
+    hear_out(guest.channel, Deadline::after_seconds(declines ? kLastWordsSeconds : 0));
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& theirs) {
+    if (theirs.code() == Code::mismatch) reason = theirs;
+  }
+  refuse(guest.channel, reason);
+  guest.channel.close();
+  if (Member* const m = find(guest.id)) m->told = true;
+  throw reason;
+}
+
+// Answers a guest whose meeting is over, or will not be.
+bool Meeting::refuse_if_known(Guest& guest) {
+  const int64_t theirs = guest.proposal->generation;
+  if (ended_ && theirs == generation_) {
+    refuse(guest.channel, *ended_);
+    return true;
+  }
+  if (theirs == generation_) return false;
+  if (const auto failed = standing_.failed.find(theirs); failed != standing_.failed.end()) {
+    refuse(guest.channel, failed->second);
+    return true;
+  }
+  if (!standing_.used.contains(theirs)) return false;
+  refuse(guest.channel, {Code::mismatch,
+                         "generation " + std::to_string(theirs) + " was already used by " + standing_.self.in_words()});
+  return true;
+}
+
+// ---- the network ----------------------------------------------------------------------------------------------------
+
+std::shared_ptr<hosts::Network> Meeting::network(Deadline deadline) {
+  if (standing_.network == nullptr) standing_.network = tcp::TcpNetwork::alone();
+  std::erase_if(standing_.links, [this](const auto& link) {  // of processes that have ended
+    return standing_.network->lost(link.second.process) && find(text_of(link.first)) == nullptr;
+  });
+  std::vector<bool> connected(members_.size());
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Member& m = members_[i];
+    const auto link = standing_.links.find(m.handle.id);
+    connected[i] = is_self(m) ||
+                   (m.link != 0 && m.link == m.proposal->connection && !standing_.network->lost(link->second.process));
+  }
+  // Both ends have to keep a connection. Either may have lost it since it proposed.
+  std::string mine;
+  for (const bool kept : connected) mine += kept ? '1' : '0';
+  const auto all = allgather(mine, deadline);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (all[i].size() != members_.size()) throw error(Code::backend, name(members_[i]) + " sent nonsense");
+    connected[i] = connected[i] && all[i][static_cast<size_t>(place_)] == '1';
+  }
+  auto sockets = tcp::connect_mesh(*this,
+                                   {.rank = place_,
+                                    .job = "generation " + std::to_string(generation_),
+                                    .own_address = standing_.self.address,
+                                    .key = hmac_sha256(standing_.secret, "a2a key of the network"),
+                                    .meanwhile = [this] { while_meeting(); }},
+                                   connected, deadline);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (connected[i]) continue;
+    NetworkLink& link = standing_.links[members_[i].handle.id];
+    if (link.number != 0) standing_.network->drop(link.process);
+    link = {standing_.network->add(std::move(sockets[i])),
+            std::max(members_[i].link, members_[i].proposal->connection) + 1};
+  }
+  return standing_.network;
+}
+
+std::vector<int> Meeting::processes() const {
+  std::vector<int> numbers;
+  for (const Member& m : members_) {
+    numbers.push_back(is_self(m) ? standing_.network->self() : standing_.links.at(m.handle.id).process);
+  }
+  return numbers;
+}
+
+}  // namespace a2a::endpoint
