@@ -136,7 +136,8 @@ class _Judge:
         if refused and group.fault in (*INVALID, "used"):
             return Due(("InvalidArgumentError",))
         outcomes = ["MismatchError"]
-        if group.fault == "a dead one too many":
+        # One of another group that is too many may have been killed.
+        if group.fault == "a dead one too many" or (group.fault == "one too many" and self.round.struck()):
             outcomes += ["PeerLostError", "TimeoutError"]  # nobody else lists it, so nobody else is told
         # Whoever comes when the others have gone waits for them.
         alone = group.fault == "no handle" and len(group.members) == 2
