@@ -40,17 +40,17 @@ std::string pack(const Proposal& p) {
   head.list = p.list;
   head.former_list = p.former_list;
   std::string failed;
-  for (const Attempts& attempts : p.failed) failed += object_bytes(attempts);
+  for (const int64_t generation : p.failed) failed += object_bytes(generation);
   return wire::pack_strings({std::string(object_bytes(head)), p.words, failed});
 }
 
 std::optional<Proposal> unpack_proposal(const std::string& text) {
   ProposalHead head;
   const auto parts = wire::unpack_strings(text, 3);
-  if (!parts || (*parts)[0].size() != sizeof(head) || (*parts)[2].size() % sizeof(Attempts) != 0) return std::nullopt;
+  if (!parts || (*parts)[0].size() != sizeof(head) || (*parts)[2].size() % sizeof(int64_t) != 0) return std::nullopt;
   std::memcpy(&head, (*parts)[0].data(), sizeof(head));
   if (head.version != ProposalHead().version) return std::nullopt;
-  std::vector<Attempts> failed((*parts)[2].size() / sizeof(Attempts));
+  std::vector<int64_t> failed((*parts)[2].size() / sizeof(int64_t));
   if (!failed.empty()) std::memcpy(failed.data(), (*parts)[2].data(), (*parts)[2].size());
   return Proposal{.generation = head.generation,
                   .former = head.former,
@@ -221,8 +221,7 @@ void Meeting::give_up(const Error& error) noexcept {
     for (Guest& guest : standing_.guests) {
       if (guest.proposal && guest.proposal->generation == generation_) refuse(guest.channel, error);
     }
-    Failure& failure = standing_.failed.try_emplace(generation_, Failure{error, 0}).first->second;
-    failure = {error, failure.times + 1};
+    standing_.failed.insert_or_assign(generation_, error);
     if (standing_.failed.size() > kMostFailed) standing_.failed.erase(standing_.failed.begin());
     const bool wrong = error.code() == Code::mismatch || error.code() == Code::invalid_argument;
     const Deadline until = Deadline::after_seconds(wrong ? kLingerSeconds : 0);
@@ -370,7 +369,7 @@ void Meeting::propose(Member& m) {
                     .list = list_,
                     .words = words(),
                     .failed = {}};
-  for (const auto& [generation, failure] : standing_.failed) proposal.failed.push_back({generation, failure.times});
+  for (const auto& [generation, error] : standing_.failed) proposal.failed.push_back(generation);
   send(m, pack(proposal));
 }
 
@@ -454,18 +453,9 @@ bool Meeting::stays(Guest& guest) {
   // An endpoint that has finished this meeting, or has failed in it, may be in the next one already. One that has
   // failed says so when this endpoint dials it.
   if (m == nullptr || m->proposal || theirs.former == generation_) return true;
-  if (has_left(theirs)) return true;
+  if (std::ranges::find(theirs.failed, generation_) != theirs.failed.end()) return true;
   disagree(guest, name(*m) + " connects in generation " + std::to_string(theirs.generation) + ", " +
                       name(member(place_)) + " in generation " + std::to_string(generation_));
-}
-
-// Whether that endpoint has failed in this attempt of the generation. It may have failed in earlier ones, with this
-// one.
-bool Meeting::has_left(const Proposal& theirs) const {
-  const auto attempts = std::ranges::find(theirs.failed, generation_, &Attempts::generation);
-  if (attempts == theirs.failed.end()) return false;
-  const auto own = standing_.failed.find(generation_);
-  return own == standing_.failed.end() || attempts->failed > own->second.times;
 }
 
 // Tells a guest why it cannot meet this endpoint, and throws the same.
@@ -494,7 +484,7 @@ bool Meeting::refuse_if_known(Guest& guest) {
   }
   if (theirs == generation_) return false;
   if (const auto failed = standing_.failed.find(theirs); failed != standing_.failed.end()) {
-    refuse(guest.channel, failed->second.error);
+    refuse(guest.channel, failed->second);
     return true;
   }
   if (!standing_.used.contains(theirs)) return false;

@@ -25,12 +25,6 @@
 
 namespace a2a::endpoint {
 
-// How often an endpoint has failed in a generation, which may be tried again.
-struct Attempts {
-  int64_t generation = 0;
-  uint64_t failed = 0;
-};
-
 struct Proposal {
   int64_t generation = 0;
   int64_t former = -1;      // the last generation of the sender
@@ -38,8 +32,8 @@ struct Proposal {
   Rank place = 0;           // of the sender in its list
   uint64_t connection = 0;  // the number of the connection of the network that it has with the receiver; 0: none
   Digest list{};
-  std::string words;             // the list, for the texts of errors
-  std::vector<Attempts> failed;  // Standing::failed
+  std::string words;            // the list, for the texts of errors
+  std::vector<int64_t> failed;  // Standing::failed
 };
 
 // A connection that others have dialed, and that is no member's yet: its proposal has not come, or is for another
@@ -57,12 +51,6 @@ struct NetworkLink {
   uint64_t number = 0;  // of the connection: both ends count alike
 };
 
-// The last error of a generation, and how often it has failed.
-struct Failure {
-  Error error;
-  uint64_t times = 0;
-};
-
 // What an endpoint keeps from one meeting to the next.
 struct Standing {
   Handle self;
@@ -72,8 +60,8 @@ struct Standing {
   std::deque<Guest> guests;
   int64_t former = -1;
   Digest former_list{};
-  std::set<int64_t> used;               // generations
-  std::map<int64_t, Failure> failed{};  // the latest generations that failed, for those who come late
+  std::set<int64_t> used;             // generations
+  std::map<int64_t, Error> failed{};  // the latest generations that failed, for those who come late
   std::shared_ptr<tcp::TcpNetwork> network;
   std::map<Id, NetworkLink> links;
 };
@@ -149,7 +137,6 @@ class Meeting final : public Bootstrap {
   bool receive(Guest& guest);
   bool stays(Guest& guest);
   bool refuse_if_known(Guest& guest);
-  bool has_left(const Proposal& theirs) const;
   [[noreturn]] void disagree(Guest& guest, const std::string& why);
   void propose(Member& m);
   [[noreturn]] void lost(Member& m);
