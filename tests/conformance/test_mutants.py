@@ -71,14 +71,14 @@ CORE = [
     Mutant(PLAN, "    next += bytes;\n", ""),
     Mutant(
         PLAN,
-        "row_bytes, local, global);\n  plan.sends_.swap(plan.recvs_);\n",
+        "row_bytes, local, global);\n  plan.first().sends.swap(plan.first().recvs);\n",
         "row_bytes, local, global);\n",
     ),
     Mutant(PLAN, "static_cast<int>(i), 0, bytes[i]", "0, 0, bytes[i]"),
     Mutant(
         PLAN,
-        "  plan.sends_ = recvs_;\n",
-        "  plan.sends_ = sends_;\n",
+        "  plan.first().sends = stages_.front().recvs;\n",
+        "  plan.first().sends = stages_.front().sends;\n",
         "transposed",
         r"MismatchError: alltoallv #\d+: rank \d sends \d+ rows to rank \d, which expects \d+",
     ),
@@ -145,12 +145,6 @@ PYTHON = {
             "allgather_list(comm, outputs, input,",
             "allgather_list(comm, outputs[::-1], input,",
             "torch.all_gather",
-        ),
-        Mutant(
-            "torch/_compile/custom_ops.py",
-            "return global_gather(grad, *ctx.saved_tensors",
-            "return global_scatter(grad, *ctx.saved_tensors",
-            "torch.nn.global_scatter",
         ),
         Mutant(
             "torch/_compile/custom_ops.py",

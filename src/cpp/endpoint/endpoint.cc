@@ -181,7 +181,7 @@ std::shared_ptr<Endpoint> Endpoint::create(Options options) {
   }
   if (options.secret.empty() && !ids_tell_users_apart()) options.secret = secret_instead_of_ids();
   const endpoint::Id id = new_id();
-  Socket listener = listen_at(places_to_listen(options.address, id), options.address, "an endpoint");
+  Socket listener = listen_at(places_to_listen(options.address, id), options.address, "the endpoint");
   return std::shared_ptr<Endpoint>(new Endpoint(std::make_unique<State>(std::move(options), id, std::move(listener))));
 }
 

@@ -162,7 +162,7 @@ Socket listen_at(const std::vector<SocketAddress>& candidates, const std::string
     std::this_thread::sleep_for(20ms);
   }
   if (errno == EADDRINUSE) refuse_address(address, "the port is in use, perhaps by " + who + " of another job");
-  if (errno == EADDRNOTAVAIL) refuse_address(address, "this host, that of " + who + ", has no such address");
+  if (errno == EADDRNOTAVAIL) refuse_address(address, "this host, " + who + "'s, has no such address");
   refuse_address(address, who + " cannot listen there: " + std::strerror(errno));
 }
 
