@@ -156,15 +156,13 @@ void Communicator::abort(std::string_view reason) noexcept {
 void Communicator::retire(std::string_view why) noexcept {
   if (state_->home.inherited()) return;
   std::shared_ptr<Transport> host;
-  std::vector<std::shared_ptr<DeviceTransport>> devices;
   {
     std::lock_guard lock(state_->mutex);
     if (state_->host == nullptr || !state_->retired.empty()) return;
     state_->retired = why;
     host = state_->host;
-    for (const auto& [_, transport] : state_->devices) devices.push_back(transport);
   }
-  for (const auto& transport : devices) transport->abort(why);
+  drop_devices();
   host->leave(Left::replaced, why);
   if (state_->recorder != nullptr) state_->recorder->close(record::Fate::aborted, why);
 }
