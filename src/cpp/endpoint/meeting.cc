@@ -9,9 +9,7 @@
 #include "a2a/work.h"
 #include "bootstrap/tcp/tcp_bootstrap.h"
 #include "bootstrap/user.h"
-#include "runtime/object_bytes.h"
 #include "runtime/process.h"
-#include "transport/tcp/connect.h"
 
 namespace a2a::endpoint {
 namespace {
@@ -21,46 +19,6 @@ using namespace std::chrono_literals;
 constexpr size_t kMostGuests = 1024, kMostFailed = 64, kLargestProposal = size_t{64} << 10;
 constexpr double kLingerSeconds = 0.3;  // for those who come late to a meeting whose arguments are wrong
 constexpr double kLastWordsSeconds = 0.05;
-
-// The fixed part of a proposal on its way.
-struct ProposalHead {
-  uint32_t version = 1;
-  Rank place = 0;
-  int64_t generation = 0, former = 0;
-  uint64_t connection = 0;
-  Digest list{}, former_list{};
-};
-
-std::string pack(const Proposal& p) {
-  ProposalHead head;
-  head.place = p.place;
-  head.generation = p.generation;
-  head.former = p.former;
-  head.connection = p.connection;
-  head.list = p.list;
-  head.former_list = p.former_list;
-  std::string failed;
-  for (const int64_t generation : p.failed) failed += object_bytes(generation);
-  return wire::pack_strings({std::string(object_bytes(head)), p.words, failed});
-}
-
-std::optional<Proposal> unpack_proposal(const std::string& text) {
-  ProposalHead head;
-  const auto parts = wire::unpack_strings(text, 3);
-  if (!parts || (*parts)[0].size() != sizeof(head) || (*parts)[2].size() % sizeof(int64_t) != 0) return std::nullopt;
-  std::memcpy(&head, (*parts)[0].data(), sizeof(head));
-  if (head.version != ProposalHead().version) return std::nullopt;
-  std::vector<int64_t> failed((*parts)[2].size() / sizeof(int64_t));
-  if (!failed.empty()) std::memcpy(failed.data(), (*parts)[2].data(), (*parts)[2].size());
-  return Proposal{.generation = head.generation,
-                  .former = head.former,
-                  .former_list = head.former_list,
-                  .place = head.place,
-                  .connection = head.connection,
-                  .list = head.list,
-                  .words = (*parts)[1],
-                  .failed = std::move(failed)};
-}
 
 // Writes an error if the socket takes it now.
 void refuse(Channel& channel, const Error& error) {
@@ -491,53 +449,6 @@ bool Meeting::refuse_if_known(Guest& guest) {
   refuse(guest.channel, {Code::mismatch,
                          "generation " + std::to_string(theirs) + " was already used by " + standing_.self.in_words()});
   return true;
-}
-
-// ---- the network ----------------------------------------------------------------------------------------------------
-
-std::shared_ptr<hosts::Network> Meeting::network(Deadline deadline) {
-  if (standing_.network == nullptr) standing_.network = tcp::TcpNetwork::alone();
-  std::erase_if(standing_.links, [this](const auto& link) {  // of processes that have ended
-    return standing_.network->lost(link.second.process) && find(text_of(link.first)) == nullptr;
-  });
-  std::vector<bool> connected(members_.size());
-  for (size_t i = 0; i < members_.size(); ++i) {
-    const Member& m = members_[i];
-    const auto link = standing_.links.find(m.handle.id);
-    connected[i] = is_self(m) ||
-                   (m.link != 0 && m.link == m.proposal->connection && !standing_.network->lost(link->second.process));
-  }
-  // Both ends have to keep a connection. Either may have lost it since it proposed.
-  std::string mine;
-  for (const bool kept : connected) mine += kept ? '1' : '0';
-  const auto all = allgather(mine, deadline);
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (all[i].size() != members_.size()) throw error(Code::backend, name(members_[i]) + " sent nonsense");
-    connected[i] = connected[i] && all[i][static_cast<size_t>(place_)] == '1';
-  }
-  auto sockets = tcp::connect_mesh(*this,
-                                   {.rank = place_,
-                                    .job = "generation " + std::to_string(generation_),
-                                    .own_address = standing_.self.address,
-                                    .key = hmac_sha256(standing_.secret, "a2a key of the network"),
-                                    .meanwhile = [this] { while_meeting(); }},
-                                   connected, deadline);
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (connected[i]) continue;
-    NetworkLink& link = standing_.links[members_[i].handle.id];
-    if (link.number != 0) standing_.network->drop(link.process);
-    link = {standing_.network->add(std::move(sockets[i])),
-            std::max(members_[i].link, members_[i].proposal->connection) + 1};
-  }
-  return standing_.network;
-}
-
-std::vector<int> Meeting::processes() const {
-  std::vector<int> numbers;
-  for (const Member& m : members_) {
-    numbers.push_back(is_self(m) ? standing_.network->self() : standing_.links.at(m.handle.id).process);
-  }
-  return numbers;
 }
 
 }  // namespace a2a::endpoint

@@ -21,20 +21,10 @@
 #include "bootstrap/tcp/acceptor.h"
 #include "bootstrap/tcp/dial.h"
 #include "endpoint/handle.h"
+#include "endpoint/proposal.h"
 #include "transport/tcp/tcp_network.h"
 
 namespace a2a::endpoint {
-
-struct Proposal {
-  int64_t generation = 0;
-  int64_t former = -1;      // the last generation of the sender
-  Digest former_list{};     // and its list
-  Rank place = 0;           // of the sender in its list
-  uint64_t connection = 0;  // the number of the connection of the network that it has with the receiver; 0: none
-  Digest list{};
-  std::string words;            // the list, for the texts of errors
-  std::vector<int64_t> failed;  // Standing::failed
-};
 
 // A connection that others have dialed, and that is no member's yet: its proposal has not come, or is for another
 // meeting.
