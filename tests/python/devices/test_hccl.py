@@ -161,6 +161,10 @@ def test_global_scatter_and_back(pool: Pool) -> None:
     for_examples(check, how=st.sampled_from(HOWS))
 
 
+def test_generations(pool: Pool) -> None:
+    pool.run(ranks.generations)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reductions(pool: Pool, dtype: str) -> None:
     pool.run(ranks.reduction, "every_operation", dtype, 7, "HCCL", folded_by_hccl(dtype))

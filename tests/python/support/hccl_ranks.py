@@ -16,6 +16,7 @@ from typing import Any
 
 import ascend
 import numpy as np
+import pytest
 import reduction_ranks
 from ascend import Array, Stream
 from exchange_ranks import GUARD, Recipe, dtype_of, list_parts
@@ -432,3 +433,21 @@ def atb(comm: Comm, backend: str, by: str, table: str) -> tuple[list[int], list[
         made, its_rank = ctypes.c_void_p(fields["hccl_comm"]), ctypes.c_uint32()
         ascend.require(ascend.hccl().HcclGetRankId(made, ctypes.byref(its_rank)))
     return ascend.array_of(out)[0].tolist(), wrong
+
+
+def generations(comm: Comm) -> None:
+    """The endpoints of these ranks meet twice: each group has a communicator of HCCL of its own."""
+    endpoint = a2a.Endpoint()
+    handles = [text.decode() for text in comm.allgather_bytes(endpoint.handle.encode())]
+    former = None
+    for generation in range(2):
+        group = endpoint.connect(handles, generation, timeout=30)
+        sent = np.repeat(np.arange(group.size) + 10 * group.rank, 3)
+        send, recv = on_device(comm, sent), on_device(comm, np.zeros_like(sent))
+        group.alltoall(send.tensor, recv.tensor)
+        assert np.array_equal(recv.read(), np.repeat(10 * np.arange(group.size) + group.rank, 3))
+        if former is not None:
+            with pytest.raises(a2a.AbortedError, match=f"generation {generation - 1} is over"):
+                former.alltoall(send.tensor, recv.tensor)
+        former = group
+        group.barrier()  # what is on the device when a rank connects again is aborted
