@@ -4,7 +4,7 @@
 // What differs: a step handles one event, where Meeting::step() handles all that have come. So events on several
 // connections come in any order, as between hosts. A handshake is one step of the end that accepts, and one of the end
 // that dials. A socket takes everything at once. A deadline passes only when nothing else can happen any more, or at
-// any time (Scenario::hasty).
+// any time (Scenario::hasty). One that declines reads the first proposals of a process in their order.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,12 @@ inline const char* name_of(Code code) {
   X(strangers_wait, "a proposal of another generation of somebody else: it waits")                             \
   X(finished_goes_on, "a member that has finished this meeting may be in the next one")                        \
   X(failed_goes_on, "a member in whose eyes this meeting has failed may be in the next one")                   \
+  X(attempts_count, "one that has failed in earlier attempts alone may not")                                   \
+  X(waits_for_proposals, "who declines a call without a generation waits for the proposals of all")            \
+  X(declines_by_number, "and says in its next proposals that it has failed in these generations")              \
   X(used_is_told, "a proposal of a generation that is used: an error")                                         \
   X(failed_is_told, "a proposal of a generation that has failed: that error")                                  \
+  X(retries_disagree, "unless the member knows of it, and tries again while this meeting waits for it")        \
   X(gives_up_aloud, "who gives up sends its error")                                                            \
   X(gives_up_to, "on the connections that it has dialed")                                                      \
   X(gives_up_from, "on those that it has accepted")                                                            \
@@ -67,7 +71,7 @@ inline const std::vector<std::pair<Rule, std::string>> kRules{MEETING_RULES(WORD
 
 struct Call {
   List list = ab;
-  int generation = 0;
+  int generation = 0;     // -1: it declines, with an invalid argument
   int may = 0;            // a set of codes: the errors that are right
   bool retry = false;     // only if this generation is not used
   bool declines = false;  // with an invalid argument
@@ -96,7 +100,7 @@ struct Message {
 
 struct Proposal {
   int8_t generation = -1, former = -1, list = -1;
-  uint8_t failed = 0;  // a set of generations
+  std::array<uint8_t, kGenerations> failed{};  // how often
   uint8_t nonce = 0;
 };
 
@@ -121,11 +125,13 @@ struct Process {
   bool alive = true, owed = false;
   uint8_t next = 0, nonce = 0, round = 0;  // of the script; 1 + the call; of strings
   Code ended = Code::none;
+  uint8_t failed_before = 0;
   std::array<Member, kProcesses> members;
   // Standing
   int8_t former = -1;
   uint8_t used = 0;
   std::array<Code, kGenerations> failed{};
+  std::array<uint8_t, kGenerations> times{};  // that it has failed
   // History, for the properties alone
   std::array<Code, kCalls> outcomes{};
   uint8_t made = 0;                                                 // a set of calls: it sends the last string
@@ -162,16 +168,15 @@ class Model {
     me.round = 0;
     me.ended = Code::none;
     me.members = {};
+    me.failed_before = generation(p) < 0 ? 0 : me.times[generation(p)];
     try {
-      if (call_of(p).declines) {
-        me.ended = Code::mismatch;
+      if (!call_of(p).declines) {
         for (const int q : others(p)) call(p, q);
-        throw Raised{Code::mismatch};
       }
-      for (const int q : others(p)) call(p, q);
       for (Connection& c : s_.connections) {
         if (c.at == p && guest(c) && hung_up(c) && holds(Rule::old_guests_leave)) close_accepter(c);
       }
+      if (call_of(p).declines) throw Raised{Code::mismatch};
       for (Connection& c : s_.connections) {
         if (c.at == p && guest(c) && !stays(p, c)) close_unless_from(c);
       }
@@ -254,6 +259,7 @@ class Model {
       if (at(q).met[g] != me.met[g]) throw Violation{"finished with strings of different attempts"};
     }
     me.failed[g] = Code::none;
+    me.times[g] = 0;
     me.used |= 1 << g;
     me.former = static_cast<int8_t>(g);
     leave(p, Code::finished);
@@ -274,10 +280,10 @@ class Model {
         if (to && !full) c->forth.push_back({Message::Kind::refusal, error, me.nonce});
       }
       for (Connection& c : s_.connections) {
-        if (c.at == p && guest(c) && c.proposal && c.proposal->generation == generation(p)) refuse(c, error);
+        if (c.at == p && guest(c) && c.proposal && refuse_if_known(p, c)) close_accepter(c);
       }
     }
-    me.failed[generation(p)] = error;
+    if (generation(p) >= 0) remember_failure(p, generation(p));
     outcome(p) = error;
     if (error == Code::mismatch) owe(p);
     me.phase = Process::Phase::linger;
@@ -287,7 +293,9 @@ class Model {
   bool absent(int p) {
     return holds(Rule::lingers) && std::ranges::any_of(others(p), [&](int q) {
              const Connection* const c = dialed(p, q);
-             return !at(p).members[q].told && c != nullptr && c->dialer == Connection::Dialer::dialing;
+             const bool dialing = c != nullptr && c->dialer == Connection::Dialer::dialing;
+             const bool answers = call_of(p).declines && holds(Rule::waits_for_proposals);
+             return !at(p).members[q].told && (dialing || answers);
            });
   }
 
@@ -305,6 +313,7 @@ class Model {
     me.phase = Process::Phase::outside;
     me.owed = false;
     me.ended = Code::none;
+    me.failed_before = 0;
     me.members = {};
     me.round = 0;
     const auto& script = scenario_.scripts[p];
@@ -360,10 +369,9 @@ class Model {
   }
 
   void propose(int p, Connection& c) {
-    uint8_t failed = 0;
-    for (int g = 0; g < kGenerations; ++g) failed |= at(p).failed[g] != Code::none ? 1 << g : 0;
-    c.sent = {static_cast<int8_t>(generation(p)), at(p).former, static_cast<int8_t>(call_of(p).list), failed,
+    c.sent = {static_cast<int8_t>(generation(p)), at(p).former, static_cast<int8_t>(call_of(p).list), at(p).times,
               at(p).nonce};
+    if (generation(p) >= 0) c.sent.failed[generation(p)] = at(p).failed_before;
     c.forth.push_back({Message::Kind::proposal, Code::none, at(p).nonce});
   }
 
@@ -415,11 +423,18 @@ class Model {
       receive(p, q);
       return false;
     }
-    if (!member && holds(Rule::strangers_wait)) return true;
-    if ((theirs.former == g || m.proposal) && holds(Rule::finished_goes_on)) return true;
-    if ((theirs.failed & 1 << g) != 0 && holds(Rule::failed_goes_on)) return true;
+    if (!misses(p, c)) return true;
     if (!holds(Rule::generations_equal)) return true;
     disagree(p, c);
+  }
+
+  bool misses(int p, const Connection& c) {
+    const Proposal theirs = *c.proposal;
+    const int g = generation(p);
+    if (std::ranges::count(others(p), c.by) == 0) return !holds(Rule::strangers_wait);
+    if ((theirs.former == g || at(p).members[c.by].proposal) && holds(Rule::finished_goes_on)) return false;
+    const int before = holds(Rule::attempts_count) ? at(p).failed_before : 0;
+    return g >= 0 && (theirs.failed[g] <= before || !holds(Rule::failed_goes_on));
   }
 
   [[noreturn]] void disagree(int p, Connection& c) {
@@ -430,13 +445,29 @@ class Model {
     throw Raised{Code::mismatch};
   }
 
+  bool concerns(int p, const Connection& c) {
+    if (generation(p) >= 0) return c.proposal->generation == generation(p);
+    return std::ranges::count(others(p), c.by) != 0 && !at(p).members[c.by].told;
+  }
+
+  void remember_failure(int p, int g) {
+    at(p).failed[g] = at(p).ended;
+    at(p).times[g]++;
+  }
+
   bool refuse_if_known(int p, Connection& c) {
     const int theirs = c.proposal->generation;
-    if (at(p).ended != Code::none && theirs == generation(p)) {
+    if (at(p).ended != Code::none && concerns(p, c)) {
+      at(p).members[c.by].told = true;
+      if (generation(p) < 0 && holds(Rule::declines_by_number)) remember_failure(p, theirs);
       return refuse(c, at(p).ended), true;
     }
     if (theirs == generation(p)) return false;
     if (const Code failed = at(p).failed[theirs]; failed != Code::none && holds(Rule::failed_is_told)) {
+      if (c.proposal->failed[theirs] >= at(p).times[theirs] && misses(p, c)) {  // it tries again
+        at(p).owed = true;
+        if (holds(Rule::retries_disagree)) return false;
+      }
       return refuse(c, failed), true;
     }
     if ((at(p).used & 1 << theirs) == 0 || !holds(Rule::used_is_told)) return false;
@@ -472,10 +503,19 @@ class Model {
     if (std::ranges::all_of(others(p), agrees)) throw Violation{of + "waits although all have come"};
   }
 
-  // A process of its list that is in connect() with this generation now hears of the disagreement.
+  // A process of its list that is in connect() with this generation now hears of the disagreement; and one that has its
+  // proposal for another generation, and waits for it.
   void owe(int p) {
     for (const int q : others(p)) {
-      if (waits(q) && generation(q) == generation(p)) at(q).owed = true;
+      if (!waits(q)) continue;
+      const int g = generation(q);
+      const bool listed = std::ranges::count(others(q), p) != 0 && !at(q).members[p].proposal;
+      const bool left = at(p).times[g] > at(q).failed_before;
+      const bool read = std::ranges::any_of(s_.connections, [&](const Connection& c) {
+        return c.by == p && c.at == q && guest(c) && c.proposal && c.sent.nonce == at(p).nonce;
+      });
+      const bool asks = generation(p) < 0 || (read && !left);
+      if (g == generation(p) || (listed && asks)) at(q).owed = true;
     }
   }
 

@@ -20,7 +20,7 @@ Call meets(List list, int generation, int may = 0, int patience = 0) {
 Call again(List list, int generation, int may = 0, int patience = 0) {
   return {.list = list, .generation = generation, .may = may, .retry = true, .patience = patience};
 }
-Call declines(List list, int generation) {
+Call declines(List list, int generation = -1) {
   return {.list = list, .generation = generation, .may = kWrong, .declines = true};
 }
 
@@ -98,6 +98,23 @@ std::vector<Scenario> scenarios() {
       {"lists that disagree, and then agree", {{meets(ab, 0, kAny), meets(ab, 1)}, {meets(ba, 0, kAny), meets(ab, 1)}}},
       {"one declines", {{declines(abc, 0)}, {meets(abc, 0, kAny)}, {meets(abc, 0, kAny)}}, {.rounds = 1}},
       {"one declines, and goes on", {{declines(ab, 0), meets(ab, 1)}, {meets(ab, 0, kAny), meets(ab, 1)}}},
+      {"one declines no generation", {{declines(abc)}, {meets(abc, 0, kAny)}, {meets(abc, 0, kAny)}}, {.rounds = 1}},
+      {"one of three declines no generation, and all go on",
+       {{declines(abc), meets(abc, 1)}, {meets(abc, 0, kAny), meets(abc, 1)}, {meets(abc, 0, kAny), meets(abc, 1)}},
+       {.rounds = 1}},
+      {"one declines no generation, and goes on", {{declines(ab), meets(ab, 1)}, {meets(ab, 0, kAny), meets(ab, 1)}}},
+      {"one declines no generation, then the other does",
+       {{declines(ab), meets(ab, 1, kAny)}, {meets(ab, 0, kAny), declines(ab)}}},
+      {"a retry, beside one that is in the next meeting",
+       {{meets(ab, 0, kWrong), again(ab, 0, kAny)}, {meets(ba, 0, kWrong), meets(ab, 1, kAny)}}},
+      {"a retry, beside one whose next meeting fails",
+       {{meets(ab, 0, kWrong), again(ab, 0, kAny)}, {meets(ba, 0, kWrong), meets(abc, 1, kAny)}, {meets(acb, 1, kAny)}},
+       {.rounds = 1}},
+      {"a retry, which one declines",
+       {{meets(ab, 0, kWrong), again(ab, 0, kAny)}, {meets(ba, 0, kWrong), declines(ab)}}},
+      {"retries, which may cross",
+       {{meets(ab, 0, kAny), again(ab, 0, kAny)}, {meets(ba, 0, kAny), again(ab, 0, kAny)}},
+       {.hasty = true}},
       {"a generation that one has used", {{meets(a, 0, kAny), meets(ac, 1, kLate)}, {meets(ab, 0, kAny)}, {}}},
   };
 }

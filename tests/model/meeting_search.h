@@ -23,11 +23,15 @@ struct Report {
 inline std::string key_of(const State& s) {
   std::string key;
   const auto add = [&](auto... values) { (key.push_back(static_cast<char>(values)), ...); };
-  const auto add_proposal = [&](const Proposal& p) { add(p.generation, p.former, p.list, p.failed, p.nonce); };
+  const auto add_proposal = [&](const Proposal& p) {
+    add(p.generation, p.former, p.list, p.nonce);
+    for (const uint8_t times : p.failed) add(times);
+  };
   add(s.deaths);
   for (const Process& p : s.processes) {
-    add(p.phase, p.alive, p.owed, p.next, p.nonce, p.round, p.ended, p.former, p.used, p.made);
+    add(p.phase, p.alive, p.owed, p.next, p.nonce, p.round, p.ended, p.former, p.used, p.made, p.failed_before);
     for (const Code code : p.failed) add(code);
+    for (const uint8_t times : p.times) add(times);
     for (const Code code : p.outcomes) add(code);
     for (const auto& met : p.met) {
       for (const uint8_t nonce : met) add(nonce);
@@ -95,6 +99,10 @@ inline void list_steps(Model& model, const Scenario& scenario, std::vector<Step>
       const Connection& c = s.connections[i];
       if (c.at != p) continue;
       const bool news = !c.proposal && (!c.forth.empty() || Model::hung_up(c));
+      const auto earlier = [&](const Connection& o) {
+        return &o < &c && o.by == c.by && o.at == p && Model::guest(o) && !o.proposal;
+      };
+      if (model.generation(p) < 0 && std::ranges::any_of(s.connections, earlier)) continue;
       if (Model::guest(c) && news) steps.push_back({"receive_guest", p, static_cast<int>(i)});
       if (c.accepter == Connection::Accepter::backlog) steps.push_back({"accept", p, static_cast<int>(i)});
     }

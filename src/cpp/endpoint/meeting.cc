@@ -53,6 +53,16 @@ void hear_out(Channel& channel, Deadline until) {
   }
 }
 
+uint64_t times_failed(const Standing& standing, int64_t generation) {
+  const auto failed = standing.failed.find(generation);
+  return failed == standing.failed.end() ? 0 : failed->second.times;
+}
+
+uint64_t times_failed(const Proposal& proposal, int64_t generation) {
+  const auto attempts = std::ranges::find(proposal.failed, generation, &Attempts::generation);
+  return attempts == proposal.failed.end() ? 0 : attempts->failed;
+}
+
 // Adds a frame to a message. Returns the message once it is complete.
 std::optional<std::string> add(std::string& received, const wire::Frame& frame) {
   received += frame.payload;
@@ -63,7 +73,7 @@ std::optional<std::string> add(std::string& received, const wire::Frame& frame) 
 }  // namespace
 
 Meeting::Meeting(Standing& standing, std::vector<Handle> members, Rank place, int64_t generation)
-    : standing_(standing), place_(place), generation_(generation) {
+    : standing_(standing), place_(place), generation_(generation), failed_before_(times_failed(standing, generation)) {
   Sha256 all;
   for (Handle& handle : members) {
     all.add(text_of(handle.id));
@@ -114,9 +124,7 @@ void Meeting::gather(Deadline deadline) {
   for (Member& m : members_) {
     if (!is_self(m)) call(m);
   }
-  // Those that have hung up before this meeting began have nothing to do with it.
-  std::erase_if(standing_.guests,
-                [](const Guest& guest) { return !guest.channel.open() || has_hung_up(guest.channel); });
+  forget_old_guests();
   for (Guest& guest : standing_.guests) {
     if (!stays(guest)) guest.channel.close();
   }
@@ -130,6 +138,12 @@ void Meeting::gather(Deadline deadline) {
       if (m.hung_up) lost(m);
     }
   }
+}
+
+// Those that have hung up before this meeting began have nothing to do with it.
+void Meeting::forget_old_guests() {
+  std::erase_if(standing_.guests,
+                [](const Guest& guest) { return !guest.channel.open() || has_hung_up(guest.channel); });
 }
 
 std::vector<std::string> Meeting::allgather(std::string_view mine, Deadline deadline) {
@@ -177,26 +191,22 @@ void Meeting::give_up(const Error& error) noexcept {
       if (!m.dial && m.unsent.empty()) refuse(m.to, error);
     }
     for (Guest& guest : standing_.guests) {
-      if (guest.proposal && guest.proposal->generation == generation_) refuse(guest.channel, error);
+      if (guest.proposal && refuse_if_known(guest)) guest.channel.close();
     }
-    standing_.failed.insert_or_assign(generation_, error);
-    if (standing_.failed.size() > kMostFailed) standing_.failed.erase(standing_.failed.begin());
+    if (generation_ >= 0) remember_failure(generation_);
     const bool wrong = error.code() == Code::mismatch || error.code() == Code::invalid_argument;
     const Deadline until = Deadline::after_seconds(wrong ? kLingerSeconds : 0);
-    const auto absent = [](const Member& m) { return !m.told && m.dial && m.dial->cause() != ECONNREFUSED; };
+    const auto absent = [this](const Member& m) {
+      return !is_self(m) && !m.told && (declines_ || (m.dial && m.dial->cause() != ECONNREFUSED));
+    };
     while (!until.passed() && std::ranges::any_of(members_, absent)) linger(until);
   } catch (const std::exception&) {  // the others find out by the end of the connections
   }
 }
 
 void Meeting::decline(const Error& error) noexcept {
-  ended_ = error;
-  try {
-    for (Member& m : members_) {
-      if (!is_self(m)) call(m);
-    }
-  } catch (const std::exception&) {  // those that were not dialed yet wait for their deadline
-  }
+  declines_ = true;
+  forget_old_guests();
   give_up(error);
 }
 
@@ -327,7 +337,9 @@ void Meeting::propose(Member& m) {
                     .list = list_,
                     .words = words(),
                     .failed = {}};
-  for (const auto& [generation, error] : standing_.failed) proposal.failed.push_back(generation);
+  for (const auto& [generation, failure] : standing_.failed) {
+    proposal.failed.push_back({generation, generation == generation_ ? failed_before_ : failure.times});
+  }
   send(m, pack(proposal));
 }
 
@@ -408,20 +420,25 @@ bool Meeting::stays(Guest& guest) {
     receive(*m);
     return false;
   }
-  // An endpoint that has finished this meeting, or has failed in it, may be in the next one already. One that has
-  // failed says so when this endpoint dials it.
-  if (m == nullptr || m->proposal || theirs.former == generation_) return true;
-  if (std::ranges::find(theirs.failed, generation_) != theirs.failed.end()) return true;
+  if (!misses(guest)) return true;
   disagree(guest, name(*m) + " connects in generation " + std::to_string(theirs.generation) + ", " +
                       name(member(place_)) + " in generation " + std::to_string(generation_));
+}
+
+// Whether this meeting waits for that guest, which is in another one. An endpoint that has finished this meeting, or
+// has failed in it, may be in the next one already. One that has failed says so when this endpoint dials it.
+bool Meeting::misses(const Guest& guest) {
+  const Member* const m = find(guest.id);
+  const Proposal& theirs = *guest.proposal;
+  return m != nullptr && !m->proposal && generation_ >= 0 && theirs.former != generation_ &&
+         times_failed(theirs, generation_) <= failed_before_;
 }
 
 // Tells a guest why it cannot meet this endpoint, and throws the same.
 void Meeting::disagree(Guest& guest, const std::string& why) {
   Error reason = error(Code::mismatch, why);
-  try {  // one that declines says why, right behind its proposal
-    const bool declines = guest.proposal->generation < 0;
-    hear_out(guest.channel, Deadline::after_seconds(declines ? kLastWordsSeconds : 0));
+  try {
+    hear_out(guest.channel, Deadline::after_seconds(0));
   } catch (const Interrupted&) {
     throw;
   } catch (const Error& theirs) {
@@ -433,16 +450,34 @@ void Meeting::disagree(Guest& guest, const std::string& why) {
   throw reason;
 }
 
+void Meeting::remember_failure(int64_t generation) {
+  const uint64_t before = times_failed(standing_, generation);
+  standing_.failed.insert_or_assign(generation, Failure{*ended_, before + 1});
+  if (standing_.failed.size() > kMostFailed) standing_.failed.erase(standing_.failed.begin());
+}
+
+// Whether the error of this meeting is for that guest, too. One that declines may not know a generation: the first
+// proposal of each member is of the meeting in which that one waits for it.
+bool Meeting::concerns(const Guest& guest) {
+  if (generation_ >= 0) return guest.proposal->generation == generation_;
+  const Member* const m = find(guest.id);
+  return m != nullptr && !m->told;
+}
+
 // Answers a guest whose meeting is over, or will not be.
 bool Meeting::refuse_if_known(Guest& guest) {
   const int64_t theirs = guest.proposal->generation;
-  if (ended_ && theirs == generation_) {
+  if (ended_ && concerns(guest)) {
+    if (Member* const m = find(guest.id)) m->told = true;
+    if (generation_ < 0) remember_failure(theirs);
     refuse(guest.channel, *ended_);
     return true;
   }
   if (theirs == generation_) return false;
   if (const auto failed = standing_.failed.find(theirs); failed != standing_.failed.end()) {
-    refuse(guest.channel, failed->second);
+    // It may try that generation again, and then knows of the error.
+    if (times_failed(*guest.proposal, theirs) >= failed->second.times && misses(guest)) return false;
+    refuse(guest.channel, failed->second.error);
     return true;
   }
   if (!standing_.used.contains(theirs)) return false;

@@ -41,6 +41,12 @@ struct NetworkLink {
   uint64_t number = 0;  // of the connection: both ends count alike
 };
 
+// The last error of a generation, and how often it has failed.
+struct Failure {
+  Error error;
+  uint64_t times = 0;
+};
+
 // What an endpoint keeps from one meeting to the next.
 struct Standing {
   Handle self;
@@ -50,8 +56,8 @@ struct Standing {
   std::deque<Guest> guests;
   int64_t former = -1;
   Digest former_list{};
-  std::set<int64_t> used;             // generations
-  std::map<int64_t, Error> failed{};  // the latest generations that failed, for those who come late
+  std::set<int64_t> used;               // generations
+  std::map<int64_t, Failure> failed{};  // the latest generations that failed, for those who come late
   std::shared_ptr<tcp::TcpNetwork> network;
   std::map<Id, NetworkLink> links;
 };
@@ -66,7 +72,8 @@ class Meeting final : public Bootstrap {
   void gather(Deadline deadline);
   // Sends an error to all that have come, and for a short while to those who still come.
   void give_up(const Error& error) noexcept;
-  // The same instead of gather(): this endpoint does not take part.
+  // Instead of gather(): this endpoint does not take part. Tells so those who come within a short while. The generation
+  // may be unknown, and is negative then.
   void decline(const Error& error) noexcept;
   // Returns the ranks whose former group is not that of the lowest rank that had one.
   std::vector<Rank> joined() const;
@@ -113,6 +120,7 @@ class Meeting final : public Bootstrap {
   std::string name(const Member& m) const;
   Error error(Code code, const std::string& what) const;
 
+  void forget_old_guests();
   void step(Deadline deadline);
   void look_for_losses();
   void linger(Deadline until);
@@ -126,7 +134,10 @@ class Meeting final : public Bootstrap {
   void take(Member& m, const std::string& message);
   bool receive(Guest& guest);
   bool stays(Guest& guest);
+  bool concerns(const Guest& guest);
+  void remember_failure(int64_t generation);
   bool refuse_if_known(Guest& guest);
+  bool misses(const Guest& guest);
   [[noreturn]] void disagree(Guest& guest, const std::string& why);
   void propose(Member& m);
   [[noreturn]] void lost(Member& m);
@@ -137,8 +148,10 @@ class Meeting final : public Bootstrap {
   std::vector<Member> members_;
   const Rank place_;
   const int64_t generation_;
+  const uint64_t failed_before_;  // how often
   Digest list_{};
   std::optional<Error> ended_;  // it has given up
+  bool declines_ = false;
 };
 
 }  // namespace a2a::endpoint

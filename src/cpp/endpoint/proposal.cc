@@ -28,17 +28,17 @@ std::string pack(const Proposal& p) {
   head.list = p.list;
   head.former_list = p.former_list;
   std::string failed;
-  for (const int64_t generation : p.failed) failed += object_bytes(generation);
+  for (const Attempts& attempts : p.failed) failed += object_bytes(attempts);
   return wire::pack_strings({std::string(object_bytes(head)), p.words, failed});
 }
 
 std::optional<Proposal> unpack_proposal(const std::string& text) {
   ProposalHead head;
   const auto parts = wire::unpack_strings(text, 3);
-  if (!parts || (*parts)[0].size() != sizeof(head) || (*parts)[2].size() % sizeof(int64_t) != 0) return std::nullopt;
+  if (!parts || (*parts)[0].size() != sizeof(head) || (*parts)[2].size() % sizeof(Attempts) != 0) return std::nullopt;
   std::memcpy(&head, (*parts)[0].data(), sizeof(head));
   if (head.version != ProposalHead().version) return std::nullopt;
-  std::vector<int64_t> failed((*parts)[2].size() / sizeof(int64_t));
+  std::vector<Attempts> failed((*parts)[2].size() / sizeof(Attempts));
   if (!failed.empty()) std::memcpy(failed.data(), (*parts)[2].data(), (*parts)[2].size());
   return Proposal{.generation = head.generation,
                   .former = head.former,

@@ -11,6 +11,12 @@
 
 namespace a2a::endpoint {
 
+// How often an endpoint has failed in a generation. It may try it again.
+struct Attempts {
+  int64_t generation = 0;
+  uint64_t failed = 0;
+};
+
 struct Proposal {
   int64_t generation = 0;
   int64_t former = -1;      // the last generation of the sender
@@ -18,8 +24,8 @@ struct Proposal {
   Rank place = 0;           // of the sender in its list
   uint64_t connection = 0;  // the number of the connection of the network that it has with the receiver; 0: none
   Digest list{};
-  std::string words;            // the list, for the texts of errors
-  std::vector<int64_t> failed;  // Standing::failed
+  std::string words;             // the list, for the texts of errors
+  std::vector<Attempts> failed;  // Standing::failed
 };
 
 std::string pack(const Proposal& proposal);

@@ -217,12 +217,12 @@ def test_ranks_that_wait_in_different_groups(tmp_path: Path) -> None:
         (comm if r == 0 else other).barrier()
     """
     with Job(tmp_path, body, ranks=2, timeout=3) as job:
-        for text in job.finish():
-            assert text.startswith("TimeoutError")
+        ended = [text.partition(" ")[0] for text in job.finish()]  # whoever is late finds that the other has gone
+        assert "TimeoutError" in ended and set(ended) <= {"TimeoutError", "PeerLostError"}
         code, diagnoses = job.explain()
         assert code == 1 and [d["culprits"] for d in diagnoses] == [[1], [1]]
         assert "rank 1 has not come" in diagnoses[0]["findings"][0]
-        assert diagnoses[0]["ranks"][0]["state"] == "TimeoutError"
+        assert diagnoses[0]["ranks"][0]["state"] in ended
 
 
 ELSEWHERE = """

@@ -71,21 +71,24 @@ class Members:
 
 
 @pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
-@pytest.mark.parametrize("mistake", ["order", "part", "twice"])
+@pytest.mark.parametrize("mistake", ["order", "part", "twice", "negative"])
 def test_all_hear_that_lists_disagree_and_then_meet(mistake: str, tcp: bool) -> None:
     chance = random.Random(1)
     with Members(3, tcp) as members:
         a, b, c = members.handles
-        wrong = {"order": [b, a, c], "part": [a, b], "twice": [a, b, c, c]}[mistake]
+        right = [a, b, c]
+        wrong = {"order": [b, a, c], "part": [a, b], "twice": [a, b, c, c], "negative": right}[mistake]
         came: Counter[tuple[int, str]] = Counter()
         for attempt in range(ATTEMPTS):
             for i, pipe in enumerate(members.pipes):
-                pipe.send((wrong if i == 1 else [a, b, c], 2 * attempt, chance.random() * 0.004))
-                pipe.send(([a, b, c], 2 * attempt + 1, 0.0))
+                generation = -1 if i == 1 and mistake == "negative" else 2 * attempt
+                pipe.send((wrong if i == 1 else right, generation, chance.random() * 0.004))
+                pipe.send((right, 2 * attempt + 1, 0.0))
             for i in range(3):
                 came[i, members.receive(i)] += 1
                 came[i, members.receive(i)] += 1
-    errors = ["MismatchError", "InvalidArgumentError" if mistake == "twice" else "MismatchError", "MismatchError"]
+    own = "MismatchError" if mistake in ("order", "part") else "InvalidArgumentError"
+    errors = ["MismatchError", own, "MismatchError"]
     assert came == Counter({(i, what): ATTEMPTS for i in range(3) for what in (errors[i], "met")})
 
 
@@ -107,3 +110,22 @@ def test_those_who_live_meet_at_once_without_the_dead_one(comes: bool, tcp: bool
                 assert members.receive(i) in ("PeerLostError", "met"), attempt
                 assert members.receive(i) == "met", attempt
             members.start()
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
+@pytest.mark.parametrize("then", ["negative", "another"])
+def test_a_generation_that_failed_is_tried_again_beside_a_mistake(then: str, tcp: bool) -> None:
+    chance = random.Random(3)
+    with Members(2, tcp) as members:
+        a, b = members.handles
+        for attempt in range(ATTEMPTS):
+            for i, pipe in enumerate(members.pipes):
+                pipe.send(([a, b] if i == 0 else [b, a], 3 * attempt, 0.0))
+            assert [members.receive(i) for i in range(2)] == ["MismatchError", "MismatchError"]
+            other = -1 if then == "negative" else 3 * attempt + 1
+            for i, pipe in enumerate(members.pipes):
+                pipe.send(([a, b], 3 * attempt if i == 0 else other, chance.random() * 0.004))
+                pipe.send(([a, b], 3 * attempt + 2, 0.0))
+            error = "InvalidArgumentError" if then == "negative" else "MismatchError"
+            assert [members.receive(i) for i in range(2)] == ["MismatchError", error], attempt
+            assert [members.receive(i) for i in range(2)] == ["met", "met"], attempt
