@@ -183,6 +183,7 @@ void Meeting::look_for_losses() {
 }
 
 void Meeting::give_up(const Error& error) noexcept {
+  const SignalWatch none([] { return false; });  // a signal is the caller's, after the error
   try {
     ended_ = error;
     for (Member& m : members_) {
@@ -229,8 +230,6 @@ std::vector<Rank> Meeting::joined() const {
 void Meeting::linger(Deadline until) {
   try {
     step(until);
-  } catch (const Interrupted&) {
-    throw;
   } catch (const Error&) {  // others give up, too
   }
 }

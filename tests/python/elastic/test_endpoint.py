@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -438,6 +439,20 @@ def test_a_signal_ends_it_and_the_others_hear_of_it(place: str) -> None:
         answer = members.answer(1)
         assert answer.error == "AbortedError" and "interrupted" in answer.text and answer.seconds < 5, answer
         meet(members, [0, 1, 2], 1)
+
+
+@apart
+def test_a_signal_while_it_tells_the_others_of_an_error_is_not_lost() -> None:
+    def handler(*_: object) -> None:
+        raise ValueError("from the handler")
+
+    signal.signal(signal.SIGALRM, handler)
+    endpoint, absent = a2a.Endpoint(), a2a.Endpoint()
+    with pytest.raises(ValueError, match="from the handler"):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with contextlib.suppress(a2a.InvalidArgumentError):
+            endpoint.connect([endpoint.handle, absent.handle], -1)
+        time.sleep(1)
 
 
 # ---- making one ----------------------------------------------------------------------------------------------------
