@@ -54,6 +54,7 @@ from ._process_group.world import (
     is_initialized,
     new_group,
 )
+from ._windows.window import Window, new_window
 
 __all__ = [
     "ArgumentTypeError",
@@ -63,6 +64,7 @@ __all__ = [
     "ProcessGroupA2A",
     "SplitError",
     "TensorError",
+    "Window",
     "Work",
     "all_gather",
     "all_gather_into_tensor",
@@ -83,6 +85,7 @@ __all__ = [
     "isend",
     "monitored_barrier",
     "new_group",
+    "new_window",
     "nn",
     "recv",
     "reduce",

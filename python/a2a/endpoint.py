@@ -38,7 +38,7 @@ class Endpoint(CoreEndpoint):
             address = _own_address(place)
         if secret is None and address is None:
             secret = ""
-        return super().__new__(cls, address or "", secret, _assigned_host(), check=check)
+        return super().__new__(cls, address or "", secret, assigned_host(), check=check)
 
 
 def _own_address(place: str) -> str:
@@ -58,7 +58,7 @@ def _own_address(place: str) -> str:
     return f"[{own}]" if ":" in own else own
 
 
-def _assigned_host() -> str:
+def assigned_host() -> str:
     """Return this rank's entry of A2A_HOSTS; "" if it has none."""
     names = os.environ.get("A2A_HOSTS", "").split(",")
     if len(names) == 1:
