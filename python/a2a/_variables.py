@@ -29,6 +29,7 @@ KNOWN = frozenset(
         "A2A_LOG",
         "A2A_MPI_LIBRARY",
         "A2A_NCCL_LIBRARY",
+        "A2A_NETWORK",
         "A2A_PORT_OFFSET",
         "A2A_PROGRESS_THREAD",
         "A2A_RANK",
@@ -48,6 +49,7 @@ KNOWN = frozenset(
         "A2A_TORCH_GLOO",
         "A2A_TRACE",
         "A2A_TRACEBACK",
+        "A2A_UCX_LIBRARY",
     }
 )
 # The prefixes of programs that test or time the library.

@@ -719,9 +719,13 @@ def run_simulator(
 def cpu_quota() -> float | None:
     """Return the CPU time per second that the control groups of this process allow; None without a quota."""
 
-def library_of(transport: Literal["nccl", "hccl", "mpi"]) -> str:
-    """Return the library that serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists
-    where it was looked for."""
+def network_choice() -> str:
+    """Return which network ranks on several hosts would use, and why: A2A_NETWORK, or the devices of this host. Raises
+    InvalidArgumentError for another value of that variable."""
+
+def library_of(transport: Literal["nccl", "hccl", "mpi", "ucx"]) -> str:
+    """Return the library that serves "nccl", "hccl", "mpi" or "ucx" here, with its version. Raises UnsupportedError
+    that lists where it was looked for."""
 
 core_version: str
 dtype_names: dict[str, tuple[int, int, int]]

@@ -68,6 +68,8 @@ cdef extern from "a2a/host_facts.h" nogil:
 cdef extern from "a2a/libraries.h" nogil:
     string library_for "a2a::library_for"(Memory) except +raise_current
     string mpi_library "a2a::mpi_library"() except +raise_current
+    string ucx_library "a2a::ucx_library"() except +raise_current
+    string cpp_network_choice "a2a::network_choice"() except +raise_current
     void add_library_directory "a2a::add_library_directory"(const string&) except +raise_current
 
 

@@ -200,18 +200,23 @@ cdef bint wheels_found = False
 
 
 cdef int find_wheels() except -1:
-    """Add the directories in which wheels install libraries and which the loader does not search: NVIDIA's NCCL beside
-    the other packages, MPI in the environment's ``lib``."""
+    """Add the directories in which wheels install libraries and which the loader does not search: NVIDIA's NCCL and UCX
+    beside the other packages, MPI and its UCX in the environment's ``lib``."""
     global wheels_found
     if wheels_found:
         return 0
+    prefixes = {os.path.join(prefix, "lib"): None for prefix in (sys.prefix, site.getuserbase())}
     for path in sys.path:
-        directory = os.path.join(path, "nvidia", "nccl", "lib")
-        # Directories of installed packages are always added, so that the error names them.
-        if os.path.isdir(directory) or os.path.basename(path) in ("site-packages", "dist-packages"):
-            add_library_directory(os.fsencode(directory))
-    for prefix in (sys.prefix, site.getuserbase()):
-        add_library_directory(os.fsencode(os.path.join(prefix, "lib")))
+        installed = os.path.basename(path) in ("site-packages", "dist-packages")
+        if installed:
+            prefixes[os.path.dirname(os.path.dirname(path))] = None
+        for directory in (os.path.join(path, "nvidia", "nccl", "lib"), os.path.join(path, "libucx", "lib")):
+            # Directories of installed packages are always added, so that the error names them.
+            if installed or os.path.isdir(directory):
+                add_library_directory(os.fsencode(directory))
+    for prefix in prefixes:
+        add_library_directory(os.fsencode(prefix))
+        add_library_directory(os.fsencode(os.path.join(prefix, "mpich")))
     wheels_found = True
     return 0
 

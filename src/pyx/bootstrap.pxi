@@ -102,6 +102,7 @@ cdef class TcpBootstrap:
         cdef string name = os.fsencode(str(job)), place = os.fsencode(address), key
         self.timeout = parse_timeout(timeout)
         key = secret_from_environment() if secret is None else secret.encode() if isinstance(secret, str) else secret
+        find_wheels()  # for UCX
         with nogil:
             self.bootstrap = join_tcp(own, ranks, name, place, key, deadline_after(self.timeout))
 
@@ -280,10 +281,18 @@ def cpu_quota():
     return quota.value() if quota.has_value() else None
 
 
+def network_choice():
+    """Return which network ranks on several hosts would use, and why: A2A_NETWORK, or the devices of this host. Raises
+    InvalidArgumentError for another value of that variable."""
+    return cpp_network_choice().decode("utf-8", "replace")
+
+
 def library_of(transport):
-    """Return the library that serves "nccl", "hccl" or "mpi" here, with its version. Raises UnsupportedError that lists
-    where it was looked for."""
+    """Return the library that serves "nccl", "hccl", "mpi" or "ucx" here, with its version. Raises UnsupportedError
+    that lists where it was looked for."""
     find_wheels()
     if transport == "mpi":
         return mpi_library().decode("utf-8", "replace")
+    if transport == "ucx":
+        return ucx_library().decode("utf-8", "replace")
     return library_for(Memory.cuda if transport == "nccl" else Memory.npu).decode("utf-8", "replace")

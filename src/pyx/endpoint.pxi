@@ -48,6 +48,8 @@ cdef class CoreEndpoint:
         options.host = os.fsencode(host)
         options.communicator.timeout_seconds = self.timeout
         options.communicator.check = parse_check(check)
+        if address:
+            find_wheels()  # for UCX
         self.endpoint = create_endpoint(options)
 
     @property

@@ -21,6 +21,7 @@ from .._core import (
     host_facts,
     host_ways,
     library_of,
+    network_choice,
     stage_choices,
     stage_choices_between,
 )
@@ -130,7 +131,9 @@ def gather(ranks: int = 2) -> dict[str, dict[str, Any]]:
             "nccl": _library("nccl"),
             "hccl": _library("hccl"),
             "mpi": _library("mpi"),
+            "ucx": _library("ucx"),
             "tcp": _secret(),
+            "network": network_choice(),
         },
         f"thresholds of {ranks} ranks, bytes": probe["thresholds"],
         "launcher": _launcher(),
@@ -168,7 +171,9 @@ def _works(ways: dict[str, str]) -> Iterator[tuple[str, str]]:
     yield "NVIDIA GPUs", ways["nccl"]
     yield "Ascend NPUs", ways["hccl"]
     yield "several hosts, MPI", ways["mpi"]
+    yield "several hosts, UCX", ways["ucx"]
     yield "several hosts, TCP", ways["tcp"]
+    yield "several hosts, chosen", ways["network"]
 
 
 def _start(launcher: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -203,7 +208,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _library(transport: Literal["nccl", "hccl", "mpi"]) -> str:
+def _library(transport: Literal["nccl", "hccl", "mpi", "ucx"]) -> str:
     try:
         return " ".join(f"yes: {library_of(transport)}".split())
     except Error as error:

@@ -9,10 +9,15 @@
 namespace a2a {
 
 // library_for() returns the vendor's library for this kind of device memory, with its version; mpi_library() returns
-// the MPI for ranks on several hosts, and does not initialise it. Both throw Error(unsupported) that lists where they
-// looked.
+// the MPI for ranks on several hosts, and does not initialise it; ucx_library() returns the UCX for them. All throw
+// Error(unsupported) that lists where they looked.
 A2A_API std::string library_for(Memory memory);
 A2A_API std::string mpi_library();
+A2A_API std::string ucx_library();
+
+// Returns which network ranks on several hosts would use, and why: A2A_NETWORK, or the devices of this host. Throws
+// Error(invalid_argument) for another value of that variable.
+A2A_API std::string network_choice();
 
 // Adds a directory for later searches, such as one of a Python environment's packages. Any thread may call it.
 A2A_API void add_library_directory(const std::string& directory);

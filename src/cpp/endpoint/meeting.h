@@ -152,6 +152,7 @@ class Meeting final : public Bootstrap {
   Digest list_{};
   std::optional<Error> ended_;  // it has given up
   bool declines_ = false;
+  bool numbered_anew_ = false;  // rank r is process r of the network
 };
 
 }  // namespace a2a::endpoint

@@ -3,10 +3,17 @@
 
 #include "endpoint/meeting.h"
 #include "transport/tcp/connect.h"
+#include "transport/ucx/choose.h"
 
 namespace a2a::endpoint {
 
 std::shared_ptr<hosts::Network> Meeting::network(Deadline deadline) {
+  const Digest key = hmac_sha256(standing_.secret, "a2a key of the network");
+  // It is made anew for each generation.
+  if (auto network = ucx::connect_if_chosen(*this, place_, key, [this] { while_meeting(); }, deadline)) {
+    numbered_anew_ = true;
+    return network;
+  }
   if (standing_.network == nullptr) standing_.network = tcp::TcpNetwork::alone();
   std::erase_if(standing_.links, [this](const auto& link) {  // of processes that have ended
     return standing_.network->lost(link.second.process) && find(text_of(link.first)) == nullptr;
@@ -30,7 +37,7 @@ std::shared_ptr<hosts::Network> Meeting::network(Deadline deadline) {
                                    {.rank = place_,
                                     .job = "generation " + std::to_string(generation_),
                                     .own_address = standing_.self.address,
-                                    .key = hmac_sha256(standing_.secret, "a2a key of the network"),
+                                    .key = key,
                                     .meanwhile = [this] { while_meeting(); }},
                                    connected, deadline);
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -45,6 +52,7 @@ std::shared_ptr<hosts::Network> Meeting::network(Deadline deadline) {
 
 std::vector<int> Meeting::processes() const {
   std::vector<int> numbers;
+  if (numbered_anew_) return numbers;
   for (const Member& m : members_) {
     numbers.push_back(is_self(m) ? standing_.network->self() : standing_.links.at(m.handle.id).process);
   }

@@ -39,6 +39,7 @@ LAYERS = [
     {"transport/shm/messages"},
     {"transport/shm"},
     {"transport/hosts"},
+    {"transport/ucx"},
     {"transport/tcp", "transport/mpi", "transport/device"},
     {"transport/nccl", "transport/hccl"},
     {"endpoint"},

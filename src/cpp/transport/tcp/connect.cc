@@ -15,6 +15,7 @@
 #include "bootstrap/tcp/tcp_bootstrap.h"
 #include "runtime/object_bytes.h"
 #include "transport/tcp/tcp_network.h"
+#include "transport/ucx/choose.h"
 
 namespace a2a::tcp {
 namespace {
@@ -200,6 +201,9 @@ std::shared_ptr<a2a::hosts::Network> a2a::TcpBootstrap::network(Deadline deadlin
       }};
   const std::vector<bool> connected(static_cast<size_t>(size_));
   try {
+    if (auto network = ucx::connect_if_chosen(*this, rank_, network_key_, arguments.meanwhile, deadline)) {
+      return network;
+    }
     return std::make_shared<tcp::TcpNetwork>(rank_, tcp::connect_mesh(*this, arguments, connected, deadline));
   } catch (const Error&) {
     exclusively([] { throw; });  // ends this bootstrap on all ranks, as an error of allgather() has done already

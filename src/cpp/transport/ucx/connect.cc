@@ -1,0 +1,52 @@
+// Connects the processes of a bootstrap over UCX.
+#include <chrono>
+#include <thread>
+
+#include "transport/ucx/ucx_network.h"
+
+namespace a2a::ucx {
+namespace {
+
+// What a rank tells the others: '=' and its worker's address, or why it has none.
+std::string own_address(Rank rank, size_t processes, std::unique_ptr<TagWorker>* worker) {
+  try {
+    *worker = std::make_unique<TagWorker>(processes);
+    return "=" + (*worker)->address();
+  } catch (const Error& error) {
+    return "rank " + std::to_string(rank) + ": " + error.what();
+  }
+}
+
+std::string list(const std::vector<Process>& ranks) {
+  std::string text;
+  for (const Process rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+std::shared_ptr<UcxNetwork> connect(Bootstrap& bootstrap, Rank rank, const Digest& key,
+                                    const std::function<void()>& meanwhile, Deadline deadline, std::string* why) {
+  std::unique_ptr<TagWorker> worker;
+  std::vector<std::string> told = bootstrap.allgather(own_address(rank, 16, &worker), deadline);
+  Sha256 all;
+  for (const std::string& text : told) {
+    all.add(text);
+    if (!text.starts_with("=") && why->empty()) *why = text;
+  }
+  if (!why->empty()) return nullptr;
+  for (std::string& text : told) text.erase(0, 1);
+  const auto network = std::make_shared<UcxNetwork>(rank, std::move(worker));
+  network->join(told, hmac_sha256(as_text(key), "a2a ucx " + std::string(as_text(all.digest()))));
+  while (!network->joined()) {
+    if (deadline.passed()) {
+      throw Error(Code::timeout, "rank " + std::to_string(rank) + " timed out waiting for rank " +
+                                     list(network->missing()) + " over " + network->name());
+    }
+    meanwhile();
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return network;
+}
+
+}  // namespace a2a::ucx
