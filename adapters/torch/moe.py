@@ -148,7 +148,7 @@ class ExpertParallel:
             rank has the same number of experts, in blocks.
 
     Raises InvalidArgumentError for a placement that is none; the peers then get MismatchError from their next call.
-    Raises UnsupportedError for a group that this process is not a member of, or whose ranks a2a does not connect.
+    Raises UnsupportedError for a group that this process is not a member of.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ExpertParallel:
     ) -> None:
         comm = communicator(group)
         if comm is None:
-            raise a2a.UnsupportedError(f"group {group!r}: this process is no member, or a2a does not connect its ranks")
+            raise a2a.UnsupportedError(f"group {group!r}: this process is no member")
         self.group, self.comm = group, comm
         self.home = placement_for(comm, num_experts, expert_to_rank)
         self.num_experts, self.num_local_experts = self.home.host.num_experts, self.home.host.num_local_experts

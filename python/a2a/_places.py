@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from pathlib import Path
 
 from ._core import InvalidArgumentError
 from ._launchers import Launch
@@ -38,3 +40,44 @@ def named_place() -> str | None:
 def several_hosts(launch: Launch) -> str:
     assigned = os.environ.get("A2A_HOSTS")
     return launch.several_hosts or (f"A2A_HOSTS={assigned}" if assigned else "")
+
+
+def own_address(place: str) -> str:
+    """Return the address of the interface by which packets go to ``place``, "host:port"."""
+    host, _, port = place.rpartition(":")
+    try:
+        return interface_towards(host.strip("[]") or "127.0.0.1", int(port))
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"Endpoint: no interface of this host leads to {place}: {error}; pass address="
+        ) from None
+
+
+def interface_towards(host: str, port: int = 9) -> str:
+    """Return the address of the interface by which packets go to a host, an IPv6 one in brackets. Sends none. Raises
+    OSError where there is none, and for a name that nobody knows."""
+    family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        own: str = probe.getsockname()[0]
+    return f"[{own}]" if ":" in own else own
+
+
+def is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "[::1]"
+
+
+def host_id() -> str:
+    """Return an id that is equal for processes that can reach each other's shared memory: the running kernel, and the
+    network namespace of its sockets."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
+
+
+def assigned_host() -> str:
+    """Return this rank's entry of A2A_HOSTS; "" if it has none."""
+    names = os.environ.get("A2A_HOSTS", "").split(",")
+    if len(names) == 1:
+        return f"assigned {names[0]}" if names[0] else ""
+    launch = Launch.from_environ()
+    return f"assigned {names[launch.rank]}" if launch.size == len(names) else ""

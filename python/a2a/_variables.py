@@ -49,6 +49,7 @@ KNOWN = frozenset(
         "A2A_TORCH_GLOO",
         "A2A_TRACE",
         "A2A_TRACEBACK",
+        "A2A_TRUST_STORE",
         "A2A_UCX_LIBRARY",
     }
 )
@@ -90,3 +91,14 @@ def integer(env: Mapping[str, str], name: str, default: int, least: int = -_INT_
     if len(text) > 4000 or not least <= int(text) <= most:
         raise InvalidArgumentError(f"{name}={text[:40]} in the environment is not between {least} and {most}")
     return int(text)
+
+
+def switch(env: Mapping[str, str], name: str) -> bool:
+    """Return whether a switch is on. It is off unless it is set."""
+    word = env.get(name, "").strip()
+    if word.lower() not in (*_ON, *_OFF):
+        raise InvalidArgumentError(f"{name}={word} in the environment is none of {', '.join((*_ON, *_OFF[1:]))}")
+    return word.lower() in _ON
+
+
+_ON, _OFF = ("1", "on", "true", "yes"), ("", "0", "off", "false", "no")

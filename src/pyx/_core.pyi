@@ -450,6 +450,9 @@ def connect(
     timeout: float = 600.0,
     waited: float = 0.0,
     check: str | None = None,
+    network: CoreBootstrap | None = None,
+    processes: Sequence[int] = (),
+    host: str = "",
 ) -> Communicator:
     """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
 
@@ -462,6 +465,9 @@ def connect(
         waited: seconds of that wait that have already passed.
         check: when ranks compare operations on devices before they start them: "off", "first" (the first run of each
             plan and the first 16 other operations) or "always". None: the value of A2A_CHECK, otherwise "first".
+        network: a bootstrap of the core, perhaps of more ranks, whose network connects the hosts of these, beside a
+            ``bootstrap`` that has none; ``processes`` has each rank's number there, ``host`` the name of this rank's
+            host, "" for the one that the kernel gives.
 
     Raises TimeoutError naming the missing ranks. Exceptions of ``bootstrap.allgather`` are raised unchanged.
     """
@@ -518,6 +524,10 @@ def job_bootstrap(rank: int, size: int, job: str, *, timeout: float) -> CoreBoot
 def ended_rank(job: str, size: int) -> str | None:
     """Return the launcher's notice of a rank of the job that has ended and will not be started again, such as "rank 2
     exited with code 0"; None if there is none."""
+
+def secret_of_environment() -> bytes:
+    """Return the secret of A2A_SECRET_FILE or A2A_SECRET. Raises InvalidArgumentError when there is none, or when the
+    file may belong to somebody else, or be read by others. No message shows the secret."""
 
 @final
 class TcpBootstrap:

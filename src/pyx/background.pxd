@@ -47,7 +47,12 @@ cdef extern from "cpp/python/blocking.h":
 
 
 cdef extern from "cpp/python/callback_bootstrap.h":
+    cdef cppclass Between "a2a_py::Between":
+        BootstrapPtr network
+        vector[int] processes
+        string host
+
     CommPtr create_communicator "a2a_py::create"(
         int, int, double, Check, const When&, cbool (*)(PyObject*, const string&, vector[string]&) noexcept nogil,
-        cbool (*)(PyObject*) noexcept nogil, PyObject*, BootstrapPtr
+        cbool (*)(PyObject*) noexcept nogil, PyObject*, Between
     ) except +raise_interrupted nogil

@@ -79,6 +79,12 @@ def ended_rank(str job not None, int size):
     return notice.value().decode("utf-8", "replace") if notice.has_value() else None
 
 
+def secret_of_environment():
+    """Return the secret of A2A_SECRET_FILE or A2A_SECRET. Raises InvalidArgumentError when there is none, or when the
+    file may belong to somebody else, or be read by others. No message shows the secret."""
+    return <bytes> secret_from_environment()
+
+
 @cython.final
 cdef class TcpBootstrap:
     """A bootstrap of ranks on any hosts, over TCP; satisfies SupportsAllgather.
@@ -182,7 +188,8 @@ cdef cbool look_for_signals(PyObject* context) noexcept with gil:
     return True
 
 
-def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, waited=0.0, check=None):
+def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, waited=0.0, check=None, network=None,
+            processes=(), str host not None=""):
     """Make a communicator from explicit facts. ``a2a.init`` finds these facts in the environment.
 
     Args:
@@ -194,6 +201,9 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
         waited: seconds of that wait that have already passed.
         check: when ranks compare operations on devices before they start them: "off", "first" (the first run of each
             plan and the first 16 other operations) or "always". None: the value of A2A_CHECK, otherwise "first".
+        network: a bootstrap of the core, perhaps of more ranks, whose network connects the hosts of these, beside a
+            ``bootstrap`` that has none; ``processes`` has each rank's number there, ``host`` the name of this rank's
+            host, "" for the one that the kernel gives.
 
     Raises TimeoutError naming the missing ranks. Exceptions of ``bootstrap.allgather`` are raised unchanged.
     """
@@ -203,6 +213,7 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
     cdef Check when = parse_check(check)
     cdef CommPtr comm
     cdef BootstrapPtr inner
+    cdef Between between
     cdef string name
     if not 0 <= rank < size:
         raise InvalidArgumentError(f"rank = {rank} and size = {size} do not satisfy 0 <= rank < size")
@@ -222,13 +233,16 @@ def connect(int rank, int size, *, job=None, bootstrap=None, timeout=600.0, wait
         if (rank, size) != (bootstrap.rank, bootstrap.size):
             raise InvalidArgumentError(f"rank = {rank} and size = {size}, but the bootstrap is that of rank "
                                        f"{bootstrap.rank} of {bootstrap.size}")
-        inner = (<CoreBootstrap> bootstrap).bootstrap
+        between.network = (<CoreBootstrap> bootstrap).bootstrap
     elif isinstance(bootstrap, TcpBootstrap):
-        inner = (<TcpBootstrap> bootstrap).bootstrap
+        between.network = (<TcpBootstrap> bootstrap).bootstrap
+    elif network is not None:
+        between.network = (<CoreBootstrap?> network).bootstrap
+        between.processes, between.host = processes, os.fsencode(host)
     try:
         with nogil:
             comm = create_communicator(
-                rank, size, seconds, when, until, call_bootstrap, look_for_signals, <PyObject*> meeting, inner)
+                rank, size, seconds, when, until, call_bootstrap, look_for_signals, <PyObject*> meeting, between)
     except Error:
         if meeting.failure is not None:
             raise meeting.failure from None

@@ -82,7 +82,7 @@ def _checked(
 
 
 def _packed(input: Tensor, at: Division, group: Any) -> Tensor:
-    """Exchange copies in which the block for each rank is contiguous: on devices, and between hosts on Gloo."""
+    """Exchange copies in which the block for each rank is contiguous: on devices."""
     blocks = input.split(at.to, at.split_axis)
     arriving = [[*at.shape[: at.concat_axis], entries, *at.shape[at.concat_axis + 1 :]] for entries in at.from_]
     elems = [math.prod(shape) for shape in arriving]

@@ -1,8 +1,7 @@
 """The calls of torch.distributed that a2a runs, with the same signatures and return values.
 
 Each takes an a2a communicator, a torch process group or None as ``group``. Torch itself serves the other cases: a
-process that is not a member (it warns and returns None), and in torch's process groups CUDA tensors, and ranks on
-several hosts.
+process that is not a member (it warns and returns None), and CUDA tensors in torch's process groups.
 
 Errors are raised before anything moves. A rank whose own arguments are wrong gets a child of a2a.InvalidArgumentError
 that is also the class torch raises there; its peers get a2a.MismatchError. Afterwards the group is usable.

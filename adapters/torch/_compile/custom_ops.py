@@ -146,7 +146,7 @@ _all_gather_back: Linear = Linear(
 def _global(name: str, x: Tensor, local_count: Tensor, global_count: Tensor, rows: int, group: str) -> Tensor:
     comm = communicator(by_name(group))
     if comm is None:
-        raise RuntimeError(f"{name} needs ranks of one host that are members of the group")
+        raise RuntimeError(f"{name}: this process is no member of the group")
     counts_name, counts = ("local_count", local_count) if name == "global_scatter" else ("global_count", global_count)
     if x.shape[0] != int(counts.sum()):  # rows that are not sent would have no gradient
         text = (

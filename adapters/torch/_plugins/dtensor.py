@@ -35,7 +35,7 @@ def _change(module: ModuleType) -> None:
 
     def shard_dim_alltoall(input: Tensor, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> Any:
         group = mesh.get_group(mesh_dim) if mesh.device_type == "cpu" else None
-        if not isinstance(group, ProcessGroupA2A) or group.comm is None:
+        if not isinstance(group, ProcessGroupA2A):
             return theirs(input, gather_dim, shard_dim, mesh, mesh_dim)
         return torch.ops._dtensor.shard_dim_alltoall(input, gather_dim, shard_dim, group.group_name)
 

@@ -9,7 +9,7 @@ import socket
 import struct
 from typing import Any
 
-from .store_bootstrap import host_id
+from a2a._places import host_id
 
 __all__ = ["addresses_of", "reached_address", "told_addresses"]
 
@@ -20,7 +20,7 @@ _SECONDS = 3.0  # for an address that does not answer, as in a network that only
 def told_addresses(port: int) -> bytes:
     """Return the message of rank 0 to the others: its host's identity, its addresses, and the port."""
     named = os.environ.get("MASTER_ADDR")
-    return json.dumps([host_id().decode(), [named] * bool(named) + _own_addresses(), port]).encode()
+    return json.dumps([host_id(), [named] * bool(named) + _own_addresses(), port]).encode()
 
 
 def addresses_of(told: bytes) -> list[str]:
@@ -31,7 +31,7 @@ def addresses_of(told: bytes) -> list[str]:
 def reached_address(told: bytes) -> tuple[str, int] | None:
     """Return the first of rank 0's addresses at which this process reaches it, with the port; None if there is none."""
     host, addresses, port = json.loads(told)
-    if host == host_id().decode():
+    if host == host_id():
         return "127.0.0.1", port
     # An address that this host has, too, leads to this host: many have a bridge of the same address for their
     # containers.

@@ -1,8 +1,8 @@
 """The torch.distributed backend "a2a".
 
 ``import a2a.torch``, then ``torch.distributed.init_process_group("a2a")``, or "cpu:a2a". The process group runs every
-operation of host tensors itself (``group``). Where torch has NCCL, for CUDA tensors, or where ranks are on several
-hosts, it delegates operations to torch's backends (``delegating``).
+operation of host tensors itself (``group``). Where torch has NCCL, it delegates those of CUDA tensors to it
+(``delegating``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 import a2a
@@ -41,9 +42,9 @@ def _create(opts: Any, _: Any) -> ProcessGroupA2A:
 def _met(store: Any, rank: int, size: int, name: str, timeout: timedelta) -> ProcessGroupA2A:
     """Return the group of the ranks that meet in this store. Collective over them."""
     comm = meet(store, name, rank, size, timeout.total_seconds())
-    if comm is not None and not torch.cuda.is_available():
+    if not torch.cuda.is_available() or not dist.is_nccl_available():
         return ProcessGroupA2A(comm, store, rank, size, name)
-    from .delegating import DelegatingProcessGroup  # here, because programs without a GPU on one host need no other
+    from .delegating import DelegatingProcessGroup  # here, because programs without a GPU need no other
 
     return DelegatingProcessGroup(comm, store, rank, size, name, timeout)
 

@@ -33,9 +33,9 @@ __all__ = [
 ]
 
 _world = c10d._world
-# id of a process group -> its communicator, None where its ranks are on several hosts. A WeakKeyDictionary would be
-# slow compared with an exchange, so an entry is dropped when its group is gone.
-_comms: dict[int, Communicator | None] = {}
+# id of a process group -> its communicator. A WeakKeyDictionary would be slow compared with an exchange, so an entry is
+# dropped when its group is gone.
+_comms: dict[int, Communicator] = {}
 _named: weakref.WeakValueDictionary[str, Communicator] = weakref.WeakValueDictionary()
 _own: Communicator | None = None
 _MISSING: Any = object()
@@ -46,7 +46,7 @@ def communicator(group: Any) -> Communicator | None:
     """Return the communicator of a ``group`` argument: an a2a communicator itself; for a torch process group one made
     at first use, collectively; for None that of torch's default group, or without one that of the launcher's ranks.
 
-    None means that torch itself serves the call: this process is not a member, or ranks are on several hosts."""
+    None means that torch itself serves the call: this process is not a member."""
     if isinstance(group, Communicator):
         given: Communicator = group
         return given
@@ -78,15 +78,18 @@ def is_torchs(comm: Any, group: Any) -> bool:
 
 def serving(group: Any, tensor: Any) -> Communicator | None:
     """Return communicator(), but None also for a CUDA tensor, or a list of them, in a group of torch."""
-    comm = communicator(group)
     try:
         if isinstance(tensor, list):
             cuda = any([getattr(one, "is_cuda", False) for one in tensor])
         else:
             cuda = getattr(tensor, "is_cuda", False)
     except BaseException as error:  # of a child of torch.Tensor that answers questions itself
+        comm = communicator(group)
         raise (error if comm is None else refuse(comm, error)) from None
-    return None if cuda and is_torchs(comm, group) else comm
+    # Such a group needs no communicator of a2a, and so between hosts no secret.
+    if cuda and isinstance(_world.default_pg if group is None else group, c10d.ProcessGroup):
+        return None
+    return communicator(group)
 
 
 def place_in(group: Any) -> tuple[int, int]:
@@ -144,7 +147,7 @@ def timeout_of(group: Any) -> float:
         return float(c10d.default_pg_timeout.total_seconds())
 
 
-def adopt(group: Any, comm: Communicator | None) -> None:
+def adopt(group: Any, comm: Communicator) -> None:
     """Serve a process group by this communicator until the group is gone."""
     _comms[id(group)] = comm
     weakref.finalize(group, _comms.pop, id(group), None).atexit = False

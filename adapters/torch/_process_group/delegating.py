@@ -1,5 +1,4 @@
-"""The process group that delegates operations to torch's own backends: those of CUDA tensors to NCCL, and those of host
-tensors to Gloo where the ranks are on several hosts."""
+"""The process group that delegates operations on CUDA tensors to torch's NCCL."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, ProcessGroup
 from torch.distributed import distributed_c10d as c10d
@@ -47,35 +45,24 @@ _OPERATIONS = {
 
 @untraced
 class DelegatingProcessGroup(ProcessGroupA2A):
-    """Every operation checks where its tensors are. ``comm`` is None where ranks are on several hosts.
+    """Every operation checks where its tensors are."""
 
-    All of them are defined here, although the base class of torch would find its backends, too. For a C++ caller it
-    looks them up in Python. If it does not find one, it goes on while it holds the interpreter's lock, and deadlocks
-    with Gloo's threads, which need that lock to release tensors."""
-
-    def __init__(
-        self, comm: a2a.Communicator | None, store: Any, rank: int, size: int, name: str, timeout: Any
-    ) -> None:
+    def __init__(self, comm: a2a.Communicator, store: Any, rank: int, size: int, name: str, timeout: Any) -> None:
         super().__init__(comm, store, rank, size, name)
         self._destroyed = False
-        if comm is None:
-            self._register_backend(_CPU, _Kind.GLOO, _gloo(PrefixStore("gloo", store), rank, size, timeout))
-            self._set_default_backend(_Kind.GLOO)
-        if torch.cuda.is_available() and dist.is_nccl_available():
-            nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
-            self._register_backend(_CUDA, _Kind.NCCL, nccl)
-            if comm is not None:
-                self._set_default_backend(_Kind.NCCL)
+        nccl = _nccl(PrefixStore("nccl", store), rank, size, timeout, name)
+        self._register_backend(_CUDA, _Kind.NCCL, nccl)
+        self._set_default_backend(_Kind.NCCL)
 
     def _delegate(self, arguments: tuple[Any, ...]) -> Any:
-        """Return the backend of torch that serves the tensors; None where a2a does."""
+        """Return NCCL where it serves the tensors; None where a2a does."""
         if self._destroyed:
             raise a2a.AbortedError(f"process group {self._name!r} was destroyed")
         device = next((tensor.device for tensor in _tensors(arguments)), _CPU)
-        return ProcessGroup._get_backend(self, device) if self.comm is None or device.type != "cpu" else None
+        return ProcessGroup._get_backend(self, device) if device.type != "cpu" else None
 
     def _get_backend(self, device: Any) -> Any:
-        if self.comm is not None and torch.device(device).type == "cpu":
+        if torch.device(device).type == "cpu":
             return self
         return ProcessGroup._get_backend(self, torch.device(device))
 
@@ -84,23 +71,11 @@ class DelegatingProcessGroup(ProcessGroupA2A):
         theirs = set(ProcessGroup._device_types.fget(self))
         return [_CPU, *sorted(theirs - {_CPU}, key=str)]
 
-    @property
-    def options(self) -> Any:
-        return super().options if self.comm is not None else self._get_backend(_CPU).options
-
     def set_timeout(self, timeout: Any) -> None:
-        if self.comm is not None:
-            super().set_timeout(timeout)
+        super().set_timeout(timeout)
         ProcessGroup.set_timeout(self, timeout)
 
     _set_default_timeout = set_timeout
-
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        if self.comm is not None:
-            super().monitored_barrier(timeout, wait_all_ranks)
-        else:
-            limit = c10d.default_pg_timeout if timeout is None else timeout
-            self._get_backend(_CPU).monitored_barrier(limit, wait_all_ranks)
 
     def _start_coalescing(self, device: Any = None) -> None:
         if self._delegate((torch.empty(0, device=device),)) is None:
@@ -114,8 +89,7 @@ class DelegatingProcessGroup(ProcessGroupA2A):
         return ProcessGroup._end_coalescing(self, device)
 
     def abort(self) -> None:
-        if self.comm is not None:
-            super().abort()
+        super().abort()
         ProcessGroup.abort(self)
 
     def shutdown(self) -> None:
@@ -152,12 +126,6 @@ def _tensors(given: Any) -> Any:
             yield one
         elif isinstance(one, (list, tuple)):
             yield from _tensors(one)
-
-
-def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    gloo = c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
-    gloo._set_sequence_number_for_group()
-    return gloo
 
 
 def _nccl(store: Any, rank: int, size: int, timeout: Any, name: str) -> Any:

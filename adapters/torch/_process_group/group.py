@@ -50,7 +50,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
     # Makes the groups derived from this one. backend.py sets it, because it knows the classes that they may have.
     _meet: Callable[[Any, int, int, str, timedelta], ProcessGroupA2A]
 
-    def __init__(self, comm: a2a.Communicator | None, store: Any, rank: int, size: int, name: str) -> None:
+    def __init__(self, comm: a2a.Communicator, store: Any, rank: int, size: int, name: str) -> None:
         super().__init__(rank, size)
         self.comm: Any = comm
         self._store, self._name, self._description = store, name, ""
@@ -202,7 +202,7 @@ class ProcessGroupA2A(ProcessGroup):  # type: ignore[misc, unused-ignore]
         return works[0] if count == 1 else AllOf(works, list(outputs))
 
     def _refused(self, error: BaseException, operations: int) -> BaseException:
-        for _ in range(operations if self.comm is not None else 0):
+        for _ in range(operations):
             refuse(self.comm, error)
         return error
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from a2a.endpoint import assigned_host
+from a2a._places import assigned_host
 
 __all__ = ["Description", "SharedTensor"]
 

@@ -39,7 +39,7 @@ class Ranks:
     def __init__(self, group: Any) -> None:
         comm = communicator(group)
         if comm is None:
-            raise a2a.UnsupportedError(f"group {group!r}: this process is no member, or a2a does not connect its ranks")
+            raise a2a.UnsupportedError(f"group {group!r}: this process is no member")
         self.comm = comm
         self._placements: dict[int, Placement] = {}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import time
 import warnings
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -162,46 +164,46 @@ def test_the_first_exchange_keeps_the_groups_timeout(ranks: Pool) -> None:
 
 
 def live_apart(comm: a2a.Communicator) -> list[str]:
-    """Every second rank says that it lives elsewhere. Two groups, and what was warned of."""
+    """Every second rank says that it lives elsewhere. Groups of all ranks and of some, and what was warned of."""
     import a2a.torch as ours
     import torch.distributed as theirs
-    from a2a.torch._process_group import store_bootstrap
+    from a2a.torch._process_group import communicators
+
+    from a2a._core import host_facts
 
     start(comm)
-    true = store_bootstrap.host_id
-    store_bootstrap._warn_of_several_hosts.cache_clear()
     words: list[str] = []
-    try:
-        store_bootstrap.host_id = lambda: true() + bytes([comm.rank % 2])
-        for backend, dist in (("gloo", ours), ("a2a", theirs)):
+    apart = {"A2A_HOSTS": f"host{comm.rank % 2}", "A2A_TRUST_STORE": "1"}
+    with mock.patch.dict(os.environ, apart), mock.patch.object(theirs.distributed_c10d, "ProcessGroupGloo") as gloo:
+        for ranks in (list(range(comm.size)), [1, 2, 3], [0, 2]):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                at = ours.new_group(list(range(comm.size)), backend=backend)
-                for _ in range(2):
-                    output = torch.empty(comm.size)
-                    dist.all_to_all_single(output, torch.full((comm.size,), float(comm.rank)), group=at)
-                    assert output.tolist() == [*map(float, range(comm.size))]
-                    work = dist.all_to_all_single(output, torch.zeros(comm.size), group=at, async_op=True)
+                at = theirs.new_group(ranks, backend="a2a")
+                for dist in (ours, theirs):
+                    if comm.rank not in ranks:
+                        continue
+                    assert host_facts(communicators.communicator(at))["hosts"] == len({rank % 2 for rank in ranks})
+                    size, own = len(ranks), ranks.index(comm.rank)
+                    output = torch.empty(size)
+                    dist.all_to_all_single(output, torch.full((size,), float(comm.rank)), group=at)
+                    assert output.tolist() == [*map(float, ranks)]
+                    work = dist.all_to_all_single(output, torch.zeros(size), group=at, async_op=True)
                     assert work.wait() and not output.any()
-                    outputs = [torch.empty(1) for _ in range(comm.size)]
-                    dist.all_to_all(outputs, list(torch.arange(float(comm.size)).chunk(comm.size)), group=at)
-                    assert torch.cat(outputs).tolist() == [float(comm.rank)] * comm.size
-                    dist.all_gather_into_tensor(output, torch.full((1,), float(comm.rank)), group=at)
-                    assert output.tolist() == [*map(float, range(comm.size))]
+                    outputs = [torch.empty(1) for _ in range(size)]
+                    dist.all_to_all(outputs, list(torch.arange(float(size)).chunk(size)), group=at)
+                    assert torch.cat(outputs).tolist() == [float(own)] * size
                     dist.all_gather(outputs, torch.full((1,), 3.0), group=at)
-                    assert torch.cat(outputs).tolist() == [3.0] * comm.size
+                    assert torch.cat(outputs).tolist() == [3.0] * size
                     dist.barrier(group=at)
             words += [str(one.message) for one in caught if one.category is RuntimeWarning]
-            ours.destroy_process_group(at)
-    finally:
-        store_bootstrap.host_id = true
+            if comm.rank in ranks:
+                ours.destroy_process_group(at)
+        assert not gloo.called
     return words
 
 
-def test_ranks_of_several_hosts_go_to_gloo_with_one_warning(ranks: Pool) -> None:
-    words = ranks.run(live_apart)
-    assert [len(one) for one in words] == [1] + [0] * (RANKS - 1)
-    assert "live on several hosts" in words[0][0] and "torch's own backend" in words[0][0]
+def test_ranks_of_several_hosts(ranks: Pool) -> None:
+    assert ranks.run(live_apart) == [[]] * RANKS
 
 
 def out_of_reach(comm: a2a.Communicator) -> str:

@@ -57,11 +57,13 @@ def find_words_of_the_dead(comm: a2a.Communicator, file: str) -> list[str]:
     import torch.distributed as dist
     from a2a.torch._process_group import store_bootstrap
 
+    from a2a._store_bootstrap import StoreBootstrap
+
     if comm.rank >= 3:
         return []
     store = dist.FileStore(file, 3)
     if comm.rank == 1:
-        dead = store_bootstrap.StoreBootstrap(dist.PrefixStore("a2a/group", store), 1, 3, 0.5)
+        dead = StoreBootstrap(store_bootstrap.TorchStore(dist.PrefixStore("a2a/group", store)), 1, 3, 0.5)
         with pytest.raises(a2a.TimeoutError):
             dead.allgather(b"")
         Path(file + ".dead").touch()

@@ -4,6 +4,7 @@
 #include <Python.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,13 @@
 
 namespace a2a_py {
 
+// The way between hosts of ranks whose bootstrap has none of its own. Without a network it has no effect.
+struct Between {
+  BootstrapPtr network;        // has it; not necessarily of the same ranks
+  std::vector<int> processes;  // each rank's process of that network; empty: rank r is process r
+  std::string host;            // the name of this rank's host; empty: as the core finds it
+};
+
 // A bootstrap whose allgather is a function of the bindings. That function returns false on failure, and keeps the
 // reason itself.
 class CallbackBootstrap final : public a2a::Bootstrap {
@@ -23,8 +31,8 @@ class CallbackBootstrap final : public a2a::Bootstrap {
   using Callback = bool (*)(PyObject* context, const std::string& mine, std::vector<std::string>& all);
   using Check = bool (*)(PyObject* context);
 
-  CallbackBootstrap(Callback callback, Check check, PyObject* context, BootstrapPtr inner)
-      : callback_(callback), check_(check), context_(context), inner_(std::move(inner)) {}
+  CallbackBootstrap(Callback callback, Check check, PyObject* context, Between between)
+      : callback_(callback), check_(check), context_(context), between_(std::move(between)) {}
 
   std::vector<std::string> allgather(std::string_view mine, a2a::Deadline) override {
     std::vector<std::string> all;
@@ -37,25 +45,31 @@ class CallbackBootstrap final : public a2a::Bootstrap {
     throw a2a::Error(a2a::Code::aborted, "interrupted by a signal");
   }
 
-  bool has_network() const override { return inner_ != nullptr && inner_->has_network(); }
+  bool has_network() const override { return between_.network != nullptr && between_.network->has_network(); }
 
   std::shared_ptr<a2a::hosts::Network> network(a2a::Deadline deadline) override {
     const a2a::SignalWatch signals(&interrupted);
-    return inner_->network(deadline);
+    return between_.network->network(deadline);
+  }
+
+  std::vector<int> processes() const override { return between_.processes; }
+
+  std::optional<std::string> host() const override {
+    return between_.host.empty() ? std::nullopt : std::optional(between_.host);
   }
 
  private:
   Callback callback_;
   Check check_;
-  PyObject* context_;   // outlives the call that uses this
-  BootstrapPtr inner_;  // the bootstrap that the callback uses, if it is one of the core's
+  PyObject* context_;  // outlives the call that uses this
+  Between between_;
 };
 
 // Runs in the calling thread, because communicators that one thread makes wait together.
 inline CommPtr create(int rank, int size, double timeout, a2a::Check check, const When& until,
                       CallbackBootstrap::Callback callback, CallbackBootstrap::Check signals, PyObject* context,
-                      BootstrapPtr inner) {
-  CallbackBootstrap bootstrap(callback, signals, context, std::move(inner));
+                      Between between) {
+  CallbackBootstrap bootstrap(callback, signals, context, std::move(between));
   return a2a::Communicator::create(rank, size, bootstrap, {timeout, check}, until);
 }
 
