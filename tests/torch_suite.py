@@ -31,12 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", nargs="+", default=BACKENDS, choices=BACKENDS)
     parser.add_argument("--world", nargs="+", type=int, default=WORLDS, help="how many ranks")
     parser.add_argument("-k", default="", metavar="A,B", help="tests whose name contains one of these")
+    parser.add_argument("--hosts", type=int, default=1, help="on how many hosts a2a takes its ranks to be")
     parser.add_argument("--piece", default="1/1", metavar="N/OF", help="every OF-th test, from the N-th on")
     parser.add_argument("--rank-tests", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rank_tests:
         backend, size, told = options.rank_tests
-        _run_tests(backend, int(size), told, options.k, options.piece)
+        _run_tests(backend, int(size), told, options)
         return 0
     worse = False
     for size in options.world:
@@ -56,6 +57,7 @@ def _results(backend: str, size: int, options: argparse.Namespace) -> dict[str, 
     results: dict[str, dict[str, str]] = {}
     for told in ("gloo", "mpi"):
         arguments = ["--rank-tests", backend, str(size), told, "-k", options.k, "--piece", options.piece]
+        arguments += ["--hosts", str(options.hosts)]
         command = [sys.executable, "-m", "tests.torch_suite", *arguments]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             assert process.stdout is not None
@@ -82,7 +84,7 @@ def _compare(size: int, found: dict[str, dict[str, dict[str, str]]]) -> bool:
     return bool(lost)
 
 
-def _run_tests(backend: str, size: int, told: str, words: str, piece: str) -> None:
+def _run_tests(backend: str, size: int, told: str, options: argparse.Namespace) -> None:
     """Prints a line for each."""
     module = _module(backend, size, told)
     torch = module.torch
@@ -92,12 +94,18 @@ def _run_tests(backend: str, size: int, told: str, words: str, piece: str) -> No
             super().setUp()
             self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
+        @classmethod
+        def _run(cls, rank: int, *arguments: Any, **named: Any) -> None:
+            if options.hosts > 1:  # adjacent ranks share a host
+                os.environ |= {"A2A_HOSTS": f"host{rank * options.hosts // size}", "A2A_TRUST_STORE": "1"}
+            super()._run(rank, *arguments, **named)
+
     Suite.__module__ = "__main__"
     names = unittest.TestLoader().getTestCaseNames(Suite)
     if told == "mpi":
         names = [name for name in names if "all_to_all" in name]
-    chosen = [name for name in names if not words or any(word in name for word in words.split(","))]
-    first, step = map(int, piece.split("/"))
+    chosen = [name for name in names if not options.k or any(word in name for word in options.k.split(","))]
+    first, step = map(int, options.piece.split("/"))
     for name in chosen[first - 1 :: step]:
         outcome = unittest.TestResult()
         Suite(name).run(outcome)

@@ -1,8 +1,9 @@
 """Finds the communicator that serves a call, and makes the ranks of a Paddle group meet.
 
-A group's communicator is made when its members first use it. They meet by a name that all of them derive from the
-launcher's name of the job, the group's id and its ranks. So neither the other ranks of the job nor Paddle's private
-store are needed, and groups that Paddle itself makes (such as those of ``fleet``) work as well."""
+A group's communicator is made when its members first use it. On one host they meet by a name that all of them derive
+from the launcher's name of the job, the group's id and its ranks. So neither the other ranks of the job nor Paddle's
+private store are needed, and groups that Paddle itself makes (such as those of ``fleet``) work as well. Ranks on
+several hosts meet in Paddle's store (``_hosts``)."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from a2a.launch import Launch, mark_as_rank
 
 from ._device import original
 from ._errors import ArgumentTypeError, CallError
+from ._hosts import meet_between, reachable_address, several_hosts
 from ._profiler import recorded
 
 _T = TypeVar("_T")
@@ -196,8 +198,9 @@ def _meet(group_id: int, ranks: tuple[int, ...]) -> a2a.Communicator:
     timeout = paddle.distributed.ParallelEnv().pg_timeout / 1000
     if len(ranks) == 1:
         made = a2a.init(0, 1, timeout=timeout)
+    elif several_hosts(launch):
+        made = meet_between(launch, group_id, ranks, timeout)
     else:
-        launch.require_one_host()
         name = f"{launch.named_job()}/paddle/{group_id}/{ranks}"
         job = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         mark_as_rank()
@@ -208,7 +211,8 @@ def _meet(group_id: int, ranks: tuple[int, ...]) -> a2a.Communicator:
 
 def _export_environment(comm: a2a.Communicator, launch: Launch) -> None:
     """Set the variables of Paddle's launcher. Paddle makes its store on a port that is free now."""
-    endpoints = [f"127.0.0.1:{port.decode()}" for port in comm.allgather_bytes(str(_free_port()).encode())]
+    own = f"{reachable_address(comm, launch)}:{_free_port()}"
+    endpoints = [text.decode() for text in comm.allgather_bytes(own.encode())]
     os.environ.update(
         PADDLE_TRAINER_ID=str(comm.rank),
         PADDLE_TRAINERS_NUM=str(comm.size),
@@ -228,16 +232,18 @@ def _store_of_its_own(ranks: Sequence[int]) -> Iterator[None]:
     comm, leader = world(), ranks[0]
     collective, store = paddle.distributed.collective, None
     timeout = int(comm.timeout)
+    host, port = reachable_address(comm, _launch()), 0
     try:
         if comm.rank == leader:
             port = _free_port()
-            store = core.TCPStore("127.0.0.1", port, True, 1, timeout)
+            store = core.TCPStore(host, port, True, 1, timeout)
     except BaseException as error:
         refuse(comm, error)
         raise
-    told = comm.allgather_bytes(str(port).encode() if store else b"")[leader]
+    told = comm.allgather_bytes(f"{host}:{port}".encode() if store else b"")[leader].decode()
     if store is None and comm.rank in ranks:
-        store = core.TCPStore("127.0.0.1", int(told), False, 1, timeout)
+        host, _, number = told.rpartition(":")
+        store = core.TCPStore(host, int(number), False, 1, timeout)
     kept = collective._default_store
     collective._default_store = store or kept
     try:
@@ -248,7 +254,7 @@ def _store_of_its_own(ranks: Sequence[int]) -> Iterator[None]:
 
 def _free_port() -> int:
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind(("", 0))
         return int(free.getsockname()[1])
 
 

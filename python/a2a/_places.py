@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import socket
+import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ._core import InvalidArgumentError
 from ._launchers import Launch
@@ -61,6 +66,38 @@ def interface_towards(host: str, port: int = 9) -> str:
         probe.connect(address)
         own: str = probe.getsockname()[0]
     return f"[{own}]" if ":" in own else own
+
+
+def address_among(hosts: Sequence[str]) -> str:
+    """Return the address of the interface by which packets go to the first of these hosts that is known; otherwise that
+    of the default route, or of any other interface; "" where there is none."""
+    for host in (*hosts, _NOBODYS):
+        if host:
+            with contextlib.suppress(OSError):
+                return interface_towards(host)
+    return next(iter(own_addresses()), "")
+
+
+_NOBODYS = "192.0.2.1"  # packets to it would go by the default route
+
+
+def own_addresses() -> list[str]:
+    """Return the IPv4 addresses of this host's interfaces, without the loopback. The host's name need not resolve to
+    any of them."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        found = [_address_of(probe, name) for _, name in socket.if_nameindex()]
+    return [address for address in found if address and not address.startswith("127.")]
+
+
+def _address_of(probe: socket.socket, interface: str) -> str:
+    request: Any = struct.pack("256s", interface.encode())  # a struct ifreq
+    try:
+        return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+    except OSError:
+        return ""  # it has none
+
+
+_SIOCGIFADDR = 0x8915
 
 
 def is_loopback(address: str) -> bool:

@@ -14,6 +14,7 @@ __all__ = ["Store", "StoreBootstrap"]
 
 _NAME_BYTES = 16
 _LONGEST_PAUSE = 0.02  # seconds between two reads of the store
+_LOOK_SECONDS = 0.3  # between two looks for who has come, which only errors name
 _PARTING_SECONDS = 3.0
 
 
@@ -21,6 +22,9 @@ class Store(Protocol):
     """What is asked of a store. A key has a value that is never empty, or none."""
 
     def set(self, key: str, value: bytes) -> None: ...
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key that has one."""
 
     def find(self, key: str) -> bytes:
         """Return the value of a key, b"" if it has none. Does not wait for one."""
@@ -52,6 +56,7 @@ class StoreBootstrap:
         self._deadline = time.monotonic() + timeout
         self._name = secrets.token_bytes(_NAME_BYTES)
         self._rounds = 0
+        self._seen = {rank}
 
     def left(self) -> float:
         """Return the seconds until the deadline."""
@@ -65,29 +70,30 @@ class StoreBootstrap:
         self._rounds += 1
         self._set(self._key(self.rank), mine)
         pause = _Pause()
-        while absent := self._absent():
-            self._wait(pause, absent)
+        while not self._all_are_here():
+            self._wait(pause)
         self._store.delete([read])  # all ranks are in this round, so they have read those before it
-        return [self._find(self._key(rank)) for rank in range(self.size)]
+        return [self._store.get(self._key(rank))[1:] for rank in range(self.size)]
 
     def _meet(self) -> None:
         self._set(f"name/{self.rank}", self._name)
-        known, pause, seen = b"", _Pause(), set[int]()
-        while True:
-            names = [self._find(f"name/{rank}") for rank in range(self.size)]
-            seen |= {rank for rank, name in enumerate(names) if name}
-            if self.rank == 0 and all(names) and b"".join(names) != known:
-                self._set("meeting", b"".join(names))
-            if (now := self._find("meeting")) not in (b"", known):
-                known = now
-                own = now[_NAME_BYTES * self.rank :][:_NAME_BYTES]
-                self.meeting = now.hex() if own == self._name else ""
-                if self.meeting:
-                    self._set(self._key(self.rank), b"")
-            absent = self._absent() if self.meeting else sorted(set(range(self.size)) - seen) or [0]
-            if not absent:
-                return
-            self._wait(pause, absent)
+        known, pause, look = b"", _Pause(), time.monotonic() + _LOOK_SECONDS
+        while not self.meeting or not self._all_are_here():
+            began = time.monotonic()
+            if self.rank == 0 or began > look:
+                names = [self._find(f"name/{rank}") for rank in range(self.size)]
+                self._seen |= {rank for rank, name in enumerate(names) if name}
+                look = time.monotonic() + _LOOK_SECONDS + 4 * (time.monotonic() - began)  # some stores are slow
+                if self.rank == 0 and all(names) and b"".join(names) != known:
+                    self._set("meeting", b"".join(names))
+            if (now := self._find("meeting")) in (b"", known):
+                self._wait(pause)
+                continue
+            known = now
+            own = now[_NAME_BYTES * self.rank :][:_NAME_BYTES]
+            self.meeting = now.hex() if own == self._name else ""
+            if self.meeting:
+                self._set(self._key(self.rank), b"")
 
     def finish(self) -> None:
         """Remove what this attempt has written, after its last round. The last rank that comes here removes what the
@@ -113,10 +119,15 @@ class StoreBootstrap:
         with contextlib.suppress(RuntimeError):  # the store may be gone
             self._set(f"name/{self.rank}", b"")  # not deleted: a rank that is about to read it would block
 
+    def _all_are_here(self) -> bool:
+        """Whether all ranks have come to this round of the meeting."""
+        return self._store.has([self._key(rank) for rank in range(self.size)])
+
     def _absent(self) -> list[int]:
-        """Return the ranks that have not come to this round of the meeting."""
-        keys = [self._key(rank) for rank in range(self.size)]
-        return [] if self._store.has(keys) else [r for r, key in enumerate(keys) if not self._store.has([key])]
+        """Return the ranks that have not come to this round, or were never seen where there is no meeting."""
+        if self.meeting:
+            return [rank for rank in range(self.size) if not self._store.has([self._key(rank)])]
+        return sorted(set(range(self.size)) - self._seen) or [0]
 
     def _key(self, rank: int) -> str:
         return f"{self.meeting}/{self._rounds}/{rank}"
@@ -128,11 +139,11 @@ class StoreBootstrap:
     def _find(self, key: str) -> bytes:
         return self._store.find(key)[1:]
 
-    def _wait(self, pause: _Pause, absent: list[int]) -> None:
+    def _wait(self, pause: _Pause) -> None:
         if time.monotonic() > self._deadline:
             raise TimeoutError(
                 f"rank {self.rank} of {self.size} timed out after {self._timeout:g} s waiting for rank "
-                f"{', '.join(map(str, absent))} in the first exchange of this process group"
+                f"{', '.join(map(str, self._absent()))} in the first exchange of this process group"
             )
         pause()
 

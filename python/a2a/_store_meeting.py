@@ -33,7 +33,7 @@ from ._core import (
 from ._ended import tell_why_it_fails
 from ._launchers import Launch
 from ._log import configure, met
-from ._places import MPI_LAUNCHERS, assigned_host, host_id, interface_towards, is_loopback, named_place
+from ._places import MPI_LAUNCHERS, address_among, assigned_host, host_id, interface_towards, is_loopback, named_place
 from ._store_bootstrap import Store, StoreBootstrap
 from ._variables import is_set, switch, warn_of_unknown
 from .endpoint import Endpoint
@@ -42,16 +42,17 @@ from .launch import init
 __all__ = ["Store", "StoreBootstrap", "meet"]
 
 _TRUST = "A2A_TRUST_STORE"
-_BY_THE_DEFAULT_ROUTE = "192.0.2.1"  # an address of nobody's
 
 
-def meet(store: Store, rank: int, size: int, timeout: float, places: Sequence[str] = ()) -> Communicator:
+def meet(
+    store: Store, rank: int, size: int, timeout: float, places: Sequence[str] = (), launch: Launch | None = None
+) -> Communicator:
     """Make the communicator of the ranks that meet in ``store``, which no other group uses. Collective over them; they
     need not have met before. ``places`` are names or addresses of hosts that all ranks reach, such as the store's.
-    After an error it may be called again."""
+    ``launch`` is that of the environment unless given. After an error it may be called again."""
     bootstrap = StoreBootstrap(store, rank, size, timeout)
     try:
-        comm = _Meeting(bootstrap, timeout, places).communicator()
+        comm = _Meeting(bootstrap, timeout, places, launch).communicator()
     except BaseException:
         bootstrap.withdraw()
         raise
@@ -76,8 +77,8 @@ class _Told:
 
 
 class _Meeting:
-    def __init__(self, bootstrap: StoreBootstrap, timeout: float, places: Sequence[str]) -> None:
-        self._bootstrap, self._timeout, self._places = bootstrap, timeout, places
+    def __init__(self, bootstrap: StoreBootstrap, timeout: float, places: Sequence[str], launch: Launch | None) -> None:
+        self._bootstrap, self._timeout, self._places, self._launch = bootstrap, timeout, places, launch
         self._began = time.monotonic()
         self._hosts: list[str] = []
         self._told: list[_Told] = []
@@ -105,25 +106,16 @@ class _Meeting:
             self._secret = secret_of_environment()
             text = f"a2a secret {self._bootstrap.meeting}".encode()
             digest = hmac.new(self._secret, text, hashlib.sha256).hexdigest()
+        named = (named_place() or "").rpartition(":")[0].strip("[]")
         told = _Told(
             machine=host_id(),
-            mpi=named_place() is None and Launch.from_environ().launcher in MPI_LAUNCHERS,
+            mpi=not named and (self._launch or Launch.from_environ()).launcher in MPI_LAUNCHERS,
             trusting=trusting,
             digest=digest,
             offered=secrets.token_hex(32) if trusting and self._bootstrap.rank == 0 else "",
-            address=self._address(),
+            address=address_among([named, *self._places, os.environ.get("MASTER_ADDR", "")]),
         )
         return json.dumps(dataclasses.asdict(told))
-
-    def _address(self) -> str:
-        named = (named_place() or "").rpartition(":")[0].strip("[]")
-        for place in (named, *self._places, os.environ.get("MASTER_ADDR", ""), _BY_THE_DEFAULT_ROUTE):
-            try:
-                if place:
-                    return interface_towards(place)
-            except OSError:
-                continue
-        return ""
 
     # ---- over MPI
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
-import struct
-from typing import Any
 
-from a2a._places import host_id
+from a2a._places import host_id, own_addresses
 
 __all__ = ["addresses_of", "reached_address", "told_addresses"]
 
-_SIOCGIFADDR = 0x8915
 _SECONDS = 3.0  # for an address that does not answer, as in a network that only rank 0's host has
 
 
 def told_addresses(port: int) -> bytes:
     """Return the message of rank 0 to the others: its host's identity, its addresses, and the port."""
     named = os.environ.get("MASTER_ADDR")
-    return json.dumps([host_id(), [named] * bool(named) + _own_addresses(), port]).encode()
+    return json.dumps([host_id(), [named] * bool(named) + own_addresses(), port]).encode()
 
 
 def addresses_of(told: bytes) -> list[str]:
@@ -35,7 +31,7 @@ def reached_address(told: bytes) -> tuple[str, int] | None:
         return "127.0.0.1", port
     # An address that this host has, too, leads to this host: many have a bridge of the same address for their
     # containers.
-    own = _own_addresses()
+    own = own_addresses()
     for address in addresses:
         if address not in own and _answers(address, port):
             return address, port
@@ -48,19 +44,3 @@ def _answers(address: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _own_addresses() -> list[str]:
-    """Return the IPv4 addresses of this host's interfaces, without the loopback. The host's name need not resolve to
-    any of them."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        found = [_address_of(probe, name) for _, name in socket.if_nameindex()]
-    return [address for address in found if address and not address.startswith("127.")]
-
-
-def _address_of(probe: socket.socket, interface: str) -> str:
-    request: Any = struct.pack("256s", interface.encode())  # a struct ifreq
-    try:
-        return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
-    except OSError:
-        return ""  # it has none

@@ -24,10 +24,13 @@ class TorchStore:
     def set(self, key: str, value: bytes) -> None:
         self._store.set(key, value)
 
+    def get(self, key: str) -> bytes:
+        return bytes(self._store.get(key))
+
     def find(self, key: str) -> bytes:
         """Nothing also where a rank of an attempt that has succeeded removes the key right now."""
         try:
-            return bytes(self._store.get(key)) if self._store.check([key]) else b""
+            return self.get(key) if self._store.check([key]) else b""
         except dist.DistStoreError:
             return b""
 

@@ -42,7 +42,11 @@ def start(
 
 def finish(ranks: list[subprocess.Popen[str]]) -> tuple[list[str], str]:
     """The lines that they printed, sorted, and what went wrong in words."""
-    said = [rank.communicate(timeout=90) for rank in ranks]
+    try:
+        said = [rank.communicate(timeout=90) for rank in ranks]
+    finally:
+        for one in ranks:
+            one.kill()
     return sorted(line for out, _ in said for line in out.splitlines()), "".join(err for _, err in said)
 
 
