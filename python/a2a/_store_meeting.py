@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from ._core import (
     Communicator,
+    CoreBootstrap,
     Error,
     InvalidArgumentError,
     MismatchError,
@@ -109,7 +110,7 @@ class _Meeting:
         named = (named_place() or "").rpartition(":")[0].strip("[]")
         told = _Told(
             machine=host_id(),
-            mpi=not named and (self._launch or Launch.from_environ()).launcher in MPI_LAUNCHERS,
+            mpi=not named and self._started_by_mpi(),
             trusting=trusting,
             digest=digest,
             offered=secrets.token_hex(32) if trusting and self._bootstrap.rank == 0 else "",
@@ -118,6 +119,12 @@ class _Meeting:
         return json.dumps(dataclasses.asdict(told))
 
     # ---- over MPI
+
+    def _started_by_mpi(self) -> bool:
+        try:
+            return (self._launch or Launch.from_environ()).launcher in MPI_LAUNCHERS
+        except InvalidArgumentError:  # such as WORLD_SIZE without RANK: this group has got its ranks in another way
+            return False
 
     def _has_mpi(self) -> bool:
         """Whether MPI connects the ranks: its launchers have started them, and all can load it. srun also starts
@@ -140,6 +147,7 @@ class _Meeting:
     def _over_mpi(self) -> Communicator:
         """The network is that of all processes of MPI, which is made once. Of its ranks only those of this group meet
         here."""
+        network: CoreBootstrap | None = None
 
         def place() -> str:
             nonlocal network
@@ -151,7 +159,6 @@ class _Meeting:
                 )
             return str(network.rank)
 
-        network = None
         processes = [int(text) for text in self._together(place)]
         if len(set(processes)) < len(processes):
             text = f"ranks of the process group are the same process of MPI: {processes}"
@@ -172,6 +179,7 @@ class _Meeting:
     def _over_tcp(self) -> Communicator:
         """Each rank makes an endpoint for this group, which its communicator keeps."""
         secret, address = self._common_secret(), ""
+        endpoint: Endpoint | None = None
 
         def handle() -> str:
             nonlocal address, endpoint
@@ -179,7 +187,6 @@ class _Meeting:
             endpoint = Endpoint(address=address, secret=secret)
             return endpoint.handle
 
-        endpoint: Endpoint | None = None
         handles = self._together(handle)
         assert endpoint is not None
         try:

@@ -119,6 +119,7 @@ def test_what_ranks_have_to_agree_about(addresses: list[str], tmp_path: Path) ->
         ({}, missing, missing, "\n  A2A_TRUST_STORE=1 "),
         (good, "met on 3", "met on 3", " hosts"),
         (everywhere(TRUST), "met on 3", "met on 3", " hosts"),
+        (good | {1: files["good"] | {"RANK": "x"}}, "met on 3", "met on 3", " hosts"),  # of no launcher
         (
             good | {2: {}},
             disagree,
