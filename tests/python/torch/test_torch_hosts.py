@@ -71,6 +71,16 @@ def fine(size: int) -> list[str]:
     return [f"rank {rank} of {size} is fine" for rank in range(size)]
 
 
+@pytest.mark.skipif(not INSTALLED, reason="no MPI")
+def test_everything_over_mpi() -> None:
+    """On assigned hosts. Groups of some of the ranks use the network of all."""
+    mpi = INSTALLED[0]
+    env = mpi.environment(A2A_HOSTS="a,a,b,b", OMP_NUM_THREADS="1")
+    command = mpi.command(4, PROGRAM, "everything")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, fine(4)), done.stdout + done.stderr
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("function", ["everything", "of_gloo"])
 @pytest.mark.parametrize("mpi", INSTALLED, ids=lambda mpi: mpi.name)
