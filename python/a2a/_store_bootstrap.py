@@ -106,13 +106,15 @@ class StoreBootstrap:
 
     def part(self) -> None:
         """Wait a moment for all ranks to come here, before each raises what it has heard in the last round: the store
-        may end with the first process that ends."""
+        may end with the first process that ends. Then remove what this rank has said there."""
         until, pause = min(self._deadline, time.monotonic() + _PARTING_SECONDS), _Pause()
         with contextlib.suppress(RuntimeError):  # the store may be gone
             here = self._store.add(f"{self.meeting}/parting", 1)
             while here < self.size and time.monotonic() < until:
                 pause()
                 here = self._store.add(f"{self.meeting}/parting", 0)
+            if here == self.size:
+                self._store.delete([self._key(self.rank)])
 
     def withdraw(self) -> None:
         """Take back the name of this attempt, so that ranks that come later wait for the next one."""

@@ -110,7 +110,7 @@ class _Meeting:
         named = (named_place() or "").rpartition(":")[0].strip("[]")
         told = _Told(
             machine=host_id(),
-            mpi=not named and self._started_by_mpi(),
+            mpi=named_place() is None and self._started_by_mpi(),
             trusting=trusting,
             digest=digest,
             offered=secrets.token_hex(32) if trusting and self._bootstrap.rank == 0 else "",
@@ -129,7 +129,7 @@ class _Meeting:
     def _has_mpi(self) -> bool:
         """Whether MPI connects the ranks: its launchers have started them, and all can load it. srun also starts
         programs without an MPI; those meet over TCP."""
-        self._require_one(lambda one: one.mpi, "were started by a launcher of MPI", "were not")
+        self._require_one(lambda one: one.mpi, "a launcher of MPI", "another, or none,")
         if not self._told[0].mpi:
             return False
         missing = ""
@@ -199,13 +199,11 @@ class _Meeting:
 
     def _common_secret(self) -> bytes | str:
         """Return the secret that all ranks have."""
-        self._require_one(lambda one: bool(one.digest), "have a secret (A2A_SECRET_FILE or A2A_SECRET)", "have none")
+        self._require_one(lambda one: bool(one.digest), "a secret (A2A_SECRET_FILE or A2A_SECRET)", "none")
         if self._secret:
-            self._require_one(
-                lambda one: one.digest == self._told[0].digest, "have one secret", "have another; all need the same"
-            )
+            self._require_one(lambda one: one.digest == self._told[0].digest, "one secret", "another")
             return self._secret
-        self._require_one(lambda one: one.trusting, f"have {_TRUST}=1", "have not")
+        self._require_one(lambda one: one.trusting, f"{_TRUST}=1", "not")
         if self._told[0].trusting:
             return self._told[0].offered
         other = next(rank for rank, host in enumerate(self._hosts) if host != self._hosts[0])
@@ -255,7 +253,7 @@ class _Meeting:
         yes = [rank for rank, one in enumerate(self._told) if holds(one)]
         no = [rank for rank in range(len(self._told)) if rank not in yes]
         if yes and no:
-            text = f"ranks of a process group disagree: {_named(yes)} {words}, {_named(no)} {otherwise}"
+            text = f"ranks of a process group disagree: {words} on {_named(yes)}, {otherwise} on {_named(no)}"
             raise self._all_raise(MismatchError(text))
 
     def _all_raise(self, error: Error) -> Error:
