@@ -20,6 +20,7 @@ from leftovers import CODES, assert_none_after
 
 import a2a
 from a2a import conformance, frameworks
+from a2a._core import library_of
 from a2a.conformance import runner
 from a2a.conformance.groups import OWN
 from a2a.conformance.signatures import SIGNATURES
@@ -106,6 +107,14 @@ def between_hosts(transport: str, file: Path, env: dict[str, str] | None = None)
 
 def test_between_hosts_over_tcp(tmp_path: Path) -> None:
     between_hosts("tcp", tmp_path / "results.json")
+
+
+def test_between_hosts_over_ucx(tmp_path: Path) -> None:
+    try:
+        library_of("ucx")
+    except a2a.UnsupportedError:
+        pytest.skip("no UCX here")
+    between_hosts("ucx", tmp_path / "results.json")
 
 
 @pytest.mark.full

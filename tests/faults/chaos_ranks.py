@@ -310,7 +310,7 @@ def play(plan: Plan, rank: int, meet: Callable[[], a2a.Communicator]) -> list[An
             answers.append(_take(step, comms[0], mine.get(i), helpers))
             if answers[-1].kind == "wrong" or answers[-1].error in (*BROKEN, "Leaves"):
                 break
-        if comms and plan.transport in ("shm", "tcp") and answers[-1].error == "PeerLostError":
+        if comms and plan.transport in ("shm", "tcp", "ucx") and answers[-1].error == "PeerLostError":
             answers.append(attempt(_shrink, comms[0]))
     finally:
         _let_go(helpers)

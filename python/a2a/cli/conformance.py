@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 QUICK_TASKS = 800
 """The number of tasks of each framework and number of ranks."""
 _MOST_RANKS = 8
-_TRANSPORTS = ("shm", "threads", "tcp", "mpi", "nccl", "hccl")
+_TRANSPORTS = ("shm", "threads", "tcp", "ucx", "mpi", "nccl", "hccl")
 _PEERS = ("gloo", "paddle-gloo", "mpi4py")
 
 _DESCRIPTION = """\

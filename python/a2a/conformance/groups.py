@@ -18,6 +18,7 @@ from typing import Any
 
 import a2a
 
+from .._core import library_of
 from . import devices, mpiexec
 
 __all__ = ["PEERS", "TRANSPORTS", "WAYS", "Place", "Way"]
@@ -102,6 +103,21 @@ def _over_tcp(rank: int, place: Place) -> Iterator[Any]:
         yield comm
 
 
+@contextlib.contextmanager
+def _over_ucx(rank: int, place: Place) -> Iterator[Any]:
+    os.environ["A2A_NETWORK"] = "ucx"
+    with _over_tcp(rank, place) as comm:
+        yield comm
+
+
+def _no_ucx() -> str:
+    try:
+        library_of("ucx")
+    except a2a.UnsupportedError as error:
+        return str(error)
+    return ""
+
+
 def _on_devices(memory: str) -> Way:
     """Return the way in which rank r uses device r."""
 
@@ -161,6 +177,7 @@ TRANSPORTS = {
     "shm": Way(_shared_memory, OWN),
     "threads": Way(None, OWN, launcher="threads"),
     "tcp": Way(_over_tcp, OWN),
+    "ucx": Way(_over_ucx, OWN, _no_ucx),
     "mpi": Way(_over_mpi, OWN, mpiexec.missing, launcher="mpiexec"),
     "nccl": _on_devices("cuda"),
     "hccl": _on_devices("npu"),
