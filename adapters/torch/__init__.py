@@ -19,6 +19,7 @@ import torch.distributed as _dist
 from a2a_autoload import serve_gloo
 
 from . import nn
+from ._backend import registration as _registration
 from ._calls.collectives import (
     all_gather,
     all_gather_into_tensor,
@@ -42,7 +43,6 @@ from ._calls.reductions import (
 from ._errors import ArgumentTypeError, AxisError, SplitError, TensorError
 from ._operations.work import Work
 from ._plugins import dtensor as _dtensor
-from ._process_group import backend as _backend
 from ._process_group import world as _world
 from ._process_group.group import ProcessGroupA2A
 from ._process_group.monitored_barrier import BarrierError
@@ -98,7 +98,7 @@ __all__ = [
 ]
 __all__ += [name for name in dir(_dist) if not name.startswith("_") and name not in __all__]
 
-_backend.register()
+_registration.register()
 _world.register()
 _dtensor.register()
 
@@ -106,6 +106,8 @@ _dtensor.register()
 def __getattr__(name: str) -> Any:
     if name in ("deep_ep", "moe"):  # few programs need these
         return importlib.import_module(f".{name}", __name__)
+    if name == "BackendA2A" and _registration.TRUE_BACKENDS:
+        return importlib.import_module("._backend.backend", __name__).BackendA2A
     return getattr(_dist, name)
 
 

@@ -6,7 +6,15 @@ from typing import Any
 
 from a2a import Error, InvalidArgumentError, PeerLostError, TimeoutError
 
-__all__ = ["ArgumentTypeError", "AxisError", "SplitError", "TensorError", "in_torchs_words", "not_a_tensor"]
+__all__ = [
+    "ArgumentTypeError",
+    "AxisError",
+    "MembersError",
+    "SplitError",
+    "TensorError",
+    "in_torchs_words",
+    "not_a_tensor",
+]
 
 
 class ArgumentTypeError(InvalidArgumentError, TypeError):
@@ -19,6 +27,10 @@ class AxisError(InvalidArgumentError, IndexError):
 
 class SplitError(InvalidArgumentError, RuntimeError):
     """Split sizes, or the number of tensors in a list, do not fit the tensors or the group."""
+
+
+class MembersError(InvalidArgumentError, RuntimeError):
+    """The ranks that a process group is to have cannot be: their handles, or a number that was used already."""
 
 
 class TensorError(InvalidArgumentError, NotImplementedError):

@@ -108,7 +108,7 @@ def _create(options: Any, backend_options: Any) -> Any:
     # The backend reads this variable of its caller. It is a local variable of torch, and nowhere else.
     backend_config = sys._getframe(1).f_locals.get("backend_config")  # noqa: F841
     _libraries.warn_of_untold()
-    return _load("a2a.torch._process_group.backend")._create(options, backend_options)
+    return _load("a2a.torch._backend.registration")._create(options, backend_options)
 
 
 def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Any, int, int]]:

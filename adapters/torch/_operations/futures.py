@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import opcode
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import Work as TorchWork
 
 from .._untraced import untraced
 
-__all__ = ["ForBoth", "future_of"]
+__all__ = ["ForBoth", "found_work", "future_of"]
 
 _script: Any = torch.jit.CompilationUnit(
     """
@@ -55,10 +57,39 @@ class ForBoth:
     def __get__(self, work: Any, owner: Any = None) -> Any:
         if work is None:
             return self
+        if getattr(_asked, "by", None) is not None:
+            _asked.work = work
+            return _found
         return (lambda: self._make(work)) if _is_read_by_python() else (lambda: self._for_cpp(work))
 
     def _for_cpp(self, work: Any) -> Any:
         return _script.future(self._make(work), work._outputs)
+
+
+class _Found(Exception):
+    pass
+
+
+_get_future: Any = TorchWork.get_future
+_asked = threading.local()  # .by: the work of torch's that found_work() looks into; .work: what it has found
+
+
+def _found() -> Any:
+    raise _Found
+
+
+@untraced
+def found_work(theirs: Any) -> Any:
+    """Return the work of Python to which one of torch's own class passes on get_future(); None if there is none."""
+    _asked.by, _asked.work = theirs, None
+    try:
+        _get_future(theirs)
+    except (_Found, RuntimeError):
+        pass
+    finally:
+        _asked.by = None
+    work, _asked.work = _asked.work, None
+    return work
 
 
 @untraced

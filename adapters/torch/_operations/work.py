@@ -16,7 +16,7 @@ import a2a
 from .._errors import in_torchs_words
 from .._untraced import untraced
 from .futures import ForBoth, future_of
-from .work_registry import register, unregister
+from .work_registry import passed_over, register, unregister
 
 __all__ = ["AllOf", "FinishedWork", "Work"]
 
@@ -43,6 +43,8 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
         """Block until done and return True; may be repeated. Raises the operation's error, or a2a.TimeoutError after
         ``timeout`` unless that is zero; the operation then goes on. On a GPU without a timeout, work enqueued on the
         current stream from now on runs after the operation, and the call returns at once."""
+        if self._registered and passed_over(self):
+            return True
         seconds = timeout.total_seconds()
         if seconds > 0:
             self._finish(seconds)

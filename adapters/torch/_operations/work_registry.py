@@ -13,7 +13,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from .._untraced import untraced
 
-__all__ = ["register", "unregister"]
+__all__ = ["passed_over", "register", "unregister"]
 
 _is_wanted = _c10d._allow_inflight_collective_as_graph_input
 _removed = threading.local()  # .entries: those that unregister() has taken out in this thread
@@ -41,6 +41,16 @@ def register(work: Any, tensors: Iterable[Any]) -> bool:
         return False
     for tensor in tensors:
         _c10d._register_work(tensor, _Entry(work))
+    return True
+
+
+def passed_over(work: Any) -> bool:
+    """Whether unregister() waits for this work only because it waits for all of a tensor: torch itself has registered
+    the work, too, where a backend has made it."""
+    entries = getattr(_removed, "entries", None)
+    if entries is None:
+        return False
+    entries.append(_Entry(work))
     return True
 
 

@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 from a2a_autoload import _later
 
 from .._calls import axes
-from .._process_group.group import ProcessGroupA2A
+from .._process_group.communicators import backend_of
 
 __all__ = ["register"]
 
@@ -35,7 +35,7 @@ def _change(module: ModuleType) -> None:
 
     def shard_dim_alltoall(input: Tensor, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> Any:
         group = mesh.get_group(mesh_dim) if mesh.device_type == "cpu" else None
-        if not isinstance(group, ProcessGroupA2A):
+        if group is None or backend_of(group) is None:
             return theirs(input, gather_dim, shard_dim, mesh, mesh_dim)
         return torch.ops._dtensor.shard_dim_alltoall(input, gather_dim, shard_dim, group.group_name)
 

@@ -1,5 +1,7 @@
-"""Process groups: how their ranks meet, which communicator serves one, and the torch.distributed backend "a2a".
+"""Process groups: how their ranks meet, which communicator serves one, and the group that Torch 2.9 to 2.13 get for
+the backend "a2a".
 
 ``communicators`` finds the communicator of a ``group`` argument. ``world`` starts and ends the default group.
-``backend`` registers the backend. Its groups are those of ``group``, or of ``delegating`` where torch's NCCL serves
-CUDA tensors."""
+``operations`` are the methods that a group and the backend of Torch 2.14 have in common. The groups are those of
+``group``, of ``delegating`` where torch's NCCL serves CUDA tensors, and of ``reconfigurable``, in every version,
+where the ranks change."""

@@ -18,8 +18,11 @@ from .store_bootstrap import meet
 
 __all__ = [
     "adopt",
+    "adopt_again",
+    "backend_of",
     "by_name",
     "communicator",
+    "drop",
     "forget",
     "is_own",
     "is_torchs",
@@ -129,6 +132,9 @@ def _connect(group: Any) -> Communicator | None:
         raise ArgumentTypeError(
             f"group is {kind.__module__}.{kind.__qualname__}; pass an a2a.Communicator, a torch process group or None"
         )
+    if (backend := backend_of(group)) is not None:
+        adopt(group, backend.comm)
+        return backend.comm  # type: ignore[no-any-return]
     if group not in _world.pg_map:
         raise a2a.InvalidArgumentError(f"group {group!r} is not one of torch.distributed, or was destroyed")
     store = _world.pg_map[group][1]
@@ -137,6 +143,16 @@ def _connect(group: Any) -> Communicator | None:
     comm = meet(store, group.group_name, group.rank(), group.size(), timeout_of(group))
     adopt(group, comm)
     return comm
+
+
+def backend_of(group: Any) -> Any:
+    """Return what serves the host tensors of a group as its backend "a2a", a backend or the group itself; None if
+    nothing does, or it is closed."""
+    try:
+        backend = group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        return None
+    return backend if getattr(backend, "comm", None) is not None and not backend.comm.closed else None
 
 
 def timeout_of(group: Any) -> float:
@@ -153,6 +169,11 @@ def adopt(group: Any, comm: Communicator) -> None:
     weakref.finalize(group, _comms.pop, id(group), None).atexit = False
 
 
+def adopt_again(group: Any, comm: Communicator) -> None:
+    """Serve a group that was adopted before by another communicator."""
+    _comms[id(group)] = comm
+
+
 def forget(group: Any) -> None:
     """Close the communicator of a group. Collective over its members. None: all communicators."""
     global _own
@@ -166,6 +187,13 @@ def forget(group: Any) -> None:
             let_go(_comms.pop(key))
         let_go(_own)
         _own = None
+
+
+def drop(comm: Communicator) -> None:
+    """Close a communicator, and serve no group by it any longer. Collective over its members."""
+    for key in [key for key, one in _comms.items() if one is comm]:
+        _comms.pop(key)
+    let_go(comm)
 
 
 def _order_of(key: int) -> str:

@@ -126,8 +126,8 @@ def method(options: Any, *overloads: str) -> Callable[[_Run], _Run]:
             if named or not given or type(given[-1]) is not last or (type(given[0]) is list) is not lists:
                 given = known.arranged(name, given, named)
             self._sequence += 1
-            if watched():
-                return through_dispatcher(self.stand_in(), name, functools.partial(run, self), given)
+            if watched() and (stand_in := self.stand_in()) is not None:
+                return through_dispatcher(stand_in, name, functools.partial(run, self), given)
             return run(self, *given) or _DONE
 
         call.run, call.again = run, decorate  # type: ignore[attr-defined]

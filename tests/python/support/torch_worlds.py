@@ -59,6 +59,24 @@ def group(comm: a2a.Communicator, way: str, size: int, salt: str = "", seconds: 
     return dist.new_group(list(range(size)), backend=backend, timeout=timedelta(seconds=seconds))
 
 
+def true_backends() -> bool:
+    """Whether the backend "a2a" is one among those of a group of torch, and not the group itself."""
+    from a2a.torch._backend.registration import TRUE_BACKENDS
+
+    return TRUE_BACKENDS
+
+
+def comm_of(at: Any) -> Any:
+    """The communicator of a group whose backend is "a2a"; also a closed one."""
+    return at._get_backend(cpu()).comm
+
+
+def cpu() -> Any:
+    import torch
+
+    return torch.device("cpu")
+
+
 def calls(way: str) -> ModuleType:
     """The module whose functions are called."""
     import a2a.torch

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import command, environment
+from torch_worlds import true_backends
 
 pytest.importorskip("torch")
 
@@ -20,6 +21,11 @@ def tell(group=None):
     group = group or dist.group.WORLD
     print_(dist.get_backend(group), dist.get_backend_config(group), group.name(), x.item())
 """
+
+
+def name() -> str:
+    """Of a group whose backend is "a2a"."""
+    return "custom" if true_backends() else "a2a"
 
 
 def python(code: str, **changes: str) -> list[str]:
@@ -60,7 +66,7 @@ tell()
 dist.destroy_process_group()
 """
     done = on_two_ranks(code, tmp_path)
-    assert done.stdout == 2 * "a2a cpu:a2a,cuda:a2a a2a 2.0\n", done.stderr
+    assert done.stdout == 2 * f"a2a cpu:a2a,cuda:a2a {name()} 2.0\n", done.stderr
 
 
 def test_torchs_own_groups_are_what_they_are_without_a2a() -> None:
@@ -106,8 +112,8 @@ for asked in ("cpu:gloo", "cpu:gloo,cuda:nccl", None, "gloo"):
     dist.destroy_process_group()
 """
     done = on_two_ranks(code, tmp_path, A2A_TORCH_GLOO="on", A2A_LOG="info")
-    ours = " cpu:a2a,cuda:a2a a2a "
-    worlds = [f"{name}{ours}2.0" for name in ("cpu:gloo", "cpu:gloo,cuda:nccl", "undefined", "gloo")]
+    ours = f" cpu:a2a,cuda:a2a {name()} "
+    worlds = [f"{asked}{ours}2.0" for asked in ("cpu:gloo", "cpu:gloo,cuda:nccl", "undefined", "gloo")]
     within = [f"gloo{ours}{total}" for total in ("2.0", "2.0", "1.0")]
     assert done.stdout.splitlines() == worlds + within, done.stderr
     assert done.stderr.count(': a2a serves the backend "cpu:gloo"') == 2
@@ -126,7 +132,7 @@ dist.destroy_process_group()
 """
     done = on_two_ranks(code, tmp_path)
     theirs = "gloo cpu:gloo,cuda:gloo gloo 2.0"
-    assert done.stdout.splitlines() == [theirs, "gloo cpu:a2a,cuda:a2a a2a 2.0", theirs], done.stderr
+    assert done.stdout.splitlines() == [theirs, f"gloo cpu:a2a,cuda:a2a {name()} 2.0", theirs], done.stderr
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rank_pool import Pool
-from torch_worlds import group
+from torch_worlds import group, true_backends
 
 import a2a
 
@@ -268,8 +268,9 @@ def describe(comm: a2a.Communicator) -> dict[str, Any] | None:
 
 def test_torch_knows_the_group(ranks: Pool) -> None:
     for rank, facts in enumerate(ranks.run(describe)[:SIZE]):
+        name = "custom" if true_backends() else "a2a"
         assert facts == {
-            "backend": "a2a", "rank": rank, "size": SIZE, "name": "a2a", "ranks": list(range(SIZE)), "found": True
+            "backend": "a2a", "rank": rank, "size": SIZE, "name": name, "ranks": list(range(SIZE)), "found": True
         }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rank_pool import Pool
-from torch_worlds import calls, group, start
+from torch_worlds import calls, comm_of, group, start
 
 import a2a
 
@@ -223,7 +223,7 @@ def destroy_while_peer_waits(comm: a2a.Communicator) -> None:
             dist.all_reduce(torch.ones(4), group=at)
     if comm.rank < SIZE:
         dist.destroy_process_group(at)
-        assert at.comm.closed and at not in dist.distributed_c10d._world.pg_map
+        assert comm_of(at).closed and at not in dist.distributed_c10d._world.pg_map
 
 
 def test_destroy_while_a_peer_waits(ranks: Pool) -> None:
@@ -261,10 +261,10 @@ def abort_from_thread(comm: a2a.Communicator, end: str) -> None:
             dist.all_reduce(torch.ones(4), group=at)
         thread.join()
         if end == "abort":
-            assert said == ["ended"] and at.comm.closed
+            assert said == ["ended"] and comm_of(at).closed
         else:
             assert isinstance(said[0], a2a.InvalidArgumentError) and "another thread" in str(said[0])
-            assert not at.comm.closed
+            assert not comm_of(at).closed
     elif comm.rank == 1:
         time.sleep(0.6)
         if end == "abort":
@@ -276,7 +276,7 @@ def abort_from_thread(comm: a2a.Communicator, end: str) -> None:
                 dist.all_reduce(torch.ones(4), group=at)
     if comm.rank < 2:
         dist.destroy_process_group(at)
-        assert at.comm.closed
+        assert comm_of(at).closed
 
 
 @pytest.mark.parametrize("end", ["abort", "shutdown"])
