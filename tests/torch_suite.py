@@ -24,6 +24,8 @@ BACKENDS, WORLDS = ("a2a", "gloo"), (3, 4)
 SECONDS = 90  # of one test; torch gives its longest ones more
 # What torch's function refuses before 2.14 for every backend but Gloo has another one in a2a.torch.
 OURS = ("monitored_barrier",)
+# Torch 2.14 calls every backend that is not its own "custom" in the data that DDP logs.
+NAMED = ("test_ddp_logging_data_cpu",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +83,7 @@ def _compare(size: int, found: dict[str, dict[str, dict[str, str]]]) -> bool:
     gained = [name for name, result in found["a2a"].items()
               if result["state"] == "passed" != found["gloo"].get(name, {"state": "absent"})["state"]]  # fmt: skip
     print(f"{size} ranks: on Gloo alone pass {lost or 'none'}; on a2a alone pass {gained or 'none'}")
-    return bool(lost)
+    return bool(set(lost) - set(NAMED))
 
 
 def _run_tests(backend: str, size: int, told: str, options: argparse.Namespace) -> None:
