@@ -21,6 +21,7 @@ from .operations import OPERATIONS
 
 __all__ = ["ReconfigurableProcessGroup"]
 
+_METHODS = (*OPERATIONS, "alltoall_base", "_allgather_base", "_reduce_scatter_base", "gather_into_tensor")
 _GENERATIONS = 2**63  # an endpoint's; a uuid may be negative
 
 
@@ -52,10 +53,14 @@ class ReconfigurableProcessGroup(ProcessGroupA2A):
         a MembersError the group is as it was, after another error it has no members, and may be reconfigured."""
         given = opts.handles
         handles = sorted(given) if isinstance(given, (set, frozenset)) else list(given)
-        timeout = self._timeout if opts.timeout is None else opts.timeout
+        self.meet(opts.uuid, handles, self._timeout if opts.timeout is None else opts.timeout)
+        return FinishedWork([])
+
+    def meet(self, uuid: int, handles: list[str], timeout: timedelta) -> None:
+        """What reconfigure() does."""
         former = self.comm
         try:
-            comm = self._endpoint.connect(handles, opts.uuid % _GENERATIONS, timeout=timeout.total_seconds())
+            comm = self._endpoint.connect(handles, uuid % _GENERATIONS, timeout=timeout.total_seconds())
         except a2a.InvalidArgumentError as error:
             raise MembersError(f"reconfigure: {error}") from None
         except a2a.Error as error:
@@ -67,14 +72,13 @@ class ReconfigurableProcessGroup(ProcessGroupA2A):
         comm.timeout = self._timeout.total_seconds()
         self._place = comm.rank, comm.size
         self._with_members(comm)
-        return FinishedWork([])
 
     # ---- with members, and without
 
     def _with_members(self, comm: a2a.Communicator) -> None:
         self.comm, self._stand_in = comm, None
         communicators.adopt_again(self, comm)
-        for name in OPERATIONS:
+        for name in _METHODS:
             self.__dict__.pop(name, None)
 
     def _without_members(self, why: str) -> None:
@@ -84,7 +88,7 @@ class ReconfigurableProcessGroup(ProcessGroupA2A):
             raise a2a.AbortedError(f"process group {self._name!r} {why}; call torch.distributed._reconfigure()")
 
         self.comm = None
-        for name in OPERATIONS:
+        for name in _METHODS:
             setattr(self, name, refuse)
 
     def abort(self) -> None:
