@@ -17,6 +17,7 @@ from .._process_group.communicators import drop
 from .._process_group.operations import GroupOperations
 from .._process_group.store_bootstrap import meet
 from .._untraced import untraced
+from .._windows.window import Window
 from .hooks import AbortHooks, CompletionHook, handed
 
 __all__ = ["BackendA2A", "Outsider"]
@@ -27,8 +28,8 @@ class BackendA2A(GroupOperations, _c10d.Backend):  # type: ignore[misc, unused-i
     """A backend on an a2a communicator, ``comm``. Torch's C++ code calls these methods by their names; a group hands
     them each of its operations of host tensors."""
 
-    supports_coalescing = supports_time_estimate = supports_reconfigure = supports_window = False
-    supports_splitting = supports_shrinking = True
+    supports_coalescing = supports_time_estimate = supports_reconfigure = False
+    supports_splitting = supports_shrinking = supports_window = True
 
     def __init__(self, comm: a2a.Communicator, store: Any, name: str) -> None:
         super().__init__(comm.rank, comm.size)
@@ -44,6 +45,13 @@ class BackendA2A(GroupOperations, _c10d.Backend):  # type: ignore[misc, unused-i
         return cls(meet(store, name, rank, size, timeout.total_seconds()), store, name)
 
     start_coalescing, end_coalescing = GroupOperations._start_coalescing, GroupOperations._end_coalescing
+
+    def new_window(self, tensor: Any = None) -> Window:
+        """Return a new window, with this tensor unless it is None. Collective."""
+        window = Window(self.comm)
+        if tensor is not None:
+            window.tensor_register(tensor)
+        return window
 
     # ---- other backends made of this one
 

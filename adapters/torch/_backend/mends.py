@@ -2,8 +2,8 @@
 
 Its group hands out works of a class of its own, which pass on ``wait`` to the backend's work, and a future for C++
 code, and nothing else: an operation that has ended is not completed, and a receive from any rank does not know its
-source. Nor does it pass ``gather_single`` and completion hooks on to the backend, or take None for the part of a rank
-that has none in a split."""
+source. Nor does it pass ``gather_single`` and completion hooks on to the backend, take windows that are written in
+Python, or None for the part of a rank that has none in a split."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def mend() -> None:
     group: Any = _c10d.ProcessGroup
     for name in ("gather_single", "gather_into_tensor"):
         setattr(group, name, _gathering(getattr(group, name)))
+    group.new_window = _windowing(group.new_window)
     group.split_group = _splitting(group.split_group)
     group._register_on_completion_hook = _hooking(group._register_on_completion_hook)
 
@@ -64,6 +65,17 @@ def _gathering(theirs: Callable[..., Any]) -> Callable[..., Any]:
         return theirs(self, output, input, *opts, **named)
 
     return gather
+
+
+def _windowing(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @untraced
+    @functools.wraps(theirs)
+    def new_window(self: Any, tensor: Any = None) -> Any:
+        backends = {id(one): one for one in map(self._get_backend, self._device_types)}.values()
+        ours = [one for one in backends if isinstance(one, BackendA2A)]
+        return ours[0].new_window(tensor) if len(backends) == len(ours) == 1 else theirs(self, tensor)
+
+    return new_window
 
 
 def _splitting(theirs: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import weakref
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch.distributed import distributed_c10d as c10d
 import a2a
 import a2a_autoload
 
+from .._process_group.communicators import adopt
 from .._process_group.group import ProcessGroupA2A
 from .._process_group.store_bootstrap import meet
 
@@ -60,7 +62,15 @@ def _backend(opts: Any, backends: dict[str, str]) -> Any:
         backends["cuda"] = "nccl"
     mend()
     comm = meet(opts.store, opts.group_id, opts.group_rank, opts.group_size, opts.timeout.total_seconds())
-    return BackendA2A(comm, opts.store, opts.group_id)
+    backend = BackendA2A(comm, opts.store, opts.group_id)
+    adopt(opts.process_group, comm)
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a backend of C++ around this one, which does not keep its Python object.
+    weakref.finalize(opts.process_group, _keep, backend).atexit = False
+    return backend
+
+
+def _keep(_: Any) -> None:
+    """What is called when a group is gone, and until then keeps its argument."""
 
 
 def _met(store: Any, rank: int, size: int, name: str, timeout: timedelta) -> ProcessGroupA2A:

@@ -31,7 +31,7 @@ _TAG = 0
 @untraced
 def new_window(tensor: Tensor | None = None, group: Any = None) -> Window:
     """Return a new window on ``group``: torch's ``_new_window``. Collective: each rank registers its own ``tensor``,
-    here or with Window.tensor_register(). Torch's own call cannot return windows that are written in Python."""
+    here or with Window.tensor_register()."""
     comm = communicator(group)
     if comm is None:
         raise UnsupportedError("new_window: this process is not a member of the group, or a2a does not serve it")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import command, environment
 from rank_pool import Pool
 from torch_worlds import start, true_backends
 
@@ -143,6 +146,32 @@ def coalesce(comm: a2a.Communicator) -> None:
 
 def test_coalescing(ranks: Pool) -> None:
     ranks.run(coalesce)
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+def put(comm: a2a.Communicator) -> None:
+    import torch.distributed as dist
+
+    at = new_group(comm)
+    if at is None:
+        return
+    assert dist._supports_window(at)
+    inbox = torch.zeros(SIZE)
+    window = dist._new_window(inbox, at)
+    for peer in range(SIZE):
+        window.put(torch.tensor([comm.rank + 1.0]), peer, comm.rank)
+        window.signal(peer)
+    for peer in range(SIZE):
+        window.wait_signal(peer)
+    assert inbox.tolist() == [1, 2, 3]
+    window.tensor_deregister()
+    dist.destroy_process_group(at)
+
+
+def test_windows_of_torch(ranks: Pool) -> None:
+    ranks.run(put)
 
 
 # ---- fewer ranks -----------------------------------------------------------------------------------------------------
@@ -301,3 +330,35 @@ def monitored(comm: a2a.Communicator) -> str:
 
 def test_monitored_barrier(ranks: Pool) -> None:
     assert ranks.run(monitored)[0] == "[Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in 300 ms"
+
+
+# ---- torch's own checks ----------------------------------------------------------------------------------------------
+
+_DETAIL = """
+import gc, torch, torch.distributed as dist
+from datetime import timedelta
+dist.init_process_group("a2a", timeout=timedelta(seconds=20))
+gc.collect()
+x, n = torch.ones(2), dist.get_world_size()
+dist.all_reduce(x)
+work = dist.all_reduce(x, async_op=True)
+work.wait()
+import a2a.torch
+a2a.torch.all_reduce(x)  # on the same communicator
+print(x.tolist(), work.is_completed())
+try:
+    dist.all_reduce(torch.ones(2 + dist.get_rank()))
+except RuntimeError as error:
+    print("Detected mismatch" in str(error))
+dist.destroy_process_group()
+"""
+
+
+def test_under_debug_detail(tmp_path: Path) -> None:
+    """Torch puts a backend of its own around this one."""
+    (tmp_path / "program.py").write_text(_DETAIL)
+    line = command("run", "-n", "2", "--no-prefix", str(tmp_path / "program.py"))
+    env = environment(TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["True"] * 2 + ["[8.0, 8.0] True"] * 2, done.stdout + done.stderr
