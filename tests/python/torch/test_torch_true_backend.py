@@ -148,6 +148,37 @@ def test_coalescing(ranks: Pool) -> None:
     ranks.run(coalesce)
 
 
+# ---- what torch refuses before any backend sees it -------------------------------------------------------------------
+
+
+def refuse_on_one_rank(comm: a2a.Communicator, name: str) -> None:
+    import torch.distributed as dist
+
+    at, x = new_group(comm), torch.ones(6)
+    if at is None:
+        return
+    wrong, kind = {
+        "splits no integers": (lambda: dist.all_to_all_single(torch.ones(6), x, [2.0, 2, 2], group=at), TypeError),
+        "splits no list": (lambda: dist.all_to_all_single(torch.ones(6), x, 3, group=at), TypeError),
+        "sparse": (lambda: dist.all_to_all_single(torch.ones(6), x.to_sparse(), group=at), NotImplementedError),
+        "no tensor": (lambda: at.allreduce([3]), TypeError),
+    }[name]
+    for _ in range(2):
+        with pytest.raises(kind if comm.rank == 1 else a2a.MismatchError, match=None if comm.rank == 1 else "rank 1"):
+            wrong() if comm.rank == 1 else dist.all_to_all_single(torch.ones(6), x, group=at)
+    # What a2a itself refuses, or a program raises within it, is told once.
+    with pytest.raises((a2a.InvalidArgumentError, a2a.MismatchError)):
+        dist.all_to_all_single(torch.ones(6), x, [6, 6, 6] if comm.rank == 1 else None, group=at)
+    dist.all_reduce(x, group=at)
+    assert x.tolist() == [SIZE] * 6
+    dist.destroy_process_group(at)
+
+
+@pytest.mark.parametrize("name", ["splits no integers", "splits no list", "sparse", "no tensor"])
+def test_the_peers_hear_of_what_torch_refuses(ranks: Pool, name: str) -> None:
+    ranks.run(refuse_on_one_rank, name)
+
+
 # ---- windows ---------------------------------------------------------------------------------------------------------
 
 
