@@ -112,10 +112,8 @@ class AbortHooks:
             self._backend._let_see_no_more(self._see)
 
     def fire(self) -> None:
-        """Call each, once. Whatever one of them raises goes to the caller, after the others have run."""
-        hooks = self._hooks
-        for number in list(hooks):
-            hook = hooks[number]
+        """Call each, once. What one of them raises goes to the caller."""
+        for number, hook in list(self._hooks.items()):
             self.remove(number)
             hook()
 

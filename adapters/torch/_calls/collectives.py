@@ -21,8 +21,7 @@ from a2a.adapting import collective
 from .._errors import ArgumentTypeError
 from .._operations import c10d_operations as ops
 from .._operations.work import Work
-from .._process_group.communicators import communicator, is_torchs, name_of, serving
-from .._process_group.group import ProcessGroupA2A
+from .._process_group.communicators import backend_of, communicator, is_torchs, name_of, serving
 from .._process_group.monitored_barrier import over_communicator, seconds_of
 from .._untraced import untraced
 
@@ -204,8 +203,9 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     comm = communicator(group)
     if comm is None or is_torchs(comm, group):
         at = dist.group.WORLD if group is None else group
-        if isinstance(at, ProcessGroupA2A):
-            at.monitored_barrier(timeout, wait_all_ranks)
+        backend = backend_of(at) if isinstance(at, dist.ProcessGroup) else None
+        if backend is not None:
+            backend.monitored_barrier(timeout, wait_all_ranks)
         else:
             _torch_monitored_barrier(group, timeout, wait_all_ranks)
     else:
