@@ -55,8 +55,11 @@ def run(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, env=environment(**changes), capture_output=True, text=True, timeout=60, check=False)
 
 
+OFTEN = ("operation", "rank")
+
+
 @pytest.mark.parametrize(
-    "mistake", [pytest.param(name, marks=pytest.mark.full if name in ("size", "dtype") else ()) for name in MISTAKES]
+    "mistake", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.full) for name in MISTAKES]
 )
 def test_torch_finds_the_mistake(tmp_path: Path, mistake: str) -> None:
     from a2a.torch import flight_recorder
