@@ -83,9 +83,10 @@ class ReconfigurableProcessGroup(ProcessGroupA2A):
 
     def _without_members(self, why: str) -> None:
         """Have operations say why there are no ranks to do them."""
+        words = f"process group {self._name!r} {why}; call torch.distributed._reconfigure()"
 
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise a2a.AbortedError(f"process group {self._name!r} {why}; call torch.distributed._reconfigure()")
+        def refuse(*_: Any, **__: Any) -> Any:  # does not hold the group, which would then outlive its last user
+            raise a2a.AbortedError(words)
 
         self.comm = None
         for name in _METHODS:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -90,6 +91,9 @@ def change(comm: a2a.Communicator) -> None:
     group.monitored_barrier(WAIT)
     comm.barrier()
     group.shutdown()
+    there = weakref.ref(group)
+    del group
+    assert there() is None  # without the garbage collector: what a group holds ends with it
 
 
 def test_ranks_change_in_place(ranks: Pool) -> None:
@@ -120,6 +124,7 @@ def test_a_rank_joins_late(ranks: Pool) -> None:
 def disagree(comm: a2a.Communicator) -> None:
     group, handles = made(comm, "disagree")
     if comm.rank >= 3:
+        comm.barrier()
         return
     with pytest.raises(a2a.MismatchError):
         group.reconfigure(asked(1, handles[:3] if comm.rank else [handles[0], handles[2], handles[1]]))
@@ -128,6 +133,7 @@ def disagree(comm: a2a.Communicator) -> None:
     if comm.rank != 2:  # who does not come is named
         with pytest.raises(a2a.TimeoutError, match="timeout"):
             group.reconfigure(asked(2, handles[:3], timedelta(milliseconds=300)))
+    comm.barrier()  # rank 2 is there until then
 
 
 def test_ranks_that_disagree_or_do_not_come(ranks: Pool) -> None:
