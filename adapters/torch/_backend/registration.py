@@ -78,9 +78,8 @@ def _met(store: Any, rank: int, size: int, name: str, timeout: timedelta) -> Pro
     comm = meet(store, name, rank, size, timeout.total_seconds())
     if not torch.cuda.is_available() or not dist.is_nccl_available():
         return ProcessGroupA2A(comm, store, rank, size, name)
-    from .._process_group.delegating import (
-        DelegatingProcessGroup,  # here, because programs without a GPU need no other
-    )
+    # Here, because programs without a GPU need no other.
+    from .._process_group.delegating import DelegatingProcessGroup
 
     return DelegatingProcessGroup(comm, store, rank, size, name, timeout)
 

@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 _world = c10d._world
-# id of a process group -> its communicator. A WeakKeyDictionary would be slow compared with an exchange, so an entry is
-# dropped when its group is gone.
-_comms: dict[int, Communicator] = {}
+# id of a process group -> its communicator; None while it has no members. A WeakKeyDictionary would be slow compared
+# with an exchange, so an entry is dropped when its group is gone.
+_comms: dict[int, Communicator | None] = {}
 _named: weakref.WeakValueDictionary[str, Communicator] = weakref.WeakValueDictionary()
 _own: Communicator | None = None
 _MISSING: Any = object()
@@ -49,7 +49,7 @@ def communicator(group: Any) -> Communicator | None:
     """Return the communicator of a ``group`` argument: an a2a communicator itself; for a torch process group one made
     at first use, collectively; for None that of torch's default group, or without one that of the launcher's ranks.
 
-    None means that torch itself serves the call: this process is not a member."""
+    None means that torch itself serves the call: this process is not a member, or the group has none yet."""
     if isinstance(group, Communicator):
         given: Communicator = group
         return given
@@ -163,7 +163,7 @@ def timeout_of(group: Any) -> float:
         return float(c10d.default_pg_timeout.total_seconds())
 
 
-def adopt(group: Any, comm: Communicator) -> None:
+def adopt(group: Any, comm: Communicator | None) -> None:
     """Serve a process group by this communicator until the group is gone."""
     _comms[id(group)] = comm
     weakref.finalize(group, _comms.pop, id(group), None).atexit = False
