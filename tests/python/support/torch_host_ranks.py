@@ -146,7 +146,7 @@ def everything() -> str:
         warnings.simplefilter("always")
         ours.init_process_group("a2a", timeout=timedelta(seconds=60))
         rank, size = dist.get_rank(), dist.get_world_size()
-        assert host_facts(dist.group.WORLD.comm)["hosts"] == HOSTS
+        assert host_facts(dist.group.WORLD._get_backend(torch.device("cpu")).comm)["hosts"] == HOSTS
         ends = dist.new_group([0, size - 1])
         halves = [dist.new_group(range(parity, size, 2)) for parity in (0, 1)]  # each has ranks of both hosts
         split = dist.group.WORLD.split_group(list(range(rank % 2, size, 2)))  # torch's function is for devices alone
@@ -204,7 +204,7 @@ def meet() -> str:
             except a2a.Error as error:
                 text = f"{type(error).__name__}: {error}"
             else:
-                text = f"met on {host_facts(dist.group.WORLD.comm)['hosts']} hosts"
+                text = f"met on {host_facts(dist.group.WORLD._get_backend(torch.device('cpu')).comm)['hosts']} hosts"
                 dist.destroy_process_group()
         said.append([time.monotonic() - begin, text])
     store.add("done", 1)
