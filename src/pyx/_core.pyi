@@ -4,7 +4,7 @@ import builtins
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,100 @@ class Plan:
     def number(self) -> int:
         """1 for the communicator's first plan; ranks compare it at every run."""
 
+class Shard:
+    """A placement: the ranks along an axis of a mesh divide dimension ``dim`` of the tensor; a negative one counts from
+    the last. Parts are those of torch.chunk: of n entries among m ranks ceil(n / m) each, the last ones fewer or
+    none."""
+
+    dim: int
+    def __init__(self, dim: int) -> None: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+class Replicate:
+    """A placement: all ranks along an axis of a mesh have the same part."""
+
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+class Partial:
+    """A placement, of a source: each rank along an axis of a mesh has a term of the elements. ``op`` folds them, as in
+    ``allreduce``, in the order of the ranks."""
+
+    op: str
+    def __init__(self, op: str = "sum") -> None: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+Placement: TypeAlias = Shard | Replicate | Partial
+"""What an axis of a mesh does to a tensor."""
+
+class Sharding:
+    """Which part of a tensor each rank of a mesh has. ``mesh`` is an array of ranks of any number of dimensions, or
+    nested lists; ``placements`` has a Shard, Replicate or Partial for each of its axes. Several axes may divide one
+    dimension, in their order. A mesh that names a rank twice, and placements that do not fit it, are refused where the
+    sharding is used, so that the peers are told."""
+
+    def __init__(self, mesh: npt.ArrayLike, placements: Sequence[Placement] | Placement) -> None: ...
+    @property
+    def mesh(self) -> npt.NDArray[np.int64]:
+        """The ranks, read-only."""
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """One for each axis of the mesh."""
+    def box(self, rank: int, shape: Sequence[int]) -> tuple[slice, ...] | None:
+        """Return the part of a tensor of this shape that ``rank`` has: a tuple of slices, one for each dimension; None
+        where the rank is not in the mesh. Raises InvalidArgumentError where a placement divides a dimension that the
+        tensor does not have."""
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
+
+ShardBox: TypeAlias = tuple[slice, ...] | slice | None
+"""What a rank has of a tensor: a slice for each dimension. None: nothing."""
+
+ShardingLike: TypeAlias = Sharding | dict[int, ShardBox] | Sequence[ShardBox]
+"""A sharding, or boxes by rank."""
+
+@final
+class ReshardPlan:
+    """A resharding that can run many times, made by ``Communicator.plan_reshard`` or ``plan_reshard_all``."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+    def run(
+        self,
+        send: Tensor | Sequence[Tensor | None] | None,
+        recv: Tensor | Sequence[Tensor | None] | None,
+        *,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Reshard and wait. Otherwise as ``start``."""
+    def start(
+        self,
+        send: Tensor | Sequence[Tensor | None] | None,
+        recv: Tensor | Sequence[Tensor | None] | None,
+        *,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work:
+        """Reshard without waiting: returns a Work. ``send`` and ``recv`` are this rank's parts, before and after, None
+        where it has none; lists of them for a plan of several tensors. They may have any strides, and no output shares
+        memory with another tensor. Raises InvalidArgumentError for tensors that do not fit; peers then get
+        MismatchError, as they do where ranks have different shapes, shardings or dtypes."""
+    @property
+    def comm(self) -> Communicator:
+        """The communicator that made it."""
+    @property
+    def number(self) -> int:
+        """As ``Plan.number``."""
+    @property
+    def bytes_to(self) -> list[int]:
+        """The bytes that this rank sends to each rank, by rank; those to itself are copied."""
+    @property
+    def operations(self) -> int:
+        """How many operations of the communicator a run has: one, and one more for each dtype and op of partial sums
+        beside others."""
+
 @final
 class Views:
     """One read-only tensor for each rank, in rank order; ``Communicator.allgather_views`` makes it. A sequence, and a
@@ -209,6 +303,65 @@ class Communicator:
     ) -> tuple[_T, npt.NDArray[np.int64]]:
         """alltoallv that negotiates the receive counts and allocates the output in the framework of ``send`` and on its
         device. Returns (recv, recv_counts). For JAX arrays on a device it waits until all data has arrived."""
+    @overload
+    def reshard(
+        self,
+        send: Tensor | None,
+        recv: Tensor | None,
+        shape: Sequence[int],
+        src: ShardingLike,
+        dst: ShardingLike,
+        *,
+        async_op: Literal[False] = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    @overload
+    def reshard(
+        self,
+        send: Tensor | None,
+        recv: Tensor | None,
+        shape: Sequence[int],
+        src: ShardingLike,
+        dst: ShardingLike,
+        *,
+        async_op: Literal[True],
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work: ...
+    @overload
+    def reshard(
+        self,
+        send: Tensor | None,
+        recv: Tensor | None,
+        shape: Sequence[int],
+        src: ShardingLike,
+        dst: ShardingLike,
+        *,
+        async_op: bool = False,
+        stream: StreamLike = None,
+        timeout: float | None = None,
+    ) -> Work | None:
+        """Bring a tensor of shape ``shape`` from the sharding ``src`` to ``dst``. ``send`` is this rank's part in
+        ``src``, ``recv`` the one in ``dst``; None where it has none. A sharding is an a2a.sharding.Sharding, or boxes
+        by rank: a dict, or a list with an entry for each rank, of tuples of slices; None where a rank has no part.
+
+        A rank copies what it has, and receives each other byte once, from one rank that has it: of its host if there
+        is one. Ranks that have the same part share the sending evenly. A part that several ranks of a host want comes
+        to that host once. Partial sums are folded in rank order. Both tensors have the same dtype, and may have any
+        strides. For host memory. Returns a Work with ``async_op=True``.
+
+        Raises InvalidArgumentError for shardings that do not fit the shape or the group, a source that lacks elements,
+        a partial destination, and tensors that are not this rank's parts. Ranks that differ in shape, shardings or
+        dtype raise MismatchError, and so do the peers of a rank whose arguments are refused."""
+    def plan_reshard(
+        self, shape: Sequence[int], src: ShardingLike, dst: ShardingLike, dtype: Any = "float32"
+    ) -> ReshardPlan:
+        """A reusable reshard(); see plan_alltoallv. Its runs get this rank's parts: ``plan.run(send, recv)``."""
+    def plan_reshard_all(self, tensors: Sequence[tuple[Sequence[int], ShardingLike, ShardingLike, Any]]) -> ReshardPlan:
+        """A reusable reshard() of many tensors at once: a list of (shape, src, dst, dtype), the same on all ranks. All
+        of them are one operation, with one comparison of the ranks' arguments. Its runs get lists of this rank's parts,
+        with None where it has none: ``plan.run(sends, recvs)``."""
     def barrier(self, *, timeout: float | None = None) -> None:
         """Block until every rank has called it."""
     def split(self, color: int, key: int = 0, *, timeout: float | None = None) -> Communicator | None:
@@ -702,6 +855,13 @@ def stage_choices_between(hosts: Sequence[int]) -> list[tuple[str, str, int, str
 def set_wait_listener(listener: Callable[[Communicator, float, list[int]], None]) -> None:
     """Have ``listener(communicator, seconds, ranks)`` called while a call waits for these ranks: after 5 seconds, and
     each time twice as many have passed."""
+
+def reshard_matrices(
+    tensors: Sequence[tuple[Sequence[int], ShardingLike, ShardingLike, Any]],
+    size: int,
+    hosts: Sequence[int] | None = None,
+) -> npt.NDArray[np.uint64]:
+    """For a2a.sharding: return the bytes that each rank sends each in each stage, an array of [stages, size, size]."""
 
 def run_simulator(
     bytes_: npt.ArrayLike,

@@ -36,6 +36,7 @@ from experts cimport *
 from layouts cimport *
 from operations cimport *
 from quantize cimport *
+from reshard cimport *
 from simulator cimport *
 from tracebacks cimport *
 
@@ -83,6 +84,8 @@ include "work.pxi"
 include "plan.pxi"
 include "collectives.pxi"
 include "views.pxi"
+include "sharding.pxi"
+include "reshard.pxi"
 include "communicator.pxi"
 include "expert_dispatch.pxi"
 include "expert_routing.pxi"

@@ -182,8 +182,13 @@ cdef extern from "cpp/exchange.h":
     cdef cppclass PlanPtr "a2a_py::PlanPtr":
         cbool operator bool()
 
+    cdef cppclass ReshardPtr "a2a_py::ReshardPtr":
+        cbool operator bool()
+
     cdef cppclass Exchange "a2a_py::Exchange":
         PlanPtr plan
+        ReshardPtr reshard
+        size_t operation
         Call call
         KeptLayouts send_layouts
         KeptLayouts recv_layouts

@@ -153,6 +153,55 @@ cdef class Communicator(_Collectives):
         return self.received(second, False, tensors, recv, convert)
 
     @collective
+    def reshard(self, send, recv, shape, src, dst, *, bint async_op=False, stream=None, timeout=None):
+        """Bring a tensor of shape ``shape`` from the sharding ``src`` to ``dst``. ``send`` is this rank's part in
+        ``src``, ``recv`` the one in ``dst``; None where it has none. A sharding is an a2a.sharding.Sharding, or boxes
+        by rank: a dict, or a list with an entry for each rank, of tuples of slices; None where a rank has no part.
+
+        A rank copies what it has, and receives each other byte once, from one rank that has it: of its host if there
+        is one. Ranks that have the same part share the sending evenly. A part that several ranks of a host want comes
+        to that host once. Partial sums are folded in rank order. Both tensors have the same dtype, and may have any
+        strides. For host memory. Returns a Work with ``async_op=True``.
+
+        Raises InvalidArgumentError for shardings that do not fit the shape or the group, a source that lacks elements,
+        a partial destination, and tensors that are not this rank's parts. Ranks that differ in shape, shardings or
+        dtype raise MismatchError, and so do the peers of a rank whose arguments are refused."""
+        cdef Exchange x
+        cdef _Tensors sent, received
+        x.call.op = Op.reshard
+        try:
+            parse_call(&x.call, Op.reshard, stream, timeout)
+            sent, received = side_of_tensors([send], "send", False), side_of_tensors([recv], "recv", False)
+            prepare_reshard(x, self, sent, received, shape, src, dst, async_op)
+            claim_parts(received)
+        except BaseException as error:
+            raise self.refused(x.call, error)
+        return run_reshard(self, x, async_op, sent, received, recv)
+
+    @collective
+    def plan_reshard(self, shape, src, dst, dtype="float32"):
+        """A reusable reshard(); see plan_alltoallv. Its runs get this rank's parts: ``plan.run(send, recv)``."""
+        cdef uint64_t number = self.next_plan()
+        cdef ReshardingList tensors
+        cdef Numbers entries
+        cdef DLDataType parsed = parse_dtype(dtype)
+        parse_shape(shape, entries)
+        tensors.add(entries, parse_sharding(src, "src", entries, self._size),
+                    parse_sharding(dst, "dst", entries, self._size), core_dtype(parsed))
+        return make_reshard_plan(self, tensors, [triple_of(dtype)], False, number)
+
+    @collective
+    def plan_reshard_all(self, tensors):
+        """A reusable reshard() of many tensors at once: a list of (shape, src, dst, dtype), the same on all ranks. All
+        of them are one operation, with one comparison of the ranks' arguments. Its runs get lists of this rank's parts,
+        with None where it has none: ``plan.run(sends, recvs)``."""
+        cdef uint64_t number = self.next_plan()
+        cdef ReshardingList given
+        tensors = list(tensors) if hasattr(tensors, "__iter__") else tensors
+        add_reshardings(given, tensors, self._size)
+        return make_reshard_plan(self, given, [triple_of(one[3]) for one in tensors], True, number)
+
+    @collective
     def barrier(self, *, timeout=None):
         """Block until every rank has called it."""
         cdef Exchange x

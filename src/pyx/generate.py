@@ -242,8 +242,7 @@ def stub(entries: list[Entry], *, overloads: bool = True) -> str:
     assert text.count(STUB_MARK) == 1
     lines = [line for entry in entries for line in _stub_method(entry, overloads)]
     lines += [line for entry in entries if entry.planned for line in _stub_plan(entry)]
-    import_mark = "from typing import "
-    return text.replace(STUB_MARK, "\n".join(lines) + "\n").replace(import_mark, f"{import_mark}overload, ", 1)
+    return text.replace(STUB_MARK, "\n".join(lines) + "\n")
 
 
 def _stub_method(entry: Entry, overloads: bool) -> Iterator[str]:

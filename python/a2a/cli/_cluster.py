@@ -144,13 +144,34 @@ def show(totals: Sequence[Total], cluster: Cluster, ranks: int, what: str) -> No
     _terminal.show(_terminal.Table("", rows, columns, right=[1, 2, 4, 5]))
 
 
-def write(file: Path, totals: Sequence[Total], cluster: Cluster, ranks: int, what: str) -> None:
+def compare(totals: Sequence[Total], others: Sequence[Total], name: str) -> None:
+    """Print how long another way takes, by its best schedule beside the best of these."""
+    best, other = (min(one.seconds for one in way) for way in (totals, others))
+    times = f", {other / best:.3g} times as long" if best else ""
+    print(f"\n{name}: {_time(other)}{times}")
+
+
+def check(cluster: Cluster) -> None:
+    """Raise for a cluster that makes no sense."""
+    simulate(np.zeros((1, 1), np.int64), cluster)
+
+
+def write(
+    file: Path,
+    totals: Sequence[Total],
+    cluster: Cluster,
+    ranks: int,
+    what: str,
+    gathered: Sequence[Total] | None = None,
+) -> None:
     results = {
         "ranks": ranks,
         "traffic": what,
         "cluster": vars(cluster),
         "results": [*map(_as_json, totals)],
     }
+    if gathered is not None:
+        results["gather_and_cut"] = [*map(_as_json, gathered)]
     _files.write(file, json.dumps(results, indent=1) + "\n")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from .. import traffic
 from .._files import printable
 from ..workloads import ROUTINGS, WORKLOADS
-from . import _cluster, _plot, _simulation_plot
+from . import _cluster, _plot, _resharding, _simulation_plot
 from ._parser import Parser, add_command, add_ranks, offer, seed, size, warn, writable
 
 _DESCRIPTION = """\
@@ -26,6 +26,7 @@ _EXAMPLES = (
     ("a2a simulate -n 256 --traffic log-normal --link 400G", "uneven traffic, faster links"),
     ("a2a simulate -n 64 --traffic dsv3-train --plot out.png", "the layer of a published model, with a picture"),
     ("a2a simulate --traffic bytes.csv --ranks-per-host 1", "a matrix of bytes from a file"),
+    ("a2a simulate --reshard model.json --link 400G", "tensors go to other shardings, beside gather and cut"),
     ("a2a simulate --traffic recording -n 512", "a recorded program (A2A_RECORD), with more ranks"),
 )
 
@@ -41,6 +42,13 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         "of bytes, a recording, traces of PARAM (default uniform)",
     )
     offer(action, [*traffic.NAMES, *WORKLOADS])
+    parser.add_argument(
+        "--reshard",
+        metavar="FILE",
+        help='tensors that go to other shardings: JSON with {"tensors": [{"shape": [4096, 4096], "dtype": "bfloat16", '
+        '"count": 32, "src": {"mesh": [0, 1], "placements": ["shard(0)"]}, "dst": ...}]}; what all tensors share may '
+        "stand outside",
+    )
     parser.add_argument(
         "-b", "--bytes", type=size, default=64 << 20, metavar="SIZE", help="that a rank sends in the mean (default 64M)"
     )
@@ -59,13 +67,23 @@ def _simulate(options: argparse.Namespace) -> int:
     if options.plot:
         _plot.check(options.plot)
     cluster = _cluster.described(options)
-    matrices, what = _traffic(options)
+    spec = None
+    if options.reshard:
+        spec, what = _resharding.read(options.reshard, options.ranks)
+        _cluster.check(cluster)
+        matrices = spec.exchanges(cluster.ranks_per_host)
+    else:
+        matrices, what = _traffic(options)
     ranks, what = len(matrices[0]), printable(what)
     keep = ranks * ranks if options.plot else 0
     totals = [_cluster.total(matrices, cluster, schedule, keep) for schedule in _cluster.chosen(options)]
     _cluster.show(totals, cluster, ranks, what)
+    gathered = None
+    if spec is not None:
+        gathered = [_cluster.total(spec.gather_and_cut(), cluster, one.schedule) for one in totals]
+        _cluster.compare(totals, gathered, "gather and cut")
     if options.json:
-        _cluster.write(options.json, totals, cluster, ranks, what)
+        _cluster.write(options.json, totals, cluster, ranks, what, gathered)
     if options.plot:
         best = min(totals, key=lambda one: one.seconds)
         heaviest = max(matrices, key=traffic.lower_bound)

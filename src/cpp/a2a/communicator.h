@@ -13,6 +13,7 @@
 #include "a2a/bootstrap.h"
 #include "a2a/host_facts.h"
 #include "a2a/plan.h"
+#include "a2a/sharding.h"
 #include "a2a/strides.h"
 #include "a2a/types.h"
 #include "a2a/views.h"
@@ -112,6 +113,14 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // Returns the plan of an allreduce, in one exchange or in two, whichever suits the size and the transport of these
   // ranks. On devices it is one exchange, which the vendor's library divides as it likes.
   Plan plan_allreduce(size_t elem_bytes, size_t elems, Memory memory = Memory::host) const;
+
+  // Returns the plan that brings tensors from one sharding to another on these ranks. Throws as Reshard::make().
+  Reshard plan_reshard(std::span<const Resharding> tensors) const;
+  // Starts operation `part` of such a plan; all ranks start all of them, in order. send[i] and recv[i] are the local
+  // tensors of tensor i, null where this rank has no elements of it. Call::send_layouts and Call::recv_layouts have one
+  // entry for each tensor; empty: all are packed. Its op, dtype and fold are set here. For host memory.
+  std::shared_ptr<Work> start(const Reshard& reshard, size_t part, std::span<const void* const> send,
+                              std::span<void* const> recv, const Call& call);
 
   // Messages: only the two ranks take part. send() sends exactly `bytes` bytes of call.dtype with this tag to the peer,
   // and recv() receives such a message from it; a negative peer receives from whichever rank sends first
@@ -300,6 +309,13 @@ void gather(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank
 template <class T>
 void scatter(Communicator& comm, std::span<const T> send, std::span<T> recv, Rank root = 0,
              std::source_location caller = std::source_location::current());
+
+// ---- shardings: send is this rank's part of the tensor in `src`, recv its part in `dst`, both packed; empty where it
+// has none ----
+
+template <class T>
+void reshard(Communicator& comm, std::span<const T> send, std::span<T> recv, std::span<const int64_t> shape,
+             const Sharding& src, const Sharding& dst, std::source_location caller = std::source_location::current());
 
 // ---- messages: see Communicator::send. recv returns the sender ----
 

@@ -19,11 +19,16 @@ constexpr DType opaque() {
   return DType{1, 8, static_cast<uint16_t>(sizeof(T))};
 }
 
+template <class T>
+constexpr bool kIsComplex = std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
+template <class T>
+constexpr bool kIsNumber = kIsComplex<T> || (std::is_arithmetic_v<T> && !std::is_same_v<T, long double>);
+
 // T as numbers, with DLPack's codes.
 template <class T>
 constexpr DType number() {
-  constexpr bool complex = std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
-  static_assert(complex || (std::is_arithmetic_v<T> && !std::is_same_v<T, long double>), "no type that is folded");
+  constexpr bool complex = kIsComplex<T>;
+  static_assert(kIsNumber<T>, "no type that is folded");
   const uint8_t code = complex                       ? 5
                        : std::is_same_v<T, bool>     ? 6
                        : std::is_floating_point_v<T> ? 2
@@ -36,14 +41,17 @@ inline Error sizes_differ(const Communicator& comm, size_t send, size_t recv, co
                                            " elements and recv " + std::to_string(recv) + ": " + what);
 }
 
+inline void note(const std::source_location& caller) {
+  if (!recording()) return;
+  set_call_site(std::string(caller.file_name()) + ":" + std::to_string(caller.line()) + " in " +
+                caller.function_name());
+}
+
 // Runs a plan made for this rank and waits. If the plan cannot be made, tells the peers, then rethrows the error.
 template <class T, class MakePlan>
 void run(Communicator& comm, Op op, std::span<const T> send, std::span<T> recv, const std::source_location& caller,
          MakePlan&& make_plan, DType dtype = opaque<T>(), Fold fold = Fold::none) {
-  if (recording()) {
-    set_call_site(std::string(caller.file_name()) + ":" + std::to_string(caller.line()) + " in " +
-                  caller.function_name());
-  }
+  note(caller);
   Call call;
   call.op = op;
   call.dtype = dtype;
@@ -198,6 +206,33 @@ void scatter(Communicator& comm, std::span<const T> send, std::span<T> recv, Ran
       throw detail::sizes_differ(comm, send.size(), recv.size(), "only the root has all parts");
     return Plan::scatter(comm.rank(), comm.size(), root, recv.size_bytes());
   });
+}
+
+template <class T>
+void reshard(Communicator& comm, std::span<const T> send, std::span<T> recv, std::span<const int64_t> shape,
+             const Sharding& src, const Sharding& dst, std::source_location caller) {
+  detail::note(caller);
+  Call call;
+  call.op = Op::reshard;
+  call.dtype = detail::opaque<T>();
+  std::optional<Reshard> plan;
+  try {
+    if constexpr (detail::kIsNumber<T>) {
+      if (src.fold() != Fold::none) call.dtype = detail::number<T>();
+    }
+    const Resharding tensor{{shape.begin(), shape.end()}, src, dst, call.dtype};
+    plan.emplace(comm.plan_reshard({&tensor, 1}));
+    const auto elems = [](const std::optional<Box>& box) { return box ? static_cast<size_t>(box->elems()) : 0; };
+    if (send.size() != elems(plan->src(0)) || recv.size() != elems(plan->dst(0))) {
+      throw detail::sizes_differ(comm, send.size(), recv.size(), "its parts of the tensor have others");
+    }
+  } catch (const Error& error) {
+    comm.refuse(call, error.what());
+    throw;
+  }
+  const void* from = send.data();
+  void* to = recv.data();
+  comm.start(*plan, 0, {&from, 1}, {&to, 1}, call)->wait();
 }
 
 template <class T>

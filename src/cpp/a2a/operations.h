@@ -9,6 +9,7 @@
 //   elements      the number of elements
 //   experts       as pair, and the rows for each expert
 //   scales        as pair, and the dtype of scales and the bytes of a row
+//   shardings     the shapes and the shardings of all tensors, and of several tensors the dtypes
 //   weights       as pair, and whether rows are multiplied by weights
 #define A2A_OPERATIONS(X)                                                                           \
   X(alltoallv, 1, "alltoallv", pair)                                                                \
@@ -42,4 +43,5 @@
   X(combine, 29, "combine", weights)                                                                \
   X(give_back, 30, "give_back", pair) /* the values of rows go back to the ranks of their tokens */ \
   X(scan, 31, "scan", elements)                                                                     \
-  X(exscan, 32, "exscan", elements)
+  X(exscan, 32, "exscan", elements)                                                                 \
+  X(reshard, 33, "reshard", shardings)

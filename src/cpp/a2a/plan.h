@@ -176,6 +176,12 @@ class A2A_API Plan {
   // The inverse of gather.
   static Plan scatter(Rank rank, int size, Rank root, size_t bytes_per_rank);
 
+  // Returns a plan of stages over lists of buffers of these sizes. Requires that the plans of all ranks fit together,
+  // and one agreement on all of them, which is not 0. In a fold, receives of one output have one label, which is not 0,
+  // and those of each peer are in the order of their labels.
+  static Plan of_stages(Rank rank, int size, std::vector<Stage> stages, std::vector<size_t> send_bytes,
+                        std::vector<size_t> recv_bytes, uint32_t agreement);
+
   // Whether all receives of the first stage are one output into which arriving bytes are folded.
   bool folds() const { return stages_.front().sink == Sink::fold; }
 
@@ -183,8 +189,8 @@ class A2A_API Plan {
   std::span<const Stage> stages() const { return stages_; }
   // The bytes of memory that the stages need besides the buffers.
   size_t scratch_bytes() const { return scratch_bytes_; }
-  // A number that all ranks have alike, if the plan has several stages, and that a rank with other arguments does not
-  // have: all ranks go on to the next stage, or none does. 0 otherwise.
+  // A number that all ranks have alike and that a rank with other arguments does not have: all ranks go on to the next
+  // stage, or none does. 0: the ranks compare what each pair exchanges; then there is one stage.
   uint32_t agreement() const { return agreement_; }
   // Returns a plan over the same buffers that reaches the same by other stages. An agreement of 0 keeps this plan's.
   Plan with_stages(std::vector<Stage> stages, size_t scratch_bytes, uint32_t agreement) const;

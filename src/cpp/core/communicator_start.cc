@@ -148,8 +148,10 @@ std::shared_ptr<Work> Communicator::start_on_host(const Plan& plan, std::span<co
   }
   return state_->submit(call, [&](Batch& batch) {
     // Later stages send from the caller's buffer when the first one has overwritten it.
-    const bool copies_all = plan.folds() ? state_->folds && overwrites_what_is_sent(plan, send[0], recv[0], call)
-                                         : call.in_place && staged.stages().size() > 1;
+    const bool of_one = send.size() == 1 && recv.size() == 1;
+    const bool copies_all = plan.folds()
+                                ? state_->folds && of_one && overwrites_what_is_sent(plan, send[0], recv[0], call)
+                                : call.in_place && staged.stages().size() > 1;
     if (copies_all) {
       const void* const copy = send_copy(batch, send[0], plan.send_extents()[0], call.send_layouts);
       state_->put_stages(batch, staged, {&copy, 1}, recv, {}, call.recv_layouts);

@@ -152,6 +152,7 @@ struct Communicator::State {
     const Buffers recvs{plan.recvs(), {to, recv.size()}, recv_layouts};
     if (plan.stages().size() > 1) return set_stages(batch, plan, sends, recvs, scratch);
     const Stage& stage = plan.stages().front();
+    batch.signature.agreement = plan.agreement();
     batch.folds = stage.sink == Sink::fold;
     if (!stage.parts.empty()) batch.parts = stage.parts;
     set_runs(batch, sends, recvs);

@@ -45,7 +45,7 @@ DType dtype_of(uint32_t packed, bool reduction) {
 }
 
 // What two ranks compare: a2a/operations.h.
-enum class Compared { pair, all, all_and_root, elements, experts, scales, weights };
+enum class Compared { pair, all, all_and_root, elements, experts, scales, weights, shardings };
 
 Compared compared_of(Op op) {
   switch (op) {
@@ -123,8 +123,9 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   }
   const bool reduction = signature.fold != Fold::none;
   const DType dtype = dtype_of(mine.dtype, reduction), their_dtype = dtype_of(theirs.dtype, reduction);
-  if (dtype != their_dtype) return name + both(" uses dtype ", to_string(dtype), to_string(their_dtype));
-  if (mine.dtype != theirs.dtype) {
+  if (dtype != their_dtype && !same_dtype(mine, theirs))
+    return name + both(" uses dtype ", to_string(dtype), to_string(their_dtype));
+  if (mine.dtype >> 16 != theirs.dtype >> 16) {
     const auto fold = [](const Facts& facts) { return std::string(to_string(static_cast<Fold>(facts.dtype >> 16))); };
     return name + both(" reduces with ", fold(mine), fold(theirs));
   }
@@ -141,6 +142,9 @@ std::string disagreement(const Signature& signature, size_t unit_bytes, Rank me,
   const bool root = compared == Compared::all_and_root;
   if (theirs.sent_hash != mine.expected_hash && (compared == Compared::all || root)) {
     return name + ranks + " differ in the numbers of elements" + (root ? " or in the root" : " of the ranks");
+  }
+  if (theirs.sent_hash != mine.expected_hash && compared == Compared::shardings) {
+    return name + ranks + " differ in the shapes, the shardings or the dtypes of tensors";
   }
   // The rows of a tensor that is divided along an axis are its elements: they say nothing about its width.
   const bool rows = std::min(unit_bytes, their_unit_bytes) > dtype.bytes();

@@ -380,6 +380,18 @@ Plan Plan::global_gather(Rank rank, int size, size_t row_bytes, std::span<const 
   return plan;
 }
 
+Plan Plan::of_stages(Rank rank, int size, std::vector<Stage> stages, std::vector<size_t> send_bytes,
+                     std::vector<size_t> recv_bytes, uint32_t agreement) {
+  check_rank(rank, size);
+  if (stages.empty()) refuse(rank, "a plan has at least one stage");
+  Plan plan(rank, size);
+  plan.stages_ = std::move(stages);
+  plan.agreement_ = agreement;
+  plan.send_extents_.each = std::move(send_bytes);
+  plan.recv_extents_.each = std::move(recv_bytes);
+  return plan;
+}
+
 Plan Plan::with_stages(std::vector<Stage> stages, size_t scratch_bytes, uint32_t agreement) const {
   if (stages.empty()) refuse(rank_, "a plan has at least one stage");
   Plan plan(rank_, size_);

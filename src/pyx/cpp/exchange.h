@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "a2a/communicator.h"
+#include "a2a/sharding.h"
 #include "cpp/layouts.h"
 
 namespace a2a_py {
 
+using ReshardPtr = std::shared_ptr<const a2a::Reshard>;
 using PlanPtr = std::shared_ptr<const a2a::Plan>;
 using WorkPtr = std::shared_ptr<a2a::Work>;
 using CountList = std::vector<int64_t>;
@@ -21,9 +23,12 @@ using When = std::optional<a2a::Deadline>;  // nothing: the default of an operat
 inline When deadline_after(double seconds) { return a2a::Deadline::after_seconds(seconds); }
 inline bool has_passed(const When& until) { return until && until->passed(); }
 
-// The arguments of Communicator::start. `listed` says which of the two forms of buffers is used.
+// The arguments of Communicator::start. `listed` says which of the two forms of buffers is used. A resharding has one
+// of its operations in the place of a plan.
 struct Exchange {
   PlanPtr plan;
+  ReshardPtr reshard;
+  size_t operation = 0;
   KeptLayouts send_layouts, recv_layouts;
   int split_axis = 0, concat_axis = 0;          // the axes along which the two sides are divided
   std::vector<int64_t> send_shape, recv_shape;  // of tensors that are divided along an axis

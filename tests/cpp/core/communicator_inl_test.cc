@@ -1,6 +1,7 @@
 // The typed helpers for reductions, rooted operations and messages.
 #include <complex>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "check.h"
@@ -123,6 +124,73 @@ TEST("invalid calls raise invalid_argument, and the peers a mismatch") {
     CHECK_THROWS(Code::invalid_argument, "peer", a2a::send<double>(comm, data, 2));
     right();
     comm.close();
+  });
+}
+
+std::vector<int32_t> counted(int64_t first, int64_t last) {
+  std::vector<int32_t> values(static_cast<size_t>(last - first));
+  std::iota(values.begin(), values.end(), static_cast<int32_t>(first));
+  return values;
+}
+
+TEST("a tensor goes from one sharding to another") {
+  ranks::everywhere(3, [](Communicator& comm) {
+    using a2a::Placement;
+    using a2a::Sharding;
+    const Sharding rows = Sharding::mesh({2}, {0, 1}, {Placement::shard(0)});
+    const Sharding all = Sharding::mesh({2}, {2, 1}, {Placement::replicate()});
+    const std::vector<int64_t> shape{5, 3};
+    const auto send = comm.rank() == 2 ? std::vector<int32_t>() : comm.rank() == 0 ? counted(0, 9) : counted(9, 15);
+    std::vector<int32_t> recv(comm.rank() == 0 ? 0 : 15);
+    a2a::reshard<int32_t>(comm, send, recv, shape, rows, all);
+    CHECK(recv == counted(0, static_cast<int64_t>(recv.size())));
+
+    const Sharding terms = Sharding::mesh({3}, {0, 1, 2}, {Placement::partial()});
+    const std::vector<int32_t> term(15, comm.rank() + 1);
+    a2a::reshard<int32_t>(comm, term, recv, shape, terms, all);
+    CHECK(recv == std::vector<int32_t>(recv.size(), 6));
+    if (comm.rank() == 1) {
+      CHECK_THROWS(Code::invalid_argument, "send has 4 elements",
+                   a2a::reshard<int32_t>(comm, std::span(term).first(4), recv, shape, terms, all));
+    } else {
+      CHECK_THROWS(Code::mismatch, "rank 1", a2a::reshard<int32_t>(comm, term, recv, shape, terms, all));
+    }
+  });
+}
+
+TEST("tensors with gaps, and layouts that do not fit") {
+  ranks::everywhere(2, [](Communicator& comm) {
+    using a2a::Placement;
+    using a2a::Sharding;
+    const std::vector<a2a::Resharding> tensors{{{4, 2},
+                                                Sharding::mesh({1}, {0}, {Placement::replicate()}),
+                                                Sharding::mesh({1}, {1}, {Placement::replicate()}),
+                                                {0, 32, 1}}};
+    const a2a::Reshard plan = comm.plan_reshard(tensors);
+    const auto send = counted(0, 8);
+    std::vector<int32_t> recv(16);
+    const void* from = comm.rank() == 0 ? send.data() : nullptr;
+    void* to = comm.rank() == 1 ? recv.data() : nullptr;
+    const std::vector<int64_t> shape{4, 2}, strides{16, 8}, wrong{2, 4};
+    a2a::Call call;
+    const a2a::TensorLayout layout{shape, strides, 4};
+    call.recv_layouts = {&layout, 1};
+    comm.start(plan, 0, {&from, 1}, {&to, 1}, call)->wait();
+    for (size_t i = 0; comm.rank() == 1 && i < 8; ++i) CHECK_EQ(recv[2 * i], send[i]);
+    const a2a::TensorLayout other{wrong, strides, 4};
+    if (comm.rank() == 1) {
+      call.recv_layouts = {&other, 1};
+      CHECK_THROWS(Code::invalid_argument, "recv_layouts[0] is not that of the rank's part",
+                   comm.start(plan, 0, {&from, 1}, {&to, 1}, call));
+    } else {
+      CHECK_THROWS(Code::mismatch, "rank 1", comm.start(plan, 0, {&from, 1}, {&to, 1}, call)->wait());
+    }
+    const void* nothing = nullptr;
+    if (comm.rank() == 0) {
+      CHECK_THROWS(Code::invalid_argument, "send[0] is missing", comm.start(plan, 0, {&nothing, 1}, {&to, 1}, {}));
+    } else {
+      CHECK_THROWS(Code::mismatch, "rank 0", comm.start(plan, 0, {&from, 1}, {&to, 1}, {})->wait());
+    }
   });
 }
 

@@ -31,7 +31,7 @@ TEST("the exchange on one host knows what takes up the caches meanwhile") {
   Scratch scratch;
   const auto here = [&](std::vector<int> machines) {
     auto runs = stage_runs(batch, 2, two_hosts(std::move(machines)), scratch);
-    CHECK(runs.size() == 1 && runs[0].on_host && runs[0].on_network && runs[0].as_batch && !runs[0].fold);
+    CHECK(runs.size() == 1 && runs[0].on_host && runs[0].on_network && runs[0].as_batch && runs[0].folds.empty());
     return std::move(runs[0].here);
   };
   const Batch local = here({0, 1, 0, 1}), on_one_machine = here({0, 0, 0, 0});
@@ -55,7 +55,7 @@ TEST("parts of a fold arrive in memory of their own, and the fold takes them in 
   batch.parts = {{{0, 2}, 2}, {{1, 3}, 2}};
   Scratch scratch;
   auto runs = stage_runs(batch, 2, two_hosts({0, 1, 0, 1}), scratch);
-  CHECK(runs.size() == 1 && !runs[0].as_batch && runs[0].fold.has_value());
+  CHECK(runs.size() == 1 && !runs[0].as_batch && runs[0].folds.size() == 1);
   auto& here = runs[0].here.recvs;
   auto& between = runs[0].between.recvs;
   CHECK(here.size() == 2 && here[0].data == here[1].data && here[0].data != to && here[0].bytes == sizeof(output));
@@ -65,7 +65,7 @@ TEST("parts of a fold arrive in memory of their own, and the fold takes them in 
     words[0] = a, words[1] = b;
   };
   fill(here[0], 1, 2), fill(between[0], 10, 20), fill(between[1], 100, 200);
-  while (!runs[0].fold->step()) {
+  while (!runs[0].folds[0].step()) {
   }
   CHECK(output[0] == 111 && output[1] == 222);
 }

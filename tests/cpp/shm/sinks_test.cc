@@ -33,6 +33,7 @@ sinks::Pairs pairs_of(OnePair& pair) {
 Batch fold_of(Ints& own, Ints& output) {
   Batch batch;
   batch.signature = {Op::allreduce, Memory::host, kInt32, 0, 0, Fold::sum};
+  batch.folds = true;
   const size_t bytes = own.size() * sizeof(int32_t);
   batch.sends = {{kMe, bytes_of(own), bytes}};
   batch.recvs = {{kMe, bytes_of(output), bytes}, {kPeer, bytes_of(output), bytes}};
@@ -59,6 +60,30 @@ TEST("a fold has one result for all ways, whose pieces are of any length") {
       CHECK(pair.operation.pair(kPeer).in == Pair::In::arrived && pair.operation.own().in_left == 0);
     }
   }
+}
+
+TEST("a fold with labels has several outputs, each of the ranks that have a receive with its label") {
+  Ints own{1, 2, 3, 4, 5}, both(2), mine(3), theirs(2);
+  check::Random random(check::seed());
+  Batch batch;
+  batch.signature = {Op::reshard, Memory::host, kInt32, 0, 0, Fold::sum, 1};
+  batch.folds = true;
+  batch.sends = {{kMe, bytes_of(own), 20}};
+  batch.recvs = {{kMe, bytes_of(both), 8, nullptr, 0, 1},
+                 {kMe, bytes_of(mine), 12, nullptr, 0, 3},
+                 {kPeer, bytes_of(both), 8, nullptr, 0, 1},
+                 {kPeer, bytes_of(theirs), 8, nullptr, 0, 2}};
+  OnePair pair;
+  pair.begin(std::move(batch));
+  CHECK_EQ(pair.operation.load.received, size_t{28});
+  const Ints sent = ints_of(pair.send(Kind::staged, 16, 1, random));
+  pair.open();
+  for (int step = 0; step < 10; ++step) sinks::fold(pairs_of(pair));
+  const auto sum = [](int32_t a, int32_t b) {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  };
+  CHECK(both == Ints{sum(1, sent[0]), sum(2, sent[1])});
+  CHECK(theirs == Ints{sent[2], sent[3]} && mine == Ints{3, 4, 5});
 }
 
 TEST("nothing is folded before the line of every rank has come") {

@@ -98,6 +98,54 @@ def test_a_cluster_in_a_file(tmp_path: Path) -> None:
     assert done.returncode == 1 and "ranks_per_host" in done.stderr
 
 
+SPEC = """{"dtype": "bfloat16", "src": {"mesh": {"shape": [2, 4]}, "placements": ["replicate", "shard(0)"]},
+ "tensors": [{"shape": [512, 256], "count": 3,
+              "dst": {"mesh": [[8, 9], [10, 11]], "placements": ["replicate", "shard(1)"]}},
+             {"shape": [512], "dst": {"mesh": {"first": 8, "shape": [4]}, "placements": ["replicate"]},
+              "src": {"mesh": [0, 1], "placements": ["partial(sum)"]}}]}"""
+
+
+def test_a_resharding_beside_gather_and_cut(tmp_path: Path) -> None:
+    spec, file = tmp_path / "spec.json", tmp_path / "out.json"
+    spec.write_text(SPEC)
+    done = call("simulate", "--reshard", spec, "--ranks-per-host", "4", "-J", file)
+    assert done.returncode == 0, done.stderr
+    assert "12 ranks on 3 hosts" in done.stdout and "4 tensors of 0.0007875 GB" in done.stdout, done.stdout
+    found = re.search(r"^gather and cut: [\d.]+ (us|ms), ([\d.]+) times as long$", done.stdout, re.MULTILINE)
+    assert found is not None and float(found[2]) > 1, done.stdout
+    results = json.loads(file.read_text())
+    assert [one["schedule"] for one in results["gather_and_cut"]] == ["rotation", "longest", "hierarchical"]
+    assert min(one["seconds"] for one in results["gather_and_cut"]) > min(one["seconds"] for one in results["results"])
+    done = call("simulate", "--reshard", spec, "-n", "16", "--schedule", "longest")
+    assert done.returncode == 0 and "16 ranks on 2 hosts" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (('"tensors"', '"tensor"'), "tensors"),
+        (('"shape": [512]', '"shape": 5'), "tensors[1]: shape"),
+        (('"count": 3', '"count": true'), "count"),
+        (('"bfloat16"', '"bfloat"'), "dtype"),
+        (('"replicate", "shard(0)"', '"replicate", "chard(0)"'), "chard(0)"),
+        (('"replicate", "shard(0)"', '"shard(0)"'), "1 placements for 2 axes"),
+        (("[8, 9]", "[8, 8]"), "names rank 8 twice"),
+        (('"shape": [2, 4]', '"shape": [2, 99999]'), "1 to 16384"),
+        (('["partial(sum)"]', '["partial(sun)"]'), "sun"),
+        (('"shape": [512],', '"shape": [],'), ""),
+        (("{", ""), "no JSON"),
+    ],
+)
+def test_a_resharding_that_is_none(change: tuple[str, str], words: str, tmp_path: Path) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(SPEC.replace(*change, 1))
+    done = call_here("simulate", "--reshard", str(spec))
+    if words:
+        assert done.returncode == 1 and words in done.stderr, (done.stdout, done.stderr)
+    else:  # a tensor without dimensions
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for ranks in ("1", "40"):
@@ -115,6 +163,7 @@ def test_a_picture(tmp_path: Path) -> None:
         ("simulate --latency 5", "10us"),
         ("simulate -n 0", "at least one rank"),
         ("simulate --traffic nothing", "log-normal"),
+        ("simulate --reshard nowhere", "No such file"),
         ("simulate --plot out.xyz", "ends? in|end in"),
         ("replay nowhere", "A2A_RECORD=folder"),
         ("replay . --repeat 0", "at least 1"),

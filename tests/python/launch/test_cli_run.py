@@ -384,7 +384,8 @@ def test_examples_run_on_four_ranks() -> None:
     folder = Path(__file__).parents[3] / "examples"
     if not folder.is_dir():
         pytest.skip("no source tree beside the tests")
-    for name in ("moe_dispatch.py", "mixed_frameworks.py", "quantized_all_reduce.py"):
+    names = ("moe_dispatch.py", "mixed_frameworks.py", "quantized_all_reduce.py", "reshard_trainer_generator.py")
+    for name in names:
         done = call("run", "-n", "4", str(folder / name))
         assert done.returncode == 0, done.stdout + done.stderr
         assert [rank for rank in range(4) if f"[{rank}] rank {rank}: " not in done.stdout] == []

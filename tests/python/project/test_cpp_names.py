@@ -19,6 +19,7 @@ TESTED_BY = {
     "core/communicator_groups": "core/communicator_test",
     "core/communicator_start": "core/communicator_test",
     "core/communicator_message": "core/communicator_inl_test",
+    "core/communicator_reshard": "core/communicator_inl_test",
     "core/communicator_state": "core/communicator_test",
     "core/communicator_views": "core/views_test",
     # Kernels and files of a class that has a test.
@@ -35,6 +36,11 @@ TESTED_BY = {
     "core/stages/ring": "core/arrange_test",
     "core/stages/segments": "core/arrange_test",
     "core/record": "core/dump_test",
+    # Arithmetic of boxes and what a sharding is made of; who sends what.
+    "core/sharding/boxes": "core/sharding_test",
+    "core/sharding/parts": "core/sharding_test",
+    "core/sharding/pieces": "core/reshard_test",
+    "core/sharding/sharding_state": "core/sharding_test",
     "core/strided/packing": "core/strides_test",
     "core/strided/sharing": "core/strides_test",
     "core/strided/transpose": "core/strides_test",

@@ -24,6 +24,7 @@ LAYERS = [
     {"core/fold"},
     {"core/strided"},
     {"core/stages"},
+    {"core/sharding"},
     {"core"},
     {"bootstrap"},
     {"bootstrap/tcp"},

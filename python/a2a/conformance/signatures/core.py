@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import Communicator, _core, frameworks, quantized_all_reduce, testing
+from ...sharding import Replicate, Shard, Sharding
 from ..cases import Case
 from ..collectives import COLLECTIVES
 from ._signature import DEVICES, HOST, Call, Signature, equal, packed, register, rows
@@ -108,6 +109,37 @@ def _in_shared_memory(c: Call) -> Any:
     send = c.group.empty(c.send.shape, c.send.dtype)
     send[...] = c.send
     return send
+
+
+def _has_rows(case: Case) -> bool:
+    return bool(case.facts["shape"])
+
+
+def _gathers(c: Call) -> tuple[Any, ...]:
+    """An allgather of rows as a resharding: shape, source and destination."""
+    ranks = range(c.group.size)
+    return _core.describe_tensor(c.recv)["shape"], Sharding(ranks, Shard(0)), Sharding(ranks, Replicate())
+
+
+@signature("core.reshard", "allgather", _has_rows, memory=HOST, meets="reshard")
+def _(c: Call) -> None:
+    c.group.reshard(c.send, c.recv, *_gathers(c))
+
+
+@signature("core.reshard async", "allgather", _has_rows, memory=HOST, meets="reshard")
+def _(c: Call) -> None:
+    c.group.reshard(c.send, c.recv, *_gathers(c), async_op=True).wait()
+
+
+@signature("core.plan_reshard", "allgather", _has_rows, memory=HOST)
+def _(c: Call) -> None:
+    c.group.plan_reshard(*_gathers(c), _core.describe_tensor(c.send)["dtype"]).run(c.send, c.recv)
+
+
+@signature("core.plan_reshard_all", "allgather", _has_rows, memory=HOST)
+def _(c: Call) -> None:
+    tensor = (*_gathers(c), _core.describe_tensor(c.send)["dtype"])
+    c.group.plan_reshard_all([tensor]).run([c.send], [c.recv])
 
 
 @signature("core.alltoallv in a group", "alltoallv")

@@ -33,7 +33,7 @@ Plan at_once(const Plan& plan, const Topology& topology) {
 
 std::optional<Plan> arrange(const Plan& plan, const Call& call, const Topology& topology) {
   const bool folds = plan.folds(), two_halves = plan.stages().size() > 1;
-  if (!folds && !goes_to_all(call.op)) return std::nullopt;
+  if (call.op == Op::reshard || (!folds && !goes_to_all(call.op))) return std::nullopt;
   const Rank rank = plan.rank();
   const PartsOfStage parts = parts_of(plan.stages()[0], rank, topology);
   Stages chosen = choose_stages(call.op, parts.bytes, topology);

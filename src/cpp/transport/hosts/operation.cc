@@ -109,7 +109,7 @@ bool Operation::conclude() {
 }
 
 bool Operation::conclude_step() {
-  if (stage().fold) return stage().fold->step();
+  if (!stage().folds.empty()) return std::ranges::all_of(stage().folds, [](HostFold& fold) { return fold.step(); });
   if (sum_ != nullptr) return sum_->step();
   return batch_.fan_out == nullptr || fan_out();
 }

@@ -1,6 +1,7 @@
 #include "transport/hosts/stage_run.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "transport/hosts/runs.h"
@@ -40,11 +41,16 @@ class Maker {
     if (most > 0) memory_ = scratch_.take(most);
   }
 
+  bool runs_fold(const Moves& moves) const {
+    return moves.folds && batch_.way == Way::exchange && batch_.refusal.empty();
+  }
+  // Whether its outputs are folded by different ranks: receives of one label are one output.
+  bool brings_outputs(const Moves& moves) const { return runs_fold(moves) && batch_.signature.op == Op::reshard; }
   bool brings_parts(const Moves& moves) const {
-    const bool runs = batch_.way == Way::exchange && batch_.refusal.empty();
-    return runs && moves.folds && moves.reach != Reach::host && !moves.parts.empty();
+    return runs_fold(moves) && moves.reach != Reach::host && !moves.parts.empty();
   }
   size_t bytes_of_parts(const Moves& moves) const {
+    if (brings_outputs(moves)) return bytes_of(moves.recvs);
     if (!brings_parts(moves)) return 0;
     size_t ranks = 0;
     for (const FoldPart& part : moves.parts) ranks += part.from.size();
@@ -55,7 +61,7 @@ class Maker {
     StageRun run;
     run.on_host = moves.reach != Reach::network;
     run.on_network = moves.reach != Reach::host;
-    const bool folds = moves.folds && batch_.way == Way::exchange && batch_.refusal.empty();
+    const bool folds = runs_fold(moves) && !brings_outputs(moves);
     if (run.on_host) {
       run.here = terms(folds);
       run.here.stage = on_host_++;
@@ -64,7 +70,10 @@ class Maker {
       note_elsewhere(run.here, moves);
     }
     if (run.on_network) {
-      run.as_batch = &moves == &static_cast<const Moves&>(batch_) && !folds;
+      const bool is_first = &moves == &static_cast<const Moves&>(batch_);
+      const bool has_fold =
+          batch_.way == Way::exchange && batch_.refusal.empty() && batch_.signature.fold != Fold::none;
+      run.as_batch = is_first && !has_fold;
       if (!run.as_batch) {
         run.between = terms(folds);
         run.between.sends = moves.sends;
@@ -73,6 +82,7 @@ class Maker {
       run.between.stage = on_network_++;
     }
     if (brings_parts(moves)) bring_parts(run, moves);
+    if (brings_outputs(moves)) bring_outputs(run, moves);
     return run;
   }
 
@@ -123,7 +133,31 @@ class Maker {
       }
     }
     std::ranges::stable_sort(run.between.recvs, {}, &Run::peer);
-    run.fold.emplace(run.between.signature, output, std::move(all));
+    run.folds.emplace_back(batch_.signature, output, std::move(all));
+  }
+
+  // Has what all ranks send for each output arrive in memory of its own, and folds it from there in rank order.
+  void bring_outputs(StageRun& run, const Moves& moves) {
+    struct Output {
+      Run run;
+      std::vector<HostFold::From> ranks;
+    };
+    std::map<uint32_t, Output> outputs;
+    run.memory = memory_;
+    std::byte* next = memory_.get();
+    run.here.recvs.clear();
+    run.between.recvs.clear();
+    for (const Run& recv : moves.recvs) {
+      std::byte* const memory = std::exchange(next, next + recv.bytes);
+      Output& one = outputs[recv.shape];
+      one.run = recv;
+      one.ranks.push_back({1, {memory}});
+      run.between.recvs.push_back({recv.peer, memory, recv.bytes});
+    }
+    run.here.recvs = runs_here(run.between.recvs, map_, rank_);
+    for (auto& [label, one] : outputs) {
+      run.folds.emplace_back(batch_.signature, std::span(&one.run, 1), std::move(one.ranks));
+    }
   }
 
   // The output is what the rank that sends all of it sends: each one, or this one.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "core/schedule.h"
@@ -20,7 +19,7 @@ struct StageRun {
   Batch here;     // between the ranks of this host, by local rank; its `stage` counts those with such an exchange
   Batch between;  // with ranks of other hosts; its `stage` counts those with such an exchange
   std::shared_ptr<std::byte[]> memory;  // for parts that are folded
-  std::optional<HostFold> fold;
+  std::vector<HostFold> folds;          // of each output
 };
 
 // Returns how the batch runs. Throws std::bad_alloc.

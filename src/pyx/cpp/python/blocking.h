@@ -29,6 +29,7 @@ inline WorkPtr start(a2a::Communicator& comm, const Exchange& x) {
   }
   a2a::Call call = x.call;
   call.send_layouts = send_layouts, call.recv_layouts = recv_layouts;
+  if (x.reshard) return comm.start(*x.reshard, x.operation, x.sends, x.recvs, call);
   if (x.listed) return comm.start(*x.plan, x.sends, x.recvs, call);
   return comm.start(*x.plan, std::span(&x.send, 1), std::span(&x.recv, 1), call);
 }

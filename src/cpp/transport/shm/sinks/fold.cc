@@ -10,7 +10,7 @@ size_t next_piece(const Pairs& pairs) {
   Reduction& reduction = pairs.operation.reduction;
   const Pair& own = pairs.operation.own();
   const size_t elem_bytes = pairs.operation.batch.signature.dtype.bytes();
-  if (reduction.left == 0) return 0;
+  if (reduction.left == 0 && !reduction.next(pairs.operation.rank)) return 0;
   bool gaps = reduction.output.has_gaps();
   size_t bytes = std::min(reduction.left, reduction.output.left_of_run());
   reduction.parts.assign(reduction.ranks.size(), nullptr);

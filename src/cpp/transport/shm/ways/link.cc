@@ -1,35 +1,89 @@
 #include "transport/shm/ways/link.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace a2a::shm {
 namespace {
 
-// Whether all runs of one list lie below or above all runs of the other.
+// Whether no run of one list reaches into the memory of a run of the other. Those of several tensors may alternate.
 bool disjoint(std::span<const Run> a, std::span<const Run> b) {
-  const auto begin = [](const Run& run) { return run.memory().data(); };
-  const auto end = [](const Run& run) { return run.memory().data() + run.memory().size(); };
-  const auto first = [&](std::span<const Run> runs) { return begin(std::ranges::min(runs, {}, begin)); };
-  const auto last = [&](std::span<const Run> runs) { return end(std::ranges::max(runs, {}, end)); };
-  return a.empty() || b.empty() || last(a) <= first(b) || last(b) <= first(a);
+  const auto first = [](std::span<const std::byte> memory) { return memory.data(); };
+  const auto last = [](std::span<const std::byte> memory) { return memory.data() + memory.size(); };
+  const auto memory_of = [&](std::span<const Run> runs) {
+    std::vector<std::span<const std::byte>> memory;
+    for (const Run& run : runs) memory.push_back(run.memory());
+    std::ranges::sort(memory, {}, first);
+    return memory;
+  };
+  if (a.size() == 1 && b.size() == 1) {
+    const auto mine = a[0].memory(), theirs = b[0].memory();
+    return last(mine) <= first(theirs) || last(theirs) <= first(mine);
+  }
+  const auto mine = memory_of(a), theirs = memory_of(b);
+  auto i = mine.begin(), k = theirs.begin();
+  while (i != mine.end() && k != theirs.end()) {
+    if (last(*i) <= first(*k)) {
+      ++i;
+    } else if (last(*k) <= first(*i)) {
+      ++k;
+    } else {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
-// The receives of all ranks are the output.
+// The receives of all ranks are the output. With labels there are several: receives of one label are one of them.
 void Reduction::begin(const Batch& batch, Rank rank) {
   folder.emplace(batch.signature.fold, batch.signature.dtype);
   ranks.clear();
   own.reset();
   output = {};
-  std::span<const Run> rest = batch.recvs;
-  while (!rest.empty()) {
-    if (rest.front().peer == rank) own = ranks.size();
-    ranks.push_back(rest.front().peer);
-    output = {take_runs(rest, ranks.back())};
+  left = next_output = 0;
+  const bool has_labels = !batch.recvs.empty() && batch.recvs.front().shape != 0;
+  outputs.resize(batch.recvs.empty() || has_labels ? 0 : 1);  // keeps the memory of the usual one
+  if (!outputs.empty()) outputs[0].ranks.clear();
+  std::map<uint32_t, Output> labelled;
+  for (std::span<const Run> rest = batch.recvs; !rest.empty();) {
+    const Rank peer = rest.front().peer;
+    const auto runs = take_runs(rest, peer);
+    if (!has_labels) {
+      outputs[0].runs = runs;
+      outputs[0].ranks.push_back(peer);
+    }
+    for (size_t i = 0; has_labels && i < runs.size(); ++i) {
+      Output& one = labelled[runs[i].shape];
+      one.runs = runs.subspan(i, 1);
+      one.ranks.push_back(peer);
+    }
   }
+  for (auto& [label, one] : labelled) outputs.push_back(std::move(one));
+  next(rank);
+}
+
+bool Reduction::next(Rank rank) {
+  if (next_output == outputs.size()) return false;
+  Output& one = outputs[next_output++];
+  ranks.swap(one.ranks);
+  const auto found = std::ranges::find(ranks, rank);
+  own.reset();
+  if (found != ranks.end()) own = static_cast<size_t>(found - ranks.begin());
+  output = {one.runs};
   left = 0;
-  for (const Run& run : output.runs) left += run.bytes;
+  for (const Run& run : one.runs) left += run.bytes;
+  return true;
+}
+
+size_t Reduction::bytes() const {
+  size_t bytes = 0;
+  for (const Output& one : outputs) {
+    for (const Run& run : one.runs) bytes += run.bytes;
+  }
+  return bytes;
 }
 
 void Operation::begin(Batch&& next) {
@@ -52,9 +106,9 @@ void Operation::begin(Batch&& next) {
   }
   reduction.folder.reset();
   summing.reset();
-  if (batch.signature.fold != Fold::none && batch.way == Way::exchange && batch.refusal.empty()) {
+  if (batch.folds && batch.way == Way::exchange && batch.refusal.empty()) {
     reduction.begin(batch, rank);
-    load.received = batch.received_elsewhere + reduction.left;  // one output for all
+    load.received = batch.received_elsewhere + reduction.bytes();  // one output for all
   }
   if (batch.sum.summands != nullptr && batch.way == Way::exchange && batch.refusal.empty()) {
     summing.emplace(batch.sum, batch.signature.dtype);

@@ -61,9 +61,20 @@ struct Pair {
 
 // The state of a fold. Its lists keep their memory from one operation to the next.
 struct Reduction {
-  void begin(const Batch& batch, Rank rank);
+  // An output and the ranks whose parts are folded into it, in that order.
+  struct Output {
+    std::span<const Run> runs;
+    std::vector<Rank> ranks;
+  };
 
-  std::optional<Folder> folder;         // if received bytes are folded
+  void begin(const Batch& batch, Rank rank);
+  // Goes on to the next output. Returns false after the last one.
+  bool next(Rank rank);
+  size_t bytes() const;  // of all outputs
+
+  std::optional<Folder> folder;  // if received bytes are folded
+  std::vector<Output> outputs;   // in the order in which each rank sends its parts
+  size_t next_output = 0;
   std::vector<Rank> ranks;              // whose parts are folded, in that order
   std::optional<size_t> own;            // the place of this rank among them
   Cursor output;                        // the rest of it
