@@ -25,7 +25,7 @@ cdef extern from "cpp/reshard.h":
 
     cdef cppclass ReshardingList "a2a_py::ReshardingList":
         void add(const Numbers&, const ShardingPtr&, const ShardingPtr&, DType) except +raise_current
-        ReshardPtr plan(const CppCommunicator&) except +raise_current nogil
+        ReshardPtr plan(const CppCommunicator&, cbool) except +raise_current nogil
         vector[uint64_t] matrices(int, const vector[int]&) except +raise_current nogil
 
     void add_placement "a2a_py::add_placement"(vector[CppPlacement]&, int, int, Fold) except +raise_current

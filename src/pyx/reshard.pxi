@@ -182,7 +182,7 @@ cdef int prepare_reshard(Exchange& x, _CommunicatorBase comm, _Tensors sent, _Te
             require_alike(&x.call, sender, "send", receiver, "recv")
         x.call.dtype = core_dtype(receiver.dtype)
     tensors.add(entries, before, after, x.call.dtype)
-    x.reshard = tensors.plan(dereference(cpp))
+    x.reshard = tensors.plan(dereference(cpp), False)
     return finish_view(x, sent, received, comm._rank)
 
 
@@ -315,7 +315,7 @@ cdef ReshardPlan make_reshard_plan(_CommunicatorBase comm, const ReshardingList&
     cdef CommPtr cpp = comm.live()
     cdef ReshardPlan plan = ReshardPlan.__new__(ReshardPlan)
     with nogil:
-        plan.reshard = tensors.plan(dereference(cpp))
+        plan.reshard = tensors.plan(dereference(cpp), True)
     plan.comm, plan.dtypes, plan.listed, plan.number = <Communicator> comm, dtypes, listed, number
     return plan
 

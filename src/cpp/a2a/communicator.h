@@ -115,7 +115,7 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   Plan plan_allreduce(size_t elem_bytes, size_t elems, Memory memory = Memory::host) const;
 
   // Returns the plan that brings tensors from one sharding to another on these ranks. Throws as Reshard::make().
-  Reshard plan_reshard(std::span<const Resharding> tensors) const;
+  Reshard plan_reshard(std::span<const Resharding> tensors, bool all_know_dtypes = true) const;
   // Starts operation `part` of such a plan; all ranks start all of them, in order. send[i] and recv[i] are the local
   // tensors of tensor i, null where this rank has no elements of it. Call::send_layouts and Call::recv_layouts have one
   // entry for each tensor; empty: all are packed. Its op, dtype and fold are set here. For host memory.

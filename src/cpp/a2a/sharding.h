@@ -88,9 +88,12 @@ class A2A_API Reshard {
  public:
   // `hosts[r]` is any number that rank r shares with the ranks of its host alone; empty: all are on one host. Throws
   // Error(invalid_argument) for a sharding that does not fit the shape or the size of the group, a source that lacks
-  // elements, a destination of partial sums, or a fold that the dtype does not have. The bits of a dtype may be 0 on a
-  // rank that has no part of the tensor.
-  static Reshard make(Rank rank, int size, std::span<const Resharding> tensors, std::span<const int> hosts = {});
+  // elements, a destination of partial sums, or a fold that the dtype does not have.
+  //
+  // Without `all_know_dtypes` a rank that has no part of the only tensor need not know its dtype, whose bits are then
+  // 0. It cannot notice that others disagree, so nothing is passed on if there is such a rank.
+  static Reshard make(Rank rank, int size, std::span<const Resharding> tensors, std::span<const int> hosts = {},
+                      bool all_know_dtypes = true);
 
   // A buffer of a plan: a box of this rank's part of a tensor, in entries of that part.
   struct Buffer {

@@ -79,10 +79,10 @@ class ReshardSide {
 
 }  // namespace
 
-Reshard Communicator::plan_reshard(std::span<const Resharding> tensors) const {
+Reshard Communicator::plan_reshard(std::span<const Resharding> tensors, bool all_know_dtypes) const {
   const Topology* const topology = state_->topology.get();
-  return Reshard::make(rank(), size(), tensors,
-                       topology != nullptr ? std::span(topology->host) : std::span<const int>());
+  const std::span<const int> hosts = topology != nullptr ? std::span(topology->host) : std::span<const int>();
+  return Reshard::make(rank(), size(), tensors, hosts, all_know_dtypes);
 }
 
 std::shared_ptr<Work> Communicator::start(const Reshard& reshard, size_t part, std::span<const void* const> send,

@@ -53,8 +53,8 @@ class ReshardingList {
   void add(const Numbers& shape, const ShardingPtr& src, const ShardingPtr& dst, a2a::DType dtype) {
     tensors_.push_back({shape, *src, *dst, dtype});
   }
-  ReshardPtr plan(const a2a::Communicator& comm) const {
-    return std::make_shared<const a2a::Reshard>(comm.plan_reshard(tensors_));
+  ReshardPtr plan(const a2a::Communicator& comm, bool all_know_dtypes) const {
+    return std::make_shared<const a2a::Reshard>(comm.plan_reshard(tensors_, all_know_dtypes));
   }
   // Returns the bytes that each rank sends each, stage by stage and then rank by rank.
   std::vector<uint64_t> matrices(int size, const std::vector<int>& hosts) const {

@@ -115,9 +115,10 @@ struct World {
   std::vector<std::vector<Elements>> send, recv;
   std::map<std::tuple<Rank, Rank>, size_t> sent;  // bytes
 
-  World(std::vector<Resharding> of, const Topology& on) : tensors(std::move(of)), topology(on) {
+  World(std::vector<Resharding> of, const Topology& on, bool all_know_dtypes = true)
+      : tensors(std::move(of)), topology(on) {
     for (Rank rank = 0; rank < topology.size(); ++rank) {
-      plans.push_back(Reshard::make(rank, topology.size(), tensors, topology.host));
+      plans.push_back(Reshard::make(rank, topology.size(), tensors, topology.host, all_know_dtypes));
       auto& before = send.emplace_back(tensors.size());
       auto& after = recv.emplace_back(tensors.size());
       for (size_t i = 0; i < tensors.size(); ++i) {
@@ -300,6 +301,25 @@ std::map<Rank, size_t> sent_by(const World& world) {
 Sharding replicas(std::vector<Rank> ranks) {
   const auto count = static_cast<int64_t>(ranks.size());
   return Sharding::mesh({count}, std::move(ranks), {Placement::replicate()});
+}
+
+TEST("nothing is passed on where a rank without a part may not know the dtype") {
+  for (uint64_t i = 0; i < 500; ++i) {
+    const Note note("case", i);
+    Random random(check::seed() + i);
+    const Topology topology = check_plans::random_topology(random);
+    Resharding tensor = random_tensor(random, topology.size(), random.chance(0.5));
+    if (tensor.src.fold() != Fold::none) tensor.dtype = kSmall;
+    World world({tensor}, topology, false);
+    world.run();
+    check_result(world);
+    bool all_have_parts = true;
+    for (const Reshard& plan : world.plans) {
+      const auto has_part = [](const std::optional<Box>& box) { return box && !sharding::is_empty(*box); };
+      all_have_parts &= has_part(plan.src(0)) || has_part(plan.dst(0));
+    }
+    if (!all_have_parts) CHECK_EQ(world.plans[0].stages(), size_t{1});
+  }
 }
 
 TEST("ranks that have the same share the sending evenly") {

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from folds import FLOATS, INTEGERS, OPS, check, defined, values
+from rank_pool import Pool
 
 import a2a
 from a2a import testing
 
-HOSTS = {"one": "", "alternating": "a,b,a,b", "uneven": "a,b,b,b"}
+HOSTS = {"alternating": "a,b,a,b", "uneven": "a,b,b,b"}
 
 
 def every_dtype(comm: a2a.Communicator, elems: int, dtypes: list[str]) -> None:
@@ -38,11 +39,11 @@ def test_every_dtype_and_operation(run_ranks: Callable[..., Any], ranks: int, el
 
 
 @pytest.mark.parametrize("hosts", ["alternating", "uneven"])
-def test_between_hosts(run_ranks: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, hosts: str) -> None:
+def test_between_hosts(hosts: str) -> None:
     """Integers, because their folds do not depend on the order of the hosts."""
-    monkeypatch.setenv("A2A_HOSTS", HOSTS[hosts])
-    for elems in (1, 40_000):
-        run_ranks(4, every_dtype, elems, INTEGERS)
+    with Pool(4, hosts=HOSTS[hosts]) as pool:
+        for elems in (1, 40_000):
+            pool.run(every_dtype, elems, INTEGERS)
 
 
 def strided(comm: a2a.Communicator) -> None:

@@ -136,6 +136,13 @@ def other() -> Any:
     return np.zeros(ROWS)
 
 
+ALL = {0: (slice(None),)}  # a sharding
+
+
+def many(comm: a2a.Communicator) -> a2a.ReshardPlan:
+    return comm.plan_reshard_all([((ROWS,), ALL, ALL, "float64")])
+
+
 CASES: dict[str, Case] = {
     "alltoallv plain": lambda c, s, r, h: c.alltoallv(s, [ROWS], r, [ROWS]),
     "alltoallv entry of send_counts": lambda c, s, r, h: c.alltoallv(s, [Number(h)], r, [ROWS]),
@@ -178,6 +185,17 @@ CASES: dict[str, Case] = {
     "plan scatter": lambda c, s, r, h: c.plan_global_scatter(s, [ROWS], [Number(h)]).run(s, r),
     "views like": lambda c, s, r, h: c.allgather_views(s, like=Number(h)),
     "views timeout": lambda c, s, r, h: c.allgather_views(s, timeout=Number(h)),  # type: ignore[arg-type]
+    "reshard plain": lambda c, s, r, h: c.reshard(s, r, [ROWS], ALL, ALL),
+    "reshard shape": lambda c, s, r, h: c.reshard(s, r, [Number(h)], ALL, ALL),  # type: ignore[list-item]
+    "reshard box": lambda c, s, r, h: c.reshard(s, r, [ROWS], {0: (slice(0, Number(h)),)}, ALL),
+    "reshard step": lambda c, s, r, h: c.reshard(s, r, [ROWS], {0: (slice(0, ROWS, Number(h)),)}, ALL),
+    "reshard rank": lambda c, s, r, h: c.reshard(s, r, [ROWS], ALL, {Number(h, 0): (slice(None),)}),  # type: ignore[dict-item]
+    "reshard recv": lambda c, s, r, h: c.reshard(s, Tensor(h, other()), [ROWS], ALL, ALL),
+    "reshard send": lambda c, s, r, h: c.reshard(Tensor(h, other()), r, [ROWS], ALL, ALL),
+    "reshard timeout": lambda c, s, r, h: c.reshard(s, r, [ROWS], ALL, ALL, timeout=Number(h)),  # type: ignore[call-overload]
+    "reshard plan": lambda c, s, r, h: c.plan_reshard([ROWS], ALL, ALL, "float64").run(s, Tensor(h, other())),
+    "reshard sends": lambda c, s, r, h: many(c).run(Number(h, s), [r]),  # type: ignore[arg-type]
+    "reshard recvs": lambda c, s, r, h: many(c).run([s], [Tensor(h, other())]),
     "quantized": lambda c, s, r, h: a2a.block_quantized_all_reduce(c, s, block=Number(h)),  # type: ignore[arg-type]
 }
 

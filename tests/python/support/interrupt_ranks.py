@@ -10,6 +10,7 @@ import numpy as np
 
 import a2a
 from a2a import moe
+from a2a.sharding import Partial, Replicate, Shard, Sharding
 
 Make = Callable[[a2a.Communicator], Callable[[], Any]]
 
@@ -53,6 +54,17 @@ def _exchange(comm: a2a.Communicator) -> Callable[[], Any]:
     return lambda: comm.exchange(x, counts)
 
 
+def _reshard(comm: a2a.Communicator) -> Callable[[], Any]:
+    """Two operations: one copies, one folds."""
+    ranks = range(comm.size)
+    rows, everything = Sharding(ranks, Shard(0)), Sharding(ranks, Replicate())
+    tensors = [((2 * comm.size, 3), rows, everything), ((5,), Sharding(ranks, Partial()), everything)]
+    plan = comm.plan_reshard_all([(*one, "float32") for one in tensors])
+    sends = [np.ones((2, 3), np.float32), np.ones(5, np.float32)]
+    recvs = [np.empty((2 * comm.size, 3), np.float32), np.empty(5, np.float32)]
+    return lambda: plan.run(sends, recvs)
+
+
 # Each makes the call before anything can interrupt it.
 CORE: dict[str, Make] = {
     "quantized": _quantized,
@@ -61,7 +73,10 @@ CORE: dict[str, Make] = {
     "dispatch again": _again,
     "combine": _combine,
     "exchange": _exchange,
+    "reshard": _reshard,
 }
+BRIEF = {"exchange", "reshard"}
+"""They have no Python code of the package between their operations, and are over too soon."""
 
 
 def core(comm: a2a.Communicator, name: str, opcodes: bool) -> int:

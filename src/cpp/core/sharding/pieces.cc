@@ -60,7 +60,11 @@ class Distributor {
   }
 
   void demand(const Box& box, std::span<const Rank> ranks) {
-    if (d_.folds) return divide(box, ranks);
+    if (d_.folds && d_.passes_on) return divide(box, ranks);
+    if (d_.folds) {
+      for (const Rank rank : ranks) demands_[kAll].push_back({box, rank, {}});
+      return;
+    }
     std::map<int, std::vector<Rank>> lacking;  // by host
     for (const Rank rank : ranks) {
       if (const Copy* const own = copy_with(rank)) {
@@ -71,11 +75,12 @@ class Distributor {
     }
     const bool one_host = d_.topology.hosts() == 1;
     for (const auto& [host, here] : lacking) {
-      if (!one_host && !copies_.contains(host)) {
+      const bool has_copy = !one_host && copies_.contains(host);
+      if (one_host || has_copy || !d_.passes_on) {
+        for (const Rank rank : here) demands_[has_copy ? host : kAll].push_back({box, rank, {}});
+      } else {
         divide(box, here);
-        continue;
       }
-      for (const Rank rank : here) demands_[one_host ? kAll : host].push_back({box, rank, {}});
     }
   }
 

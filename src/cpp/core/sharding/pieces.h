@@ -23,7 +23,8 @@ struct Distribution {
   const Topology& topology;
   size_t elem_bytes = 1;
   bool folds = false;
-  size_t turn = 0;  // the tensor's number: which of the ranks that have the same begins
+  bool passes_on = true;  // whether ranks that want the same box may pass pieces on
+  size_t turn = 0;        // the tensor's number: which of the ranks that have the same begins
 };
 
 // Returns the pieces of a cell, in the same order on all ranks; of those that do not concern `rank`, some are left out.

@@ -40,6 +40,17 @@ bool has_two_stages(const std::vector<Parts::Cell>& cells, const std::vector<Par
   return false;
 }
 
+bool every_rank_has_a_part(const Parts& src, const Parts& dst) {
+  for (size_t rank = 0; rank < src.boxes().size(); ++rank) {
+    const auto has_part = [rank](const Parts& parts) {
+      const std::optional<Box>& box = parts.boxes()[rank];
+      return box && !sharding::is_empty(*box);
+    };
+    if (!has_part(src) && !has_part(dst)) return false;
+  }
+  return true;
+}
+
 // Collects the segments of one operation.
 class Collector {
  public:
@@ -109,7 +120,8 @@ class Collector {
 // Makes the plan of one rank, tensor by tensor.
 class Maker {
  public:
-  Maker(Rank rank, int size, const Topology& topology) : rank_(rank), size_(size), topology_(topology) {}
+  Maker(Rank rank, int size, const Topology& topology, bool all_know_dtypes)
+      : rank_(rank), size_(size), topology_(topology), all_know_dtypes_(all_know_dtypes) {}
 
   // Returns this rank's parts, before and after.
   std::array<std::optional<Box>, 2> add(size_t number, const Resharding& tensor) {
@@ -124,8 +136,9 @@ class Maker {
     const std::vector<Parts::Group> wanted = dst.groups();
     note(tensor, cells, wanted);
     Collector& collector = collector_for(tensor.dtype, fold);
-    if (has_two_stages(cells, wanted, collector.folds(), topology_)) collector.need_two_stages();
-    const sharding::Distribution all{wanted, topology_, tensor.dtype.bytes(), collector.folds(), number};
+    const bool passes_on = all_know_dtypes_ || every_rank_has_a_part(src, dst);
+    if (passes_on && has_two_stages(cells, wanted, collector.folds(), topology_)) collector.need_two_stages();
+    const sharding::Distribution all{wanted, topology_, tensor.dtype.bytes(), collector.folds(), passes_on, number};
     for (const Parts::Cell& cell : cells) {
       for (const sharding::Piece& piece : pieces_of(cell, all, rank_)) {
         collector.add(number, piece, tensor.dtype.bytes(), here ? &*here : nullptr, there ? &*there : nullptr);
@@ -180,13 +193,15 @@ class Maker {
   const Rank rank_;
   const int size_;
   const Topology& topology_;
+  const bool all_know_dtypes_;
   std::vector<Collector> collectors_;
   Hash hash_, dtypes_;
 };
 
 }  // namespace
 
-Reshard Reshard::make(Rank rank, int size, std::span<const Resharding> tensors, std::span<const int> hosts) {
+Reshard Reshard::make(Rank rank, int size, std::span<const Resharding> tensors, std::span<const int> hosts,
+                      bool all_know_dtypes) {
   if (size < 1 || rank < 0 || rank >= size) {
     sharding::refuse("there is no rank " + std::to_string(rank) + " in a group of " + std::to_string(size));
   }
@@ -197,7 +212,7 @@ Reshard Reshard::make(Rank rank, int size, std::span<const Resharding> tensors, 
   const Topology topology(hosts.empty() ? one_host : std::vector<int>(hosts.begin(), hosts.end()));
   Reshard reshard;
   reshard.size_ = size;
-  Maker maker(rank, size, topology);
+  Maker maker(rank, size, topology, all_know_dtypes);
   for (size_t i = 0; i < tensors.size(); ++i) {
     try {
       auto [src, dst] = maker.add(i, tensors[i]);
