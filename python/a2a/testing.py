@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import frameworks
+from ._core import Partial, Sharding
 from ._expert_oracle import Dispatched, combine, dispatch
 from .workloads import (
     WORKLOADS,
@@ -61,6 +62,7 @@ __all__ = [
     "random_counts",
     "reduce",
     "reduce_scatter",
+    "reshard",
     "route",
     "router_logits",
     "scan",
@@ -283,6 +285,22 @@ def allgatherv(sends: Sequence[Array], recvs: Sequence[Array], recv_displs: Sequ
         for send, at in zip(sends, displs, strict=True):
             result[at : at + len(send)] = send
     return results
+
+
+def reshard(sends: Sequence[Array | None], shape: Sequence[int], src: Sharding, dst: Sharding) -> list[Array | None]:
+    """Every rank's part of a tensor in ``dst``, of all ranks' parts in ``src``; None where a rank is not in the mesh.
+    Partial sums are folded in rank order. Of ranks with the same part the last one in the mesh counts."""
+    partial = [isinstance(one, Partial) for one in src.placements]
+    op = next((one.op for one in src.placements if isinstance(one, Partial)), "sum")
+    copies: dict[tuple[int, ...], list[int]] = {}
+    for place, rank in np.ndenumerate(src.mesh):
+        copy = tuple(0 if folded else at for at, folded in zip(place, partial, strict=True))
+        copies.setdefault(copy, []).append(int(rank))
+    whole: Array = np.empty(shape, next(send.dtype for send in sends if send is not None))
+    for ranks in copies.values():
+        whole[src.box(ranks[0], shape)] = fold([np.asarray(sends[rank]) for rank in sorted(ranks)], op)
+    boxes = [dst.box(rank, shape) for rank in range(len(sends))]
+    return [None if box is None else whole[box].copy() for box in boxes]
 
 
 def packed(counts: Matrix) -> IntArray:

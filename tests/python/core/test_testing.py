@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from a2a import testing
+from a2a.sharding import Partial, Shard, Sharding
 from a2a.workloads import Workload
 
 SEEDS = range(40)
@@ -250,3 +251,13 @@ def test_as_bytes_of_a_part_of_a_paddle_tensor() -> None:
     paddle = pytest.importorskip("paddle")
     part = paddle.arange(10, dtype="int32")[5:]
     assert testing.as_bytes(part).tobytes() == np.arange(5, 10, dtype=np.int32).tobytes()
+
+
+def test_reshard_folds_terms_and_cuts_parts() -> None:
+    src = Sharding([[0, 1], [2, 3]], [Partial(), Shard(0)])
+    sends = [np.full((2, 3), rank + 1) for rank in range(4)]
+    rows = np.repeat([[4], [6]], 2, axis=0) * np.ones(3, int)  # ranks 0 and 2, and ranks 1 and 3
+    received = testing.reshard(sends, (4, 3), src, Sharding([3, 0], Shard(1)))
+    assert received[1] is None and received[2] is None
+    np.testing.assert_array_equal(received[3], rows[:, :2])
+    np.testing.assert_array_equal(received[0], rows[:, 2:])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import a2a
+from a2a import testing
 from a2a.sharding import Partial, Replicate, Shard, Sharding
 
 Array = np.ndarray[Any, Any]
@@ -150,38 +152,30 @@ FOLDS = [("sum", "float32"), ("max", "int64"), ("avg", "float64"), ("bxor", "uin
 
 def folds(comm: a2a.Communicator, op: str, dtype: str) -> None:
     rank, shape = comm.rank, (37, 21)
-    terms = [whole(shape, dtype, seed) for seed in (3, 5, 2, 7)]
-    sums: dict[str, Callable[..., Array]] = {"sum": np.add, "max": np.maximum, "avg": np.add, "bxor": np.bitwise_xor}
-
-    def fold(ranks: Sequence[int]) -> Array:
-        result = terms[ranks[0]]
-        for one in ranks[1:]:
-            result = sums[op](result, terms[one])
-        return (result / len(ranks)).astype(dtype) if op == "avg" else result
-
-    for src, folded in (
-        (Sharding([0, 1, 2, 3], Partial(op)), [[0, 1, 2, 3]]),
-        (Sharding([0, 1, 2], Partial(op)), [[0, 1, 2]]),
-        (Sharding(GRID, [Partial(op), Shard(0)]), [[0, 2], [1, 3]]),
-        (Sharding(GRID, [Shard(1), Partial(op)]), [[0, 1], [2, 3]]),
-    ):
-        expected = np.empty(shape, dtype)
-        for group in folded:
-            box = src.box(group[0], shape)
-            assert box is not None
-            expected[box] = fold(group)[box]
-        for dst in (
+    terms = [whole(shape, dtype, seed) for seed in (3, 5, 2, 7, 1, 9)][: comm.size]
+    for src, dst in itertools.product(
+        (
+            Sharding(LINE, Partial(op)),
+            Sharding([0, 1, 2], Partial(op)),
+            Sharding(GRID, [Partial(op), Shard(0)]),
+            Sharding(GRID, [Shard(1), Partial(op)]),
+            Sharding([[0], [1], [3]], [Partial(op), Shard(0)]),
+        ),
+        (
             Sharding(LINE, Shard(0)),
             Sharding(LINE, Replicate()),
             Sharding(GRID, [Shard(1), Replicate()]),
             Sharding([3, 0], Shard(0)),
-        ):
-            before, after = src.box(rank, shape), dst.box(rank, shape)
-            send = None if before is None else terms[rank][before].T.copy().T
-            recv = None if after is None else np.zeros_like(expected[after])
-            comm.reshard(send, recv, shape, src, dst)
-            if recv is not None and after is not None:
-                np.testing.assert_array_equal(recv, expected[after], f"{src} to {dst}")
+        ),
+    ):
+        boxes = [src.box(one, shape) for one in range(comm.size)]
+        sends = [None if box is None else term[box] for term, box in zip(terms, boxes, strict=True)]
+        expected, mine = testing.reshard(sends, shape, src, dst)[rank], sends[rank]
+        send = None if mine is None else mine.T.copy().T
+        recv = None if expected is None else np.zeros_like(expected)
+        comm.reshard(send, recv, shape, src, dst)
+        if recv is not None:
+            np.testing.assert_array_equal(recv, expected, f"{src} to {dst}")
 
 
 # ---- plans ----
