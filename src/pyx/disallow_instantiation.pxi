@@ -13,6 +13,7 @@ disallow_instantiation({
     CoreBootstrap: "use thread_bootstraps(size) or mpi_bootstrap()",
     ExpertRouting: "ExpertRouting is made by a2a.moe.ExpertParallel.plan() and dispatch()",
     Plan: "Plan is made by Communicator.plan_*()",
+    ReshardPlan: "ReshardPlan is made by Communicator.plan_reshard() and plan_reshard_all()",
     SharedArray: "SharedArray is made by a2a.from_pointer() and Communicator.empty()",
     Views: "Views are made by Communicator.allgather_views()",
     Work: "Work is made by the calls of a communicator with async_op=True",
@@ -32,4 +33,5 @@ disallow_instantiation({
     _NewArray: f"_NewArray {inside}",
     _Recorder: f"_Recorder {inside}",
     _RouteBuffers: f"_RouteBuffers {inside}",
+    _Tensors: f"_Tensors {inside}",
 })

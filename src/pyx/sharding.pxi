@@ -106,6 +106,8 @@ cdef class Sharding:
             self.problem = str(error)
 
     cdef ShardingPtr checked(self) except *:
+        if self.placements is None:
+            raise InvalidArgumentError("a Sharding whose __init__() was not called")
         if self.problem is not None:
             raise InvalidArgumentError(self.problem)
         return self.ptr
@@ -128,6 +130,9 @@ cdef class Sharding:
 
     def __hash__(self):
         return hash((self.mesh.shape, self.mesh.tobytes(), self.placements))
+
+    def __reduce__(self):
+        return Sharding, (self.mesh, self.placements)
 
 
 cdef int parse_shape(object shape, Numbers& entries) except -1:

@@ -87,9 +87,15 @@ Reshard Communicator::plan_reshard(std::span<const Resharding> tensors, bool all
 
 std::shared_ptr<Work> Communicator::start(const Reshard& reshard, size_t part, std::span<const void* const> send,
                                           std::span<void* const> recv, const Call& call) {
-  const Reshard::Part& one = reshard.parts()[part];
   Call with = call;
   with.op = Op::reshard;
+  if (part >= reshard.parts().size()) {
+    const std::string reason =
+        "the plan has " + std::to_string(reshard.parts().size()) + " operations, and part is " + std::to_string(part);
+    refuse(with, reason);
+    throw Error(Code::invalid_argument, reason);
+  }
+  const Reshard::Part& one = reshard.parts()[part];
   with.dtype = one.dtype;
   with.fold = one.fold;
   with.unit_bytes = one.dtype.bytes();

@@ -185,6 +185,8 @@ TEST("tensors with gaps, and layouts that do not fit") {
     } else {
       CHECK_THROWS(Code::mismatch, "rank 1", comm.start(plan, 0, {&from, 1}, {&to, 1}, call)->wait());
     }
+    CHECK_THROWS(Code::invalid_argument, "has 1 operations, and part is 1",
+                 comm.start(plan, 1, {&from, 1}, {&to, 1}, {}));
     const void* nothing = nullptr;
     if (comm.rank() == 0) {
       CHECK_THROWS(Code::invalid_argument, "send[0] is missing", comm.start(plan, 0, {&nothing, 1}, {&to, 1}, {}));

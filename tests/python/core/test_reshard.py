@@ -3,6 +3,8 @@ NCCL's M2N."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,9 +30,10 @@ def test_group_of_m2n(run_ranks: Callable[..., Any], group: str) -> None:
     run_ranks(4, every_layout, group)
 
 
+@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
 @pytest.mark.parametrize(("op", "dtype"), FOLDS)
-def test_partial_sums(run_ranks: Callable[..., Any], op: str, dtype: str) -> None:
-    run_ranks(4, folds, op, dtype)
+def test_partial_sums(run_ranks: Callable[..., Any], op: str, dtype: str, threads: bool) -> None:
+    run_ranks(4, folds, op, dtype, threads=threads)
 
 
 @pytest.mark.parametrize("partial", [False, True], ids=["copied", "partial"])
@@ -195,6 +198,8 @@ def test_shardings_are_values() -> None:
     assert repr(Partial("max")) == "Partial('max')" and Partial() == Partial("sum") != Shard(0)
     assert grid.box(3, (5, 2)) == (slice(3, 5), slice(0, 2)) and grid.box(4, (5, 2)) is None
     assert not grid.mesh.flags.writeable
+    for one in (grid, Sharding([0], Partial("max")), Sharding([[1]], [Replicate(), Shard(1)])):
+        assert pickle.loads(pickle.dumps(one)) == one == copy.deepcopy(one)
     with pytest.raises(a2a.InvalidArgumentError, match="pass one of"):
         Partial("premul_sum")
     for mesh in ([0.5], "ab", [[0, 1], [2]], object()):
