@@ -73,7 +73,8 @@ class Model:
             self.recvs[i][tuple(to)] = gathered[rank][tuple(part)]
 
 
-def contenders(comm: a2a.Communicator, model: Model) -> dict[str, Contender]:
+def contenders(comm: a2a.Communicator, model: Model, folder: str) -> dict[str, Contender]:
+    """``folder`` is where the ranks of Gloo meet: that of rank 0."""
     tensors = [(shape, SRC[dim], DST[dim], "float32") for shape, dim in zip(model.shapes, model.dims, strict=True)]
     plan = comm.plan_reshard_all(tensors)
     whole = np.empty(max(send.size for send in model.sends) * comm.size, np.float32)
@@ -92,7 +93,7 @@ def contenders(comm: a2a.Communicator, model: Model) -> dict[str, Contender]:
         import torch.distributed as dist
     except ImportError:
         return ways
-    store = Path(comm.allgather_bytes(os.fsencode(tempfile.mkdtemp()))[0].decode()) / "store"
+    store = os.fsdecode(comm.allgather_bytes(os.fsencode(folder))[0]) + "/store"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size)
 
     def gloo(sends: Arrays, recvs: Arrays) -> None:
@@ -113,11 +114,11 @@ def main() -> None:
     parser.add_argument("--columns", action="store_true", help="divide every second tensor along its columns")
     parser.add_argument("-J", "--json", type=Path, help="write the times to a file, too")
     options = parser.parse_args()
-    with a2a.init() as comm:
+    with tempfile.TemporaryDirectory() as folder, a2a.init() as comm:
         if comm.size != 4:
             raise SystemExit("start 4 ranks: a2a run -n 4 benchmarks/reshard.py")
         model = Model(comm, options)
-        ways = contenders(comm, model)
+        ways = contenders(comm, model, folder)
         times: dict[str, list[float]] = {name: [] for name in ways}
         for turn in range(options.rounds + 1):
             for name, run in ways.items():

@@ -11,7 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reshard_ranks import FOLDS, GRID, GROUPS, LINE, at_random, every_layout, folds, many, random_sharding, whole
+from reshard_ranks import (
+    FOLDS,
+    GRID,
+    GROUPS,
+    LINE,
+    at_random,
+    every_layout,
+    folds,
+    many,
+    random_sharding,
+    terms_at_random,
+    whole,
+)
 
 import a2a
 from a2a.sharding import Partial, Replicate, Shard, Sharding, matrix
@@ -23,6 +35,12 @@ pytestmark = pytest.mark.timeout(100)
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_random_layouts(run_ranks: Callable[..., Any], ranks: int, threads: bool) -> None:
     run_ranks(ranks, at_random, ranks, 60, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+@pytest.mark.parametrize("ranks", [3, 6])
+def test_random_partial_sums(run_ranks: Callable[..., Any], ranks: int, threads: bool) -> None:
+    run_ranks(ranks, terms_at_random, ranks, 40, threads=threads)
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 from mpi import INSTALLED
 from rank_pool import Pool
-from reshard_ranks import FOLDS, GROUPS, at_random, bystanders, call, differ, every_layout, folds, many, whole
+from reshard_ranks import (
+    FOLDS,
+    GROUPS,
+    at_random,
+    bystanders,
+    call,
+    differ,
+    every_layout,
+    folds,
+    many,
+    terms_at_random,
+    whole,
+)
 from sample import with_full
 
 import a2a
@@ -30,6 +42,10 @@ def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
 
 def test_random_layouts(pool: Pool) -> None:
     pool.run(at_random, pool.n, 100)
+
+
+def test_random_partial_sums(pool: Pool) -> None:
+    pool.run(terms_at_random, pool.n, 40)
 
 
 @pytest.mark.parametrize("group", GROUPS)

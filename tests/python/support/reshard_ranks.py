@@ -79,6 +79,26 @@ def random_boxes(size: int, shape: Sequence[int], source: bool, chance: np.rando
     return boxes if chance.random() < 0.5 else {rank: box for rank, box in enumerate(boxes) if box is not None}
 
 
+def terms_at_random(comm: a2a.Communicator, seed: int, rounds: int) -> None:
+    """Partial sums whose terms have copies, in whole numbers that every dtype holds."""
+    shared, own = np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
+    for _ in range(rounds):
+        shape = [int(n) for n in shared.integers(1, 40, shared.integers(0, 4))]
+        dtype = shared.choice(["int16", "float16", "float64"])
+        some, dst = (random_sharding(comm.size, len(shape), shared) for _ in range(2))
+        src = Sharding(some.mesh, [Partial() if shared.random() < 0.5 else one for one in some.placements])
+        # Ranks with the same term have the same values.
+        folded = [isinstance(one, Partial) for one in src.placements]
+        term = {int(rank): hash(tuple(np.where(folded, at, 0).tolist())) % 7 for at, rank in np.ndenumerate(src.mesh)}
+        boxes = [src.box(rank, shape) for rank in range(comm.size)]
+        sends = [None if box is None else whole(shape, dtype, term[rank])[box] for rank, box in enumerate(boxes)]
+        expected, mine = testing.reshard(sends, shape, src, dst)[comm.rank], sends[comm.rank]
+        recv = None if expected is None else in_gaps(comm, np.full_like(expected, 77), own)
+        comm.reshard(None if mine is None else in_gaps(comm, mine, own), recv, shape, src, dst)
+        if recv is not None:
+            np.testing.assert_array_equal(recv, expected, f"{shape}: {src} to {dst}")
+
+
 def at_random(comm: a2a.Communicator, seed: int, rounds: int) -> None:
     shared, own = np.random.default_rng(seed), np.random.default_rng([seed, comm.rank])
     for _ in range(rounds):
@@ -283,6 +303,15 @@ def differ(comm: a2a.Communicator) -> None:
     outputs = [None if one is None else np.empty_like(one) for one in parts]
     with pytest.raises(a2a.MismatchError, match="rank 0"):
         comm.plan_reshard_all(tensors).run(parts, outputs)
+    # One rank has a second operation, which none begins.
+    mine = [((6,), Sharding([0, 1], Partial()), two, "int16")] if comm.rank == 0 else [((6,), two, two, "int16")]
+    first = None if comm.rank == 2 else np.zeros(3, np.int16)
+    second = first if comm.rank else np.zeros(6, np.int16)
+    outputs = [None if first is None else np.zeros(3, np.int16) for _ in range(2)]
+    plan = comm.plan_reshard_all([((6,), two, other, "int16"), *mine])
+    assert plan.operations == (2 if comm.rank == 0 else 1)
+    with pytest.raises(a2a.MismatchError, match="rank 0"):
+        plan.run([first, second], outputs)
     call(comm)
 
 
