@@ -86,7 +86,7 @@ TEST("memories and operations have names, unknown values too") {
       "close",          "connect",  "allgather_views", "allgather_bytes", "exchange",       "allreduce",
       "reduce_scatter", "reduce",   "broadcast",       "gather",          "scatter",        "allgatherv",
       "send",           "recv",     "dispatch",        "dispatch",        "combine",        "give_back",
-      "scan",           "exscan", "reshard"};
+      "scan",           "exscan",   "reshard"};
   uint8_t op = 0;
   for (const char* name : names) CHECK_EQ(std::string(to_string(Op{++op})), name);
   CHECK_EQ(Op{op}, Op::reshard);
