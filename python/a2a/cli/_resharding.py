@@ -15,7 +15,11 @@ from .._files import brief, read_json
 from ..sharding import Partial, Replicate, Shard, Sharding, exchanges, matrix
 
 Tensor = tuple[list[int], Sharding, Sharding, str]
-_PLACEMENT = re.compile(r"(shard)\((-?\d{1,4})\)|(replicate)|(partial)(?:\((\w+)\))?", re.ASCII)
+_PLACEMENT = re.compile(
+    r"""shard\((?P<dim>-?\d{1,4})\)|(?P<replicate>replicate)(\(\))?|partial(\((?P<quote>['"]?)(?P<op>\w*)(?P=quote)\))?""",
+    re.ASCII | re.IGNORECASE,
+)
+"""As Python writes them, or without capitals, quotes and empty brackets."""
 _MOST_RANKS = 16384
 
 
@@ -69,8 +73,10 @@ def _bytes_of(dtype: str) -> int:
 
 
 def _tensors(given: Any) -> list[Tensor]:
+    if isinstance(given, dict) and "shape" in given and "tensors" not in given:
+        given = {"tensors": [given]}
     if not isinstance(given, dict) or not isinstance(given.get("tensors"), list) or not given["tensors"]:
-        raise InvalidArgumentError('an object with "tensors": [{"shape", "src", "dst"}, ...]')
+        raise InvalidArgumentError('it is an object with "tensors": [{"shape", "src", "dst"}, ...]')
     shared = {name: value for name, value in given.items() if name != "tensors"}
     tensors: list[Tensor] = []
     for i, one in enumerate(given["tensors"]):
@@ -125,6 +131,6 @@ def _placement(given: Any) -> Shard | Replicate | Partial:
         raise InvalidArgumentError(
             f'placements has {brief(repr(given))}; pass "shard(0)", "replicate" or "partial(sum)"'
         )
-    if found[1]:
-        return Shard(int(found[2]))
-    return Replicate() if found[3] else Partial(found[5] or "sum")
+    if found["dim"]:
+        return Shard(int(found["dim"]))
+    return Replicate() if found["replicate"] else Partial(found["op"] or "sum")

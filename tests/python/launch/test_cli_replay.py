@@ -116,6 +116,10 @@ def test_a_resharding_beside_gather_and_cut(tmp_path: Path) -> None:
     results = json.loads(file.read_text())
     assert [one["schedule"] for one in results["gather_and_cut"]] == ["rotation", "longest", "hierarchical"]
     assert min(one["seconds"] for one in results["gather_and_cut"]) > min(one["seconds"] for one in results["results"])
+    one = {"shape": [64, 64], "src": {"mesh": [0, 1], "placements": ["Shard(0)"]}}
+    spec.write_text(json.dumps({**one, "dst": {"mesh": [[2], [3]], "placements": ["Replicate()", "Shard(-1)"]}}))
+    assert "1 tensor of 1.638e-05 GB" in call("simulate", "--reshard", spec).stdout
+    spec.write_text(SPEC.replace("partial(sum)", "Partial('max')"))
     done = call("simulate", "--reshard", spec, "-n", "16", "--schedule", "longest")
     assert done.returncode == 0 and "16 ranks on 2 hosts" in done.stdout, done.stderr
 
