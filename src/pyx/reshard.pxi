@@ -136,7 +136,7 @@ cdef object claim_parts(_Tensors received):
             claim(received.tensors[i], received.names[i])
 
 
-cdef int start_view(Exchange& x, _Tensors sent, _Tensors received, bint keep) except -1:
+cdef int view_sides_of(_Tensors sent, _Tensors received, bint keep) except -1:
     view_side(sent, False, keep)
     view_side(received, True, keep)
     view_side_again(sent, False, keep)
@@ -171,7 +171,7 @@ cdef int prepare_reshard(Exchange& x, _CommunicatorBase comm, _Tensors sent, _Te
     parse_shape(shape, entries)
     before = parse_sharding(src, "src", entries, comm._size)
     after = parse_sharding(dst, "dst", entries, comm._size)
-    start_view(x, sent, received, keep)
+    view_sides_of(sent, received, keep)
     x.call.dtype = unknown_dtype()
     if sent.tensors[0] is not None:
         sender = &sent.views[0]
@@ -198,21 +198,19 @@ cdef int add_reshardings(ReshardingList& tensors, object given, int size) except
     """Convert a list of (shape, src, dst, dtype)."""
     cdef Numbers entries
     cdef Py_ssize_t i
-    cdef str place
     try:
         items = list(given)
     except TypeError:
         raise InvalidArgumentError(f"tensors is {shown(given)}; pass a list of (shape, src, dst, dtype)") from None
     for i, one in enumerate(items):
         shape, src, dst, dtype = tuple_of_resharding(one, i)
-        place = f"tensors[{i}]"
         entries.clear()
         try:
             parse_shape(shape, entries)
             tensors.add(entries, parse_sharding(src, "src", entries, size), parse_sharding(dst, "dst", entries, size),
                         core_dtype(parse_dtype(dtype)))
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{place}: {error}") from None
+            raise InvalidArgumentError(f"tensors[{i}]: {error}") from None
     return <int> len(items)
 
 
@@ -284,7 +282,7 @@ cdef class ReshardPlan:
             parse_call(&x.call, Op.reshard, stream, timeout)
             sent = side_of_tensors(tensors_in(send, "send", count) if self.listed else [send], "send", self.listed)
             received = side_of_tensors(tensors_in(recv, "recv", count) if self.listed else [recv], "recv", self.listed)
-            start_view(x, sent, received, async_op)
+            view_sides_of(sent, received, async_op)
             for i in range(count):
                 dtype = core_dtype(make_dtype(self.dtypes[i]))
                 if sent.tensors[i] is not None:
