@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,6 +16,7 @@ import a2a
 
 from .._errors import in_torchs_words
 from .._untraced import untraced
+from .completer import complete_later
 from .futures import ForBoth, future_of
 from .work_registry import passed_over, register, unregister
 
@@ -89,16 +91,26 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
 
     @ForBoth
     def get_future(self) -> Any:
-        """A torch.futures.Future of the output tensors. A thread waits for the operation and runs the callbacks. Where
-        the operation fails, the future's error is a RuntimeError with its text."""
+        """A torch.futures.Future of the output tensors. One thread waits for all operations whose futures somebody has,
+        and runs the callbacks. Where the operation fails, the future's error is a RuntimeError with its text."""
         with self._guard:
             if self._future is None:
                 self._future, ended = future_of(self._outputs, self._raise)
-                if self._work.done():
-                    ended()
-                else:
-                    threading.Thread(target=self._complete, args=(ended,), name="a2a future", daemon=True).start()
+                self.when_ended(ended)
             return self._future
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Have a thread call this when the operation has ended; at once if it has."""
+
+        def settle_and_call() -> None:
+            with contextlib.suppress(BaseException):  # _raise() raises it again
+                self._finish(None)
+            call()
+
+        if self._work.done():
+            settle_and_call()
+        else:
+            complete_later(self._work, settle_and_call)
 
     def source_rank(self) -> int:
         """The rank in the group that sent the message of a receive, once it has ended."""
@@ -137,11 +149,6 @@ class Work(TorchWork):  # type: ignore[misc, unused-ignore]
                     self._then()
                     self._then = None
 
-    def _complete(self, ended: Callable[[], None]) -> None:
-        with contextlib.suppress(BaseException):  # _raise() raises it again
-            self._finish(None)
-        ended()
-
     def _raise(self) -> None:
         """Raise the error of the operation, which has ended."""
         self._finish(None)
@@ -176,6 +183,10 @@ class FinishedWork(TorchWork):  # type: ignore[misc, unused-ignore]
     def result(self) -> list[Any]:
         """The output tensors."""
         return self._outputs
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Call this at once."""
+        call()
 
     @ForBoth
     def get_future(self) -> Any:
@@ -215,13 +226,16 @@ class AllOf(FinishedWork):
 
     @ForBoth
     def get_future(self) -> Any:
-        """A torch.futures.Future of the output tensors. A thread waits for all operations."""
+        """A torch.futures.Future of the output tensors, which is done when all operations have ended."""
         future, ended = future_of(self._outputs, self.wait)
+        left = itertools.count(1)
 
-        def complete() -> None:
-            with contextlib.suppress(BaseException):  # wait() raises it again
-                self.wait()
+        def one_ended() -> None:
+            if next(left) == len(self._works):
+                ended()
+
+        for work in self._works:
+            work.when_ended(one_ended)
+        if not self._works:
             ended()
-
-        threading.Thread(target=complete, name="a2a future", daemon=True).start()
         return future

@@ -181,6 +181,24 @@ def wait_in_callbacks(comm: a2a.Communicator) -> None:
         at.allreduce(x).get_future().wait()
 
 
+def take_many_futures(comm: a2a.Communicator) -> int:
+    at = group(comm, "backend", SIZE)
+    if comm.rank >= SIZE:
+        return 0
+    comm.recv(torch.ones(1), 0) if comm.rank == 1 else None
+    tensors = [torch.full((3,), float(comm.rank + step)) for step in range(50)]
+    futures = [at.allreduce(one).get_future() for one in tensors]
+    threads = sum(thread.name == "a2a futures" for thread in threading.enumerate())
+    comm.send(torch.ones(1), 1) if comm.rank == 0 else None
+    torch.futures.wait_all(futures)
+    assert [one[0].item() for one in tensors] == [2.0 * step + 1 for step in range(50)]
+    return threads
+
+
+def test_futures_share_their_threads(ranks: Pool) -> None:
+    assert 1 <= max(ranks.run(take_many_futures)) <= 2
+
+
 def test_callbacks_that_wait(ranks: Pool) -> None:
     ranks.run(wait_in_callbacks)
 
