@@ -476,7 +476,9 @@ bool Meeting::refuse_if_known(Guest& guest) {
   if (const auto failed = standing_.failed.find(theirs); failed != standing_.failed.end()) {
     // It may try that generation again, and then knows of the error.
     if (times_failed(*guest.proposal, theirs) >= failed->second.times && misses(guest)) return false;
-    refuse(guest.channel, failed->second.error);
+    const Error& before = failed->second.error;
+    refuse(guest.channel, Error(before.code(), before.what() + std::string("; ") + standing_.self.in_words() +
+                                                   " has failed in this generation before"));
     return true;
   }
   if (!standing_.used.contains(theirs)) return false;

@@ -80,6 +80,8 @@ def _remember(group: Group, answers: Answers, numbers: Numbers) -> None:
     for member in done:
         member.used.add(group.generation)
         member.group = (group.generation, group.number)
+    for member in set(group.calls) - set(done):
+        member.failed.add(group.calls[member].generation)
     if not done:
         numbers.failed.append(group.generation)
 

@@ -27,6 +27,8 @@ class Member:
     index: int
     handle: str
     used: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    """Generations in which it has failed, whoever was in the list."""
     group: tuple[int, int] | None = None
     """The generation in which it was last, and a number of its group."""
 
@@ -105,7 +107,7 @@ class Pool:
         former = member.handle
         member.process.line.send(("renew", member.index))
         member.handle = self._await(member.process, "renewed")
-        member.used, member.group = set(), None
+        member.used, member.failed, member.group = set(), set(), None
         self.dead.append(former)
         return former
 

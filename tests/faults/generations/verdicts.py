@@ -137,8 +137,13 @@ class _Judge:
             return Due(("InvalidArgumentError",))
         outcomes = ["MismatchError"]
         # One of another group that is too many may have been killed.
-        if group.fault == "a dead one too many" or (group.fault == "one too many" and self.round.struck()):
+        gone = self.round.struck() or any(other.fault == "closed" for other in self.round.groups)
+        if group.fault == "a dead one too many" or (group.fault == "one too many" and gone):
             outcomes += ["PeerLostError", "TimeoutError"]  # nobody else lists it, so nobody else is told
+        listed = {member for other in self.round.groups for member in other.members}
+        if group.fault in ("generation", *LISTS) and any(group.generation in one.failed for one in listed):
+            # Whoever has failed in it before tells the others of that, and waits for them itself.
+            outcomes += ["PeerLostError", "TimeoutError"]
         # Whoever comes when the others have gone waits for them.
         alone = group.fault == "no handle" and len(group.members) == 2
         if alone or not calls or begin - min(calls) > LINGERING:
