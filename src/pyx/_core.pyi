@@ -863,6 +863,10 @@ def reshard_matrices(
 ) -> npt.NDArray[np.uint64]:
     """For a2a.sharding: return the bytes that each rank sends each in each stage, an array of [stages, size, size]."""
 
+def set_operation_listener(listener: Callable[[Communicator, str], None] | None) -> None:
+    """Have ``listener(communicator, name)`` called before each operation of a communicator and each message starts, in
+    the thread that calls; None: nobody. What it raises is raised by the call, as if its arguments were refused."""
+
 def run_simulator(
     bytes_: npt.ArrayLike,
     schedule: str,

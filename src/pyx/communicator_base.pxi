@@ -14,6 +14,16 @@ cdef bytes reason_of(object error):
     return words_of(error)[:2000].replace("\0", "\\0").encode("utf-8", "backslashreplace")
 
 
+cdef object operation_listener = None
+
+
+def set_operation_listener(listener):
+    """Have ``listener(communicator, name)`` called before each operation of a communicator and each message starts, in
+    the thread that calls; None: nobody. What it raises is raised by the call, as if its arguments were refused."""
+    global operation_listener
+    operation_listener = listener
+
+
 # What every method of a communicator uses: the C++ communicator, the wait, and the tensors of operations in flight.
 @cython.no_gc_clear
 cdef class _CommunicatorBase:
@@ -75,8 +85,22 @@ cdef class _CommunicatorBase:
             if inside == 0 or inside == here:   # once more: a signal handler may call inside a call
                 self.caller = here
                 self.depth += 1
-                return 0
-        self.refuse_thread(op)
+        if inside != 0 and inside != here:
+            self.refuse_thread(op)
+        if operation_listener is not None and self.depth == 1:
+            self.announce(op)
+        return 0
+
+    cdef int announce(self, Op op) except -1:
+        """Tell the listener of an operation. What it raises is refused on this rank, and the peers are told."""
+        cdef Call call
+        try:
+            operation_listener(self, op_string(op).decode())
+        except BaseException as error:
+            self.leave()
+            call.op = op
+            raise self.refused(call, error)
+        return 0
 
     cdef int let_failing_call_end(self) except -1:
         """Where the communicator is broken, wait until the call that another thread is in has raised."""

@@ -15,6 +15,8 @@ cdef class _Messages(_CommunicatorBase):
             label = parse_tag(tag)
             known = True
             parse_call(&call, op, stream, timeout)
+            if operation_listener is not None:
+                operation_listener(self, op_string(op).decode())
             holder = view_of(tensor, "tensor", not sends, async_op, &view, call.stream.handle)
             if sends:
                 require_sendable(&view, "tensor")

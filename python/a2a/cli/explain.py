@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from .. import dump
@@ -38,12 +41,7 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    records, unreadable = [], []
-    for path in dump.find(options.dumps):
-        try:
-            records.append(dump.read(path))
-        except (InvalidArgumentError, OSError) as error:
-            unreadable.append(in_words(error))
+    records, unreadable = _read(options.dumps)
     for text in unreadable:
         print(f"a2a explain: {text}", file=sys.stderr)
     if not records:
@@ -52,10 +50,7 @@ def _explain(options: argparse.Namespace) -> int:
             print(f"a2a explain: no records in {' '.join(empty)}", file=sys.stderr)
         print(f"a2a explain: nothing to read; {_ADVICE}", file=sys.stderr)
         return 2
-    groups: dict[int, list[dump.Record]] = {}
-    for record in sorted(records, key=lambda record: record.opened):
-        groups.setdefault(record.group, []).append(record)
-    diagnoses = [diagnose(group, records) for group in groups.values()]
+    diagnoses = _diagnose_all(records)
     if options.json:
         print(json.dumps([dataclasses.asdict(diagnosis) for diagnosis in diagnoses], indent=2))
     else:
@@ -64,6 +59,34 @@ def _explain(options: argparse.Namespace) -> int:
                 print()
             _show(diagnosis, options.all)
     return 1 if any(diagnosis.operation for diagnosis in diagnoses) else 0
+
+
+def stuck_in(folder: Path) -> tuple[str, list[int]]:
+    """Return what the command prints about communicators of this folder on which a rank is stuck, and the ranks that it
+    names as the cause."""
+    diagnoses = [diagnosis for diagnosis in _diagnose_all(_read([folder])[0]) if diagnosis.operation]
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        for diagnosis in diagnoses:
+            _show(diagnosis, False)
+    return text.getvalue(), sorted({rank for diagnosis in diagnoses for rank in diagnosis.culprits})
+
+
+def _read(paths: Sequence[str | Path]) -> tuple[list[dump.Record], list[str]]:
+    """Return the records, and why others cannot be read."""
+    records, unreadable = [], []
+    for path in dump.find(paths):
+        try:
+            records.append(dump.read(path))
+        except (InvalidArgumentError, OSError) as error:
+            unreadable.append(in_words(error))
+    return records, unreadable
+
+
+def _diagnose_all(records: list[dump.Record]) -> list[Diagnosis]:
+    groups: dict[int, list[dump.Record]] = {}
+    for record in sorted(records, key=lambda record: record.opened):
+        groups.setdefault(record.group, []).append(record)
+    return [diagnose(group, records) for group in groups.values()]
 
 
 def _show(diagnosis: Diagnosis, show_all: bool) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import a2a
 import a2a_autoload
+import a2a_pytest
 
-FOLDERS = [Path(module.__file__ or "").parent for module in (a2a, a2a_autoload)]
+FOLDERS = [Path(module.__file__ or "").parent for module in (a2a, a2a_autoload, a2a_pytest)]
 
 
 def modules_in(folders: list[Path]) -> dict[str, Path]:

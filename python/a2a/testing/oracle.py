@@ -2,9 +2,6 @@
 
 Lists are indexed by rank. These functions are simple, not fast, and need only NumPy. The module also has random cases,
 the bytes of any framework's tensor, and the workloads of ``a2a.workloads``.
-
-    expected = testing.alltoallv(sends, send_counts, recvs)[comm.rank]
-    assert testing.first_difference(recv, expected) is None
 """
 
 from __future__ import annotations
@@ -16,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import frameworks
-from ._core import Partial, Sharding
-from ._expert_oracle import Dispatched, combine, dispatch
-from .workloads import (
+from .. import frameworks
+from .._core import Partial, Sharding
+from .._expert_oracle import Dispatched, combine, dispatch
+from ..workloads import (
     WORKLOADS,
     Workload,
     dispatch_order,

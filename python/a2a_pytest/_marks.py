@@ -1,0 +1,101 @@
+"""What the marks of a test ask for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+__all__ = ["Wish", "WrongMark", "numbers_of", "wish_of"]
+
+_SECONDS = 60.0
+_OPTIONS = ("threads", "timeout", "torch", "paddle", "jax")
+_BACKENDS = ("a2a", "gloo")
+
+
+class WrongMark(Exception):
+    """The mark makes no sense. The text says how to write it."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    ranks: int
+    threads: bool = False
+    timeout: float = _SECONDS
+    torch: str = ""
+    paddle: bool = False
+    jax: bool = False
+    hosts: int = 1
+
+    def names(self) -> list[str]:
+        """Return the hosts of the ranks, neighbours on the same; nothing where there is one host."""
+        if self.hosts == 1:
+            return []
+        return [f"host{rank * self.hosts // self.ranks}" for rank in range(self.ranks)]
+
+
+def numbers_of(mark: pytest.Mark) -> list[Any]:
+    """Return the numbers of ranks, of ``ranks(2, 4)`` and of ``ranks((2, 4))``."""
+    if len(mark.args) == 1 and isinstance(mark.args[0], (tuple, list)):
+        return list(mark.args[0])
+    return list(mark.args)
+
+
+def wish_of(item: pytest.Item) -> Wish:
+    """Raises WrongMark."""
+    mark = item.get_closest_marker("ranks")
+    assert mark is not None
+    number = _number_for(item, mark)
+    unknown = [name for name in mark.kwargs if name not in _OPTIONS]
+    if unknown:
+        raise WrongMark(f"@pytest.mark.ranks has no argument {unknown[0]}; it has {', '.join(_OPTIONS)}")
+    options = dict(mark.kwargs)
+    for name in ("threads", "paddle", "jax"):
+        if not isinstance(options.get(name, False), bool):
+            raise WrongMark(f"@pytest.mark.ranks({name}={options[name]!r}): {name} is True or False")
+    seconds = options.get("timeout", _SECONDS)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        raise WrongMark(f"@pytest.mark.ranks(timeout={seconds!r}): timeout is a number of seconds above 0")
+    backend = options.get("torch") or ""
+    if backend not in ("", *_BACKENDS):
+        raise WrongMark(f'@pytest.mark.ranks(torch={backend!r}): torch is "a2a" or "gloo"')
+    asked = [name for name in ("torch", "paddle") if options.get(name)]
+    if options.get("threads") and asked:
+        raise WrongMark(f"@pytest.mark.ranks(threads=True, {asked[0]}=...): {asked[0]} has one rank in each process")
+    wish = Wish(
+        number,
+        options.get("threads", False),
+        float(seconds),
+        backend,
+        options.get("paddle", False),
+        options.get("jax", False),
+        _hosts_for(item, number),
+    )
+    if wish.threads and (wish.hosts > 1 or wish.jax):
+        raise WrongMark("@pytest.mark.ranks(threads=True): ranks that are threads share one host and one JAX")
+    return wish
+
+
+def _number_for(item: pytest.Item, mark: pytest.Mark) -> int:
+    numbers = numbers_of(mark)
+    if not numbers:
+        raise WrongMark("@pytest.mark.ranks needs the number of ranks: @pytest.mark.ranks(4)")
+    callspec = getattr(item, "callspec", None)
+    number = numbers[0] if len(numbers) == 1 else callspec.params["_a2a_ranks"] if callspec else numbers[0]
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise WrongMark(f"@pytest.mark.ranks({number!r}): a number of ranks is an integer from 1 on")
+    return number
+
+
+def _hosts_for(item: pytest.Item, ranks: int) -> int:
+    mark = item.get_closest_marker("hosts")
+    if mark is None:
+        return 1
+    count = mark.args[0] if len(mark.args) == 1 and not mark.kwargs else None
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= ranks:
+        raise WrongMark(
+            f"@pytest.mark.hosts{mark.args!r} needs one number of hosts from 1 to the number of ranks, {ranks}"
+        )
+    return count
