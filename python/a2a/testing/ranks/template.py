@@ -107,7 +107,9 @@ def _fork_rank(own: Channel, descriptor: int, serve: Callable[[Channel], None]) 
             os.setpgid(0, 0)  # so that it can be ended with its children
             _become_child(template)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            serve(Channel(socket.socket(fileno=descriptor)))
+            channel = Channel(socket.socket(fileno=descriptor))
+            serve(channel)
+            channel.close()
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
     return pid
