@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from _pytest.runner import call_and_report
 
-import a2a
+from a2a._core import AbortedError, Communicator, Error, MismatchError, PeerLostError, TimeoutError
 from a2a.testing.faults import Faults
 from a2a.testing.ranks.channel import Channel
 from a2a.testing.ranks.serving import Failure, Tested
@@ -25,7 +25,7 @@ from ._threads import Ended, run_threads
 
 __all__ = ["PytestStage", "Task", "communicator_of", "faults_of"]
 
-_ECHOES = (a2a.PeerLostError, a2a.AbortedError, a2a.MismatchError, a2a.TimeoutError, ConnectionError)
+_ECHOES = (PeerLostError, AbortedError, MismatchError, TimeoutError, ConnectionError)
 # What Gloo says, by a RuntimeError, when a peer has gone.
 _ECHOES_OF_GLOO = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused")
 
@@ -124,7 +124,7 @@ class _RankPlugin:
         self._in_threads: list[tuple[Ended, pytest.ExceptionInfo[BaseException]]] = []
         self._reports: list[pytest.TestReport] = []
         self._faults: Faults | None = None
-        self._close_error: a2a.Error | None = None
+        self._close_error: Error | None = None
         self._name_folder(task.place.rank)
         self.world = World(task.place)
         item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
@@ -174,7 +174,7 @@ class _RankPlugin:
         arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
         channel = self.channel
 
-        def on_rank(comm: a2a.Communicator) -> None:
+        def on_rank(comm: Communicator) -> None:
             own = {name: comm if name == "comm" else value for name, value in arguments.items()}
             pyfuncitem.obj(**own)
 
@@ -219,6 +219,10 @@ class _RankPlugin:
         assert self.world is not None
         if self.threads and isinstance(item, pytest.Function):
             _require_no_fixture_with_comm(item)
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            import hypothesis  # all ranks try the same examples
+
+            hypothesis.seed(self.world.place.job)(item.obj)  # type: ignore[attr-defined]
         self.world.open()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -229,7 +233,7 @@ class _RankPlugin:
         finally:
             try:
                 self.world.close(self._all_passed)
-            except a2a.Error as error:
+            except Error as error:
                 self._close_error = error
                 raise pytest.fail.Exception(f"the ranks have not ended in step: {error}", pytrace=False) from None
 
@@ -246,7 +250,7 @@ class _RankPlugin:
             self._facts.setdefault(call.when, failure)
             report.a2a_failure = (failure.time, failure.follows)  # type: ignore[attr-defined]
         elif self._close_error is not None and call.when == "teardown":
-            follows = isinstance(self._close_error, a2a.PeerLostError)
+            follows = isinstance(self._close_error, PeerLostError)
             report.a2a_failure = (time.monotonic(), follows)  # type: ignore[attr-defined]
         return report
 
@@ -313,10 +317,10 @@ class _DebuggerOfOneRank:
                 self._plugin.pytest_leave_pdb()
 
 
-def communicator_of(request: pytest.FixtureRequest) -> a2a.Communicator:
+def communicator_of(request: pytest.FixtureRequest) -> Communicator:
     world, threads = _world_of(request, "comm")
     # Each thread gets a communicator of its own when the test function is called.
-    return cast("a2a.Communicator", None) if threads else world.comm
+    return cast("Communicator", None) if threads else world.comm
 
 
 def faults_of(request: pytest.FixtureRequest) -> Faults:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from a2a import Communicator
-from a2a._core import connect, thread_bootstraps
+from a2a._core import Communicator, connect, thread_bootstraps
 from a2a.testing.ranks.world import PATIENCE
 
 __all__ = ["Ended", "run_threads"]

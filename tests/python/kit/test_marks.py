@@ -14,6 +14,12 @@ import pytest
 
 import a2a
 
+try:
+    import hypothesis
+    import hypothesis.strategies
+except ImportError:
+    hypothesis = None  # type: ignore[assignment]
+
 pytest.importorskip("a2a_pytest")
 HERE = os.getpid()
 """Of the process that has imported this file: the one that runs the tests."""
@@ -181,6 +187,17 @@ def test_warnings_are_those_of_the_run(comm: a2a.Communicator) -> None:
     with pytest.raises(DeprecationWarning), warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.warn("raised", DeprecationWarning, stacklevel=1)
+
+
+if hypothesis is not None:
+
+    @pytest.mark.ranks(2)
+    @hypothesis.given(x=hypothesis.strategies.integers())
+    @hypothesis.settings(
+        max_examples=20, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+    )
+    def test_ranks_try_the_same_examples(comm: a2a.Communicator, x: int) -> None:
+        assert len(set(comm.allgather_bytes(str(x).encode()))) == 1
 
 
 def test_a_test_without_the_mark_stays_here() -> None:

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -122,6 +123,35 @@ def test_a_debugger_has_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPat
         os.close(terminal)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code == 0 and b"('rank is', 1)" in printed, printed.decode()
+
+
+def test_an_interrupt_leaves_nothing(folder: Path) -> None:
+    (folder / "test_it.py").write_text(
+        "import pathlib, time, pytest\n@pytest.mark.ranks(2)\ndef test_it(comm):\n"
+        "    pathlib.Path('started').write_text('')\n    time.sleep(100)\n"
+    )
+    options = ["-p", "no:cacheprovider", "-p", "no:xdist", "-c", os.devnull, "--rootdir", str(folder), "test_it.py"]
+    command = [sys.executable, "-m", "pytest", *options]
+    with subprocess.Popen(command, cwd=folder, env=os.environ | {"TMPDIR": str(folder)}, stdout=subprocess.PIPE) as run:
+        deadline = time.monotonic() + 60
+        while not (folder / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        ranks = children_of(run.pid)
+        assert len(ranks) == 3
+        run.send_signal(signal.SIGINT)
+        printed = run.communicate(timeout=60)[0].decode()
+    assert run.returncode == 2 and "KeyboardInterrupt" in printed, printed
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+    assert [path.name for path in folder.glob("a2a-*")] == []
+
+
+def children_of(pid: int) -> list[int]:
+    """All processes below this one."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            found += [child, *children_of(child)]
+    return found
 
 
 def test_without_the_plugin(folder: Path) -> None:

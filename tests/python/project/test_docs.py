@@ -222,6 +222,8 @@ def programs() -> Iterator[object]:
     """Blocks of the language "python" are whole programs; parts of one are "py"."""
     for page in [*SHORT, DOCS / "frameworks" / "jax.md"]:
         for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", read(page), re.DOTALL | re.MULTILINE)):
+            if "def test_" in block:
+                continue  # tests/python/kit/test_guide.py runs them
             # Importing a framework takes each rank seconds.
             slow = pytest.mark.full if re.search("import (torch|paddle|jax)", block) else ()
             yield pytest.param(block, id=f"{page.stem}-{number}", marks=slow)
