@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _MARKS = (
     "ranks(n, ..., threads=False, timeout=60, torch=None, paddle=False, jax=False): run the test on each of n ranks; "
-    'with several n once for each n. torch="a2a" or "gloo" makes the default process group, paddle=True Paddle\'s, '
-    "jax=True the communicator of a2a.jax.",
+    "with several n once for each n, with threads=(False, True) in both ways. "
+    'torch="a2a" or "gloo" makes torch\'s default process group, paddle=True Paddle\'s, jax=True that of a2a.jax.',
     "hosts(count): the ranks of the test are on so many hosts, as A2A_HOSTS assigns them.",
 )
-_NUMBER = "_a2a_ranks"
+_KIND = "_a2a_ranks"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,12 +35,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("ranks")
     if mark is None:
         return
-    from ._marks import numbers_of
+    from ._marks import kinds_of
 
-    numbers = numbers_of(mark)
-    if len(numbers) > 1:
-        metafunc.fixturenames.append(_NUMBER)
-        metafunc.parametrize(_NUMBER, numbers, ids=[f"{n} ranks" for n in numbers], indirect=True)
+    kinds = kinds_of(mark)
+    if len(kinds) > 1:
+        metafunc.fixturenames.append(_KIND)
+        ids = [f"{n} {'threads' if threads else 'ranks'}" for n, threads in kinds]
+        metafunc.parametrize(_KIND, kinds, ids=ids, indirect=True)
 
 
 @pytest.hookimpl(trylast=True)

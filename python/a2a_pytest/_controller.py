@@ -77,12 +77,19 @@ class Controller:
             reports = _reports.of_a_text(item, str(error))
         except pytest.fail.Exception as error:  # of a plugin that limits the time of tests
             reports = _reports.of_a_text(item, str(error))
+        reports += self._tear_down(item, nextitem)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if leave is not None:
             raise leave
         return True
+
+    def _tear_down(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """Tear down what this process has set up for earlier tests, and kept because it is that of this test, too."""
+        following = None if self._stops() else nextitem
+        call = pytest.CallInfo.from_call(lambda: self._session._setupstate.teardown_exact(following), "teardown")
+        return [item.ihook.pytest_runtest_makereport(item=item, call=call)] if call.excinfo is not None else []
 
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[list[Any], BaseException | None]:
         wish = wish_of(item)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-__all__ = ["Wish", "WrongMark", "numbers_of", "wish_of"]
+__all__ = ["Wish", "WrongMark", "kinds_of", "wish_of"]
 
 _SECONDS = 60.0
 _OPTIONS = ("threads", "timeout", "torch", "paddle", "jax")
@@ -36,22 +37,22 @@ class Wish:
         return [f"host{rank * self.hosts // self.ranks}" for rank in range(self.ranks)]
 
 
-def numbers_of(mark: pytest.Mark) -> list[Any]:
-    """Return the numbers of ranks, of ``ranks(2, 4)`` and of ``ranks((2, 4))``."""
-    if len(mark.args) == 1 and isinstance(mark.args[0], (tuple, list)):
-        return list(mark.args[0])
-    return list(mark.args)
+def kinds_of(mark: pytest.Mark) -> list[tuple[Any, Any]]:
+    """Return the numbers of ranks, of ``ranks(2, 4)`` and of ``ranks((2, 4))``, each with whether they are threads."""
+    numbers = mark.args[0] if len(mark.args) == 1 and isinstance(mark.args[0], (tuple, list)) else mark.args
+    threads = mark.kwargs.get("threads", False)
+    return [*itertools.product(numbers, threads if isinstance(threads, (tuple, list)) else [threads])]
 
 
 def wish_of(item: pytest.Item) -> Wish:
     """Raises WrongMark."""
     mark = item.get_closest_marker("ranks")
     assert mark is not None
-    number = _number_for(item, mark)
+    number, threads = _kind_for(item, mark)
     unknown = [name for name in mark.kwargs if name not in _OPTIONS]
     if unknown:
         raise WrongMark(f"@pytest.mark.ranks has no argument {unknown[0]}; it has {', '.join(_OPTIONS)}")
-    options = dict(mark.kwargs)
+    options = {**mark.kwargs, "threads": threads}
     for name in ("threads", "paddle", "jax"):
         if not isinstance(options.get(name, False), bool):
             raise WrongMark(f"@pytest.mark.ranks({name}={options[name]!r}): {name} is True or False")
@@ -78,15 +79,15 @@ def wish_of(item: pytest.Item) -> Wish:
     return wish
 
 
-def _number_for(item: pytest.Item, mark: pytest.Mark) -> int:
-    numbers = numbers_of(mark)
-    if not numbers:
+def _kind_for(item: pytest.Item, mark: pytest.Mark) -> tuple[int, Any]:
+    kinds = kinds_of(mark)
+    if not kinds:
         raise WrongMark("@pytest.mark.ranks needs the number of ranks: @pytest.mark.ranks(4)")
     callspec = getattr(item, "callspec", None)
-    number = numbers[0] if len(numbers) == 1 else callspec.params["_a2a_ranks"] if callspec else numbers[0]
+    number, threads = callspec.params["_a2a_ranks"] if len(kinds) > 1 and callspec else kinds[0]
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise WrongMark(f"@pytest.mark.ranks({number!r}): a number of ranks is an integer from 1 on")
-    return number
+    return number, threads
 
 
 def _hosts_for(item: pytest.Item, ranks: int) -> int:

@@ -13,7 +13,9 @@ import a2a
 from a2a import testing
 
 
-def every_dtype(comm: a2a.Communicator, elems: int) -> None:
+@pytest.mark.ranks(1, 2, 3, 5)
+@pytest.mark.parametrize("elems", [0, 1, 37, 5000])
+def test_every_dtype_and_operation(comm: a2a.Communicator, elems: int) -> None:
     for dtype in [*INTEGERS, *FLOATS, *COMPLEX, "bool"]:
         sends = values(comm.rank, comm.size, elems, dtype)
         for op in filter(lambda op: defined(op, dtype), OPS):
@@ -26,7 +28,10 @@ def every_dtype(comm: a2a.Communicator, elems: int) -> None:
             check(send, testing.fold(sends, op), f"allreduce in place of {elems} {dtype} with {op}")
 
 
-def every_call(comm: a2a.Communicator, elems: int, shared: bool) -> None:
+@pytest.mark.ranks(4, threads=(False, True))
+@pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
+@pytest.mark.parametrize("elems", [1, 3000, 700_001])
+def test_every_call(comm: a2a.Communicator, elems: int, shared: bool) -> None:
     def new(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if not shared:
             return array.copy()
@@ -77,20 +82,9 @@ def every_call(comm: a2a.Communicator, elems: int, shared: bool) -> None:
     check(everything, expected[rank], "allgatherv")
 
 
-@pytest.mark.parametrize("elems", [0, 1, 37, 5000])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_every_dtype_and_operation(run_ranks: Callable[..., Any], ranks: int, elems: int) -> None:
-    run_ranks(ranks, every_dtype, elems)
-
-
-@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
-@pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
-@pytest.mark.parametrize("elems", [1, 3000, 700_001])
-def test_every_call(run_ranks: Callable[..., Any], elems: int, shared: bool, threads: bool) -> None:
-    run_ranks(4, every_call, elems, shared, threads=threads)
-
-
-def planned(comm: a2a.Communicator, elems: int) -> None:
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("elems", [3, 30_000])
+def test_plans(comm: a2a.Communicator, elems: int) -> None:
     n, rank, root = comm.size, comm.rank, comm.size - 1
     at_root = rank == root
     like, part, all_parts = (
@@ -148,12 +142,10 @@ def planned(comm: a2a.Communicator, elems: int) -> None:
         plans["allreduce"].transpose()
 
 
-@pytest.mark.parametrize("elems", [3, 30_000])
-def test_plans(run_ranks: Callable[..., Any], elems: int) -> None:
-    run_ranks(3, planned, elems)
-
-
-def disagrees(comm: a2a.Communicator, elems: int, how: str) -> None:
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("how", ["op", "dtype", "size", "root", "call"])
+@pytest.mark.parametrize("elems", [16, 100_000])
+def test_disagreement_is_seen_by_every_rank(comm: a2a.Communicator, elems: int, how: str) -> None:
     odd = comm.rank == 1
     send, recv = np.ones(elems, np.float32), np.zeros(elems, np.float32)
     with pytest.raises(a2a.MismatchError) as caught:
@@ -172,13 +164,9 @@ def disagrees(comm: a2a.Communicator, elems: int, how: str) -> None:
     assert (recv == comm.size).all()
 
 
-@pytest.mark.parametrize("how", ["op", "dtype", "size", "root", "call"])
-@pytest.mark.parametrize("elems", [16, 100_000])
-def test_disagreement_is_seen_by_every_rank(run_ranks: Callable[..., Any], elems: int, how: str) -> None:
-    run_ranks(3, disagrees, elems, how)
-
-
-def refuses(comm: a2a.Communicator, elems: int) -> None:
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("elems", [8, 100_000])
+def test_bad_arguments_are_told_to_the_peers(comm: a2a.Communicator, elems: int) -> None:
     x = np.ones(8, np.float32)
     bad: list[Callable[[], Any]] = [
         lambda: comm.allreduce(x, op="mean"),
@@ -201,8 +189,3 @@ def refuses(comm: a2a.Communicator, elems: int) -> None:
     y = np.ones(elems, np.float32)
     comm.allreduce(y)
     assert (y == comm.size).all()
-
-
-@pytest.mark.parametrize("elems", [8, 100_000])
-def test_bad_arguments_are_told_to_the_peers(run_ranks: Callable[..., Any], elems: int) -> None:
-    run_ranks(2, refuses, elems)

@@ -31,11 +31,10 @@ def every_dtype(comm: a2a.Communicator, elems: int, dtypes: list[str]) -> None:
                 check(send, sends[comm.rank] if expected is None else expected, f"{name}, in place")
 
 
-@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+@pytest.mark.ranks(1, 2, 5, threads=(False, True))
 @pytest.mark.parametrize("elems", [0, 1, 37, 5000])
-@pytest.mark.parametrize("ranks", [1, 2, 5])
-def test_every_dtype_and_operation(run_ranks: Callable[..., Any], ranks: int, elems: int, threads: bool) -> None:
-    run_ranks(ranks, every_dtype, elems, [*INTEGERS, *FLOATS, "complex64", "bool"], threads=threads)
+def test_every_dtype_and_operation(comm: a2a.Communicator, elems: int) -> None:
+    every_dtype(comm, elems, [*INTEGERS, *FLOATS, "complex64", "bool"])
 
 
 @pytest.mark.parametrize("hosts", ["alternating", "uneven"])
@@ -46,7 +45,8 @@ def test_between_hosts(hosts: str) -> None:
             pool.run(every_dtype, elems, INTEGERS)
 
 
-def strided(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(3, threads=(False, True))
+def test_strides_plans_and_many_bytes(comm: a2a.Communicator) -> None:
     sends = [np.arange(700, dtype=np.float32).reshape(50, 14) * (rank + 1) for rank in range(comm.size)]
     matrix, out = sends[comm.rank].copy(), np.zeros((14, 50), np.float32).T
     comm.scan(matrix[:, ::2], out[:, 1::2])
@@ -67,12 +67,9 @@ def strided(comm: a2a.Communicator) -> None:
     assert comm.rank == 0 or (parts[1] == comm.rank * (comm.rank + 1) // 2).all()
 
 
-@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
-def test_strides_plans_and_many_bytes(run_ranks: Callable[..., Any], threads: bool) -> None:
-    run_ranks(3, strided, threads=threads)
-
-
-def disagrees(comm: a2a.Communicator, how: str) -> None:
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize("how", ["size", "op", "call"])
+def test_disagreement_is_seen_by_every_rank(comm: a2a.Communicator, how: str) -> None:
     odd = comm.rank == 2
     send, recv = np.ones(64, np.float32), np.zeros(64, np.float32)
     with pytest.raises(a2a.MismatchError, match="rank 2"):
@@ -86,18 +83,10 @@ def disagrees(comm: a2a.Communicator, how: str) -> None:
     assert (recv == comm.rank + 1).all()
 
 
-@pytest.mark.parametrize("how", ["size", "op", "call"])
-def test_disagreement_is_seen_by_every_rank(run_ranks: Callable[..., Any], how: str) -> None:
-    run_ranks(3, disagrees, how)
-
-
-def refuses(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(2)
+def test_bad_arguments_are_told_to_the_peers(comm: a2a.Communicator) -> None:
     x = np.ones(8, np.float32)
     for call in (lambda: comm.scan(x, op="mean"), lambda: comm.exscan(x, x[:4]), lambda: comm.scan(x[:4], x[2:6])):
         with pytest.raises(a2a.MismatchError if comm.rank else a2a.InvalidArgumentError):
             call() if comm.rank == 0 else comm.scan(x.copy())
     comm.barrier()
-
-
-def test_bad_arguments_are_told_to_the_peers(run_ranks: Callable[..., Any]) -> None:
-    run_ranks(2, refuses)

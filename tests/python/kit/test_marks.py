@@ -143,6 +143,13 @@ def test_ranks_that_are_threads(comm: a2a.Communicator, value: int, kept: dict[s
     assert kept["pid"] == os.getpid()
 
 
+@pytest.mark.ranks(1, 2, threads=(False, True))
+def test_both_kinds(comm: a2a.Communicator, request: pytest.FixtureRequest) -> None:
+    assert f"{comm.size} " in request.node.name and total(comm) == comm.size
+    in_thread = threading.current_thread() is not threading.main_thread()
+    assert in_thread == ("threads" in request.node.name)
+
+
 @pytest.mark.hosts(2)
 @pytest.mark.ranks(4)
 def test_ranks_on_two_hosts(comm: a2a.Communicator) -> None:

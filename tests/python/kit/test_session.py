@@ -187,6 +187,21 @@ def test_a_run_without_ranks_imports_nothing(tmp_path: Path) -> None:
     assert run.code == 0 and "a2a_pytest" in sys.modules, run.printed
 
 
+def test_fixtures_here_are_torn_down_between_tests_on_ranks(tmp_path: Path) -> None:
+    """What a test without the mark has set up stays set up for those with the mark in its module, and no longer."""
+    for name in "ab":
+        (tmp_path / f"test_{name}.py").write_text(
+            "import pytest\n"
+            "@pytest.fixture(scope='module')\n"
+            "def kept():\n    yield 1\n    print('torn down')\n    raise OSError('in the end')\n"
+            "def test_first(kept):\n    pass\n"
+            "@pytest.mark.ranks(2)\ndef test_on_ranks(comm):\n    pass\n"
+        )
+    run = run_pytest(tmp_path)
+    assert "4 passed, 2 errors" in run.printed, run.printed
+    assert run.printed.count("ERROR at teardown of test_on_ranks") == 2, run.printed
+
+
 def test_fixtures_of_the_session_are_torn_down_on_ranks(folder: Path) -> None:
     (folder / "conftest.py").write_text(
         "import os, pathlib, pytest\n"
