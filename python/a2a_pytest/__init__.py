@@ -21,7 +21,8 @@ _MARKS = (
     "ranks(n, ..., threads=False, timeout=60, torch=None, paddle=False, jax=False): run the test on each of n ranks; "
     "with several n once for each n, with threads=(False, True) in both ways. "
     'torch="a2a" or "gloo" makes torch\'s default process group, paddle=True Paddle\'s, jax=True that of a2a.jax.',
-    "hosts(count): the ranks of the test are on so many hosts, as A2A_HOSTS assigns them.",
+    "hosts(count, network=False): the ranks of the test are on so many hosts, as A2A_HOSTS assigns them; with "
+    "network=True each host has a network namespace, and the test is skipped where there are none.",
 )
 _KIND = "_a2a_ranks"
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from a2a.testing.ranks.channel import Channel
+from a2a.testing.ranks.networks import Networks
 from a2a.testing.ranks.pool import Pool, TooMany
 from a2a.testing.ranks.run import End, run
 from a2a.testing.ranks.serving import serve
@@ -28,6 +29,10 @@ from ._marks import Wish, WrongMark, wish_of
 from ._stage import PytestStage, Task
 
 __all__ = ["Controller"]
+
+
+class NoNetworks(Exception):
+    """This machine has no network namespaces for this process."""
 
 
 class Controller:
@@ -43,15 +48,15 @@ class Controller:
         self._folder = Path(tempfile.mkdtemp(prefix="a2a-"))
         self._job = f"pytest-{os.getpid()}-{secrets.token_hex(4)}"
         self._tests = 0
+        self._networks = Networks()
 
         def start(channel: Channel) -> None:
             stage = PytestStage(session)
             stage.start()
             serve(channel, stage)
 
-        self._pool = Pool(start)
-        # However this run ends.
-        self._config.add_cleanup(self._clean_up)
+        self._pool = Pool(start, self._remove)
+        self._config.add_cleanup(self._pool.kill)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -61,8 +66,8 @@ class Controller:
                 warnings.warn(f"rank {rank}, after its last test: {said}", pytest.PytestWarning, stacklevel=1)
         return result
 
-    def _clean_up(self) -> None:
-        self._pool.kill()
+    def _remove(self) -> None:
+        self._networks.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @pytest.hookimpl(tryfirst=True)
@@ -75,6 +80,8 @@ class Controller:
             reports, leave = self._run(item, nextitem)
         except (WrongMark, TooMany) as error:
             reports = _reports.of_a_text(item, str(error))
+        except NoNetworks as error:
+            reports = _reports.of_a_text(item, str(error), "skipped")
         except pytest.fail.Exception as error:  # of a plugin that limits the time of tests
             reports = _reports.of_a_text(item, str(error))
         reports += self._tear_down(item, nextitem)
@@ -112,8 +119,16 @@ class Controller:
 
     def _places(self, wish: Wish, folder: Path, processes: int) -> list[Place]:
         hosts, meeting, secret = wish.names(), "", ""
+        networks = [""] * wish.ranks
         if hosts:
             meeting, secret = _free_address(), secrets.token_hex(16)
+        if wish.network:
+            try:
+                files, addresses = self._networks.take(wish.hosts)
+            except OSError as error:
+                raise NoNetworks(str(error)) from None
+            networks = [files[host] for host in wish.host_numbers()]
+            meeting = f"{addresses[0]}:{20_000 + self._tests % 10_000}"
         return [
             Place(
                 rank,
@@ -127,6 +142,7 @@ class Controller:
                 tuple(hosts),
                 meeting,
                 secret,
+                networks[rank],
             )
             for rank in range(processes)
         ]

@@ -29,12 +29,15 @@ class Wish:
     paddle: bool = False
     jax: bool = False
     hosts: int = 1
+    network: bool = False
+    """whether each host has a network namespace"""
 
     def names(self) -> list[str]:
         """Return the hosts of the ranks, neighbours on the same; nothing where there is one host."""
-        if self.hosts == 1:
-            return []
-        return [f"host{rank * self.hosts // self.ranks}" for rank in range(self.ranks)]
+        return [f"host{host}" for host in self.host_numbers()] if self.hosts > 1 else []
+
+    def host_numbers(self) -> list[int]:
+        return [rank * self.hosts // self.ranks for rank in range(self.ranks)]
 
 
 def kinds_of(mark: pytest.Mark) -> list[tuple[Any, Any]]:
@@ -65,6 +68,7 @@ def wish_of(item: pytest.Item) -> Wish:
     asked = [name for name in ("torch", "paddle") if options.get(name)]
     if options.get("threads") and asked:
         raise WrongMark(f"@pytest.mark.ranks(threads=True, {asked[0]}=...): {asked[0]} has one rank in each process")
+    hosts, network = _hosts_for(item, number)
     wish = Wish(
         number,
         options.get("threads", False),
@@ -72,7 +76,8 @@ def wish_of(item: pytest.Item) -> Wish:
         backend,
         options.get("paddle", False),
         options.get("jax", False),
-        _hosts_for(item, number),
+        hosts,
+        network,
     )
     if wish.threads and (wish.hosts > 1 or wish.jax):
         raise WrongMark("@pytest.mark.ranks(threads=True): ranks that are threads share one host and one JAX")
@@ -90,13 +95,13 @@ def _kind_for(item: pytest.Item, mark: pytest.Mark) -> tuple[int, Any]:
     return number, threads
 
 
-def _hosts_for(item: pytest.Item, ranks: int) -> int:
+def _hosts_for(item: pytest.Item, ranks: int) -> tuple[int, bool]:
     mark = item.get_closest_marker("hosts")
     if mark is None:
-        return 1
-    count = mark.args[0] if len(mark.args) == 1 and not mark.kwargs else None
+        return 1, False
+    count = mark.args[0] if len(mark.args) == 1 and mark.kwargs.keys() <= {"network"} else None
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= ranks:
         raise WrongMark(
             f"@pytest.mark.hosts{mark.args!r} needs one number of hosts from 1 to the number of ranks, {ranks}"
         )
-    return count
+    return count, bool(mark.kwargs.get("network"))

@@ -41,9 +41,11 @@ class _Result:
         return self.report is not None and str(self.report.longrepr).startswith("[XPASS(strict)]")
 
 
-def of_a_text(item: pytest.Item, text: str) -> list[pytest.TestReport]:
+def of_a_text(item: pytest.Item, text: str, outcome: str = "failed") -> list[pytest.TestReport]:
     """Return the reports of a test that no rank has run."""
-    return [_report(item, "setup", "failed", text), _report(item, "teardown", "passed", None)]
+    path, line, _ = item.location
+    longrepr = text if outcome == "failed" else (path, (line or 0) + 1, f"Skipped: {text}")
+    return [_report(item, "setup", outcome, longrepr), _report(item, "teardown", "passed", None)]
 
 
 def merge(

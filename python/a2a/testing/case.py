@@ -90,7 +90,10 @@ class _Runner:
         self.tests = 0
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # what waits to be written would be written by every fork once more
-        self.pool = Pool(lambda channel: serve(channel, _UnittestStage()))
+        self.folder = Path(tempfile.mkdtemp(prefix="a2a-"))
+        self.pool = Pool(
+            lambda channel: serve(channel, _UnittestStage()), lambda: shutil.rmtree(self.folder, ignore_errors=True)
+        )
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -116,7 +119,8 @@ def _run_on_ranks(test: RanksTestCase) -> list[End]:
     runner = _runner_for(test)
     members = runner.pool.take(test.ranks)
     runner.tests += 1
-    folder = Path(tempfile.mkdtemp(prefix="a2a-"))
+    folder = runner.folder / str(runner.tests)
+    folder.mkdir(mode=0o700)
     try:
         job = f"{runner.job}-{runner.tests}"
         places = [Place(rank, test.ranks, job, test.timeout, str(folder), test.torch) for rank in range(test.ranks)]
@@ -169,7 +173,9 @@ def _texts(failed: Sequence[End], said: dict[int, Any], size: int) -> list[str]:
         failure = end.tested.failure if end.tested else None
         texts[rank] = said[rank]["failed"] or end.done[0]
         follows = failure is not None and failure.follows
-        where, _, message = texts[rank].rstrip().rpartition("\n")
+        lines = texts[rank].rstrip().splitlines()
+        places = [line for line in lines if line.startswith('  File "') and not line.startswith('  File "<')]
+        where, message = places[-1] if places else "", lines[-1]
         faults.append(Fault(rank, failure.time if failure else end.time, follows, where, message))
     groups = grouped(faults)
     return [

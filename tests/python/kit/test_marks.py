@@ -23,6 +23,7 @@ except ImportError:
 pytest.importorskip("a2a_pytest")
 HERE = os.getpid()
 """Of the process that has imported this file: the one that runs the tests."""
+NETWORK = Path("/proc/thread-self/ns/net").readlink()
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +157,22 @@ def test_ranks_on_two_hosts(comm: a2a.Communicator) -> None:
     assert total(comm) == 4
     assert a2a._core.host_facts(comm)["hosts"] == 2
     assert os.environ["A2A_HOSTS"] == "host0,host0,host1,host1"
+
+
+@pytest.mark.hosts(2, network=True)
+@pytest.mark.ranks(3)
+def test_hosts_with_networks_of_their_own(comm: a2a.Communicator) -> None:
+    """The test is skipped where the machine has none."""
+    assert total(comm) == 3
+    mine = Path("/proc/thread-self/ns/net").readlink()
+    networks = [network.decode() for network in comm.allgather_bytes(str(mine).encode())]
+    assert networks[0] == networks[1] != networks[2]
+
+
+@pytest.mark.hosts(2)
+@pytest.mark.ranks(2)
+def test_the_next_test_has_the_machines_network(comm: a2a.Communicator) -> None:
+    assert total(comm) == 2 and Path("/proc/thread-self/ns/net").readlink() == NETWORK
 
 
 @pytest.mark.ranks(2, torch="a2a")

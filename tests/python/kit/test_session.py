@@ -125,7 +125,8 @@ def test_a_debugger_has_the_terminal(folder: Path, monkeypatch: pytest.MonkeyPat
     assert code == 0 and b"('rank is', 1)" in printed, printed.decode()
 
 
-def test_an_interrupt_leaves_nothing(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_nothing(folder: Path, number: int) -> None:
     (folder / "test_it.py").write_text(
         "import pathlib, time, pytest\n@pytest.mark.ranks(2)\ndef test_it(comm):\n"
         "    pathlib.Path('started').write_text('')\n    time.sleep(100)\n"
@@ -138,11 +139,14 @@ def test_an_interrupt_leaves_nothing(folder: Path) -> None:
             time.sleep(0.02)
         ranks = children_of(run.pid)
         assert len(ranks) == 3
-        run.send_signal(signal.SIGINT)
+        run.send_signal(number)
         printed = run.communicate(timeout=60)[0].decode()
-    assert run.returncode == 2 and "KeyboardInterrupt" in printed, printed
-    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
-    assert [path.name for path in folder.glob("a2a-*")] == []
+    assert run.returncode == (2 if number == signal.SIGINT else -number), printed
+    assert ("KeyboardInterrupt" in printed) == (number == signal.SIGINT), printed
+    deadline = time.monotonic() + 10
+    while [*folder.glob("a2a-*")] or any(Path(f"/proc/{pid}").exists() for pid in ranks):
+        assert time.monotonic() < deadline, [*folder.glob("a2a-*")]
+        time.sleep(0.02)
 
 
 def children_of(pid: int) -> list[int]:

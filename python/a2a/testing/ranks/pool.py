@@ -59,10 +59,10 @@ class Member:
 
 class Pool:
     """``serve(channel)`` is what a rank does, in a forked process; the first thing that it sends is that of
-    ``a2a.testing.ranks.serving.greet``."""
+    ``a2a.testing.ranks.serving.greet``. ``clean_up()`` is called in another forked process when all is over."""
 
-    def __init__(self, serve: Callable[[Channel], None]) -> None:
-        self._template = Template(serve)
+    def __init__(self, serve: Callable[[Channel], None], clean_up: Callable[[], None]) -> None:
+        self._template = Template(serve, clean_up)
         self._members: dict[int, Member] = {}
 
     def take(self, n: int) -> list[Member]:

@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..._signals import held_signals
 from .channel import Channel, Closed, pair
@@ -27,9 +28,10 @@ class ForkFailed(Exception):
 
 
 class Template:
-    """``serve(channel)`` is what a rank does; its process ends when it returns."""
+    """``serve(channel)`` is what a rank does; its process ends when it returns. ``clean_up()`` is called at the end,
+    even if the process that runs the tests is killed."""
 
-    def __init__(self, serve: Callable[[Channel], None]) -> None:
+    def __init__(self, serve: Callable[[Channel], None], clean_up: Callable[[], None]) -> None:
         self._channel, theirs = pair()
         parent = os.getpid()
         with held_signals() as release:
@@ -39,10 +41,13 @@ class Template:
                 with _last_frame():
                     release()
                     self._channel.close()
-                    _become_child(parent)
                     # The terminal's Ctrl-C is for the process that runs the tests, which ends this one.
                     signal.signal(signal.SIGINT, signal.SIG_IGN)
-                    _fork_on_request(theirs, serve)
+                    with contextlib.suppress(Closed):
+                        _become_child(parent, signal.SIGTERM, _close)
+                        _fork_on_request(theirs, serve)
+                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                    clean_up()
         theirs.close()
 
     def fork(self) -> tuple[int, Channel]:
@@ -83,10 +88,7 @@ class Template:
 def _fork_on_request(channel: Channel, serve: Callable[[Channel], None]) -> None:
     gc.freeze()  # a collection in a rank would copy the memory that it shares with this process
     while True:
-        try:
-            request, descriptors = channel.receive()
-        except Closed:
-            return
+        request, descriptors = channel.receive()
         if request is None:
             channel.send(_fork_rank(channel, descriptors[0], serve))
             os.close(descriptors[0])
@@ -105,7 +107,7 @@ def _fork_rank(own: Channel, descriptor: int, serve: Callable[[Channel], None]) 
         with _last_frame():
             own.close()
             os.setpgid(0, 0)  # so that it can be ended with its children
-            _become_child(template)
+            _become_child(template, signal.SIGKILL, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             channel = Channel(socket.socket(fileno=descriptor))
             serve(channel)
@@ -122,12 +124,16 @@ def _reap(pid: int) -> int | None:
         return None
 
 
-def _become_child(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
+def _become_child(parent: int, at_its_death: signal.Signals, on_sigterm: Any) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, on_sigterm)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, at_its_death, 0, 0, 0)
+    if os.getppid() != parent:
+        raise Closed("the process that has forked this one is gone")
+
+
+def _close(*_: object) -> None:
+    raise Closed("the process that runs the tests is gone")
 
 
 @contextlib.contextmanager
@@ -137,6 +143,8 @@ def _last_frame() -> Iterator[None]:
     try:
         yield
         code = 0
+    except Closed:
+        pass
     except BaseException:
         traceback.print_exc()
     finally:

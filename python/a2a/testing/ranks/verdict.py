@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,9 @@ def grouped(faults: Iterable[Fault]) -> list[Group]:
     lines: set[str] = set()
     first, *others = sorted(faults, key=lambda fault: (fault.follows, fault.time))
     for fault in [first, *sorted(others, key=lambda fault: (fault.follows, fault.rank))]:
-        key = (fault.where, fault.message)
+        # The same words about this rank, or about whichever rank has told the others.
+        number = r"\d+" if fault.follows else str(fault.rank)
+        key = (fault.where, re.sub(rf"\brank {number}\b", "rank", fault.message))
         if key in found:
             found[key].ranks.append(fault.rank)
             continue

@@ -11,6 +11,7 @@ from datetime import timedelta
 from ..._core import AbortedError, Communicator, MismatchError, PeerLostError
 from ...dump import find, read
 from ...launch import init
+from .networks import entered
 
 __all__ = ["PATIENCE", "Place", "World"]
 
@@ -56,6 +57,8 @@ class Place:
     meeting: str = ""
     """where ranks on several hosts meet, as host:port"""
     secret: str = ""
+    network: str = ""
+    """the file of the namespace whose network the rank uses"""
 
 
 @dataclass
@@ -63,6 +66,7 @@ class World:
     place: Place
     _comm: Communicator | None = None
     _before: dict[str, str] | None = None
+    _network: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _close: list[Callable[[bool], None]] = field(default_factory=list)
 
     @property
@@ -79,6 +83,8 @@ class World:
             if name in _LAUNCHED or name.startswith(_OF_LAUNCHERS):
                 del os.environ[name]
         os.environ.update(self._variables())
+        if self.place.network:
+            self._network.enter_context(entered(self.place.network))
         if self.place.torch:
             self._open_torch(self.place.torch)
         if self.place.paddle:
@@ -99,6 +105,8 @@ class World:
             found["LOCAL_WORLD_SIZE"] = str(len(on_host))
             found |= {"A2A_HOSTS": ",".join(place.hosts), "A2A_BOOTSTRAP": f"tcp://{place.meeting}"}
             found["A2A_SECRET"] = place.secret
+        if place.network:
+            found["GLOO_SOCKET_IFNAME"] = "eth0"
         return found
 
     def abort(self, reason: str) -> None:
@@ -116,6 +124,7 @@ class World:
                     stack.callback(close, all_passed)
         finally:
             self._close.clear()
+            self._network.close()
             self._comm = None
             if self._before is not None:
                 os.environ.clear()
