@@ -47,13 +47,14 @@ def ring(comm: a2a.Communicator, shared: bool) -> None:
         comm.barrier()
 
 
-@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
+@pytest.mark.ranks(3, threads=(False, True))
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
-def test_sizes(run_ranks: Callable[..., Any], shared: bool, threads: bool) -> None:
-    run_ranks(3, ring, shared, threads=threads)
+def test_sizes(comm: a2a.Communicator, shared: bool) -> None:
+    ring(comm, shared)
 
 
-def ring_with_gaps(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(1, 2, threads=(False, True))
+def test_gaps(comm: a2a.Communicator) -> None:
     """Either side may have gaps, and nothing is written between the columns."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for rows in (1, 9, 1000, 30_000, 300_000):
@@ -71,12 +72,6 @@ def ring_with_gaps(comm: a2a.Communicator) -> None:
             if gaps_there:
                 assert (recv[:, :2] == -1).all() and (recv[:, 4:] == -1).all()
             comm.barrier()
-
-
-@pytest.mark.parametrize("threads", [False, True], ids=["processes", "threads"])
-def test_gaps(run_ranks: Callable[..., Any], threads: bool) -> None:
-    run_ranks(2, ring_with_gaps, threads=threads)
-    run_ranks(1, ring_with_gaps)
 
 
 def out_of_order(comm: a2a.Communicator, elems: int) -> None:
@@ -103,9 +98,10 @@ def out_of_order(comm: a2a.Communicator, elems: int) -> None:
     comm.barrier()
 
 
+@pytest.mark.ranks(3)
 @pytest.mark.parametrize("elems", [3, 10_000, 400_000])
-def test_tags_in_any_order(run_ranks: Callable[..., Any], elems: int) -> None:
-    run_ranks(3, out_of_order, elems)
+def test_tags_in_any_order(comm: a2a.Communicator, elems: int) -> None:
+    out_of_order(comm, elems)
 
 
 def any_source(comm: a2a.Communicator) -> None:
@@ -126,8 +122,9 @@ def any_source(comm: a2a.Communicator) -> None:
             comm.barrier()
 
 
-def test_any_source(run_ranks: Callable[..., Any]) -> None:
-    run_ranks(4, any_source)
+@pytest.mark.ranks(4)
+def test_any_source(comm: a2a.Communicator) -> None:
+    any_source(comm)
 
 
 def between_operations(comm: a2a.Communicator) -> None:
@@ -153,9 +150,9 @@ def between_operations(comm: a2a.Communicator) -> None:
         np.testing.assert_array_equal(own, content(9, elems))
 
 
-def test_between_operations(run_ranks: Callable[..., Any]) -> None:
-    run_ranks(2, between_operations)
-    run_ranks(1, between_operations)
+@pytest.mark.ranks(1, 2)
+def test_between_operations(comm: a2a.Communicator) -> None:
+    between_operations(comm)
 
 
 def disagrees(comm: a2a.Communicator, elems: int) -> None:
@@ -181,9 +178,10 @@ def disagrees(comm: a2a.Communicator, elems: int) -> None:
         np.testing.assert_array_equal(right, send)
 
 
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("elems", [4, 10_000, 500_000])
-def test_disagreement(run_ranks: Callable[..., Any], elems: int) -> None:
-    run_ranks(2, disagrees, elems)
+def test_disagreement(comm: a2a.Communicator, elems: int) -> None:
+    disagrees(comm, elems)
 
 
 def refuses(comm: a2a.Communicator) -> None:
@@ -204,8 +202,9 @@ def refuses(comm: a2a.Communicator) -> None:
     comm.barrier()
 
 
-def test_bad_arguments_are_told_to_the_peer(run_ranks: Callable[..., Any]) -> None:
-    run_ranks(2, refuses)
+@pytest.mark.ranks(2)
+def test_bad_arguments_are_told_to_the_peer(comm: a2a.Communicator) -> None:
+    refuses(comm)
 
 
 def refuses_behind_letters(comm: a2a.Communicator) -> float:
@@ -237,7 +236,8 @@ def test_a_refusal_is_told_at_once(run_ranks: Callable[..., Any]) -> None:
     assert run_ranks(2, refuses_behind_letters)[0] < 1.5
 
 
-def lets_go(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(2)
+def test_tensors_are_let_go_when_a_message_is_over(comm: a2a.Communicator) -> None:
     for elems in (3, 10_000, 300_000):
         tensors = [content(comm.rank, elems), content(-1, elems)]
         works = [comm.send(tensors[0], 1 - comm.rank, async_op=True), comm.recv(tensors[1], async_op=True)]
@@ -251,15 +251,8 @@ def lets_go(comm: a2a.Communicator) -> None:
         assert all(tensor() is None for tensor in held)
 
 
-def test_tensors_are_let_go_when_a_message_is_over(run_ranks: Callable[..., Any]) -> None:
-    run_ranks(2, lets_go)
-
-
-def test_threads_of_one_rank_wake_each_other(run_ranks: Callable[..., Any]) -> None:
-    run_ranks(1, threads_of_one_rank)
-
-
-def threads_of_one_rank(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(1)
+def test_threads_of_one_rank_wake_each_other(comm: a2a.Communicator) -> None:
     sent: list[float] = []
 
     def send() -> None:

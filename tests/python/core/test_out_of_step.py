@@ -105,7 +105,8 @@ def test_arguments_that_do_not_fit_the_signature(run_ranks: Callable[..., list[A
             assert "rank 1 does not take part" in told and told.endswith(reason)
 
 
-def plan_wrongly(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(N)
+def test_plans_that_could_not_be_made(comm: a2a.Communicator) -> None:
     if comm.rank == 1:
         with pytest.raises(TypeError):
             comm.plan_alltoall(zeros())  # type: ignore[call-arg]
@@ -115,10 +116,6 @@ def plan_wrongly(comm: a2a.Communicator) -> None:
         comm.plan_alltoall(zeros(), zeros())
         comm.plan_alltoall(zeros(), zeros()).transpose()
     comm.plan_alltoall(zeros(), zeros()).run(zeros(), zeros())  # the same number on all ranks
-
-
-def test_plans_that_could_not_be_made(run_ranks: Callable[..., list[Any]]) -> None:
-    run_ranks(N, plan_wrongly)
 
 
 @contextmanager
@@ -192,7 +189,8 @@ def raise_alarm(*_: Any) -> None:
     raise Alarm
 
 
-def interrupt_twice(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(2)
+def test_interrupted_while_it_waits_for_an_interrupted_call(comm: a2a.Communicator) -> None:
     """The second signal comes while a call still waits for the control call that the first one interrupted."""
     if comm.rank == 0:
         signal.signal(signal.SIGALRM, raise_alarm)
@@ -209,11 +207,8 @@ def interrupt_twice(comm: a2a.Communicator) -> None:
     in_step(comm)
 
 
-def test_interrupted_while_it_waits_for_an_interrupted_call(run_ranks: Callable[..., list[Any]]) -> None:
-    run_ranks(2, interrupt_twice)
-
-
-def exchange_inside_exchange(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(2)
+def test_halves_of_an_exchange(comm: a2a.Communicator) -> None:
     """The first half of one is not taken for the second half of the other, though both move 8 bytes."""
     if comm.rank == 0:
         signal.signal(signal.SIGALRM, lambda *_: exchange(comm))
@@ -231,21 +226,14 @@ def exchange(comm: a2a.Communicator) -> None:
         comm.exchange(np.ones(2, np.int64), [1, 1])
 
 
-def test_halves_of_an_exchange(run_ranks: Callable[..., list[Any]]) -> None:
-    run_ranks(2, exchange_inside_exchange)
-
-
-def allgather_two_ways(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(2)
+def test_bytes_and_tensors_are_not_the_same_call(comm: a2a.Communicator) -> None:
     with pytest.raises(a2a.MismatchError, match="rank 0 calls allgather_bytes, rank 1 calls allgather"):
         if comm.rank == 0:
             comm.allgather_bytes(b"x")
         else:
             comm.allgather(np.zeros(8, np.uint8), np.zeros(16, np.uint8))
     in_step(comm)
-
-
-def test_bytes_and_tensors_are_not_the_same_call(run_ranks: Callable[..., list[Any]]) -> None:
-    run_ranks(2, allgather_two_ways)
 
 
 class Speechless(Exception):

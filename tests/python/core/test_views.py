@@ -129,7 +129,8 @@ def test_views_are_read_only(alone: a2a.Communicator) -> None:
             alone.alltoall(mine, plain[0])
 
 
-def send_what_is_seen(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(2)
+def test_a_view_can_be_sent(comm: a2a.Communicator) -> None:
     mine = comm.empty(50_000, "int32")
     mine[:] = comm.rank
     views = comm.allgather_views(mine, "a2a")
@@ -138,10 +139,6 @@ def send_what_is_seen(comm: a2a.Communicator) -> None:
                    [0, 50_000] if comm.rank == 0 else [50_000, 0])  # fmt: skip
     assert (other == comm.rank).all()  # there and back
     views.release()
-
-
-def test_a_view_can_be_sent(run_ranks: Callable[..., list[Any]]) -> None:
-    run_ranks(2, send_what_is_seen)
 
 
 def test_sequence(alone: a2a.Communicator) -> None:
@@ -199,14 +196,11 @@ def test_refused_arguments(number: int, run_ranks: Callable[..., list[Any]]) -> 
     assert "tensorflow" in told[0][1]
 
 
-def show_a_view(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(2)
+def test_a_peers_tensor_is_refused(comm: a2a.Communicator) -> None:
     """What lies in a peer's segment is not this rank's to show."""
     with comm.allgather_views(comm.empty(1000)) as views:
         raised(a2a.InvalidArgumentError, comm.allgather_views, views[1 - comm.rank])
-
-
-def test_a_peers_tensor_is_refused(run_ranks: Callable[..., list[Any]]) -> None:
-    run_ranks(2, show_a_view)
 
 
 def disagree(comm: a2a.Communicator) -> list[str]:

@@ -32,7 +32,8 @@ def given_back(comm: a2a.Communicator, before: int) -> bool:
     return segment_bytes() < before + MIB
 
 
-def drop_what_is_seen(comm: a2a.Communicator) -> None:
+@pytest.mark.ranks(3)
+def test_an_owner_may_drop_its_tensor(comm: a2a.Communicator) -> None:
     comm.barrier()
     before = segment_bytes()
     mine = comm.empty(4 * MIB, "uint8")
@@ -65,10 +66,6 @@ def drop_what_is_seen(comm: a2a.Communicator) -> None:
         views.wait_released()
     wait_for(lambda: given_back(comm, before))
     comm.close()
-
-
-def test_an_owner_may_drop_its_tensor(run_ranks: Callable[..., list[Any]]) -> None:
-    run_ranks(3, drop_what_is_seen)
 
 
 def show_for_ever(comm: a2a.Communicator, rounds: int) -> tuple[int, int]:
