@@ -108,7 +108,8 @@ class Controller:
         try:
             threads = wish.ranks if wish.threads else 0
             tasks = [Task(item.nodeid, following, place, threads) for place in self._places(wish, folder, len(members))]
-            ends = run(self._pool, members, tasks, self._limit(wish), folder)
+            records = Path(os.environ.get("A2A_DUMP") or folder)
+            ends = run(self._pool, members, tasks, self._limit(wish), records)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         reports, keep = _reports.merge(item, ends, wish.ranks, self._config)

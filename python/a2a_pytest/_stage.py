@@ -126,6 +126,8 @@ class _RankPlugin:
         self._faults: Faults | None = None
         self._close_error: Error | None = None
         self._name_folder(task.place.rank)
+        if task.place.rank > 0:  # --trace: one rank alone gets the terminal
+            self._config.pluginmanager.unregister(name="pdbtrace")
         self.world = World(task.place)
         item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
         return {

@@ -85,6 +85,22 @@ def test_pdb_on_one_rank(folder: Path) -> None:
     assert verdicts(run)["test_passes"] == [] and run.printed.count("entering PDB") == 1
 
 
+def test_trace_on_one_rank(folder: Path) -> None:
+    run = run_pytest(folder, "--trace", "-k", "passes", typed="p 'rank is', comm.rank\nc\n")
+    assert run.printed.count("('rank is', 0)") == 1 and verdicts(run) == {"test_passes": []}, run.printed
+
+
+def test_records_of_the_users_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that has other files, which stay."""
+    records = folder / "records"
+    records.mkdir()
+    (records / "broken.a2a").write_text("no record")
+    monkeypatch.setenv("A2A_DUMP", str(records))
+    run = run_pytest(folder, "-k", "passes")
+    assert verdicts(run) == {"test_passes": []}, run.printed
+    assert len([*records.iterdir()]) == 3
+
+
 def test_the_end_of_a_debugger_is_that_of_the_run(folder: Path) -> None:
     run = run_pytest(folder, "--pdb", typed="q\n")
     assert set(verdicts(run)) == {"test_fails"} and "Quitting debugger" in run.printed, run.printed

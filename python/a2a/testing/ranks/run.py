@@ -27,6 +27,8 @@ _NOTICE_SECONDS = 3.0
 _FINISH_SECONDS = 10.0
 # How long the death of a process may take.
 _DYING_SECONDS = 1.0
+# How long one wait may take, whatever the limit.
+_LONGEST_WAIT = 3600.0
 # How often ranks that were told to stop themselves are looked at.
 _LOOK_SECONDS = 0.02
 
@@ -113,8 +115,8 @@ class _Test:
             descriptors[self._members[rank].channel.fileno()] = rank
             descriptors[self._members[rank].pidfd] = rank
         seconds = max(self._time_is_over() - time.monotonic(), 0.0) + 0.001
-        if self._debugging is not None:
-            seconds = 3600.0
+        if self._debugging is not None or seconds > _LONGEST_WAIT:
+            seconds = _LONGEST_WAIT
         failed_at = self._failed_at()
         if failed_at is not None and not self._told:
             seconds = min(seconds, max(failed_at + _OWN_SECONDS - time.monotonic(), 0) + 0.001)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ..._core import AbortedError, Communicator, MismatchError, PeerLostError
+from ..._core import AbortedError, Communicator, InvalidArgumentError, MismatchError, PeerLostError
 from ...dump import find, read
 from ...launch import init
 from .networks import entered
@@ -160,7 +160,11 @@ class World:
 
     def _unfinished(self) -> str:
         assert self._comm is not None
-        for record in map(read, find([os.environ["A2A_DUMP"]])):
+        for path in find([os.environ["A2A_DUMP"]]):
+            try:
+                record = read(path)
+            except (InvalidArgumentError, OSError):
+                continue  # of another program, in a folder of the user's
             if record.rank != self._comm.rank or record.pid != os.getpid() or record.label != "world":
                 continue
             for entry in record.entries.values():
