@@ -207,6 +207,18 @@ def test_a_run_without_ranks_imports_nothing(tmp_path: Path) -> None:
     assert run.code == 0 and "a2a_pytest" in sys.modules, run.printed
 
 
+def test_a_rank_that_dies_between_tests_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os, threading, time, pytest\n"
+        "@pytest.mark.ranks(2)\n"
+        "def test_leaves_a_thread(comm):\n    threading.Timer(0.2, lambda: os._exit(9)).start()\n"
+        "def test_plain():\n    time.sleep(0.6)\n"
+        "@pytest.mark.ranks(2)\ndef test_on_ranks(comm):\n    comm.barrier()\n"
+    )
+    run = run_pytest(tmp_path)
+    assert "3 passed" in run.printed, run.printed
+
+
 def test_fixtures_here_are_torn_down_between_tests_on_ranks(tmp_path: Path) -> None:
     """What a test without the mark has set up stays set up for those with the mark in its module, and no longer."""
     for name in "ab":

@@ -23,7 +23,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> kit_programs.Run:
 
 # What the text has, in this order.
 FAILURES = {
-    "test_one_rank_fails": ["rank 1 failed first:", "AssertionError: I am one", "ranks 0, 2 followed:", "AbortedError"],
+    "test_one_rank_fails": [
+        "rank 1 failed first:",
+        "AssertionError: I am one",
+        "ranks 0, 2 followed:",
+        "AbortedError: rank 1 aborted: rank 1 failed",
+    ],
     "test_all_fail_alike": ["all 3 ranks failed alike:", "assert 3 == 4"],
     "test_each_fails_with_its_own_value": [r"rank \d failed first:", r"assert \d == 7"],
     "test_killed": [
