@@ -58,8 +58,10 @@ def merge(
         results["setup"] += [result for result in results["call"] if result.report is None]
         results["call"] = []
     reports = [_merged(item, cast("Phase", phase), found, size) for phase, found in results.items() if found]
-    if len(reports) == 1:  # every rank died, as the test asked
-        reports.insert(1, _report(item, "call", "passed", None))
+    if not reports:  # every rank died, as the test asked
+        reports.append(_report(item, "call", "passed", None))
+    if reports[-1].when != "teardown":  # no rank lived to see it
+        reports.append(_report(item, "teardown", "passed", None))
     fit = not any(end.died or (end.tested and end.tested.failure and not end.tested.failure.skipped) for end in ends)
     return reports, fit and not any(report.failed for report in reports)
 

@@ -207,6 +207,20 @@ def test_a_run_without_ranks_imports_nothing(tmp_path: Path) -> None:
     assert run.code == 0 and "a2a_pytest" in sys.modules, run.printed
 
 
+def test_a_test_counts_once_where_all_ranks_die(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os, pytest\n"
+        "from a2a import testing\n"
+        "@pytest.mark.ranks(2)\ndef test_dies(comm):\n    os._exit(3)\n"
+        "@pytest.mark.ranks(2)\n"
+        "def test_dies_as_it_asked(comm, faults):\n"
+        "    faults.kill(0, at='here')\n    faults.kill(1, at='here')\n    testing.point('here')\n"
+    )
+    run = run_pytest(tmp_path)
+    assert re.search(r"= 1 failed, 1 passed in", run.printed), run.printed
+    assert verdicts(run) == {"test_dies": ["failure"], "test_dies_as_it_asked": []}
+
+
 def test_a_rank_that_dies_between_tests_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "import os, threading, time, pytest\n"
@@ -216,7 +230,7 @@ def test_a_rank_that_dies_between_tests_is_replaced(tmp_path: Path) -> None:
         "@pytest.mark.ranks(2)\ndef test_on_ranks(comm):\n    comm.barrier()\n"
     )
     run = run_pytest(tmp_path)
-    assert "3 passed" in run.printed, run.printed
+    assert run.code == 0 and "3 passed" in run.printed, run.printed
 
 
 def test_fixtures_here_are_torn_down_between_tests_on_ranks(tmp_path: Path) -> None:
