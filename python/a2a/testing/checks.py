@@ -82,6 +82,7 @@ def process_group(comm: Communicator, backend: str) -> Iterator[None]:
         dist.init_process_group(backend, store=store, rank=comm.rank, world_size=comm.size)
         try:
             yield
+            comm.barrier()  # a rank that leaves ends the connections of one that still makes them
         finally:
             dist.destroy_process_group()
     finally:

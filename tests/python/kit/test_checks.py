@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,16 @@ def test_both_backends(comm: a2a.Communicator) -> None:
     with pytest.raises(AssertionError, match=r"element \[0\] is 1.0 instead of 1.00000"):
         testing.run_both(nearly, comm=comm, rtol=1e-8)
     assert not dist.is_initialized()
+
+
+@pytest.mark.ranks(2)
+def test_the_first_rank_to_leave_takes_nothing_from_the_others(comm: a2a.Communicator) -> None:
+    pytest.importorskip("torch")
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    with testing.process_group(comm, "gloo"):
+        time.sleep(0.3 * comm.rank)
+        _get_default_store().set(f"rank {comm.rank}", "is here")
 
 
 @pytest.mark.ranks(2)
