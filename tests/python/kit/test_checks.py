@@ -91,7 +91,7 @@ def test_both_backends(comm: a2a.Communicator) -> None:
     assert not dist.is_initialized()
 
 
-@pytest.mark.ranks(2)
+@pytest.mark.ranks(2, timeout=15)
 def test_the_first_rank_to_leave_takes_nothing_from_the_others(comm: a2a.Communicator) -> None:
     pytest.importorskip("torch")
     from torch.distributed.distributed_c10d import _get_default_store
