@@ -69,7 +69,7 @@ cdef class Sharding:
     cdef readonly object mesh
     cdef readonly tuple placements
 
-    def __init__(self, mesh, placements):
+    def __cinit__(self, mesh, placements):
         cdef Numbers shape
         cdef vector[int] ranks
         cdef vector[CppPlacement] kinds
@@ -106,8 +106,6 @@ cdef class Sharding:
             self.problem = str(error)
 
     cdef ShardingPtr checked(self) except *:
-        if self.placements is None:
-            raise InvalidArgumentError("a Sharding whose __init__() was not called")
         if self.problem is not None:
             raise InvalidArgumentError(self.problem)
         return self.ptr

@@ -40,11 +40,6 @@ def too_many_placements(comm: a2a.Communicator) -> None:
     call(comm, dst=Sharding([0, 1, 2], [Shard(0), Shard(1)]))
 
 
-@bad("src: a Sharding whose __init__() was not called")
-def not_initialised(comm: a2a.Communicator) -> None:
-    call(comm, src=Sharding.__new__(Sharding))
-
-
 @bad("src: it names rank 5, but the group has 3 ranks")
 def rank_out_of_range(comm: a2a.Communicator) -> None:
     call(comm, src=Sharding([0, 1, 5], Shard(0)))

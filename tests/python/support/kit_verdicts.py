@@ -1,4 +1,4 @@
-"""Tests that fail in every way, for tests/python/kit/test_verdicts.py. The last one passes."""
+"""Tests that fail in every way, for tests/python/kit/test_kit_verdicts.py. The last one passes."""
 
 import ctypes
 import os
