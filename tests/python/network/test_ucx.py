@@ -150,7 +150,8 @@ def test_ranks_that_choose_differently() -> None:
     [
         ({"A2A_UCX_LIBRARY": "/nowhere/libucp.so"}, "A2A_UCX_LIBRARY names this file"),
         ({"A2A_UCX_LIBRARY": shutil.which("true") or ""}, "A2A_UCX_LIBRARY"),
-        ({"UCX_TLS": "nothing"}, "ucp_"),
+        ({"UCX_TLS": "nothing"}, "UCX_TLS=nothing is set"),
+        ({"UCX_NET_DEVICES": "none:1", "UCX_TLS": "tcp"}, "UCX_NET_DEVICES=none:1 is set"),
         ({"A2A_NETWORK": "mpi"}, "start them with mpiexec"),
         ({"A2A_NETWORK": "ethernet"}, "A2A_NETWORK"),
     ],

@@ -13,7 +13,7 @@ std::string own_address(Rank rank, size_t processes, std::unique_ptr<TagWorker>*
     *worker = std::make_unique<TagWorker>(processes);
     return "=" + (*worker)->address();
   } catch (const Error& error) {
-    return "rank " + std::to_string(rank) + ": " + error.what();
+    return "rank " + std::to_string(rank) + ": " + error.what() + settings();
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <thread>
@@ -28,6 +29,14 @@ std::string proof_of(const Digest& key, Process from, Process to) {
 }
 
 }  // namespace
+
+std::string settings() {
+  std::string text;
+  for (const char* const name : {"UCX_TLS", "UCX_NET_DEVICES"}) {
+    if (const char* const value = std::getenv(name)) text += std::string("; ") + name + "=" + value + " is set";
+  }
+  return text;
+}
 
 // A message on its way out.
 class UcxNetwork::Posted final : public Request {
@@ -101,7 +110,12 @@ void UcxNetwork::join(const std::vector<std::string>& addresses, const Digest& k
   }
   for (Peer& one : peers_) {
     if (one.process == self_) continue;
-    one.endpoint = worker_->connect(addresses[static_cast<size_t>(one.process)], failed, &one);
+    try {
+      one.endpoint = worker_->connect(addresses[static_cast<size_t>(one.process)], failed, &one);
+    } catch (const Error& error) {
+      throw Error(error.code(), "rank " + std::to_string(self_) + " cannot reach rank " + std::to_string(one.process) +
+                                    ": " + error.what() + settings());
+    }
     start_post(one.process, one.proof_to);
   }
 }

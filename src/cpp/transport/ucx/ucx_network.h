@@ -121,6 +121,9 @@ class UcxNetwork final : public hosts::Network, public std::enable_shared_from_t
   std::atomic<uint64_t> moved_{0};
 };
 
+// For the texts of errors: returns what the environment tells UCX to use.
+std::string settings();
+
 // Collective over a bootstrap whose ranks all call it, or none. Returns nullptr on all ranks where UCX has no use
 // somewhere, with the reasons in *why. `key` is of the job; `meanwhile` is called every few milliseconds.
 std::shared_ptr<UcxNetwork> connect(Bootstrap& bootstrap, Rank rank, const Digest& key,
