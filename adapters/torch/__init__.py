@@ -6,7 +6,7 @@ or None.
 
 Importing this module also registers the backend "a2a", ``torch.distributed.init_process_group("a2a")``.
 ``a2a.torch.nn`` has the differentiable calls. ``a2a.torch.moe`` sends tokens to experts and back; ``a2a.torch.deep_ep``
-does so with DeepEP's calls.
+does so with DeepEP's calls. ``reshard`` and ``reshard_state_dict`` bring DTensors to other meshes.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ from ._process_group.world import (
     is_initialized,
     new_group,
 )
+from ._reshard.dtensors import reshard, reshard_state_dict
+from ._reshard.shardings import chunk_boxes
 from ._windows.window import Window, new_window
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "barrier",
     "batch_isend_irecv",
     "broadcast",
+    "chunk_boxes",
     "destroy_process_group",
     "gather",
     "get_rank",
@@ -92,6 +95,8 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
+    "reshard",
+    "reshard_state_dict",
     "scatter",
     "send",
     "serve_gloo",

@@ -1,11 +1,12 @@
-"""DTensor's change from one shard dimension to another, as one all-to-all.
+"""DTensor's change from one shard dimension to another, as one all-to-all, and from one mesh to another.
 
 For tensors on the host DTensor gathers everything on every rank and cuts its part out, because torch assumes that no
-host backend has an all-to-all. Importing DTensor is slow, so this module does not import it, but changes it when the
-program does. Every rank changes it, because the ranks have to agree."""
+host backend has an all-to-all. It has no change of meshes at all. Importing DTensor is slow, so this module does not
+import it, but changes it when the program does. Every rank changes it, because the ranks have to agree."""
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -13,13 +14,16 @@ import torch
 from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
+from a2a import UnsupportedError
 from a2a_autoload import _later
 
 from .._calls import axes
 from .._process_group.communicators import backend_of
+from .._reshard.dtensors import reshard
 
 __all__ = ["register"]
 
+_API = "torch.distributed.tensor._api"
 _MODULE = "torch.distributed.tensor.placement_types"  # the function is looked up by its name there
 _library = torch.library.Library("_dtensor", "IMPL")
 
@@ -42,7 +46,29 @@ def _change(module: ModuleType) -> None:
     module.shard_dim_alltoall = shard_dim_alltoall  # type: ignore[attr-defined]
 
 
+def _change_meshes(module: ModuleType) -> None:
+    theirs: Any = module.DTensor.redistribute
+
+    @functools.wraps(theirs)
+    def redistribute(self: Any, device_mesh: Any = None, placements: Any = None, **options: Any) -> Any:
+        if device_mesh is None or placements is None or device_mesh == self.device_mesh or not _served(device_mesh):
+            return theirs(self, device_mesh, placements, **options)
+        if options.get("backward_dtype") not in (None, self.dtype):
+            raise UnsupportedError("backward_dtype between two meshes; cast the gradient with a hook")
+        dtype = options.get("forward_dtype")
+        return reshard(self if dtype in (None, self.dtype) else self.to(dtype), device_mesh, placements)
+
+    module.DTensor.redistribute = redistribute
+
+
+def _served(mesh: Any) -> bool:
+    """Whether the default group serves a mesh, so that all ranks may change to it together."""
+    default = c10d._world.default_pg
+    return mesh.device_type == "cpu" and default is not None and backend_of(default) is not None
+
+
 def register() -> None:
     """Change DTensor, now or when it is imported."""
+    _later.change(_API, _change_meshes)
     _library.impl("shard_dim_alltoall", _exchange, "CPU")
     _later.change(_MODULE, _change)
