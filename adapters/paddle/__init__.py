@@ -46,6 +46,7 @@ from ._groups import (
     new_group,
 )
 from ._replacing import disable, enable
+from ._reshard import reshard
 from ._task import Task
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "recv",
     "reduce",
     "reduce_scatter",
+    "reshard",
     "scatter",
     "scatter_object_list",
     "send",
