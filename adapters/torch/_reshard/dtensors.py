@@ -21,7 +21,7 @@ from .._process_group.communicators import communicator
 from .._untraced import as_it_is
 from .shardings import everywhere_in, sharding_of
 
-__all__ = ["reshard", "reshard_state_dict"]
+__all__ = ["moved", "reshard", "reshard_state_dict"]
 
 
 @as_it_is
@@ -101,14 +101,22 @@ class _Reshard(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _moved(x: Any, mesh: Any, placements: tuple[Any, ...], group: Any) -> Any:
-    comm = _member(group)
-    src = sharding_of("dtensor's mesh", x.device_mesh, x.placements, x.shape, group)
+    src = sharding_of("dtensor's mesh", x.device_mesh, x.placements, x.shape, group, _order_of(x))
     dst = sharding_of("mesh", mesh, placements, x.shape, group)
-    local, shape = _local("dtensor", x), tuple(x.shape)
+    return _on(moved(_local("dtensor", x), tuple(x.shape), src, dst, group), mesh, placements, x.shape)
+
+
+def moved(local: Tensor, shape: tuple[int, ...], src: Sharding, dst: Sharding, group: Any) -> Tensor:
+    """Return this rank's part in ``dst``; where it has none, some tensor of the same dtype."""
+    comm = _member(group)
     box = dst.box(comm.rank, shape)
     recv = None if box is None else local.new_empty([part.stop - part.start for part in box])
     comm.reshard(local if src.box(comm.rank, shape) is not None else None, recv, shape, src, dst)
-    return _on(local if recv is None else recv, mesh, placements, x.shape)
+    return local if recv is None else recv
+
+
+def _order_of(x: Any) -> Any:
+    return getattr(x._spec, "shard_order", None)
 
 
 def _on(local: Tensor, mesh: Any, placements: Sequence[Any], shape: torch.Size) -> Any:
@@ -175,7 +183,9 @@ def _require_same_names(comm: Communicator, names: list[str]) -> None:
 def _sharding(name: str, tensor: Tensor, group: Any) -> Sharding:
     if not hasattr(tensor, "device_mesh"):
         return everywhere_in(group)
-    return sharding_of(f"the mesh of {name}", tensor.device_mesh, tensor.placements, tensor.shape, group)
+    return sharding_of(
+        f"the mesh of {name}", tensor.device_mesh, tensor.placements, tensor.shape, group, _order_of(tensor)
+    )
 
 
 def _part(name: str, tensor: Tensor, sharding: Sharding, rank: int) -> Tensor | None:

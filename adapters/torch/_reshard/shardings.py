@@ -20,15 +20,18 @@ __all__ = ["chunk_boxes", "everywhere_in", "sharding_of"]
 _FOLDS = {"product": "prod"}  # others have the same name in both
 
 
-def sharding_of(name: str, mesh: Any, placements: Sequence[Any], shape: Sequence[int], group: Any) -> Sharding:
-    """Return the sharding among the ranks of a group of a tensor on a DeviceMesh. Raises InvalidArgumentError for what
-    does not fit, with ``name`` as the name of the mesh."""
+def sharding_of(
+    name: str, mesh: Any, placements: Sequence[Any], shape: Sequence[int], group: Any, shard_order: Any = None
+) -> Sharding:
+    """Return the sharding among the ranks of a group of a tensor on a DeviceMesh. ``shard_order`` is that of torch's
+    DTensorSpec; None: axes of the mesh divide in their order. Raises InvalidArgumentError for what does not fit, with
+    ``name`` as the name of the mesh."""
     from torch.distributed.device_mesh import DeviceMesh
 
     if not isinstance(mesh, DeviceMesh):
         raise ArgumentTypeError(f"{name} is {type(mesh).__name__}; pass a torch.distributed.device_mesh.DeviceMesh")
     axes = mesh.mesh.numpy()
-    placements, order = _order_of(mesh, placements, shape)
+    placements, order = _order_of(mesh, placements, shape, shard_order)
     if len(placements) != axes.ndim:
         raise InvalidArgumentError(f"there are {len(placements)} placements for the {axes.ndim} axes of {name}")
     ranks = _ranks_in(name, axes.ravel().tolist(), group)
@@ -77,20 +80,23 @@ def _ranks_in(name: str, ranks: list[int], group: Any) -> list[int]:
     return [places[rank] for rank in ranks]
 
 
-def _order_of(mesh: Any, placements: Sequence[Any], shape: Sequence[int]) -> tuple[Sequence[Any], list[int]]:
+def _order_of(
+    mesh: Any, placements: Sequence[Any], shape: Sequence[int], shard_order: Any
+) -> tuple[Sequence[Any], list[int]]:
     """Return the placements without torch's _StridedShard, and the axes of the mesh in the order in which they divide
     the tensor. FSDP of a tensor-parallel model divides by the last axis first."""
     axes = list(range(len(placements)))
     strided = [one for one in placements if type(one).__name__ == "_StridedShard"]
     if not strided:
-        return placements, axes
+        first = [axis for entry in shard_order or () for axis in entry.mesh_dims]
+        return placements, first + [axis for axis in axes if axis not in first]
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
     try:
         plain, order = DTensorSpec._normalize_placements_into_shard_order(tuple(placements), mesh, True)
     except (AttributeError, TypeError, ValueError) as error:
         raise UnsupportedError(f"placements are {tuple(placements)}: a rank's part is no box ({error})") from None
-    first: list[int] = []
+    first = []
     for entry in order:
         first += entry.mesh_dims
         parts, entries = math.prod(mesh.size(axis) for axis in entry.mesh_dims), shape[entry.tensor_dim]

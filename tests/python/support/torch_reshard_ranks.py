@@ -385,3 +385,38 @@ def differ(comm: a2a.Communicator) -> None:
         a2a.torch.reshard_state_dict({"v" if odd else "w": x}, {"v" if odd else "w": into})
     a2a.torch.reshard_state_dict({"w": x}, {"w": into})
     assert torch.equal(into.full_tensor(), x.full_tensor())
+
+
+def several_axes(comm: a2a.Communicator) -> None:
+    """A change of several axes of one mesh is one exchange; torch takes steps on every other backend."""
+    import torch
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    start(comm)
+    mesh = mesh_of("01/23")
+    some = (Replicate(), Shard(0), Shard(1))
+    layouts = list(itertools.product(some, some))
+    full = values((7, 5), torch.float32, 1)
+    for before, after in itertools.product(layouts, layouts):
+        x = dtensor_of(full, mesh, before).detach().requires_grad_()
+        with CommDebugMode() as mode:
+            y = x.redistribute(mesh, after)
+        if before != after and all(one != other for one, other in zip(before, after, strict=True)):
+            assert mode.get_total_counts() == 0, (before, after, mode.get_comm_counts())
+        check(y.detach(), mesh, after, full)
+        (y * y).sum().backward()
+        torch.testing.assert_close(x.grad.full_tensor(), 2 * full)
+
+
+def compiled(comm: a2a.Communicator) -> None:
+    """torch.compile traces redistribute() as before."""
+    import torch
+    from torch.distributed.tensor import Replicate, Shard
+
+    start(comm)
+    mesh = mesh_of("01/23")
+    full = values((8, 4), torch.float32, 1)
+    x = dtensor_of(full, mesh, (Shard(0), Shard(1)))
+    call = torch.compile(lambda x: x.redistribute(mesh, [Replicate(), Shard(0)]) * 2, backend="eager", fullgraph=True)
+    check(call(x), mesh, (Replicate(), Shard(0)), 2 * full)

@@ -32,6 +32,14 @@ def test_fsdp_of_tensor_parallel(four: Pool) -> None:
     four.run(on_ranks.strided)
 
 
+def test_several_axes_at_once(four: Pool) -> None:
+    four.run(on_ranks.several_axes)
+
+
+def test_compiled_changes_of_meshes(four: Pool) -> None:
+    four.run(on_ranks.compiled)
+
+
 def test_state_dicts(four: Pool) -> None:
     four.run(on_ranks.state_dicts)
 
