@@ -82,6 +82,11 @@ def partial_and_gradients(comm: a2a.Communicator) -> None:
         x = paddle.Tensor(term, dims=[6, 4], process_mesh=pair, placements=[theirs.Partial(kind)], place=term.place)
         y = a2a.paddle.reshard(x, grid, [theirs.Replicate(), theirs.Shard(1)], comm)
         np.testing.assert_array_equal(y._local_value().numpy(), due[:, 2 * (comm.rank % 2) :][:, :2])
+    x.stop_gradient = False
+    y = a2a.paddle.reshard(x, grid, [theirs.Replicate(), theirs.Shard(1)], comm)
+    y.backward(dist_tensor(full, [[0, 1], [2, 3]], [theirs.Replicate(), theirs.Shard(1)], comm.rank))
+    assert x.grad.placements == [theirs.Replicate()]
+    assert comm.rank > 1 or (x.grad._local_value().numpy() == full).all()
     # Paddle itself has no operations on a rank outside of a mesh, so the result is on all.
     for dst, after in (([[0, 1], [2, 3]], [theirs.Replicate(), theirs.Shard(1)]), ([3, 2, 1, 0], [theirs.Shard(1)])):
         x = dist_tensor(full, [0, 1], [theirs.Shard(0)], comm.rank, True)

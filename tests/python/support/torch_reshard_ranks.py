@@ -166,7 +166,7 @@ def strided(comm: a2a.Communicator) -> None:
     import a2a.torch
     import pytest
     import torch
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor import DTensor, Replicate, Shard, _dtensor_spec
     from torch.distributed.tensor.placement_types import _StridedShard
 
     start(comm)
@@ -181,6 +181,16 @@ def strided(comm: a2a.Communicator) -> None:
     assert torch.equal(y.to_local(), full)
     z = a2a.torch.reshard(y, mesh, placements)
     assert torch.equal(z.to_local(), part) and z.placements == placements
+    if hasattr(x._spec, "shard_order"):  # the same in other words
+        meta, order = x._spec.tensor_meta, ((0, (1, 0)),)
+        entries = tuple(_dtensor_spec.ShardOrderEntry(*entry) for entry in order)
+        spec = _dtensor_spec.DTensorSpec(mesh, (Shard(0), Shard(0)), meta, entries, False)
+        ordered = DTensor(part, spec, requires_grad=False)
+        for whole in (
+            a2a.torch.reshard(ordered, mesh_of("0123"), [Replicate()]),
+            ordered.redistribute(mesh, [Replicate()] * 2),
+        ):
+            assert torch.equal(whole.to_local(), full)
     odd = DTensor.from_local(values((7, 3), torch.float32, 2), mesh_of("0123"), [Replicate()], run_check=False)
     with pytest.raises(a2a.UnsupportedError, match="do not divide the 7 entries of dimension 0 evenly"):
         a2a.torch.reshard(odd, mesh, placements)
