@@ -52,7 +52,7 @@ def reshard_state_dict(src: dict[str, Any], dst: dict[str, Any], group: Any = No
 
     Raises InvalidArgumentError for names, shapes and dtypes that differ between ``src`` and ``dst``, and where
     reshard() does. Ranks whose names, shapes, shardings or dtypes differ raise MismatchError."""
-    takes(2)
+    takes(3)  # making a plan counts as one
     comm = _member(group)
     names = _names(src, dst)
     tensors, sends, recvs = [], [], []
@@ -72,7 +72,7 @@ def reshard_state_dict(src: dict[str, Any], dst: dict[str, Any], group: Any = No
             raise TensorError(f"dst[{name!r}] is lazily conjugated or negated; pass its resolve_conj().resolve_neg()")
     _require_same_names(comm, names)
     plan = comm.plan_reshard_all(tensors)
-    takes(1 + plan.operations)
+    takes(2 + plan.operations)
     plan.run(sends, _without_twins(recvs))
 
 
