@@ -856,6 +856,15 @@ def set_wait_listener(listener: Callable[[Communicator, float, list[int]], None]
     """Have ``listener(communicator, seconds, ranks)`` called while a call waits for these ranks: after 5 seconds, and
     each time twice as many have passed."""
 
+def reshard_all(
+    comm: Communicator,
+    tensors: Sequence[tuple[Sequence[int], ShardingLike, ShardingLike, Any]],
+    send: Sequence[Tensor | None],
+    recv: Sequence[Tensor | None],
+) -> None:
+    """For packages that reshard many tensors once: what ``plan_reshard_all`` and a run of its plan do, without the
+    number of a plan, which ranks could count differently where one of them fails between the two."""
+
 def reshard_matrices(
     tensors: Sequence[tuple[Sequence[int], ShardingLike, ShardingLike, Any]],
     size: int,

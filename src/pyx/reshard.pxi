@@ -321,3 +321,16 @@ cdef ReshardPlan make_reshard_plan(_CommunicatorBase comm, const ReshardingList&
 cdef tuple triple_of(object dtype):
     cdef DLDataType parsed = parse_dtype(dtype)
     return parsed.code, parsed.bits, parsed.lanes
+
+
+@collective
+def reshard_all(Communicator comm not None, tensors, send, recv):
+    """For packages that reshard many tensors once: what ``plan_reshard_all`` and a run of its plan do, without the
+    number of a plan, which ranks could count differently where one of them fails between the two."""
+    cdef ReshardingList given
+    cdef ReshardPlan plan
+    tensors = list(tensors)
+    add_reshardings(given, tensors, comm._size)
+    plan = make_reshard_plan(comm, given, [triple_of(one[3]) for one in tensors], True, 0)
+    takes_operations(operations_of(plan.reshard), False)
+    plan.exchange(send, recv, False, None, None)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from a2a import Communicator, InvalidArgumentError, MismatchError
+from a2a._core import reshard_all
 from a2a.adapting import everywhere, takes
 from a2a.sharding import Sharding
 
@@ -52,7 +53,7 @@ def reshard_state_dict(src: dict[str, Any], dst: dict[str, Any], group: Any = No
 
     Raises InvalidArgumentError for names, shapes and dtypes that differ between ``src`` and ``dst``, and where
     reshard() does. Ranks whose names, shapes, shardings or dtypes differ raise MismatchError."""
-    takes(3)  # making a plan counts as one
+    takes(2)  # more where tensors are partial, but after a failure none starts the next
     comm = _member(group)
     names = _names(src, dst)
     tensors, sends, recvs = [], [], []
@@ -71,9 +72,7 @@ def reshard_state_dict(src: dict[str, Any], dst: dict[str, Any], group: Any = No
         if after.is_conj() or after.is_neg():
             raise TensorError(f"dst[{name!r}] is lazily conjugated or negated; pass its resolve_conj().resolve_neg()")
     _require_same_names(comm, names)
-    plan = comm.plan_reshard_all(tensors)
-    takes(2 + plan.operations)
-    plan.run(sends, _without_twins(recvs))
+    reshard_all(comm, tensors, sends, _without_twins(recvs))
 
 
 class _Reshard(torch.autograd.Function):  # type: ignore[misc]

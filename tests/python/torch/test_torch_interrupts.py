@@ -82,6 +82,15 @@ def sparse(comm: a2a.Communicator) -> dict[str, Callable[[], Any]]:
     return {"all_reduce": lambda: sparse_operations.all_reduce(comm, tensor, op, False, None)}
 
 
+def state_dict(comm: a2a.Communicator) -> dict[str, Callable[[], Any]]:
+    from a2a.torch import reshard_state_dict
+    from a2a.torch._process_group.collective import _run_on  # the call begins here
+
+    inner: Any = reshard_state_dict.__wrapped__.__wrapped__  # type: ignore[attr-defined]
+    src, dst = {"weight": torch.ones(4), "bias": torch.ones(2)}, {"bias": torch.zeros(2), "weight": torch.zeros(4)}
+    return {"reshard_state_dict": lambda: _run_on(comm, inner, (src, dst, comm), {})}
+
+
 def at_every_step(comm: a2a.Communicator, make: Callable[..., Any], device: bool, opcodes: bool) -> dict[str, int]:
     from a2a.torch._experts.placement import Placement
 
@@ -100,7 +109,9 @@ def at_every_step(comm: a2a.Communicator, make: Callable[..., Any], device: bool
         Placement.on_host = staticmethod(before)
 
 
-@pytest.mark.parametrize("make,device", [(moe, False), (deep_ep, False), (moe, True), (deep_ep, True), (sparse, False)])
+@pytest.mark.parametrize(
+    "make,device", [(moe, False), (deep_ep, False), (moe, True), (deep_ep, True), (sparse, False), (state_dict, False)]
+)
 @pytest.mark.parametrize("opcodes", [False, *with_full([True])])
 def test_at_every_step(two: Pool, make: Callable[..., Any], device: bool, opcodes: bool) -> None:
     steps = two.run(at_every_step, make, device, opcodes)
