@@ -941,3 +941,48 @@ def dequantize_blocks_sum(
     q: npt.NDArray[np.int8], scales: npt.NDArray[np.float32], ranks: int, block: int
 ) -> npt.NDArray[np.float32]:
     """The C++ function of this name on arrays: both hold every rank's, one rank after another."""
+
+def before_operations(function: Callable[[], None]) -> None:
+    """Let every call of a communicator that compiled programs use, too, call ``function`` first. It waits for the
+    programs that this thread has started."""
+
+def xla_handler() -> CapsuleType:
+    """Return a capsule of the handler that runs operations of compiled programs, for jax.ffi.register_ffi_target()."""
+
+@final
+class CompiledCalls:
+    """The collectives of a communicator for a compiled program. Each takes the arguments of the communicator's own, and
+    returns the number by which the program calls it on its buffers; nothing is run, and no number of an operation or a
+    plan is taken. Tensors stand for those of the program, in C order. The calls live as long as the communicator."""
+
+    def __init__(self, comm: Communicator) -> None: ...
+    @property
+    def rank(self) -> int:
+        """The communicator's rank."""
+    @property
+    def size(self) -> int:
+        """The communicator's size."""
+    def alltoallv(
+        self,
+        send: npt.NDArray[Any],
+        send_counts: Counts,
+        recv: npt.NDArray[Any],
+        recv_counts: Counts,
+        send_displs: Counts,
+        recv_displs: Counts,
+        *,
+        split_axis: int = 0,
+        concat_axis: int = 0,
+    ) -> int: ...
+    def allgather(self, send: npt.NDArray[Any], recv: npt.NDArray[Any]) -> int: ...
+    def allreduce(self, send: npt.NDArray[Any], recv: npt.NDArray[Any], op: ReduceOp) -> int: ...
+    def reduce_scatter(self, send: npt.NDArray[Any], recv: npt.NDArray[Any], op: ReduceOp) -> int: ...
+    def broadcast(self, tensor: npt.NDArray[Any], root: int) -> int:
+        """The tensor is the first result."""
+    def send(self, tensor: npt.NDArray[Any], peer: int, tag: int) -> int: ...
+    def recv(self, tensor: npt.NDArray[Any], peer: int | None, tag: int) -> int: ...
+    def barrier(self) -> int: ...
+    def ragged_alltoallv(self, send: npt.NDArray[Any], recv: npt.NDArray[Any]) -> int:
+        """alltoallv of rows, into the first result, which holds the second argument. Four more arguments, int32 or
+        int64, have by rank: the first row to send, the rows to send, the first row of the result, the rows to
+        receive."""

@@ -39,6 +39,7 @@ from quantize cimport *
 from reshard cimport *
 from simulator cimport *
 from tracebacks cimport *
+from xla cimport *
 
 import importlib
 import os
@@ -97,6 +98,7 @@ include "bootstrap.pxi"
 include "endpoint.pxi"
 include "quantize.pxi"
 include "simulator.pxi"
+include "xla.pxi"
 include "disallow_instantiation.pxi"
 
 

@@ -1,5 +1,15 @@
 # The base class of Communicator: it starts operations, waits for them, and keeps their tensors until they are done.
 
+cdef object wait_for_programs = None
+
+
+def before_operations(function):
+    """Let every call of a communicator that compiled programs use, too, call ``function`` first. It waits for the
+    programs that this thread has started."""
+    global wait_for_programs
+    wait_for_programs = function
+
+
 cdef str words_of(object error):
     """Return str(error), or another text where the object's own methods fail."""
     try:
@@ -34,6 +44,7 @@ cdef class _CommunicatorBase:
     cdef list messages      # the same of messages; None before the first
     cdef unsigned long caller   # the thread inside a call that takes operation numbers, 0 for none
     cdef int depth              # the number of its nested calls
+    cdef bint compiled          # whether compiled programs have operations of it: see before_operations()
     cdef _CheckedPair checked     # of alltoallv
     cdef object _endpoint, _generation, _handles, _joined   # of a communicator of Endpoint.connect(), otherwise None
     cdef object __weakref__
@@ -80,6 +91,8 @@ cdef class _CommunicatorBase:
         """Begin a call that takes operation numbers. Raises where two threads call at once: nothing orders them, and on
         another rank the order may differ, so that each would get the data of the other."""
         cdef unsigned long here = PyThread_get_thread_ident(), inside
+        if self.compiled:
+            wait_for_programs()
         with cython.critical_section(self):
             inside = self.caller
             if inside == 0 or inside == here:   # once more: a signal handler may call inside a call
@@ -260,6 +273,8 @@ cdef class _CommunicatorBase:
         cdef CommPtr comm = self.comm
         cdef Task control = self.pending()
         cdef string reason
+        if self.compiled:
+            wait_for_programs()
         self.name_rank(error)
         reason = reason_of(error)
         count_operation()

@@ -37,6 +37,8 @@ cdef class _Messages(_CommunicatorBase):
         cdef KeptLayouts layouts
         cdef When never
         cdef cbool done = False
+        if self.compiled:
+            wait_for_programs()
         call.asynchronous = async_op
         if not view.contiguous:
             layouts.push_back(layout_of(&view))

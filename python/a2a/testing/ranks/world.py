@@ -191,10 +191,10 @@ class World:
         self._close.append(lambda all_passed: a2a.paddle.destroy_process_group())
 
     def _open_jax(self) -> None:
-        from a2a.jax import _all_to_all
+        from a2a.jax import _arguments
 
-        _all_to_all._own = self.comm
-        self._close.append(lambda all_passed: setattr(_all_to_all, "_own", None))
+        _arguments._own = self.comm
+        self._close.append(lambda all_passed: setattr(_arguments, "_own", None))
 
 
 def _close_torch() -> None:

@@ -24,12 +24,6 @@ needs("jax")
 pytestmark = pytest.mark.timeout(110)
 
 
-@pytest.fixture(scope="module")
-def pool() -> Any:
-    with Pool(4) as pool:
-        yield pool
-
-
 def own(world: a2a.Communicator, n: int, groups: dict[int, Any] = {}) -> a2a.Communicator | None:  # noqa: B006
     """The communicator of the first n ranks, made once."""
     if n not in groups:
@@ -220,29 +214,30 @@ def test_groups_that_differ(pool: Pool) -> None:
 
 def without_memory(world: a2a.Communicator, name: str) -> str:
     import jax
-    from a2a.jax import _all_to_all, all_to_all
+    from a2a.jax import _collectives, _primitive, all_to_all
 
     def no_memory(*_: Any) -> Any:
         raise MemoryError("none left for this test")
 
     x = np.ones((4, 3), np.float32)
-    kept = getattr(_all_to_all, name)
+    module = _primitive if name == "new_array" else _collectives
+    kept = getattr(module, name)
     try:
-        if world.rank == 0 and name != "_room":
-            setattr(_all_to_all, name, no_memory)
+        if world.rank == 0 and name != "new_array":
+            setattr(module, name, no_memory)
         _, back = jax.vjp(lambda x: all_to_all(x, world, 0, 1), x)
         if world.rank == 0:
-            setattr(_all_to_all, name, no_memory)
+            setattr(module, name, no_memory)
         back(np.ones((3, 4), np.float32))
     except (MemoryError, a2a.MismatchError) as error:
         return type(error).__name__
     finally:
-        setattr(_all_to_all, name, kept)
+        setattr(module, name, kept)
         all_to_all(x, world, 0, 1)
     return "nothing"
 
 
-@pytest.mark.parametrize("name", ["_room", "_axis"])
+@pytest.mark.parametrize("name", ["new_array", "axis_of"])
 def test_peers_hear_of_want_of_memory(pool: Pool, name: str) -> None:
     """Of the backward pass, and of the call itself."""
     assert pool.run(without_memory, name) == ["MemoryError", *["MismatchError"] * 3]
@@ -276,27 +271,24 @@ def test_refusals(pool: Pool, name: str) -> None:
         assert kind == "MismatchError" and words[:20] in text
 
 
-def compiled(world: a2a.Communicator) -> None:
-    import jax
+def other_axis(world: a2a.Communicator) -> None:
     from a2a.jax import all_to_all
 
     with pytest.raises(a2a.InvalidArgumentError, match="axis_name is 'ranks'; pass an a2a"):
         all_to_all(np.ones(4), "ranks", 0, 0)
-    with pytest.raises(a2a.UnsupportedError, match="call it between compiled functions"):
-        jax.jit(lambda x: all_to_all(x, world, 0, 0))(np.ones(4, np.float32))
     world.barrier()
 
 
 def test_what_it_does_not_take(pool: Pool) -> None:
-    pool.run(compiled)
+    pool.run(other_axis)
 
 
 def interrupted(world: a2a.Communicator) -> int:
     import jax.numpy as jnp
-    from a2a.jax import _all_to_all
+    from a2a.jax import _collectives
 
     tree = [jnp.ones((4, 2)), {"b": jnp.ones((8, 3))}]
-    call = lambda: _all_to_all._leaves(world, tree, 0, 0, None, True)  # noqa: E731
+    call = lambda: _collectives.each_leaf(world, tree, _collectives._all_to_all, None, 0, 0, True)  # noqa: E731
     call()
     return interrupts.at_every_step(world, call)
 
