@@ -14,6 +14,7 @@ import numpy as np
 
 import a2a
 from a2a import atb, testing
+from a2a.testing import oracle
 
 DTYPES = ("float16", "float32", "int8", "int32", "int16", "int64", "bfloat16")
 
@@ -31,8 +32,8 @@ class Recipe:
         counts = testing.random_counts(rng, ranks, self.max_elems)
         np.fill_diagonal(counts, np.maximum(counts.diagonal(), 1))  # a rank that receives nothing cannot take part
         received = np.ascontiguousarray(counts.T)
-        send_displs, send_rows = testing._random_displs(rng, counts, 3)
-        recv_displs, recv_rows = testing._random_displs(rng, received, 0)
+        send_displs, send_rows = oracle._random_displs(rng, counts, 3)
+        recv_displs, recv_rows = oracle._random_displs(rng, received, 0)
         return testing.Case(counts, received, send_displs, recv_displs, send_rows, recv_rows)
 
     def array(self, rank: int, elems: int) -> Any:
