@@ -13,7 +13,7 @@ cdef class CompiledCalls:
 
     cdef Communicator comm
 
-    def __init__(self, Communicator comm not None):
+    def __cinit__(self, Communicator comm not None):
         self.comm = comm
 
     @property

@@ -107,6 +107,7 @@ def values(answers: list[Any]) -> list[Any]:
 
 @apart
 def test_generations_and_a_death() -> None:
+    os.environ["A2A_NETWORK"] = "ucx"
     with Members(4, "abab") as members:
         for generation in range(3):
             values(members.run([0, 1, 2, 3], connect, members.handles, generation))
@@ -126,7 +127,7 @@ def test_generations_and_a_death() -> None:
 
 
 def choose(rank: int, address: str, variables: list[dict[str, str]]) -> tuple[str, str, float]:
-    os.environ.update(variables[rank])
+    os.environ.update({"A2A_NETWORK": "ucx"} | variables[rank])
     os.environ["A2A_HOSTS"] = "a,b"
     return outcome(lambda: a2a.init(rank, 2, bootstrap=join(rank, 2, address), timeout=20).close())
 

@@ -21,6 +21,7 @@ class Guest:
         self.bootstrap = join(rank, size, address)
         host = b"assigned " + b"abcdef"[rank : rank + 1]
         self.bootstrap.allgather(struct.pack("<IiI96s40s", 9, rank, 4096, host, b"one"))
+        self.bootstrap.allgather(b"tcp?")  # which network it takes
         self.port = int(tcp_peer.free_address().rpartition(":")[2])
         mine = struct.pack("=HHI", socket.AF_INET, socket.htons(self.port), os.getpid())
         mine += socket.inet_aton("127.0.0.1").ljust(16, b"\0") + os.urandom(32)
