@@ -29,13 +29,11 @@ API = Path(__file__).parents[3] / "src/cpp/transport/ucx/ucx_api.h"
 
 
 @pytest.fixture(autouse=True)
-def ucx(monkeypatch: pytest.MonkeyPatch) -> None:
+def ucx() -> None:
     try:
         _core.library_of("ucx")
     except a2a.UnsupportedError:
         pytest.skip("no UCX here")
-    monkeypatch.setenv("A2A_NETWORK", "ucx")
-    monkeypatch.setenv("A2A_SECRET", SECRET.decode())
 
 
 # ---- bytes -----------------------------------------------------------------------------------------------------------
@@ -74,7 +72,8 @@ def messages(comm: a2a.Communicator) -> None:
 
 
 @pytest.mark.parametrize("hosts", ["a,b", "a,b,a,b,c"])
-def test_exchanges_and_messages(hosts: str) -> None:
+def test_exchanges_and_messages(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2A_NETWORK", "ucx")
     with Pool(hosts.count(",") + 1, hosts=hosts) as pool:
         for _ in range(3):
             pool.run(exchanges)

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <new>
 #include <thread>
 
 #include "runtime/object_bytes.h"
@@ -70,12 +69,7 @@ void MpiNetwork::start_post(Process to, std::string bytes, int tag) {
 std::optional<Message> MpiNetwork::take(uint64_t channel) {
   const std::lock_guard lock(mutex_);
   move_messages();
-  const auto found = arrived_.find(channel);
-  if (found == arrived_.end()) return std::nullopt;
-  Message message = std::move(found->second.front());
-  found->second.pop_front();
-  if (found->second.empty()) arrived_.erase(found);
-  return message;
+  return inbox_.take(channel);
 }
 
 bool MpiNetwork::flushed() {
@@ -86,11 +80,7 @@ bool MpiNetwork::flushed() {
 
 void MpiNetwork::close(uint64_t channel) noexcept {
   const std::lock_guard lock(mutex_);
-  arrived_.erase(channel);
-  try {
-    closed_.insert(channel);
-  } catch (const std::bad_alloc&) {  // its later messages are kept until the network ends
-  }
+  inbox_.close(channel);
 }
 
 void MpiNetwork::move_messages() {
@@ -112,16 +102,9 @@ void MpiNetwork::receive_messages() {
       ++message;
       continue;
     }
-    deliver({message->peer, std::move(message->bytes)});
+    inbox_.deliver({message->peer, std::move(message->bytes)});
     message = arriving_.erase(message);
   }
-}
-
-void MpiNetwork::deliver(Message message) {
-  uint64_t channel = 0;
-  if (message.bytes.size() < sizeof(channel)) return;  // no process of a2a sends that
-  std::memcpy(&channel, message.bytes.data(), sizeof(channel));
-  if (!closed_.contains(channel)) arrived_[channel].push_back(std::move(message));
 }
 
 void MpiNetwork::complete_posted() {
@@ -165,7 +148,7 @@ bool MpiNetwork::wind_up() {
   const std::lock_guard lock(mutex_);
   if (ended_) return true;
   if (!library_->duplicated()) return false;
-  if (arrived_.contains(kTombstone)) died_ = true;
+  if (inbox_.has(kTombstone)) died_ = true;
   library_->tell_watchers_to_expect_nothing();
   discard_arriving();
   complete_posted();

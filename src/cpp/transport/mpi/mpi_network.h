@@ -3,17 +3,16 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "transport/hosts/inbox.h"
 #include "transport/hosts/network.h"
 #include "transport/mpi/library.h"
 
@@ -84,7 +83,6 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   void start_post(Process to, std::string bytes, int tag);
   void move_messages();
   void receive_messages();
-  void deliver(Message message);
   void complete_posted();
   void discard_arriving();
 
@@ -98,8 +96,7 @@ class MpiNetwork final : public hosts::Network, public std::enable_shared_from_t
   const uint32_t largest_tag_;
   std::vector<std::atomic<uint32_t>> tags_;  // the last tag for each process; fresh() reads it without the mutex
   std::list<PendingMessage> posted_, arriving_;
-  std::map<uint64_t, std::deque<Message>> arrived_;  // by channel
-  std::set<uint64_t> closed_;
+  hosts::Inbox inbox_{SIZE_MAX};
   std::map<std::string, uint64_t> meetings_;
   uint64_t sent_ = 0;
   std::map<std::pair<Process, uint32_t>, unsigned>

@@ -26,8 +26,6 @@ static_assert(sizeof(Head) == 16);
 inline constexpr size_t kMostMessage = size_t{1} << 30;
 // The most bytes of a part of memory. A message may be sent between two parts, so messages never wait for long.
 inline constexpr size_t kPart = size_t{256} << 10;
-// The most bytes of messages of one process that have arrived and were not taken.
-inline constexpr size_t kMostUntaken = size_t{2} << 30;
 // The most tags of one process with receives announced and nothing sent.
 inline constexpr size_t kMostAnnounced = size_t{1} << 20;
 

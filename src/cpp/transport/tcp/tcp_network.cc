@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
-#include <new>
 
 namespace a2a::tcp {
 
@@ -122,7 +120,7 @@ void TcpNetwork::advance(Process peer) {
   const int fd = connection.fd();
   const uint64_t before = connection.moved();
   connection.write();
-  connection.read([&](std::string message) { deliver(peer, std::move(message)); });
+  connection.read([&](std::string message) { inbox_.deliver({peer, std::move(message)}); });
   moved_.fetch_add(connection.moved() - before, std::memory_order_relaxed);
   if (connection.open()) return watch(peer);
   keep_in_child(fd);
@@ -139,24 +137,12 @@ void TcpNetwork::watch(Process peer) {
   if (::epoll_ctl(poller_.fd(), EPOLL_CTL_MOD, there.connection->fd(), &event) != 0) socket_failure("epoll_ctl");
 }
 
-void TcpNetwork::deliver(Process from, std::string message) {
-  uint64_t channel = 0;
-  if (message.size() < sizeof(channel)) return;  // no process of a2a sends that
-  std::memcpy(&channel, message.data(), sizeof(channel));
-  if (closed_.contains(channel)) return;
-  PeerState& there = peer_state(from);
-  there.untaken += message.size();
-  there.overrun |= there.untaken > kMostUntaken;
-  if (there.overrun) return;
-  arrived_[channel].push_back({from, std::move(message)});
-}
-
 // ---- messages -----------------------------------------------------------------------------------------------------
 
 void TcpNetwork::post(Process to, std::string bytes) {
   if (bytes.size() > kMostMessage) throw Error(Code::backend, "a message of more than 1 GiB");
   const std::lock_guard lock(mutex_);
-  if (to == self_) return deliver(self_, std::move(bytes));
+  if (to == self_) return inbox_.deliver({self_, std::move(bytes)});
   ++sent_;
   peer_state(to).connection->post(std::move(bytes));
   watch(to);
@@ -164,17 +150,10 @@ void TcpNetwork::post(Process to, std::string bytes) {
 
 std::optional<Message> TcpNetwork::take(uint64_t channel) {
   const std::lock_guard lock(mutex_);
-  auto found = arrived_.find(channel);
-  if (found == arrived_.end()) {
-    look();
-    found = arrived_.find(channel);
-  }
-  if (found == arrived_.end()) return std::nullopt;
-  Message message = std::move(found->second.front());
-  found->second.pop_front();
-  if (found->second.empty()) arrived_.erase(found);
-  peer_state(message.from).untaken -= message.bytes.size();
-  return message;
+  auto message = inbox_.take(channel);
+  if (message) return message;
+  look();
+  return inbox_.take(channel);
 }
 
 bool TcpNetwork::flushed() {
@@ -191,19 +170,13 @@ bool TcpNetwork::flushed() {
 std::optional<hosts::Loss> TcpNetwork::lost(Process peer) {
   const std::lock_guard lock(mutex_);
   if (peer == self_) return std::nullopt;
-  if (peer_state(peer).overrun) return hosts::Loss{{}, "it sent more messages than anybody here takes"};
+  if (inbox_.overrun(peer)) return hosts::Loss{{}, "it sent more messages than anybody here takes"};
   return peer_state(peer).connection->loss();
 }
 
 void TcpNetwork::close(uint64_t channel) noexcept {
   const std::lock_guard lock(mutex_);
-  try {
-    closed_.insert(channel);
-  } catch (const std::bad_alloc&) {  // its later messages are kept until the network ends
-  }
-  const auto left = arrived_.extract(channel);
-  if (left.empty()) return;
-  for (const Message& message : left.mapped()) peer_state(message.from).untaken -= message.bytes.size();
+  inbox_.close(channel);
 }
 
 // ---- memory -------------------------------------------------------------------------------------------------------

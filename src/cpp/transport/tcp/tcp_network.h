@@ -2,17 +2,15 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/fork_guard.h"
+#include "transport/hosts/inbox.h"
 #include "transport/hosts/network.h"
 #include "transport/tcp/authenticated_socket.h"
 #include "transport/tcp/connection.h"
@@ -63,9 +61,7 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   struct PeerState {
     std::unique_ptr<Connection> connection;
     bool watched_for_room = false;
-    uint32_t tag = 0;      // the last tag for this process
-    size_t untaken = 0;    // bytes of messages that were not taken
-    bool overrun = false;  // there were more than kMostUntaken of them; nothing more of this process is kept
+    uint32_t tag = 0;  // the last tag for this process
   };
 
   void join(hosts::Process peer, AuthenticatedSocket socket);
@@ -74,7 +70,6 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   void look();
   void advance(hosts::Process peer);
   void watch(hosts::Process peer);
-  void deliver(hosts::Process from, std::string message);
   std::unique_ptr<hosts::Transfer> begin(hosts::Process peer, uint32_t tag, std::span<const Run> runs,
                                          void (Connection::*begin_flight)(uint32_t, FlightPtr));
   bool done(std::span<const FlightPtr> flights);
@@ -85,10 +80,9 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   mutable std::mutex mutex_;
   const ForkGuard home_;
   const hosts::Process self_;
-  std::vector<PeerState> peers_;                            // by process
-  Socket poller_;                                           // an epoll
-  std::map<uint64_t, std::deque<hosts::Message>> arrived_;  // by channel
-  std::set<uint64_t> closed_;
+  std::vector<PeerState> peers_;  // by process
+  Socket poller_;                 // an epoll
+  hosts::Inbox inbox_;
   uint64_t sent_ = 0;
   std::atomic<uint64_t> moved_{0};  // bytes of memory
 };

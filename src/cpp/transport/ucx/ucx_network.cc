@@ -4,15 +4,11 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <new>
-#include <thread>
-
-#include "runtime/object_bytes.h"
 
 namespace a2a::ucx {
 namespace {
 
-constexpr size_t kMostMessage = size_t{1} << 30, kMostUntaken = size_t{1} << 30;
+constexpr size_t kMostMessage = size_t{1} << 30;
 constexpr uint64_t kKeys = (uint64_t{1} << 30) - 1;
 constexpr std::string_view kGoodbye = "a2a leaves";
 
@@ -198,15 +194,7 @@ void UcxNetwork::deliver(Process from, std::string bytes) {
     sender.state = State::left;
     return;
   }
-  uint64_t channel = 0;
-  if (bytes.size() < sizeof(channel)) return;  // no process of a2a sends that
-  std::memcpy(&channel, bytes.data(), sizeof(channel));
-  if (closed_.contains(channel)) return;
-  sender.untaken += bytes.size();
-  if (sender.untaken > kMostUntaken && !sender.loss) {
-    sender.loss = hosts::Loss{{}, "it sent more messages than anybody here takes"};
-  }
-  if (sender.untaken <= kMostUntaken) arrived_[channel].push_back({from, std::move(bytes)});
+  inbox_.deliver({from, std::move(bytes)});
 }
 
 // ---- messages -------------------------------------------------------------------------------------------------------
@@ -227,17 +215,10 @@ void UcxNetwork::start_post(Process to, std::string bytes, Kind kind, uint32_t t
 
 std::optional<Message> UcxNetwork::take(uint64_t channel) {
   const std::lock_guard lock(mutex_);
-  auto found = arrived_.find(channel);
-  if (found == arrived_.end()) {
-    progress();
-    found = arrived_.find(channel);
-  }
-  if (found == arrived_.end()) return std::nullopt;
-  Message message = std::move(found->second.front());
-  found->second.pop_front();
-  if (found->second.empty()) arrived_.erase(found);
-  peer(message.from).untaken -= message.bytes.size();
-  return message;
+  auto message = inbox_.take(channel);
+  if (message) return message;
+  progress();
+  return inbox_.take(channel);
 }
 
 bool UcxNetwork::flushed() {
@@ -248,20 +229,15 @@ bool UcxNetwork::flushed() {
 
 std::optional<hosts::Loss> UcxNetwork::lost(Process process) {
   const std::lock_guard lock(mutex_);
-  if (process == self_ || !peer(process).loss) return std::nullopt;
-  receive_messages();  // what came before it
+  if (process == self_) return std::nullopt;
+  if (inbox_.overrun(process)) return hosts::Loss{{}, "it sent more messages than anybody here takes"};
+  if (peer(process).loss) receive_messages();  // what came before it
   return peer(process).loss;
 }
 
 void UcxNetwork::close(uint64_t channel) noexcept {
   const std::lock_guard lock(mutex_);
-  try {
-    closed_.insert(channel);
-  } catch (const std::bad_alloc&) {  // its later messages are kept until the network ends
-  }
-  const auto left = arrived_.extract(channel);
-  if (left.empty()) return;
-  for (const Message& message : left.mapped()) peer(message.from).untaken -= message.bytes.size();
+  inbox_.close(channel);
 }
 
 uint64_t UcxNetwork::sent() const {

@@ -6,13 +6,11 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -21,6 +19,7 @@
 #include "a2a/bootstrap.h"
 #include "bootstrap/sha256.h"
 #include "runtime/fork_guard.h"
+#include "transport/hosts/inbox.h"
 #include "transport/hosts/network.h"
 #include "transport/ucx/worker.h"
 
@@ -85,8 +84,7 @@ class UcxNetwork final : public hosts::Network, public std::enable_shared_from_t
     std::string proof_to, proof_from;
     State state = State::unproven;
     std::optional<hosts::Loss> loss;
-    uint32_t tag = 0;    // the last tag for this process
-    size_t untaken = 0;  // bytes of messages that were not taken
+    uint32_t tag = 0;  // the last tag for this process
   };
 
   Peer& peer(Process process) { return peers_[static_cast<size_t>(process)]; }
@@ -110,11 +108,10 @@ class UcxNetwork final : public hosts::Network, public std::enable_shared_from_t
   const Process self_;
   std::unique_ptr<TagWorker> worker_;
   std::string name_;
-  std::vector<Peer> peers_;                          // by process; does not grow after join()
-  std::unordered_map<uint64_t, Process> senders_;    // by key of their tags
-  size_t posted_ = 0;                                // messages that have not left
-  std::map<uint64_t, std::deque<Message>> arrived_;  // by channel
-  std::set<uint64_t> closed_;
+  std::vector<Peer> peers_;                        // by process; does not grow after join()
+  std::unordered_map<uint64_t, Process> senders_;  // by key of their tags
+  size_t posted_ = 0;                              // messages that have not left
+  hosts::Inbox inbox_;
   std::map<std::pair<Process, uint32_t>, unsigned>
       unused_ready_;  // by sender and tag: ready messages without a receive
   uint64_t sent_ = 0;
