@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -11,7 +12,7 @@ from pathlib import Path
 from .._job import new_secret
 from ._machine import allowed_cpus
 
-__all__ = ["Port", "environment_of_job", "environment_of_rank"]
+__all__ = ["Ports", "environment_of_job", "environment_of_rank"]
 
 _TORCHS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PADDLES = (
@@ -22,16 +23,40 @@ _DEVICES = ("nvidia[0-9]*", "davinci[0-9]*", "xpu[0-9]*", "kfd")
 """The files in /dev of what Paddle may use instead of the CPU."""
 
 
-class Port:
-    """A TCP port that this job owns as long as it runs. The kernel does not give it to a program that asks for any
-    port. A rank that asks for it gets it if it sets SO_REUSEADDR, as torch's store does."""
+class Ports:
+    """Consecutive TCP ports, the first of which is ``number``, that this job owns as long as it runs. The kernel does
+    not give them to a program that asks for any port, nor to a client. A rank that asks for one gets it if it sets
+    SO_REUSEADDR, as torch's store does."""
 
-    def __init__(self) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(("", 0))
-        self.number: int = self._socket.getsockname()[1]
-        self.close = self._socket.close
+    def __init__(self, count: int) -> None:
+        for _ in range(_TRIES):
+            self._sockets = [_bound(0)]
+            self.number: int = self._sockets[0].getsockname()[1]
+            try:
+                self._sockets += [_bound(self.number + more) for more in range(1, count)]
+            except (OSError, OverflowError):  # taken, or beyond the last port
+                self.close()
+            else:
+                return
+        raise OSError(errno.EADDRINUSE, f"found no {count} consecutive TCP ports that are free")
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+
+
+_TRIES = 100
+
+
+def _bound(port: int) -> socket.socket:
+    made = socket.socket()
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("", port))
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def environment_of_job(ranks: int, port: int, paddles: int) -> dict[str, str]:

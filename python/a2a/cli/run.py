@@ -15,7 +15,7 @@ from typing import IO
 
 from .._ended import EndedRanks
 from ._parser import Parser, add_command, add_ranks, whole
-from ._rank_environment import Port, environment_of_job, environment_of_rank
+from ._rank_environment import Ports, environment_of_job, environment_of_rank
 from ._rank_output import RankOutput
 from ._rank_process import RankProcess
 from ._restarts import Restarts
@@ -116,9 +116,9 @@ class _Job:
         self._poller = select.poll()
         self._wake = _catch_signals()
         self._poller.register(self._wake, select.POLLIN)
-        self._port = Port()
-        self._paddles = Port()
-        env = environment_of_job(ranks, self._port.number, self._paddles.number)
+        self._torchs = Ports(2)  # of torch's store, and the next, where ranks on several hosts meet
+        self._paddles = Ports(1)
+        env = environment_of_job(ranks, self._torchs.number, self._paddles.number)
         self._told = EndedRanks(env["A2A_JOB"], ranks, restarts)
         self._env = env | self._told.environment
         try:
@@ -263,7 +263,7 @@ class _Job:
         signal.set_wakeup_fd(-1)
         self._wake.close()
         self._told.close()
-        self._port.close()
+        self._torchs.close()
         self._paddles.close()
 
 

@@ -1,8 +1,9 @@
-// Addresses of rank 0 while the resolver hangs, gives errors, or cannot be called.
+// Addresses of rank 0: while the resolver hangs, gives errors, or cannot be called, and while a client has its port.
 #include "bootstrap/tcp/tcp_socket.h"
 
 #include <dlfcn.h>
 #include <netdb.h>
+#include <poll.h>
 
 #include <atomic>
 #include <chrono>
@@ -56,6 +57,20 @@ TEST("numbers are not looked up") {
     CHECK_EQ(a2a::resolve(address, Deadline::after_seconds(20)).size(), 1);
   }
   CHECK_EQ(asked, before);
+}
+
+TEST("a rank listens at a port that a closed connection of another rank had as a client") {
+  const auto until = Deadline::after_seconds(20);
+  const a2a::Socket listener = a2a::listen_at(a2a::resolve_to_listen("127.0.0.1:0", until), "127.0.0.1:0", "rank 0");
+  a2a::Socket client = a2a::begin_connecting(a2a::local_address(listener.fd()));
+  CHECK(a2a::await(client.fd(), POLLOUT, until, {}));
+  a2a::SocketAddress from;
+  CHECK(a2a::await(listener.fd(), POLLIN, until, {}));
+  a2a::Socket accepted = a2a::accept_from(listener, from);
+  client = a2a::Socket();  // the side that closes first keeps its port
+  CHECK(a2a::await(accepted.fd(), POLLIN, until, {}));
+  accepted = a2a::Socket();
+  CHECK(a2a::listen_at({from}, "the client's address", "rank 0").open());
 }
 
 TEST("a name server that is silent does not outlast the deadline") {

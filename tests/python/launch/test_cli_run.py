@@ -82,10 +82,11 @@ def test_a_job_inside_a_job_has_numbers_and_a_port_of_its_own(script: Callable[[
     assert ports[0] == ports[1] != ports[2] == ports[3]
 
 
-def test_a_jobs_port_is_free_for_it_and_taken_for_others(script: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("offset", [0, 1])  # torch's store; where ranks on several hosts meet
+def test_a_jobs_port_is_free_for_it_and_taken_for_others(script: Callable[[str], str], offset: int) -> None:
     text = """
-import os, socket
-port = int(os.environ["MASTER_PORT"])
+import os, socket, sys
+port = int(os.environ["MASTER_PORT"]) + int(sys.argv[1])
 with socket.socket() as other:
     try: other.bind(("", port))
     except OSError: print("taken")
@@ -95,7 +96,7 @@ with socket.socket() as store:
     store.listen()
     print("free")
 """
-    assert call("run", "-n", "1", "--no-prefix", script(text)).stdout.split() == ["taken", "free"]
+    assert call("run", "-n", "1", "--no-prefix", script(text), str(offset)).stdout.split() == ["taken", "free"]
 
 
 PADDLES = """

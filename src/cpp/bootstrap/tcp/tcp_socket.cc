@@ -170,6 +170,9 @@ Socket begin_connecting(const SocketAddress& socket_address) {
   Socket socket(::socket(socket_address.raw.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.open()) return socket;
   make_prompt(socket.fd());
+  // The kernel may give this client the port at which rank 0 of a job will listen. A closed connection would keep that
+  // port for a minute.
+  set(socket.fd(), SOL_SOCKET, SO_REUSEADDR, 1);
   if (::connect(socket.fd(), raw(socket_address), socket_address.length) != 0 && errno != EINPROGRESS) return Socket();
   return socket;
 }
