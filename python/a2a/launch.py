@@ -179,7 +179,7 @@ def meeting_of(launch: Launch) -> str:
     if not several:
         return "on this host"
     by_mpi = launch.launcher in MPI_LAUNCHERS
-    return "through MPI, MPI between hosts" if by_mpi else "nowhere: see docs/guide/launchers.md"
+    return "through MPI, MPI between hosts" if by_mpi else "nowhere: see docs/guide/hosts.md"
 
 
 def _job_for(rank: int, size: int) -> tuple[str, str | None]:
