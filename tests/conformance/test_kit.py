@@ -322,8 +322,10 @@ def test_a_framework_that_does_wrong(text: str, told: str, tmp_path: Path) -> No
 
 def test_progress_bar() -> None:
     reader, writer = pty.openpty()
+    plain = "import sys; sys.modules['rich'] = None; from a2a.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", plain, "conformance"]
     options = ["--ranks", "2", "--frameworks", "numpy", "--sample", "500"]
-    done = subprocess.run([*COMMAND, *options], stdout=subprocess.DEVNULL, stderr=writer, timeout=100, check=False)
+    done = subprocess.run([*command, *options], stdout=subprocess.DEVNULL, stderr=writer, timeout=100, check=False)
     os.close(writer)
     shown = b""
     while b"tasks" not in shown:
