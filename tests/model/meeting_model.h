@@ -1,5 +1,5 @@
-// A model of src/cpp/endpoint/meeting.cc. Functions and fields have the names that they have there, so that the two can
-// be read next to each other. meeting_search.h walks through its states.
+// A model of src/cpp/endpoint/meeting.cc and meeting_guests.cc. Functions and fields have the names that they have
+// there, so that the two can be read next to each other. meeting_search.h walks through its states.
 //
 // What differs: a step handles one event, where Meeting::step() handles all that have come. So events on several
 // connections come in any order, as between hosts. A handshake is one step of the end that accepts, and one of the end

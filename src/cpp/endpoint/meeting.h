@@ -60,6 +60,11 @@ struct Standing {
   std::map<int64_t, Failure> failed{};  // the latest generations that failed, for those who come late
   std::shared_ptr<tcp::TcpNetwork> network;
   std::map<Id, NetworkLink> links;
+
+  uint64_t times_failed(int64_t generation) const {
+    const auto found = failed.find(generation);
+    return found == failed.end() ? 0 : found->second.times;
+  }
 };
 
 class Meeting final : public Bootstrap {

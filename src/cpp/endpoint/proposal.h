@@ -1,6 +1,7 @@
 // The first message of an endpoint to each other one of its list. Not public.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,6 +27,11 @@ struct Proposal {
   Digest list{};
   std::string words;             // the list, for the texts of errors
   std::vector<Attempts> failed;  // Standing::failed
+
+  uint64_t times_failed(int64_t which) const {
+    const auto attempts = std::ranges::find(failed, which, &Attempts::generation);
+    return attempts == failed.end() ? 0 : attempts->failed;
+  }
 };
 
 std::string pack(const Proposal& proposal);
