@@ -22,6 +22,7 @@ from ._core import (
 from ._core import core_version as __version__
 from ._paths import get_cmake_dir, get_include, get_library_dir
 from ._spawn import spawn
+from ._status import status
 from .endpoint import Endpoint
 from .launch import init
 from .quantized import block_quantized_all_reduce, quantized_all_reduce
@@ -52,4 +53,5 @@ __all__ = [
     "init",
     "quantized_all_reduce",
     "spawn",
+    "status",
 ]

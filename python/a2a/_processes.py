@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._calls import pack_call, pack_result, unpack_call
-from ._core import Error, PeerLostError, connect
+from ._core import Error, PeerLostError, connect, describe_process
 from ._descriptors import above_standard
 from ._ended import EndedRanks
 from ._job import job_name, new_secret
@@ -260,6 +260,7 @@ def rank_main(rank: int, size: int, job: str, parent: int, call: int, board: int
         try:
             with mmap.mmap(call, 0, prot=mmap.PROT_READ) as file:
                 fn, args = unpack_call(file)
+            describe_process(job)
             value = call_rank(fn, args, connect(rank, size, job=job))
             message = ("value", pack_result(value), "", 0.0)
         except BaseException as error:

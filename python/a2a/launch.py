@@ -24,6 +24,7 @@ from ._core import (
     TimeoutError,
     UnsupportedError,
     connect,
+    describe_process,
     mpi_bootstrap,
 )
 from ._elastic import join
@@ -97,6 +98,8 @@ def init(
             job = job or launch.named_job()
     elif bootstrap is None and job is None and size > 1:
         job, place = _job_for(rank, size)
+    if job is not None:
+        describe_process(job)
     if elastic:
         if bootstrap is not None:
             raise InvalidArgumentError(

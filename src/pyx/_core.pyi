@@ -829,6 +829,12 @@ def convert_result(like: Any, made: Any, work: Work | None) -> Any:
     """Convert the buffer that was received into to the framework of ``like``. It waits for the operation unless the
     framework's tensors may be filled in later."""
 
+def describe_process(job: str) -> None:
+    """Tell ``a2a status`` the name of the job of this process."""
+
+def operation_in_words(operation: int, dtype: int) -> tuple[str, str, str]:
+    """Return (operation, memory, dtype) of the numbers in a status page."""
+
 def describe_tensor(obj: Tensor) -> dict[str, Any]:
     """Return the properties of a tensor as this package sees them: {"shape", "dtype", "device", "contiguous",
     "writable", "framework", "bytes"}. ``writable`` is None where the producer does not say. Raises InvalidArgumentError

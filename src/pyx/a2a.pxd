@@ -76,6 +76,7 @@ cdef extern from "a2a/libraries.h" nogil:
 cdef extern from "a2a/communicator.h" nogil:
     cbool recording "a2a::recording"()
     void set_call_site "a2a::set_call_site"(const string&) except +raise_current
+    void cpp_describe_process "a2a::describe_process"(const string&, const string&) except +raise_current
 
 
 cdef extern from "a2a/bootstrap.h" nogil:
@@ -160,6 +161,7 @@ cdef extern from "a2a/communicator.h" nogil:
         void set_timeout_seconds(double seconds)
         uint64_t next_plan() except +raise_current
         uint64_t last_number() except +raise_current
+        void show_call_site()
         void refuse(const Call&, string) except +raise_current
         shared_ptr[CppWork] send(const void*, size_t, int, int64_t, const Call&) except +raise_current
         shared_ptr[CppWork] recv(void*, size_t, int, int64_t, const Call&) except +raise_current

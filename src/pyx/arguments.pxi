@@ -168,7 +168,10 @@ cdef int require_stream(Memory memory, CppStream stream) except -1:
 
 
 cdef int parse_call(Call* call, Op op, object stream, object timeout) except -1:
-    note_call_site()
+    if op in (Op.split, Op.group, Op.shrink, Op.connect, Op.close):
+        find_call_site()  # they take long anyway
+    else:
+        note_call_site()
     call.op = op
     if stream is not None:
         call.stream.handle = parse_stream(stream)

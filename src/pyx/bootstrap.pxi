@@ -25,6 +25,7 @@ cdef Communicator wrap(const CommPtr& comm):
     made = Communicator.__new__(Communicator)
     made.comm, made.flights = comm, []
     made._rank, made._size = dereference(comm).rank(), dereference(comm).size()
+    show_frameworks()
     return made
 
 

@@ -28,6 +28,8 @@ cdef int finish_of(_CommunicatorBase comm, shared_ptr[CppWork]& work, const When
             return 0
         PyErr_CheckSignals()
         slices += 1
+        if slices == 1 and comm is not None:
+            show_wait(comm)
         if slices == next_report and wait_listener is not None and comm is not None:
             next_report *= 2
             missing = [rank for rank in range(comm._size) if not dereference(work).arrived(rank)]

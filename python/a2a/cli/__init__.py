@@ -19,13 +19,14 @@ except ImportError:
     raise SystemExit(f"a2a: {ADVICE}") from None
 
 from .._descriptors import open_standard
-from . import _parser, bench, conformance, demo, explain, info, replay, run, simulate, trace
+from . import _parser, bench, conformance, demo, explain, info, replay, run, simulate, status, trace
 
 __all__ = ["main"]
 
 _EXAMPLES = (
     ("a2a demo", "try it: four ranks exchange tensors, and every bit is compared"),
     ("a2a run -n 4 program.py", "start program.py as four ranks"),
+    ("a2a status", "what running ranks do now, and who is behind"),
     ("a2a info", "what works on this machine"),
     ("a2a run -h", "all about one command"),
 )
@@ -37,6 +38,7 @@ _COMMANDS = {
     "info": info,
     "bench": bench,
     "conformance": conformance,
+    "status": status,
     "explain": explain,
     "trace": trace,
     "simulate": simulate,

@@ -95,6 +95,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   void set_timeout_seconds(double seconds);
   // Returns the number of the last operation started, 0 before the first.
   uint64_t last_number() const;
+  // Shows `a2a status` the call_site() of this thread, for a call that waits long. Never blocks.
+  void show_call_site() noexcept;
 
   // Starts the exchange of a plan made for this rank and size. send[i] and recv[i] are the buffers that segments with
   // buffer == i refer to. Requires that they stay alive until the work is done. An operation that shares memory with an
@@ -234,14 +236,18 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<State> state_;
 };
 
-// recording() returns whether A2A_DUMP makes this process record its operations (`a2a explain`); only then does
-// set_call_site() matter. set_call_site() sets the place in the program, such as "train.py:12 in step", that is
-// recorded for the following calls of this thread. The typed helpers below call it themselves. call_site() returns the
-// place that was set last in this thread, "" before the first, so that a call which goes on in another thread can set
-// it there; the reference is valid until the next set_call_site() of the thread.
+// recording() returns whether the place of the call that begins now is wanted: for each where A2A_DUMP makes this
+// process record its operations (`a2a explain`), otherwise at most for one at each tick of the kernel's clock (`a2a
+// status`). set_call_site() sets the place in the program, such as "train.py:12 in step", that is recorded for the
+// following calls of this thread. The typed helpers below call it themselves. call_site() returns the place that was
+// set last in this thread, "" before the first, so that a call which goes on in another thread can set it there; the
+// reference is valid until the next set_call_site() of the thread.
 A2A_API bool recording() noexcept;
 A2A_API void set_call_site(std::string_view site);
 A2A_API const std::string& call_site() noexcept;
+// Tells `a2a status` the name of this process's job, and the frameworks that its program uses. An empty text changes
+// nothing.
+A2A_API void describe_process(const std::string& job, const std::string& frameworks);
 
 // Typed helpers for C++ callers: counts and displs in elements, see Plan::alltoallv. Block until done.
 template <class T>

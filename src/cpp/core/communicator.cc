@@ -59,7 +59,7 @@ std::shared_ptr<Communicator> Communicator::create(Rank rank, int size, Bootstra
   HashingBootstrap hashing(bootstrap);
   auto host = a2a::connect(rank, size, hashing, deadline.value_or(Deadline::after_seconds(options.timeout_seconds)));
   auto state = std::make_unique<State>(rank, size, options, std::move(host));
-  state->recorder = Recorder::open(rank, size, hashing.group(), "world");
+  state->identify(hashing.group(), "world");
   return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
 }
 
@@ -71,6 +71,12 @@ void Communicator::set_timeout_seconds(double seconds) { state_->timeout_seconds
 uint64_t Communicator::last_number() const {
   std::lock_guard lock(state_->mutex);
   return state_->number;
+}
+
+void Communicator::show_call_site() noexcept {
+  if (state_->home.inherited()) return;
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (lock && state_->status != nullptr) state_->status->show_site();
 }
 
 uint64_t Communicator::next_plan() {

@@ -46,6 +46,7 @@ std::shared_ptr<Work> Communicator::start_on_device(Batch& batch, const Call& ca
   const auto host = state_->want_open(call.op);
   const bool compare = state_->sign(batch, call) || size() == 1;
   batch.way = compare ? Way::compare : Way::pass;
+  if (state_->status != nullptr) state_->status->begin(batch, last_tick());
   const auto operation = Recorder::begin(state_->recorder, batch);
   return operation.run([&] {
     const auto comparison = compare ? host->start(Batch(batch)) : nullptr;

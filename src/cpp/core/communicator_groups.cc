@@ -106,14 +106,10 @@ std::shared_ptr<Communicator> Communicator::with_members(const State& parent, st
   Options options = parent.options;
   options.timeout_seconds = parent.timeout_seconds;
   auto state = std::make_unique<State>(rank, size, std::move(options), std::move(host));
-  if (parent.recorder != nullptr) {
-    Hash group;
-    group.add(parent.recorder->group()).add(to_string(op)).add(which);
-    for (const Rank member : members) group.add(static_cast<uint64_t>(member));
-    state->recorder =
-        Recorder::open(rank, size, group.value(),
-                       std::string(to_string(op)) + " #" + std::to_string(which) + " of " + parent.recorder->label());
-  }
+  Hash group;
+  group.add(parent.group).add(to_string(op)).add(which);
+  for (const Rank member : members) group.add(static_cast<uint64_t>(member));
+  state->identify(group.value(), std::string(to_string(op)) + " #" + std::to_string(which) + " of " + parent.label);
   return std::shared_ptr<Communicator>(new Communicator(std::move(state)));
 }
 

@@ -46,7 +46,12 @@ std::shared_ptr<Work> Communicator::start_message(Message message, const Call& c
     throw;
   }
   message.deadline = state_->deadline(call.deadline);
-  return Recorder::follow(state_->recorder, message, call.asynchronous, state_->open(call.op)->post(message));
+  const auto host = state_->open(call.op);
+  if (state_->status != nullptr) {
+    const std::lock_guard lock(state_->mutex);
+    state_->status->add(message);
+  }
+  return Recorder::follow(state_->recorder, message, call.asynchronous, host->post(message));
 }
 
 void Communicator::refuse_message(bool sends, Rank peer, int64_t tag, std::string_view reason) {

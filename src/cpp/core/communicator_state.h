@@ -11,6 +11,7 @@
 #include "core/device_transport.h"
 #include "core/in_flight.h"
 #include "core/recorder.h"
+#include "core/status_page.h"
 #include "core/transport.h"
 #include "runtime/fork_guard.h"
 #include "runtime/last_tick.h"
@@ -75,7 +76,10 @@ struct Communicator::State {
   mutable std::mutex mutex;  // guards what follows; held while an operation is started, so that numbers are in order
   std::shared_ptr<Transport> host;     // empty once closed
   std::string retired;                 // why; "": it is not
+  uint64_t group = 0;                  // the same on all ranks, and different for other groups
+  std::string label;                   // "world", "split #12 of world"
   std::shared_ptr<Recorder> recorder;  // nullptr: nothing is recorded
+  std::shared_ptr<Status> status;      // nullptr: there was no room for it
   std::map<Memory, std::shared_ptr<DeviceTransport>> devices;
   std::map<Memory, void*> adopted;
   std::string rank_table;
@@ -97,9 +101,17 @@ struct Communicator::State {
         host(std::move(host_)),
         comparisons(options.check) {}
 
+  // Gives the group its identity, which records and `a2a status` show. Call once, before the first operation.
+  void identify(uint64_t group_, std::string label_) {
+    group = group_, label = std::move(label_);
+    recorder = Recorder::open(rank, size, group, label);
+    status = Status::open(rank, size, topology == nullptr ? 1 : topology->hosts(), group, label);
+    if (status != nullptr) host->show_in(status);
+  }
+
   // Returns the given deadline, or now + the communicator's timeout, which may be a tick late.
-  Deadline deadline(const std::optional<Deadline>& given) const {
-    return given ? *given : Deadline::after_seconds(timeout_seconds, last_tick() + kTick);
+  Deadline deadline(const std::optional<Deadline>& given, Deadline::Clock::time_point tick = last_tick()) const {
+    return given ? *given : Deadline::after_seconds(timeout_seconds, tick + kTick);
   }
 
   std::shared_ptr<Communicator> kept_smaller() const {
@@ -204,8 +216,10 @@ struct Communicator::State {
 
   template <class Start>
   std::shared_ptr<Work> begin(const Call& call, Start&& start) {
-    blank.deadline = deadline(call.deadline);
+    const auto tick = last_tick();
+    blank.deadline = deadline(call.deadline, tick);
     sign(blank, call);
+    if (status != nullptr) status->begin(blank, tick);
     return Recorder::begin(recorder, blank).run(start);
   }
 

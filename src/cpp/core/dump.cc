@@ -19,7 +19,9 @@
 
 #include "a2a/communicator.h"
 #include "core/record_file.h"
+#include "core/status_page.h"
 #include "runtime/hash.h"
+#include "runtime/last_tick.h"
 #include "runtime/process.h"
 
 namespace a2a {
@@ -30,7 +32,13 @@ using record::Header;
 using record::State;
 
 std::atomic<bool> any_record{false};
-thread_local std::string site_of_thread;
+std::atomic<uint64_t> sites_set{0};
+struct Site {
+  std::string text;
+  uint64_t version = 0;
+  Deadline::Clock::time_point set{};  // the tick
+};
+thread_local Site site;
 
 // Writes the bytes of the runs of each peer.
 void write_bytes(uint64_t* bytes, int size, const std::vector<Run>& runs) {
@@ -56,9 +64,14 @@ Descriptor make_file(const std::string& path, size_t bytes) {
 
 }  // namespace
 
-bool recording() noexcept { return any_record.load(std::memory_order_relaxed); }
-void set_call_site(std::string_view site) { site_of_thread = site; }
-const std::string& call_site() noexcept { return site_of_thread; }
+bool recording() noexcept { return any_record.load(std::memory_order_relaxed) || site.set != last_tick(); }
+void set_call_site(std::string_view place) {
+  site.text = place;
+  site.version = sites_set.fetch_add(1, std::memory_order_relaxed) + 1;
+  site.set = last_tick();
+}
+const std::string& call_site() noexcept { return site.text; }
+uint64_t call_site_version() noexcept { return site.version; }
 
 std::unique_ptr<Dump> Dump::open(Rank rank, int size, uint64_t group, std::string_view label) {
   const char* const folder = std::getenv("A2A_DUMP");

@@ -66,7 +66,7 @@ std::shared_ptr<Recorder> Recorder::open(Rank rank, int size, uint64_t group, st
   auto dump = Dump::open(rank, size, group, label);
   auto trace = Trace::open(rank, size, group, label);
   if (dump == nullptr && trace == nullptr) return nullptr;
-  return std::shared_ptr<Recorder>(new Recorder(std::move(dump), std::move(trace), group, label));
+  return std::shared_ptr<Recorder>(new Recorder(std::move(dump), std::move(trace)));
 }
 
 Recorder::Operation Recorder::begin(const std::shared_ptr<Recorder>& recorder, const Batch& batch) {

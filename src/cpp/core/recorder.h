@@ -46,9 +46,6 @@ class Recorder {
   // Returns nullptr where no file is asked for. `group` is the same on all ranks, and different for other groups.
   static std::shared_ptr<Recorder> open(Rank rank, int size, uint64_t group, std::string_view label);
 
-  uint64_t group() const { return group_; }
-  const std::string& label() const { return label_; }
-
   // Requires calls in the order of the numbers, one at a time.
   static Operation begin(const std::shared_ptr<Recorder>& recorder, const Batch& batch);
   // Returns the message's Work, and records the message when its end is seen. `recorder` may be nullptr.
@@ -58,13 +55,11 @@ class Recorder {
   void close(record::Fate fate, std::string_view reason = "") noexcept;
 
  private:
-  Recorder(std::unique_ptr<Dump> dump, std::unique_ptr<Trace> trace, uint64_t group, std::string_view label)
-      : dump_(std::move(dump)), trace_(std::move(trace)), group_(group), label_(label) {}
+  Recorder(std::unique_ptr<Dump> dump, std::unique_ptr<Trace> trace)
+      : dump_(std::move(dump)), trace_(std::move(trace)) {}
 
   const std::unique_ptr<Dump> dump_;    // nullptr: not asked for
   const std::unique_ptr<Trace> trace_;  // nullptr: not asked for
-  const uint64_t group_;
-  const std::string label_;
 };
 
 }  // namespace a2a

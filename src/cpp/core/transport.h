@@ -20,6 +20,7 @@
 namespace a2a {
 
 class Bootstrap;
+class Status;
 class Transport;
 
 // How a rank has left a communicator.
@@ -101,6 +102,8 @@ class Liveness {
   virtual void fail(const Error& error) noexcept = 0;
   // Describes what every peer did last, for messages.
   virtual std::string whereabouts() = 0;
+  // Shows there, from now on, which operations have ended, and for whom this rank waits.
+  virtual void show_in(std::shared_ptr<Status>) {}
 
   // Publishes that this rank has left: peers that still need it get Error(peer_lost), or where it has been replaced,
   // Error(aborted) with `why`. Operations in flight are aborted.

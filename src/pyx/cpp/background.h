@@ -113,7 +113,6 @@ class Background {
 using Task = std::shared_ptr<Background>;
 
 inline Task background(std::function<Outcome()> call) {
-  if (!a2a::recording()) return std::make_shared<Background>(std::move(call));
   return std::make_shared<Background>([call = std::move(call), site = a2a::call_site()] {
     a2a::set_call_site(site);
     return call();

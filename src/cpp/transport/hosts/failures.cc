@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "core/facts.h"
+#include "core/status_page.h"
 #include "runtime/object_bytes.h"
 #include "transport/hosts/hosts_transport.h"
 
@@ -47,7 +48,28 @@ std::optional<HostsTransport::Absence> HostsTransport::missed(Rank rank, uint64_
   return Absence{Code::peer_lost, "lost " + describe(rank) + ": " + loss->how};
 }
 
-void HostsTransport::check(Deadline::Clock::time_point now, bool) {
+void HostsTransport::show_in(std::shared_ptr<Status> status) {
+  std::lock_guard lock(progress_->mutex());
+  status_ = std::move(status);
+  if (status_ != nullptr) status_->belongs_to(progress_.get());
+}
+
+// Shows for whom this rank waits.
+void HostsTransport::show_waits() {
+  if (status_ == nullptr || broken_) return;
+  if (!queue_.empty()) {
+    std::vector<Rank> ranks = local_->awaited();
+    for (Rank r = 0; r < map_->size(); ++r) {
+      if (map_->host_of(r) != map_->host_of(rank_) && needs(*queue_.front(), r)) ranks.push_back(r);
+    }
+    status_->wait(queue_.front()->number(), ranks);
+  }
+  const a2a::Message* const here = local_->waiting_message();
+  if (const a2a::Message* const message = here != nullptr ? here : messages_.oldest()) status_->wait(*message);
+}
+
+void HostsTransport::check(Deadline::Clock::time_point now, bool ask_kernel) {
+  if (ask_kernel) show_waits();
   if (!broken_ && local_->break_error()) break_with(*local_->break_error(), true);  // a message within this host failed
   if (!broken_) check_messages(now);
   if (queue_.empty() || broken_) return;
@@ -105,6 +127,7 @@ void HostsTransport::break_with(const Error& error, bool notify) {
   messages_.fail_all(error);
   wait_for_lent_memory();
   for (auto& operation : queue_) {
+    if (status_ != nullptr) status_->end(operation->number(), &error);
     operation->fail(error);
     if (!operation->remote->let_go()) keep(operation);
   }

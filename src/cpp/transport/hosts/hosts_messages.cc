@@ -1,6 +1,7 @@
 // Messages (send, recv) of a group on several hosts: chooses the transport of each, and finds missing peers.
 #include <limits>
 
+#include "core/status_page.h"
 #include "transport/hosts/hosts_transport.h"
 
 namespace a2a::hosts {
@@ -45,7 +46,9 @@ bool HostsTransport::advance_messages() {
   poll();
   if (broken_) return true;
   if (messages_.moves()) network_->advance();
-  return messages_.advance();
+  const bool moved = messages_.advance();
+  if (status_ != nullptr && messages_.oldest() == nullptr) status_->no_message();
+  return moved;
 }
 
 void HostsTransport::check_messages(Deadline::Clock::time_point now) {

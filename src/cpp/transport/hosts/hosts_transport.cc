@@ -8,6 +8,8 @@
 #include <limits>
 #include <ranges>
 
+#include "core/status_page.h"
+
 namespace a2a::hosts {
 namespace {
 
@@ -318,7 +320,9 @@ bool HostsTransport::complete(Operation& operation) {
     poll();
   if (broken_) return true;
   const std::string& why = disagreements.empty() ? operation.their_disagreement : disagreements;
-  operation.finish(why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why)));
+  const auto error = why.empty() ? std::nullopt : std::optional<Error>(Error(Code::mismatch, why));
+  if (status_ != nullptr) status_->end(operation.number(), error ? &*error : nullptr);
+  operation.finish(error);
   return true;
 }
 

@@ -50,6 +50,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::optional<Error> lost_peer() override;
   bool peer_died() override;
   void fail(const Error& error) noexcept override;
+  void show_in(std::shared_ptr<Status> status) override;
   std::string whereabouts() override;
   std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) override;
   std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
@@ -99,6 +100,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   bool wants_look();
   bool advance_messages();
   void check_messages(Deadline::Clock::time_point now);
+  void show_waits();
   bool deserted(Deadline::Clock::time_point now);
   bool has_not_polled_for_long();
 
@@ -188,6 +190,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   std::optional<Error> broken_;
   bool died_ = false;  // a process died, as far as this rank knew when the communicator broke
   bool left_ = false;
+  std::shared_ptr<Status> status_;  // nullptr: nothing is shown
 };
 
 }  // namespace a2a::hosts

@@ -227,6 +227,11 @@ std::shared_ptr<MessageWork> RemoteMessages::expired(Deadline::Clock::time_point
   return found == pending_.end() ? nullptr : *found;
 }
 
+const a2a::Message* RemoteMessages::oldest() const {
+  const auto found = std::ranges::find_if(pending_, [](const auto& work) { return !work->finished(); });
+  return found == pending_.end() ? nullptr : &(*found)->message();
+}
+
 std::shared_ptr<MessageWork> RemoteMessages::needing(Rank rank, bool anybody) const {
   const auto needs = [=](const auto& work) {
     const Rank peer = work->message().peer;

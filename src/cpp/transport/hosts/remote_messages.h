@@ -38,6 +38,8 @@ class RemoteMessages {
 
   // Whether a message is unfinished.
   bool active() const;
+  // The first unfinished message, or nullptr.
+  const a2a::Message* oldest() const;
   const std::vector<std::shared_ptr<MessageWork>>& pending() const { return pending_; }
   bool moves() const { return !moving_.empty(); }
   std::shared_ptr<MessageWork> expired(Deadline::Clock::time_point now) const;

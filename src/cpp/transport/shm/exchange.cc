@@ -143,6 +143,13 @@ void Exchange::finish(Membership& m) {
   }
   if (!disagreements_.empty()) error_.emplace(Code::mismatch, disagreements());
   operation_.batch.copy.reset();  // every peer has read it
+  end(m);
+}
+
+void Exchange::end(Membership& m) {
+  if (operation_.batch.last && m.status() != nullptr) {
+    m.status()->end(operation_.batch.signature.number, error_ ? &*error_ : nullptr);
+  }
   finished_.store(true, std::memory_order_release);
 }
 
@@ -151,7 +158,7 @@ void Exchange::fail(Membership& m, const Error& error) {
   if (operation_.batch.last_look) look_once_more(m);
   predecessors_.clear();
   error_.emplace(error);
-  finished_.store(true, std::memory_order_release);
+  end(m);
 }
 
 // Opens the lines that have come meanwhile. This rank has published its abort. A peer whose line is not there sees that
@@ -187,20 +194,24 @@ bool Exchange::only_unfinished(Rank peer) const {
   return posted_ && pair(peer).in == Pair::In::arrived && pair(peer).out != Pair::Out::streaming;
 }
 
+std::vector<Rank> Exchange::absent(Membership& m) const {
+  std::vector<Rank> absent, unfinished;
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank() && needs(m, peer)) (only_unfinished(peer) ? unfinished : absent).push_back(peer);
+  }
+  return absent.empty() ? unfinished : absent;
+}
+
 std::string Exchange::missing(Membership& m) const {
   if (const std::string earlier = predecessors_.describe(); !posted_ && !earlier.empty()) return earlier;
-  std::vector<Rank> absent, unfinished, here;
-  for (Rank peer = 0; peer < m.size(); ++peer) {
-    if (peer == m.rank()) continue;
-    (!needs(m, peer) ? here : only_unfinished(peer) ? unfinished : absent).push_back(peer);
-  }
-  if (absent.empty()) absent.swap(unfinished);
-  here.insert(here.end(), unfinished.begin(), unfinished.end());
-  std::ranges::sort(here);
+  const std::vector<Rank> absent = this->absent(m);
+  std::vector<Rank> here;
   std::string text;
   for (const Rank peer : absent) text += (text.empty() ? "" : "; ") + m.describe(peer);
   if (absent.empty()) text = "its own copies";
-  for (Rank& peer : here) peer = m.name(peer);
+  for (Rank peer = 0; peer < m.size(); ++peer) {
+    if (peer != m.rank() && std::ranges::find(absent, peer) == absent.end()) here.push_back(m.name(peer));
+  }
   return text + have_come(here);
 }
 

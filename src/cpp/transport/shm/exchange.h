@@ -70,6 +70,8 @@ class Exchange final : public InFlight {
   // Describes the peers that are missing, and lists those that have come: "rank 2 (pid 4711, alive): ...; ranks 0, 1
   // have come". Or names what has to be finished before.
   std::string missing(Membership& m) const;
+  // The peers that are missing. Where all bytes are here, those that are still waiting for others.
+  std::vector<Rank> absent(Membership& m) const;
 
  private:
   Pair& pair(Rank peer) { return operation_.pair(peer); }
@@ -105,6 +107,7 @@ class Exchange final : public InFlight {
   bool knows_all(Membership& m);
   void look_once_more(Membership& m);
   void finish(Membership& m);
+  void end(Membership& m);
 
   std::shared_ptr<ShmProgress> progress_;
   Operation operation_;

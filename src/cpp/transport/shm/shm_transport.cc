@@ -178,7 +178,9 @@ size_t ShmTransport::most_at_once() const {
 bool ShmTransport::advance() {
   const bool moved = !queue_.empty() && guarded([this] { return step(); });
   if (!messages_ || !messages_->active() || broken_) return moved;
-  return guarded([this] { return messages_->advance(); }) || moved;
+  const bool passed = guarded([this] { return messages_->advance(); });
+  if (membership_.status() != nullptr && !messages_->busy()) membership_.status()->no_message();
+  return passed || moved;
 }
 
 // Publishes the lines of the next operations. Returns whether it did.
@@ -258,7 +260,7 @@ void ShmTransport::part(Left how, std::string_view why) {
                                     : "rank " + std::to_string(membership_.name(membership_.rank())) +
                                           " let the communicator go while " + what + " was under way");
   };
-  if (messages_ && messages_->busy()) break_with(let_go(messages_->first()));
+  if (messages_ && messages_->busy()) break_with(let_go(name_of(messages_->oldest())));
   if (!queue_.empty()) {
     const Error error = let_go(name_of(queue_.front()->batch().signature));
     // Inside the library (at_most) a rank may leave when its peers have all its bytes.

@@ -37,6 +37,7 @@ class ShmTransport final : public Transport, private Active {
   bool peer_died() override;
   void fail(const Error& error) noexcept override;
   std::string whereabouts() override;
+  void show_in(std::shared_ptr<Status> status) override;
 
   std::unique_ptr<Transport> derive(std::span<const Rank> members, Bootstrap& bootstrap, Deadline deadline) override;
   std::unique_ptr<Transport> shrink(std::vector<Rank>* members, Deadline deadline) override;
@@ -74,6 +75,10 @@ class ShmTransport final : public Transport, private Active {
   const std::optional<Error>& break_error() const { return broken_; }
   Matching& matching() { return matching_; }
   HeldMessages& held() { return held_; }
+  // The ranks, by name, for which the oldest operation here waits, and the oldest message; nullptr: there is none. Both
+  // require the progress mutex.
+  std::vector<Rank> awaited();
+  const Message* waiting_message() const { return messages_ && messages_->busy() ? &messages_->oldest() : nullptr; }
   // Whether an operation or a message of this rank is in flight. Requires the progress mutex.
   bool in_flight() const { return !queue_.empty() || (messages_ && messages_->busy()); }
   // Adds the messages of this host that are in flight and conflict. Requires the progress mutex.
@@ -110,6 +115,7 @@ class ShmTransport final : public Transport, private Active {
   bool post_ready();
   bool step();
   void retire_first();
+  void show_waits();
   void check_peer(Rank peer, bool ask_kernel);
   void expire(Exchange& exchange);
   void check_messages(Deadline::Clock::time_point now, bool ask_kernel);

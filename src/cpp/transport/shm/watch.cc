@@ -10,7 +10,29 @@
 
 namespace a2a::shm {
 
+void ShmTransport::show_in(std::shared_ptr<Status> status) {
+  std::lock_guard lock(membership_.progress().mutex());
+  if (status != nullptr) status->belongs_to(&membership_.progress());
+  membership_.show_in(std::move(status));
+}
+
+std::vector<Rank> ShmTransport::awaited() {
+  std::vector<Rank> ranks;
+  if (!queue_.empty()) ranks = queue_.front()->absent(membership_);
+  for (Rank& rank : ranks) rank = membership_.name(rank);
+  return ranks;
+}
+
+// Shows for whom this rank waits.
+void ShmTransport::show_waits() {
+  Status* const status = membership_.status().get();
+  if (status == nullptr || broken_) return;
+  if (!queue_.empty()) status->wait(queue_.front()->batch().signature.number, awaited());
+  if (const Message* const message = waiting_message()) status->wait(*message);
+}
+
 void ShmTransport::check(Deadline::Clock::time_point now, bool ask_kernel) {
+  if (ask_kernel) show_waits();
   check_messages(now, ask_kernel);
   if (queue_.empty()) return;
   for (size_t i = 0; i < queue_.size() && !broken_; ++i) {

@@ -39,8 +39,8 @@ class Messages {
   // nullptr.
   std::shared_ptr<MessageWork> needing(Rank peer, bool anybody) const;
   void fail_all(const Error& error);
-  // Names the first unfinished message: "send to rank 1 with tag 0". Requires busy().
-  std::string first() const { return name_of((*unfinished())->message()); }
+  // The first unfinished message. Requires busy().
+  const Message& oldest() const { return (*unfinished())->message(); }
 
  private:
   // The most fragments unread, of a peer, at which a send of few bytes is still copied to a fragment and finished.

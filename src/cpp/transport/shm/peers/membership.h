@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/status_page.h"
 #include "core/transport.h"
 #include "transport/shm/peers/local_peer.h"
 #include "transport/shm/peers/shm_progress.h"
@@ -62,6 +63,10 @@ class Membership {
   const Surroundings& surroundings() const { return machine_.surroundings; }
   Arena& arena() { return progress_->memory().arena(); }
   bool threads() const { return threads_; }
+
+  // What this rank shows of its operations; nullptr: nothing.
+  const std::shared_ptr<Status>& status() const { return status_; }
+  void show_in(std::shared_ptr<Status> status) { status_ = std::move(status); }
 
   // Returns the number of bytes from which on CMA is faster. All ranks use the measurement of the lowest rank that has
   // one, because ranks with different answers would keep each other waiting.
@@ -132,6 +137,7 @@ class Membership {
   std::vector<Peer> peers_;
   std::vector<Sleeper> sleepers_;  // of all peers
   std::vector<Rank> names_;
+  std::shared_ptr<Status> status_;
   struct Room {
     std::byte* data = nullptr;
     size_t bytes = 0;
