@@ -33,8 +33,8 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     text = (
         "Show what the ranks of this user on this host do now: the operation, its place in the program, for whom they "
         "wait, and who keeps the others waiting. Nothing has to be set before the job starts. No rank is stopped or "
-        "asked, so this also works for one that hangs. Exits with 0 when nobody is behind, with 1 when somebody is, and with 2 "
-        "when no job runs."
+        "asked, so this also works for one that hangs. Exits with 0 when nobody is behind, with 1 when somebody is, "
+        "and with 2 when no job runs."
     )
     parser = add_command(commands, "status", "what running ranks do now, and who is behind", text, _EXAMPLES)
     job = parser.add_argument(
