@@ -27,6 +27,7 @@ KNOWN = frozenset(
         "A2A_JOINED",
         "A2A_LOCAL_RANK",
         "A2A_LOG",
+        "A2A_METRICS",
         "A2A_MPI_LIBRARY",
         "A2A_NCCL_LIBRARY",
         "A2A_NETWORK",

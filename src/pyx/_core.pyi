@@ -905,6 +905,10 @@ def run_simulator(
     """Return (seconds, bound, times of ranks, times of the hosts' out ports, of their in ports, messages) of an
     exchange with this square matrix of uint64. A message is (from, to, bytes, begin, end)."""
 
+def metrics_text() -> str:
+    """Return the counts of this process's communicators in Prometheus's text format, those that were made while
+    A2A_METRICS was set."""
+
 def cpu_quota() -> float | None:
     """Return the CPU time per second that the control groups of this process allow; None without a quota."""
 

@@ -76,6 +76,7 @@ cdef extern from "a2a/libraries.h" nogil:
 cdef extern from "a2a/communicator.h" nogil:
     cbool recording "a2a::recording"()
     void set_call_site "a2a::set_call_site"(const string&) except +raise_current
+    string cpp_metrics_text "a2a::metrics_text"() except +raise_current
     void cpp_describe_process "a2a::describe_process"(const string&, const string&) except +raise_current
 
 

@@ -26,6 +26,9 @@ cdef Communicator wrap(const CommPtr& comm):
     made.comm, made.flights = comm, []
     made._rank, made._size = dereference(comm).rank(), dereference(comm).size()
     show_frameworks()
+    if os.environ.get("A2A_METRICS"):
+        from a2a import _metrics
+        _metrics.publish(made._rank)
     return made
 
 
@@ -288,6 +291,12 @@ def stage_choices_between(hosts):
     """Return stage_choices() of a group whose rank r is on host ``hosts[r]``, any number. Raises InvalidArgumentError
     for fewer than two hosts."""
     return choices_in_python(cpp_stage_choices(<vector[int]> hosts))
+
+
+def metrics_text():
+    """Return the counts of this process's communicators in Prometheus's text format, those that were made while
+    A2A_METRICS was set."""
+    return cpp_metrics_text().decode("utf-8", "replace")
 
 
 def cpu_quota():

@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .. import dump
+from .. import _flight_recorder, dump
 from .._core import InvalidArgumentError
+from .._files import printable
 from ._diagnosis import Diagnosis, diagnose, name_ranks
 from ._parser import Parser, add_command, in_words
 from ._terminal import Table, show
@@ -24,6 +25,7 @@ _EXAMPLES = (
     ("A2A_DUMP=dumps a2a run -n 4 train.py", "has the ranks write records into the folder dumps"),
     ("a2a explain dumps", "reads them, while the program is stuck or after its end"),
     ("a2a explain dumps --all", "shows the ranks of every communicator"),
+    ("a2a explain dumps --flight-recorder traces", "writes them for Torch's analysis, fr_trace traces"),
 )
 
 
@@ -37,6 +39,11 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     parser.add_argument("dumps", nargs="+", metavar="DUMP", help="the folder that A2A_DUMP named, or files of it")
     parser.add_argument("--all", action="store_true", help="show the ranks of communicators where all is well, too")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument(
+        "--flight-recorder",
+        metavar="FOLDER",
+        help="also write there, for each process, what torch.distributed.flight_recorder reads",
+    )
     parser.set_defaults(function=_explain)
 
 
@@ -50,6 +57,9 @@ def _explain(options: argparse.Namespace) -> int:
             print(f"a2a explain: no records in {' '.join(empty)}", file=sys.stderr)
         print(f"a2a explain: nothing to read; {_ADVICE}", file=sys.stderr)
         return 2
+    if options.flight_recorder is not None:
+        written = _flight_recorder.write_traces(records, options.flight_recorder)
+        print(f"a2a explain: {len(written)} traces in {printable(options.flight_recorder)}", file=sys.stderr)
     diagnoses = _diagnose_all(records)
     if options.json:
         print(json.dumps([dataclasses.asdict(diagnosis) for diagnosis in diagnoses], indent=2))

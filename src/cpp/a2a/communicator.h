@@ -248,6 +248,9 @@ A2A_API const std::string& call_site() noexcept;
 // Tells `a2a status` the name of this process's job, and the frameworks that its program uses. An empty text changes
 // nothing.
 A2A_API void describe_process(const std::string& job, const std::string& frameworks);
+// Returns the counts of all communicators of this process in Prometheus's text format, if A2A_METRICS was set when they
+// were made.
+A2A_API std::string metrics_text();
 
 // Typed helpers for C++ callers: counts and displs in elements, see Plan::alltoallv. Block until done.
 template <class T>

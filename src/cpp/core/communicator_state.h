@@ -106,7 +106,9 @@ struct Communicator::State {
     group = group_, label = std::move(label_);
     recorder = Recorder::open(rank, size, group, label);
     status = Status::open(rank, size, topology == nullptr ? 1 : topology->hosts(), group, label);
-    if (status != nullptr) host->show_in(status);
+    if (status == nullptr) return;
+    if (recorder != nullptr) status->count_in(recorder->metrics());
+    host->show_in(status);
   }
 
   // Returns the given deadline, or now + the communicator's timeout, which may be a tick late.

@@ -65,14 +65,16 @@ class FollowedWork final : public Work {
 std::shared_ptr<Recorder> Recorder::open(Rank rank, int size, uint64_t group, std::string_view label) {
   auto dump = Dump::open(rank, size, group, label);
   auto trace = Trace::open(rank, size, group, label);
-  if (dump == nullptr && trace == nullptr) return nullptr;
-  return std::shared_ptr<Recorder>(new Recorder(std::move(dump), std::move(trace)));
+  auto metrics = Metrics::open(rank, size, label);
+  if (dump == nullptr && trace == nullptr && metrics == nullptr) return nullptr;
+  return std::shared_ptr<Recorder>(new Recorder(std::move(dump), std::move(trace), std::move(metrics)));
 }
 
 Recorder::Operation Recorder::begin(const std::shared_ptr<Recorder>& recorder, const Batch& batch) {
   if (recorder == nullptr) return {};
   if (recorder->dump_ != nullptr) recorder->dump_->begin(batch);
   if (recorder->trace_ != nullptr) recorder->trace_->begin(batch);
+  if (recorder->metrics_ != nullptr) recorder->metrics_->begin(batch);
   return {recorder, batch.signature.number};
 }
 
@@ -80,6 +82,7 @@ void Recorder::Operation::end(const Error* error) const {
   if (recorder_ == nullptr) return;
   if (recorder_->dump_ != nullptr) recorder_->dump_->end(number_, error);
   if (recorder_->trace_ != nullptr) recorder_->trace_->end(number_, error != nullptr);
+  if (recorder_->metrics_ != nullptr) recorder_->metrics_->end(number_, error != nullptr);
 }
 
 std::shared_ptr<Work> Recorder::Operation::follow(std::shared_ptr<Work> work) const {
@@ -89,13 +92,15 @@ std::shared_ptr<Work> Recorder::Operation::follow(std::shared_ptr<Work> work) co
 
 std::shared_ptr<Work> Recorder::follow(const std::shared_ptr<Recorder>& recorder, const Message& message,
                                        bool asynchronous, std::shared_ptr<Work> work) {
-  if (recorder == nullptr || recorder->trace_ == nullptr) return work;
+  if (recorder == nullptr || (recorder->trace_ == nullptr && recorder->metrics_ == nullptr)) return work;
   timeline::Message entry;
   entry.started = wall_clock();
   entry.amount = message.bytes;
   entry.peer = message.peer;
   entry.sends = message.sends, entry.asynchronous = asynchronous;
   write_text(entry.dtype, to_string(message.dtype));
+  Message counted;  // without what the message holds
+  counted.sends = message.sends, counted.bytes = message.bytes;
   // It is alive when `end` is called, which is within its own functions.
   Work* const posted = work.get();
   auto once = std::make_shared<std::once_flag>();
@@ -105,7 +110,9 @@ std::shared_ptr<Work> Recorder::follow(const std::shared_ptr<Recorder>& recorder
       ended.ended = wall_clock();
       ended.failed = error != nullptr;
       if (error == nullptr && !entry.sends) ended.peer = posted->source();
-      recorder->trace_->add(ended);
+      if (recorder->trace_ != nullptr) recorder->trace_->add(ended);
+      if (recorder->metrics_ == nullptr) return;
+      recorder->metrics_->add(counted, ended.peer, entry.asynchronous ? 0 : ended.ended - entry.started, ended.failed);
     });
   });
 }

@@ -1,4 +1,5 @@
-// Tells the files that a user has asked for, by A2A_DUMP and A2A_TRACE, when operations begin and end. Not public.
+// Tells the files and counts that a user has asked for, by A2A_DUMP, A2A_TRACE and A2A_METRICS, when operations begin
+// and end. Not public.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include "a2a/work.h"
 #include "core/dump.h"
 #include "core/message.h"
+#include "core/metrics.h"
 #include "core/trace.h"
 
 namespace a2a {
@@ -51,15 +53,18 @@ class Recorder {
   // Returns the message's Work, and records the message when its end is seen. `recorder` may be nullptr.
   static std::shared_ptr<Work> follow(const std::shared_ptr<Recorder>& recorder, const Message& message,
                                       bool asynchronous, std::shared_ptr<Work> work);
+  // The counts that it keeps; nullptr: none.
+  const std::shared_ptr<Metrics>& metrics() const { return metrics_; }
   // Records what became of the communicator.
   void close(record::Fate fate, std::string_view reason = "") noexcept;
 
  private:
-  Recorder(std::unique_ptr<Dump> dump, std::unique_ptr<Trace> trace)
-      : dump_(std::move(dump)), trace_(std::move(trace)) {}
+  Recorder(std::unique_ptr<Dump> dump, std::unique_ptr<Trace> trace, std::shared_ptr<Metrics> metrics)
+      : dump_(std::move(dump)), trace_(std::move(trace)), metrics_(std::move(metrics)) {}
 
-  const std::unique_ptr<Dump> dump_;    // nullptr: not asked for
-  const std::unique_ptr<Trace> trace_;  // nullptr: not asked for
+  const std::unique_ptr<Dump> dump_;        // nullptr: not asked for
+  const std::unique_ptr<Trace> trace_;      // nullptr: not asked for
+  const std::shared_ptr<Metrics> metrics_;  // nullptr: not asked for
 };
 
 }  // namespace a2a

@@ -260,6 +260,8 @@ void Status::wait(status::Wait& wait, uint64_t number, bool sends, std::span<con
   std::atomic_thread_fence(std::memory_order_release);
   const bool same =
       number != 0 ? wait.number == number : wait.sends == static_cast<uint32_t>(sends) && time - wait.seen < kFresh;
+  constexpr uint64_t kLook = 100'000'000;  // with some delay: between looks further apart it may have been elsewhere
+  if (metrics_ != nullptr && same) metrics_->waited(ranks, std::min(time - wait.seen, kLook));
   if (!same) wait.since = time;
   wait.seen = time, wait.number = number, wait.sends = sends;
   wait.count = static_cast<uint32_t>(ranks.size());

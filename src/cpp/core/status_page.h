@@ -12,6 +12,7 @@
 
 #include "a2a/communicator.h"
 #include "core/message.h"
+#include "core/metrics.h"
 #include "core/schedule.h"
 
 namespace a2a {
@@ -107,6 +108,8 @@ class Status {
   // Shows for whom this rank waits: in an operation, or in a message.
   void wait(uint64_t number, std::span<const Rank> ranks) noexcept { wait(entry_.waits[0], number, false, ranks); }
   void wait(const Message& message) noexcept;
+  // Has waits counted there. Call before the others.
+  void count_in(std::shared_ptr<Metrics> metrics) { metrics_ = std::move(metrics); }
   // Call when no message of this rank is under way any more.
   void no_message() noexcept {
     if (message_shown_) hide_message();
@@ -124,6 +127,7 @@ class Status {
   status::Entry& entry_;
   uint64_t site_shown_ = 0;
   bool message_shown_ = false;
+  std::shared_ptr<Metrics> metrics_;  // nullptr: nothing is counted
 };
 
 // A number that differs each time the thread's call_site() was set.

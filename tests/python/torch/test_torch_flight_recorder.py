@@ -62,14 +62,13 @@ OFTEN = ("operation", "rank")
     "mistake", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.full) for name in MISTAKES]
 )
 def test_torch_finds_the_mistake(tmp_path: Path, mistake: str) -> None:
-    from a2a.torch import flight_recorder
-
     program = tmp_path / "program.py"
     program.write_text(BEGIN + f"try:\n    {MISTAKES[mistake]}\nexcept Exception as error:\n    print(error)\n")
     line, records = command("run", "-n", "2", str(program)), tmp_path / "records"
     made = subprocess.run(line, env=environment(A2A_DUMP=str(records)), capture_output=True, timeout=60, check=False)
     assert (made.returncode == 0) == (mistake != "rank"), made.stderr
-    assert len(flight_recorder.write([records], tmp_path / "traces")) == 2
+    written = run("a2a", "explain", str(records), "--flight-recorder", str(tmp_path / "traces"))
+    assert written.stderr == f"a2a explain: 2 traces in {tmp_path / 'traces'}\n"
     found = run("torch.distributed.flight_recorder.fr_trace", str(tmp_path / "traces"))
     said = found.stdout + found.stderr
     assert found.returncode == 0, said
