@@ -25,7 +25,7 @@ __all__ = ["A2AGroup"]
 _REDUCTIONS = {ReduceOp.SUM: "sum", ReduceOp.PRODUCT: "prod", ReduceOp.MIN: "min", ReduceOp.MAX: "max"}
 
 
-class A2AGroup(BaseGroup):
+class A2AGroup(BaseGroup):  # type: ignore[misc]
     """What ``ray.util.collective`` calls. The actors of a group may be on several nodes: see docs/guide/ray.md."""
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:

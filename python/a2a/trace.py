@@ -47,7 +47,7 @@ class Group:
                     "same communicator"
                 )
         self.label, self.size, self.group = first.label, first.size, first.group
-        self._moved = self._aligned()
+        self.moved = self._aligned()
         # An operation that a rank's timeline lacks does not tell who was the last to begin it.
         known = (one for one in self.numbers() if all(one in timeline.operations for timeline in self.ranks))
         self.waits = [wait for number in known for wait in self._waits(number)]
@@ -112,12 +112,12 @@ class Group:
     def messages(self, rank: int) -> list[Message]:
         """Return the messages that a rank sent and received, by the common clock."""
         timeline = next((one for one in self.ranks if one.rank == rank), None)
-        by = 0 if timeline is None else self._moved.get(timeline.host, 0)
+        by = 0 if timeline is None else self.moved.get(timeline.host, 0)
         found = () if timeline is None else timeline.messages
         return [dataclasses.replace(one, started=one.started + by, ended=one.ended + by) for one in found]
 
     def _on_common_clock(self, timeline: Timeline, operation: Operation) -> Operation:
-        by = self._moved.get(timeline.host, 0)
+        by = self.moved.get(timeline.host, 0)
         return dataclasses.replace(operation, started=operation.started + by, ended=operation.ended + by)
 
     def _aligned(self) -> dict[str, int]:
@@ -164,11 +164,16 @@ def merge(timelines: Iterable[Timeline]) -> list[Group]:
     return sorted(map(Group, groups.values()), key=lambda group: min(one.opened for one in group.ranks))
 
 
+def origin_of(groups: Sequence[Group]) -> int:
+    """Return when the first communicator was made, in nanoseconds since 1970: the 0 of events()."""
+    return min((one.opened for group in groups for one in group.ranks), default=0)
+
+
 def events(groups: Sequence[Group]) -> dict[str, Any]:
     """Return the timeline as JSON for Perfetto and chrome://tracing: a process for each communicator, a row for each
     rank."""
     found: list[dict[str, Any]] = []
-    origin = min((one.opened for group in groups for one in group.ranks), default=0)
+    origin = origin_of(groups)
     for process, group in enumerate(groups):
         found.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": group.label}})
         waits = {(wait.rank, wait.number): wait for wait in group.waits}

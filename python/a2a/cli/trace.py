@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .. import _files, trace
+from .. import _files, _profiles, trace
 from .._core import InvalidArgumentError
 from .._files import printable
 from . import _parser, _plot
@@ -21,6 +21,7 @@ _ADVICE = "ranks write timelines into the folder that A2A_TRACE names: A2A_TRACE
 _EXAMPLES = (
     ("A2A_TRACE=timeline a2a run -n 4 train.py", "has the ranks write their timelines into the folder timeline"),
     ("a2a trace timeline", "who sent how much to whom, who came late, and a file for Perfetto"),
+    ("a2a trace timeline --profile profiles", "puts the traces of torch.profiler or JAX beside it, on one clock"),
     ("a2a trace timeline --plot timeline.png", "draws the timeline and the traffic"),
 )
 
@@ -37,6 +38,13 @@ def add_parser(commands: argparse._SubParsersAction[_parser.Parser]) -> None:
     parser.add_argument("timelines", nargs="+", metavar="FOLDER", help="the folder that A2A_TRACE named, or its files")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the timeline as JSON; trace.json in the first folder unless given"
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="put a trace of torch.profiler or JAX of the same run into the timeline, or all of a folder; repeatable",
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the timeline and the traffic")
     parser.set_defaults(function=_trace)
@@ -58,11 +66,14 @@ def _trace(options: argparse.Namespace) -> int:
     if not timelines:
         print(f"a2a trace: no timelines in {' '.join(options.timelines)}; {_ADVICE}", file=sys.stderr)
         return 2
+    profiles = [_profiles.read(path) for name in options.profile for path in _profiles.find(name)]
     groups = trace.merge(timelines)
     print("\n\n".join(map(_text, groups)))
     first = Path(options.timelines[0])
     output = Path(options.output) if options.output else (first if first.is_dir() else first.parent) / "trace.json"
-    _files.write(output, json.dumps(trace.events(groups)))
+    timeline = trace.events(groups)
+    _profiles.add(timeline, trace.origin_of(groups), profiles, groups[0].moved)
+    _files.write(output, json.dumps(timeline))
     print(f"\ntimeline: {printable(str(output))} (open it in ui.perfetto.dev or chrome://tracing)")
     if options.plot:
         _plot.timeline(groups[0], options.plot)
