@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ._status_ranks import Rank, world_of
+
 if TYPE_CHECKING:
     from ._status_pages import Entry
-    from ._status_ranks import Rank
 
 __all__ = ["Behind", "Waits", "find_behind", "wait_of"]
 
@@ -168,6 +169,9 @@ def _idle(ranks: Sequence[Rank]) -> Iterable[Behind]:
             own = max(rank.entries, key=lambda entry: entry.size)
             yield Behind([own.rank], own.label, f"is stopped (pid {rank.pid}){_last(own)}", 0.0, [])
     here = {(entry.group, entry.rank) for rank in ranks for entry in rank.entries}
+    world = world_of(ranks)
+    if all((world.group, number) in here for number in range(world.size)):
+        return  # all ranks run; some may have left a communicator that others still hold
     latest = (max(rank.entries, key=lambda entry: max(entry.started, entry.opened)) for rank in ranks)
     groups = {entry.group: entry for entry in latest if entry.hosts == 1}
     for group, entry in groups.items():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ._behind import Behind, find_behind, wait_of
 from ._core import InvalidArgumentError
 from ._status_pages import Entry, found
-from ._status_ranks import Rank, Sample
+from ._status_ranks import Rank, Sample, world_of
 
 __all__ = ["Behind", "JobStatus", "Membership", "RankStatus", "status"]
 
@@ -125,7 +125,7 @@ def jobs_of(before: Sample, now: Sample, job: str | int | None = None) -> list[J
 
 
 def _job(ranks: Sequence[Rank], known: dict[tuple[int, int], Rank], now: float, passed: float) -> JobStatus:
-    world = max((entry for rank in ranks for entry in rank.entries), key=lambda one: (one.size, one.opened))
+    world = world_of(ranks)
     ranks = sorted(ranks, key=lambda rank: _number(rank, world))
     here = {entry.rank for rank in ranks for entry in rank.entries if entry.group == world.group}
     return JobStatus(

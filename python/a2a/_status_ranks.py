@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ._status_pages import Entry, Page, Process
 
-__all__ = ["Facts", "Rank", "Sample"]
+__all__ = ["Facts", "Rank", "Sample", "world_of"]
 
 _DOING = {"R": "runs", "D": "waits for a disk", "T": "is stopped", "t": "is stopped"}
 
@@ -88,6 +88,12 @@ class Sample:
                 ranks = same[1] + ranks
             jobs.append((names, ranks))
         return [ranks for _, ranks in jobs]
+
+
+def world_of(ranks: Iterable[Rank]) -> Entry:
+    """Return the largest communicator of a job; of several, the latest that is a world."""
+    entries = (entry for rank in ranks for entry in rank.entries)
+    return max(entries, key=lambda one: (one.size, one.label == "world", one.opened))
 
 
 def _ranks_of(process: Process) -> list[Rank]:

@@ -185,6 +185,7 @@ void Communicator::close(std::optional<Deadline> deadline) {
     {
       std::lock_guard lock(state_->mutex);
       host = std::exchange(state_->host, nullptr);
+      state_->status = nullptr;
     }
     state_->keep_smaller(nullptr);
     if (host != nullptr) host->leave(how);

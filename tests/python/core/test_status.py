@@ -182,6 +182,21 @@ def test_a_rank_that_has_died(tmp_path: Path) -> None:
         assert (one.ranks, one.why) == ([1], "has ended, or has left the communicator")
 
 
+def test_a_rank_that_has_left_one_communicator_is_not_behind(tmp_path: Path) -> None:
+    body = """
+    other = comm.split(0)
+    other.barrier()
+    if r == 1:
+        del other
+    time.sleep(60)
+    """
+    with running(tmp_path, body):
+        job = until(
+            tmp_path, lambda job: sorted(len(one.communicators) for one in job.ranks) == [1, 2, 2] and not job.missing
+        )
+        assert job.behind == [] and [len(one.communicators) for one in job.ranks] == [2, 1, 2]
+
+
 def test_the_error_of_a_lost_rank_stays_to_be_seen(tmp_path: Path) -> None:
     body = """
     if r == 1:
@@ -308,7 +323,6 @@ def test_the_page_ends_with_the_last_communicator() -> None:
     comm = connect(0, 1)
     assert any(str(os.getpid()) in job.name or any(r.pid == os.getpid() for r in job.ranks) for job in a2a.status())
     comm.close()
-    del comm
     assert not any(rank.pid == os.getpid() for job in a2a.status(interval=0) for rank in job.ranks)
 
 
