@@ -14,7 +14,7 @@ from a2a.adapting import collective, takes
 from ._arguments import axis_of, communicator, groups_of, rank_of
 from ._operations import AllGather, AllToAll, Broadcast, Permute, Reduce, ReduceScatter
 from ._primitive import bind
-from ._programs import wait_for_programs
+from ._programs import is_traced, wait_for_programs
 
 __all__ = ["all_gather", "all_to_all", "broadcast", "pmax", "pmean", "pmin", "ppermute", "psum", "psum_scatter"]
 
@@ -25,10 +25,11 @@ GroupLists = Sequence[Sequence[int]] | None
 @collective
 def each_leaf(comm: a2a.Communicator, x: Any, function: Callable[..., Any], groups: GroupLists, *how: Any) -> Any:
     """Apply the function to the leaves. What it raises reaches the peers, where a program is traced, too: then the
-    operations of programs before it come first."""
+    operations of programs before it come first. The peers' program ends at its first operation."""
     wait_for_programs()
     leaves, tree = jax.tree.flatten(x)
-    takes(len(leaves) * (1 if groups is None else 2))
+    if not is_traced():
+        takes(len(leaves) * (1 if groups is None else 2))
     listed = groups_of(comm, groups)
     return jax.tree.unflatten(tree, [function(comm, leaf, listed, *how) for leaf in leaves])
 
@@ -179,11 +180,11 @@ def ppermute(x: Any, axis_name: Axis, perm: Sequence[tuple[int, int]]) -> Any:
 
 
 def _ppermute(comm: a2a.Communicator, leaf: Any, _: Any, perm: Any) -> Any:
-    pairs = tuple((rank_of(comm, "a source of perm", a), rank_of(comm, "a destination of perm", b)) for a, b in perm)
+    pairs = sorted((rank_of(comm, "a source of perm", a), rank_of(comm, "a destination of perm", b)) for a, b in perm)
     for side in zip(*pairs, strict=True):
         if len(set(side)) != len(side):
-            raise a2a.InvalidArgumentError(f"perm is {list(pairs)}; a rank may be source once and destination once")
-    return bind(jnp.asarray(leaf), comm, Permute(pairs))
+            raise a2a.InvalidArgumentError(f"perm is {pairs}; a rank may be source once and destination once")
+    return bind(jnp.asarray(leaf), comm, Permute(tuple(pairs)))
 
 
 def broadcast(x: Any, axis_name: Axis = None, root: int = 0) -> Any:

@@ -64,7 +64,8 @@ class AllToAll(Operation):
         sent, received = send.shape[split] // len(members), recv.shape[concat] // len(members)
         to, to_displs = _by_rank(calls.size, members, sent, sent)
         from_, from_displs = _by_rank(calls.size, members, received, received)
-        return calls.alltoallv(send, to, recv, from_, to_displs, from_displs, split_axis=split, concat_axis=concat)
+        how: dict[str, Any] = dict(split_axis=split, concat_axis=concat)
+        return calls.alltoallv(send, to, recv, from_, to_displs, from_displs, **how, **self.compared(calls, send))
 
     def back(self, comm: Any, cotangent: Any) -> Any:
         return bind(cotangent, comm, replace(self, split=self.concat, concat=self.split))
@@ -105,7 +106,7 @@ class AllGather(Operation):
         members = _members(calls, self.groups)
         to, to_displs = _by_rank(calls.size, members, 1, 0)
         from_, from_displs = _by_rank(calls.size, members, 1, 1)
-        return calls.alltoallv(send[None], to, recv, from_, to_displs, from_displs)
+        return calls.alltoallv(send[None], to, recv, from_, to_displs, from_displs, **self.compared(calls, send))
 
     def back(self, comm: Any, cotangent: Any) -> Any:
         if self.groups is None:
@@ -138,6 +139,7 @@ class Permute(Operation):
     """The array of ``pairs[i][0]`` goes to rank ``pairs[i][1]``; a rank to which none goes gets zeros."""
 
     pairs: tuple[tuple[int, int], ...]
+    uniform = False
 
     def start(self, calls: Any, send: Any, recv: Any) -> Any:
         to, from_ = [0] * calls.size, [0] * calls.size
@@ -149,10 +151,10 @@ class Permute(Operation):
         if isinstance(recv, np.ndarray) and not any(from_):
             recv[...] = np.zeros((), recv.dtype)
         nothing = [0] * calls.size
-        return calls.alltoallv(send[None], to, recv[None], from_, nothing, nothing)
+        return calls.alltoallv(send[None], to, recv[None], from_, nothing, nothing, **self.compared(calls, send))
 
     def back(self, comm: Any, cotangent: Any) -> Any:
-        return bind(cotangent, comm, Permute(tuple((to, source) for source, to in self.pairs)))
+        return bind(cotangent, comm, Permute(tuple(sorted((to, source) for source, to in self.pairs))))
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ It has the effect that orders operations. Outside of compiled programs it runs w
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -20,9 +21,19 @@ from a2a import frameworks
 from a2a._core import CompiledCalls
 from a2a.adapting import collective, takes
 
-from ._programs import call, effect, wait_for_programs
+from ._programs import call, effect, program_of, wait_for_programs
 
-__all__ = ["Operation", "as_jax", "bind", "kept_call", "new_array", "on_host", "refuse_lowering", "zero_tangent"]
+__all__ = [
+    "Operation",
+    "agreement",
+    "as_jax",
+    "bind",
+    "kept_call",
+    "new_array",
+    "on_host",
+    "refuse_lowering",
+    "zero_tangent",
+]
 
 _ALIGNMENT = 64  # alignment of memory that JAX uses as an array without a copy
 
@@ -35,6 +46,11 @@ class Operation:
     messages: ClassVar[bool] = False  # whether it is a message, which takes no number of an operation
     linear: Any = True
 
+    @property
+    def uniform(self) -> bool:
+        """Whether each pair of ranks exchanges as much as any other."""
+        return self.groups is None
+
     def shape(self, comm: Any, given: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the result."""
         return given
@@ -42,6 +58,13 @@ class Operation:
     def start(self, calls: Any, send: Any, recv: Any) -> Any:
         """Run it on arrays of NumPy, or keep it for a program and return its number."""
         raise NotImplementedError
+
+    def compared(self, calls: Any, send: Any) -> dict[str, int]:
+        """Return what the ranks of a program compare where their pairs exchange different amounts: then every rank sees
+        that one has other arguments. Outside of programs ranks that are not concerned go on."""
+        if self.uniform or not isinstance(calls, CompiledCalls):
+            return {}
+        return dict(agreement=agreement(self, send.shape, str(send.dtype)))
 
     def back(self, comm: Any, cotangent: Any) -> Any:
         """The transpose, of a linear one."""
@@ -116,11 +139,16 @@ def _compare(comm: a2a.Communicator, groups: Any) -> None:
 
 
 @collective
-def kept_call(comm: a2a.Communicator, start: Callable[..., Any], *avals: Any) -> Any:
-    """Call ``start`` with the communicator's CompiledCalls and arrays in the place of the program's. What it raises
-    reaches the peers, whose programs may be compiled and run."""
+def kept_call(comm: a2a.Communicator, start: Callable[..., Any], ctx: Any, *avals: Any) -> Any:
+    """Call ``start`` with CompiledCalls of the communicator for the program that is lowered, and arrays in the place of
+    its own. What it raises reaches the peers, whose programs may be compiled and run."""
     wait_for_programs()
-    return start(CompiledCalls(comm), *[np.empty(aval.shape, aval.dtype) for aval in avals])
+    return start(CompiledCalls(comm, program_of(ctx)), *[np.empty(aval.shape, aval.dtype) for aval in avals])
+
+
+def agreement(*arguments: Any) -> int:
+    """Return a number by which the ranks compare arguments that all have alike."""
+    return zlib.crc32(repr(arguments).encode()) | 1
 
 
 @collective
@@ -150,7 +178,7 @@ def _abstract(x: Any, *, comm: a2a.Communicator, operation: Operation) -> Any:
 
 
 def _lower(ctx: Any, x: Any, *, comm: a2a.Communicator, operation: Operation) -> Any:
-    number = kept_call(comm, operation.start, ctx.avals_in[0], ctx.avals_out[0])
+    number = kept_call(comm, operation.start, ctx, ctx.avals_in[0], ctx.avals_out[0])
     return call(ctx, number, [x], {0: 0} if operation.in_place else {})
 
 

@@ -6,16 +6,20 @@ one of the same thread. So all ranks that run the same program start its operati
 from __future__ import annotations
 
 import atexit
+import itertools
+import threading
+from collections import deque
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src import core, dispatch, effects
+from jax._src.interpreters import partial_eval
 from jax.interpreters import mlir
 
-from a2a._core import before_operations, xla_handler
+from a2a._core import abort_programs, before_operations, xla_handler
 
-__all__ = ["call", "effect", "wait_for_programs"]
+__all__ = ["call", "effect", "is_traced", "program_of", "wait_for_programs"]
 
 _TARGET = "a2a_call"
 
@@ -57,23 +61,97 @@ def call(ctx: mlir.LoweringRuleContext, number: int, operands: Any, aliases: dic
     return results
 
 
+class _Program:
+    """A program that is lowered. Its calls have one number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+_numbers = itertools.count(1)
+
+
+def program_of(ctx: mlir.LoweringRuleContext) -> int:
+    """Return the number of the program that is lowered."""
+    kept = ctx.module_context.keepalives
+    found = next((each for each in kept if isinstance(each, _Program)), None)
+    if found is None:
+        found = _Program(next(_numbers))
+        kept.append(found)
+    return found.number
+
+
+def is_traced() -> bool:
+    """Whether operations are recorded for a program here, and not run."""
+    trace = core.trace_ctx.trace
+    while hasattr(trace, "parent_trace"):
+        trace = trace.parent_trace
+    return isinstance(trace, partial_eval.DynamicJaxprTrace)
+
+
+# ---- from one program to the next ------------------------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    """What a thread has started."""
+
+    def __init__(self) -> None:
+        self.followed: deque[Any] = deque()  # tokens of programs behind which others were started before they ended
+
+
+_here = _Thread()
+_input_token = dispatch.RuntimeTokenSet.get_token_input
+
+
+def _has_failed(token: Any) -> bool:
+    """Wait for the end of the program whose result a token is."""
+    try:
+        token.block_until_ready()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _look_back(wait: bool) -> None:
+    """A program that fails takes those with it that were started behind it. Other ranks may have had the error before
+    they started these, and then run them; nobody knows. So no rank goes on."""
+    while _here.followed and (wait or _here.followed[0]._buf.is_ready()):
+        if _has_failed(_here.followed.popleft()):
+            _here.followed.clear()
+            abort_programs("a compiled program failed, and the programs that were started behind it did not run")
+
+
+def _token_for(tokens: Any, asked: Any, devices: Any) -> Any:
+    """RuntimeTokenSet.get_token_input, which JAX calls before it starts a program, has no hook for what an effect needs
+    here: a program that has failed ends alone, where its error came before the next one is started. JAX would hand the
+    error on. It would also copy the token of each program."""
+    last = tokens.current_tokens.get(asked) if asked is effect else None
+    if last is None:
+        return _input_token(tokens, asked, devices)
+    _look_back(wait=False)
+    if not last._buf.is_ready():
+        _here.followed.append(last)
+    elif _has_failed(last):
+        del tokens.current_tokens[effect]
+        return _input_token(tokens, asked, devices)
+    return last if last._buf.devices() == set(devices) else _input_token(tokens, asked, devices)
+
+
+dispatch.RuntimeTokenSet.get_token_input = _token_for
+
+
 def wait_for_programs() -> None:
     """Wait until the programs that this thread has dispatched have ended, so that an operation outside of them comes
-    after theirs. Who reads the results of one that has failed gets its error. Programs after this call do not: JAX
-    hands the error on with the token, which goes."""
+    after theirs. Who reads the results of one that has failed gets its error."""
     tokens = dispatch.runtime_tokens
     if effect not in tokens.current_tokens:
         return
-    _wait(tokens.current_tokens, effect)
-    for device in list(tokens.output_runtime_tokens):  # of the last program on each, which may be one of these
-        _wait(tokens.output_runtime_tokens, device)
-
-
-def _wait(tokens: dict[Any, Any], key: Any) -> None:
-    try:
-        tokens[key].block_until_ready()
-    except RuntimeError:
-        del tokens[key]
+    if _has_failed(tokens.current_tokens[effect]):
+        del tokens.current_tokens[effect]
+    for device, token in list(tokens.output_runtime_tokens.items()):  # of the last program on each, maybe one of these
+        if _has_failed(token):
+            del tokens.output_runtime_tokens[device]
+    _look_back(wait=True)
 
 
 before_operations(wait_for_programs)

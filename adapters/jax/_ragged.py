@@ -4,6 +4,7 @@ rank to each other. Operand and output are linear."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,8 +19,8 @@ from a2a.adapting import collective, takes
 
 from ._arguments import communicator, groups_of
 from ._operations import AllToAll
-from ._primitive import as_jax, bind, kept_call, new_array, on_host, refuse_lowering, zero_tangent
-from ._programs import call, effect, wait_for_programs
+from ._primitive import agreement, as_jax, bind, kept_call, new_array, on_host, refuse_lowering, zero_tangent
+from ._programs import call, effect, is_traced, wait_for_programs
 
 __all__ = ["ragged_all_to_all"]
 
@@ -58,11 +59,12 @@ def _exchange(comm: a2a.Communicator, operand: Any, output: Any, indices: Sequen
     arrays = [jnp.asarray(each) for each in indices]
     _require(operand, output, arrays, ranks)
     slices = len(arrays[0]) // ranks
-    takes(slices + (1 if listed is None else 2))
-    begins, sends, places, recvs = (each.reshape(ranks, slices) for each in arrays)
-    landed = bind(places, comm, AllToAll(0, 0, False, listed))
+    if not is_traced():
+        takes(slices + (1 if listed is None else 2))
+    begins, sends, places, recvs = (_wide(each).reshape(ranks, slices) for each in arrays)
+    told = bind(jnp.stack([places, sends], 1), comm, AllToAll(0, 0, False, listed))
     for i in range(slices):
-        one = [_of_all_ranks(comm, each[:, i], listed) for each in (begins, sends, landed, recvs)]
+        one = [_of_all_ranks(comm, each[:, i], listed) for each in (begins, sends, told[:, 0], recvs, told[:, 1])]
         output = _ragged.bind(operand, output, *one, comm=comm)
     return output
 
@@ -88,24 +90,31 @@ def _require(operand: Any, output: Any, indices: Sequence[Any], ranks: int) -> N
         )
 
 
+def _wide(values: Any) -> Any:
+    return values.astype("int64" if jax.config.jax_enable_x64 else "int32")
+
+
 def _of_all_ranks(comm: a2a.Communicator, values: Any, groups: Any) -> Any:
     """Return an index for each rank of the communicator: those of other lists exchange nothing."""
-    wide = values.astype("int64" if jax.config.jax_enable_x64 else "int32")
     if groups is None:
-        return wide
+        return values
     members = next(group for group in groups if comm.rank in group)
-    return jnp.zeros(comm.size, wide.dtype).at[jnp.array(members)].set(wide)
+    return jnp.zeros(comm.size, values.dtype).at[jnp.array(members)].set(values)
 
 
 # ---- the primitive ---------------------------------------------------------------------------------------------------
-# Its operands: operand, output, and by rank the first row to send, the rows to send, the first row of the output, and
-# the rows to receive.
+# Its operands: operand, output, and by rank the first row to send, the rows to send, the first row of the output, the
+# rows to receive, and the rows that the other rank has said it sends. So a rank that expects other rows refuses the
+# exchange, and it fails on all ranks.
 
 
 @collective
 def _run(comm: a2a.Communicator, operand: Any, output: Any, *indices: Any) -> Any:
     wait_for_programs()
-    begins, sends, places, recvs = (np.asarray(each).tolist() for each in indices)
+    begins, sends, places, recvs, told = (np.asarray(each).tolist() for each in indices)
+    for rank, (expected, sent) in enumerate(zip(recvs, told, strict=True)):
+        if expected != sent:
+            raise a2a.MismatchError(f"rank {rank} sends {sent} rows to rank {comm.rank}, which expects {expected}")
     kept = on_host(output)
     made = new_array(kept.shape, kept.dtype)
     made[...] = kept
@@ -118,8 +127,10 @@ def _abstract(operand: Any, output: Any, *_: Any, comm: a2a.Communicator) -> Any
 
 
 def _lower(ctx: Any, *operands: Any, comm: a2a.Communicator) -> Any:
-    number = kept_call(comm, CompiledCalls.ragged_alltoallv, *ctx.avals_in[:2])
-    return call(ctx, number, operands, {0: 1})
+    operand, output = ctx.avals_in[:2]
+    number = agreement("ragged", operand.shape[1:], str(operand.dtype))
+    start = partial(CompiledCalls.ragged_alltoallv, agreement=number)
+    return call(ctx, kept_call(comm, start, ctx, operand, output), operands, {0: 1})
 
 
 def _jvp(primals: Any, tangents: Any, *, comm: a2a.Communicator) -> Any:
@@ -133,15 +144,17 @@ def _jvp(primals: Any, tangents: Any, *, comm: a2a.Communicator) -> Any:
 
 def _transpose(cotangent: Any, operand: Any, output: Any, *indices: Any, comm: a2a.Communicator) -> list[Any]:
     """The rows go back; those of the output that were written do not depend on what was there."""
-    begins, sends, places, recvs = indices
-    back: list[Any] = [None] * 6
+    begins, sends, places, recvs, _ = indices
+    back: list[Any] = [None] * 7
     zero = type(cotangent) is ad.Zero
     if ad.is_undefined_primal(operand):
         aval = operand.aval
         back[0] = (
             ad.Zero(aval)
             if zero
-            else _ragged.bind(cotangent, jnp.zeros(aval.shape, aval.dtype), places, recvs, begins, sends, comm=comm)
+            else _ragged.bind(
+                cotangent, jnp.zeros(aval.shape, aval.dtype), places, recvs, begins, sends, sends, comm=comm
+            )
         )
     if ad.is_undefined_primal(output):
         if zero:

@@ -959,13 +959,17 @@ def before_operations(function: Callable[[], None]) -> None:
 def xla_handler() -> CapsuleType:
     """Return a capsule of the handler that runs operations of compiled programs, for jax.ffi.register_ffi_target()."""
 
+def abort_programs(reason: str) -> None:
+    """Abort every communicator that compiled programs use."""
+
 @final
 class CompiledCalls:
     """The collectives of a communicator for a compiled program. Each takes the arguments of the communicator's own, and
     returns the number by which the program calls it on its buffers; nothing is run, and no number of an operation or a
-    plan is taken. Tensors stand for those of the program, in C order. The calls live as long as the communicator."""
+    plan is taken. Tensors stand for those of the program, in C order. The calls live as long as the communicator.
+    ``program`` is a number of the program."""
 
-    def __init__(self, comm: Communicator) -> None: ...
+    def __init__(self, comm: Communicator, program: int) -> None: ...
     @property
     def rank(self) -> int:
         """The communicator's rank."""
@@ -983,7 +987,10 @@ class CompiledCalls:
         *,
         split_axis: int = 0,
         concat_axis: int = 0,
-    ) -> int: ...
+        agreement: int = 0,
+    ) -> int:
+        """``agreement`` is a number that all ranks have alike, and others where an argument differs on one of them; 0:
+        each pair of ranks exchanges as much as any other, so that every rank sees where one differs."""
     def allgather(self, send: npt.NDArray[Any], recv: npt.NDArray[Any]) -> int: ...
     def allreduce(self, send: npt.NDArray[Any], recv: npt.NDArray[Any], op: ReduceOp) -> int: ...
     def reduce_scatter(self, send: npt.NDArray[Any], recv: npt.NDArray[Any], op: ReduceOp) -> int: ...
@@ -992,7 +999,7 @@ class CompiledCalls:
     def send(self, tensor: npt.NDArray[Any], peer: int, tag: int) -> int: ...
     def recv(self, tensor: npt.NDArray[Any], peer: int | None, tag: int) -> int: ...
     def barrier(self) -> int: ...
-    def ragged_alltoallv(self, send: npt.NDArray[Any], recv: npt.NDArray[Any]) -> int:
-        """alltoallv of rows, into the first result, which holds the second argument. Four more arguments, int32 or
-        int64, have by rank: the first row to send, the rows to send, the first row of the result, the rows to
-        receive."""
+    def ragged_alltoallv(self, send: npt.NDArray[Any], recv: npt.NDArray[Any], agreement: int) -> int:
+        """alltoallv of rows, into the first result, which holds the second argument. Five more arguments, int32 or
+        int64, have by rank: the first row to send, the rows to send, the first row of the result, the rows to receive,
+        and the rows that the other rank has said it sends. ``agreement`` as in alltoallv."""

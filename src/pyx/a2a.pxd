@@ -1,6 +1,6 @@
 # The declarations of the C++ core for the bindings, and of their C++ code, which stands in cpp/.
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.optional cimport optional
@@ -233,6 +233,7 @@ cdef extern from "cpp/plans.h":
     PlanPtr cpp_plan_reduce_scatter "a2a_py::plan_reduce_scatter"(
         int, int, size_t, const CountList&) except +raise_current
     PlanPtr cpp_plan_reduce "a2a_py::plan_reduce"(int, int, int, size_t) except +raise_current
+    PlanPtr compared_plan "a2a_py::compared"(const PlanPtr&, uint32_t) except +raise_current
     PlanPtr cpp_plan_broadcast "a2a_py::plan_broadcast"(int, int, int, size_t) except +raise_current
     PlanPtr cpp_plan_gather "a2a_py::plan_gather"(int, int, int, size_t) except +raise_current
     PlanPtr cpp_plan_scatter "a2a_py::plan_scatter"(int, int, int, size_t) except +raise_current

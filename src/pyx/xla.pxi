@@ -5,16 +5,25 @@ def xla_handler():
     return PyCapsule_New(xla_handler_address(), NULL, NULL)
 
 
+def abort_programs(str reason):
+    """Abort every communicator that compiled programs use."""
+    cdef string text = reason_of(reason)
+    with nogil:
+        abort_xla_programs(text)
+
+
 @cython.final
 cdef class CompiledCalls:
     """The collectives of a communicator for a compiled program. Each takes the arguments of the communicator's own, and
     returns the number by which the program calls it on its buffers; nothing is run, and no number of an operation or a
-    plan is taken. Tensors stand for those of the program, in C order. The calls live as long as the communicator."""
+    plan is taken. Tensors stand for those of the program, in C order. The calls live as long as the communicator.
+    ``program`` is a number of the program."""
 
     cdef Communicator comm
+    cdef uint64_t program
 
-    def __cinit__(self, Communicator comm not None):
-        self.comm = comm
+    def __cinit__(self, Communicator comm not None, program):
+        self.comm, self.program = comm, program
 
     @property
     def rank(self):
@@ -27,11 +36,15 @@ cdef class CompiledCalls:
         return self.comm._size
 
     def alltoallv(self, send, send_counts, recv, recv_counts, send_displs, recv_displs, *, split_axis=0,
-                  concat_axis=0):
+                  concat_axis=0, agreement=0):
+        """``agreement`` is a number that all ranks have alike, and others where an argument differs on one of them; 0:
+        each pair of ranks exchanges as much as any other, so that every rank sees where one differs."""
         cdef XlaCall call
         parse_call(&call.exchange.call, Op.alltoallv, None, None)
         prepare_alltoallv(call.exchange, self.comm, send, send_counts, recv, recv_counts, send_displs, recv_displs,
                           split_axis, concat_axis, False)
+        if agreement != 0:
+            call.exchange.plan = compared_plan(call.exchange.plan, agreement)
         return self.kept(call, send, recv)
 
     def allgather(self, send, recv):
@@ -55,6 +68,7 @@ cdef class CompiledCalls:
     def broadcast(self, tensor, root):
         """The tensor is the first result."""
         cdef XlaCall call
+        call.compared_by_all = False
         call.kind = XlaKind.in_place
         parse_call(&call.exchange.call, Op.broadcast, None, None)
         prepare_broadcast(call.exchange, self.comm, tensor, self.comm.parse_rank(root, "root"), False)
@@ -76,13 +90,13 @@ cdef class CompiledCalls:
         nothing = np.empty(0, np.uint8)
         return self.kept(call, nothing, nothing)
 
-    def ragged_alltoallv(self, send, recv):
-        """alltoallv of rows, into the first result, which holds the second argument. Four more arguments, int32 or
-        int64, have by rank: the first row to send, the rows to send, the first row of the result, the rows to
-        receive."""
+    def ragged_alltoallv(self, send, recv, agreement):
+        """alltoallv of rows, into the first result, which holds the second argument. Five more arguments, int32 or
+        int64, have by rank: the first row to send, the rows to send, the first row of the result, the rows to receive,
+        and the rows that the other rank has said it sends. ``agreement`` as in alltoallv."""
         cdef XlaCall call
         cdef View sent, received
-        call.kind = XlaKind.ragged
+        call.kind, call.agreement = XlaKind.ragged, agreement
         parse_call(&call.exchange.call, Op.alltoallv, None, None)
         view_pair(call.exchange, send, "operand", recv, "output", False, &sent, &received)
         require_rows(&sent, "operand", &received, "output")
@@ -92,6 +106,7 @@ cdef class CompiledCalls:
         cdef XlaCall call
         cdef View view
         call.kind = kind
+        call.compared_by_all = False
         if kind == XlaKind.send or peer is not None:
             call.peer = self.comm.parse_rank(peer, "peer")
         else:
@@ -107,5 +122,6 @@ cdef class CompiledCalls:
         call.send_bytes, call.recv_bytes = send.nbytes, recv.nbytes
         call.send_elems, call.recv_elems = send.size, recv.size
         call.exchange.send, call.exchange.recv = NULL, NULL
+        call.program = self.program
         self.comm.compiled = wait_for_programs is not None
         return keep_call(self.comm.live(), call)

@@ -49,6 +49,13 @@ inline PlanPtr plan_scatter(int rank, int size, int root, size_t bytes_per_rank)
   return std::make_shared<const a2a::Plan>(a2a::Plan::scatter(rank, size, root, bytes_per_rank));
 }
 
+// Returns the plan of one stage, whose ranks compare a number of all arguments.
+inline PlanPtr compared(const PlanPtr& plan, uint32_t agreement) {
+  const auto stages = plan->stages();
+  return std::make_shared<const a2a::Plan>(
+      plan->with_stages({stages.begin(), stages.end()}, plan->scratch_bytes(), agreement));
+}
+
 inline PlanPtr transpose(const PlanPtr& plan) { return std::make_shared<const a2a::Plan>(plan->transpose()); }
 inline size_t send_extent(const PlanPtr& plan) { return plan->send_extents()[0]; }
 inline size_t recv_extent(const PlanPtr& plan) { return plan->recv_extents()[0]; }

@@ -107,7 +107,7 @@ def refused(world: a2a.Communicator) -> list[str]:
         ragged_all_to_all(case.operand[rank], short, *indices, axis_name=world)
     texts.append(str(caught.value))
     if rank == 1:
-        indices[1] = indices[1] + 100
+        indices[0] = indices[0] + 100
     with pytest.raises(jax.errors.JaxRuntimeError) as failed:
         call = jax.jit(lambda *given: ragged_all_to_all(*given, axis_name=comm))
         call(case.operand[rank], case.output[rank], *indices).block_until_ready()
@@ -120,7 +120,7 @@ def test_refusals(pool: Pool) -> None:
     """Of what is known when a program is traced, and of values that only the program has."""
     for shapes, values in pool.run(refused):
         assert "rank 1" in shapes and "pass arrays of one dtype that differ" in shapes
-        assert "rank 1" in values and "send_counts[0] = 10" in values and "leaves a buffer" in values
+        assert "rank 1" in values and "leaves a buffer" in values
 
 
 def shard_mapped() -> None:

@@ -5,12 +5,15 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "cpp/plans.h"
 #include "cpp/waits.h"
 #include "cpp/xla/ffi_api.h"
 #include "cpp/xla/interrupt.h"
@@ -28,8 +31,25 @@ struct Kept {
 };
 
 std::mutex keeping;
-std::map<uint64_t, std::shared_ptr<const Kept>> calls;
+std::map<uint64_t, std::shared_ptr<const Kept>> calls;  // by their numbers
 uint64_t last_call = 0;
+
+// The communicators of a program, or of all programs.
+std::set<CommPtr> communicators(std::optional<uint64_t> program) {
+  const std::scoped_lock lock(keeping);
+  std::set<CommPtr> found;
+  for (const auto& [number, each] : calls) {
+    const CommPtr comm = !program || each->call.program == *program ? each->comm.lock() : nullptr;
+    if (comm != nullptr) found.insert(comm);
+  }
+  return found;
+}
+
+void abort_all(const std::set<CommPtr>& comms, const std::string& reason) {
+  for (const CommPtr& comm : comms) {
+    if (!comm->closed() && !comm->failed()) comm->abort(reason);
+  }
+}
 
 std::shared_ptr<const Kept> kept(uint64_t number) {
   const std::scoped_lock lock(keeping);
@@ -88,17 +108,29 @@ void run_exchange(a2a::Communicator& comm, const Exchange& x, const void* send, 
                         : comm.start(*x.plan, std::span(&send, 1), std::span(&recv, 1), call));
 }
 
+// Throws Error(mismatch) where a rank will send other rows than this one expects.
+void require_announced(a2a::Communicator& comm, const CountList& expected, const CountList& announced) {
+  for (size_t peer = 0; peer < expected.size(); ++peer) {
+    if (announced[peer] == expected[peer]) continue;
+    throw a2a::Error(Code::mismatch, "rank " + std::to_string(peer) + " sends " + std::to_string(announced[peer]) +
+                                         " rows to rank " + std::to_string(comm.rank()) + ", which expects " +
+                                         std::to_string(expected[peer]));
+  }
+}
+
 // The arguments: what is sent, the output, which is the result, and by rank the first row to send, the rows to send,
-// the first row of the output, the rows to receive.
+// the first row of the output, the rows to receive, the rows that the other one has said it sends.
 void run_ragged(a2a::Communicator& comm, const Call& call, const std::vector<const Buffer*>& arguments, void* recv) {
   const size_t row_bytes = std::max<size_t>(call.exchange.call.unit_bytes, 1);
   Exchange x = call.exchange;
   try {
     const CountList displs = read_counts(*arguments[2]), counts = read_counts(*arguments[3]),
                     to_displs = read_counts(*arguments[4]), to_counts = read_counts(*arguments[5]);
-    x.plan = std::make_shared<const a2a::Plan>(
-        a2a::Plan::alltoallv(comm.rank(), comm.size(), row_bytes, {counts, displs}, call.send_bytes / row_bytes,
-                             {to_counts, to_displs}, call.recv_bytes / row_bytes));
+    require_announced(comm, to_counts, read_counts(*arguments[6]));
+    x.plan = compared(std::make_shared<const a2a::Plan>(a2a::Plan::alltoallv(
+                          comm.rank(), comm.size(), row_bytes, {counts, displs}, call.send_bytes / row_bytes,
+                          {to_counts, to_displs}, call.recv_bytes / row_bytes)),
+                      call.agreement);
   } catch (const std::exception& error) {
     comm.refuse(x.call, error.what());
     throw;
@@ -202,10 +234,13 @@ bool told_version(CallFrame& frame) {
   return true;
 }
 
-// XLA ends the program, so that this rank starts none of the operations that follow in it. Another rank may have come
-// through this one, and would wait for the next, or meet one of another program there.
-void end(a2a::Communicator& comm, const std::string& reason) {
-  if (!comm.closed() && !comm.failed()) comm.abort("a compiled program failed: " + reason);
+// XLA ends the program, so that this rank starts none of the operations that follow in it. Where all ranks have failed
+// in this operation they stay in step. Otherwise another rank may have come through it, and would wait for the next, or
+// meet one of another program there. So would the ranks of another communicator of the program.
+void end(const Call& call, Code code, const std::string& reason) {
+  const bool everywhere = call.compared_by_all && (code == Code::mismatch || code == Code::invalid_argument);
+  const auto comms = communicators(call.program);
+  if (!everywhere || comms.size() > 1) abort_all(comms, "a compiled program failed: " + reason);
 }
 
 Error* handle(CallFrame* frame) {
@@ -220,10 +255,10 @@ Error* handle(CallFrame* frame) {
     run(*comm, found->call, *frame);
     return nullptr;
   } catch (const a2a::Error& error) {
-    end(*comm, error.what());
+    end(found->call, error.code(), error.what());
     return failure(*frame, code_of(error.code()), std::string("a2a.") + class_of(error.code()) + ": " + error.what());
   } catch (const std::exception& error) {
-    end(*comm, error.what());
+    end(found->call, Code::backend, error.what());
     return failure(*frame, ErrorCode::internal, error.what());
   }
 }
@@ -236,6 +271,8 @@ uint64_t keep_call(const std::shared_ptr<a2a::Communicator>& comm, const Call& c
   calls[++last_call] = std::make_shared<const Kept>(Kept{comm, call});
   return last_call;
 }
+
+void abort_programs(const std::string& reason) { abort_all(communicators({}), reason); }
 
 void* handler() { return reinterpret_cast<void*>(&handle); }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "cpp/exchange.h"
 
@@ -25,10 +26,17 @@ struct Call {
   size_t send_elems = 0, recv_elems = 0;  // their elements, which the program has, too
   int peer = 0;                           // of messages
   int64_t tag = 0;
+  // Whether every rank fails where two disagree, because each compares all that may differ with every other one.
+  bool compared_by_all = true;
+  uint32_t agreement = 0;  // of the plan of a ragged one: Plan::agreement()
+  uint64_t program = 0;    // the calls of one program have one number
 };
 
 // Keeps a call for as long as the communicator lives, and returns its number. It does not keep the communicator alive.
 uint64_t keep_call(const std::shared_ptr<a2a::Communicator>& comm, const Call& call);
+
+// Aborts every communicator that compiled programs use.
+void abort_programs(const std::string& reason);
 
 // Returns the address of the handler, an XLA_FFI_Handler. Its attribute "call" is the number of the call, a scalar of
 // 64 bits. An error of the operation becomes XLA's with the same text.
