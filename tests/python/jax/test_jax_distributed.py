@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from commands import command, environment, needs
 needs("jax")
 
 pytestmark = pytest.mark.timeout(110)
+
+RAGGED = Path(__file__).parents[1] / "support" / "jax_ragged_ranks.py"
 
 PROGRAM = """
 import importlib
@@ -56,3 +60,21 @@ def test_a2a_run_tells_jax_what_it_needs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("as wanted") == 2
+
+
+PLACES = {"one process": (1, 4), "two ranks": (2, 2), "four ranks": (4, 1)}
+
+
+@pytest.mark.parametrize("ranks, devices", PLACES.values(), ids=PLACES)
+def test_what_jax_tries_of_its_ragged_exchange_on_devices(ranks: int, devices: int) -> None:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    line = [sys.executable, str(RAGGED)] if ranks == 1 else command("run", "-n", str(ranks), str(RAGGED))
+    done = subprocess.run(
+        line,
+        env=environment(XLA_FLAGS=flags, JAX_PLATFORMS="cpu"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("as wanted") == ranks
