@@ -16,7 +16,7 @@ needs("jax")
 
 pytestmark = pytest.mark.timeout(110)
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "moe_jax.py"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def routed(world: a2a.Communicator, capacity: int) -> None:
@@ -73,10 +73,15 @@ def test_refusals(pool: Pool) -> None:
     pool.run(refused)
 
 
-@pytest.mark.skipif(not EXAMPLE.exists(), reason="needs a checkout")
-def test_the_example() -> None:
+@pytest.mark.skipif(not EXAMPLES.exists(), reason="needs a checkout")
+@pytest.mark.parametrize("name", ["moe_jax.py", "moe_jax_shard_map.py"])
+def test_the_examples(name: str) -> None:
+    import jax
+
+    if name == "moe_jax_shard_map.py" and not hasattr(jax, "shard_map"):
+        pytest.skip("needs jax.shard_map")
     done = subprocess.run(
-        command("run", "-n", "4", str(EXAMPLE)), env=environment(), capture_output=True, text=True, timeout=100
+        command("run", "-n", "4", str(EXAMPLES / name)), env=environment(), capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
     assert "4 ranks train as one" in done.stdout
