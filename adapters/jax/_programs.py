@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import os
 import threading
 from collections import deque
 from typing import Any
@@ -17,7 +18,7 @@ from jax._src import core, dispatch, effects
 from jax._src.interpreters import partial_eval
 from jax.interpreters import mlir
 
-from a2a._core import abort_programs, before_operations, xla_handler
+from a2a._core import abort_programs, before_operations, before_starvation, xla_handler
 
 __all__ = ["call", "effect", "is_traced", "program_of", "wait_for_programs"]
 
@@ -100,6 +101,7 @@ class _Thread(threading.local):
 
 
 _here = _Thread()
+_tokens_of: dict[int, dict[Any, Any]] = {}  # by thread
 _input_token = dispatch.RuntimeTokenSet.get_token_input
 
 
@@ -125,7 +127,10 @@ def _token_for(tokens: Any, asked: Any, devices: Any) -> Any:
     """RuntimeTokenSet.get_token_input, which JAX calls before it starts a program, has no hook for what an effect needs
     here: a program that has failed ends alone, where its error came before the next one is started. JAX would hand the
     error on. It would also copy the token of each program."""
-    last = tokens.current_tokens.get(asked) if asked is effect else None
+    last = None
+    if asked is effect:
+        _tokens_of[threading.get_ident()] = tokens.current_tokens
+        last = tokens.current_tokens.get(effect)
     if last is None:
         return _input_token(tokens, asked, devices)
     _look_back(wait=False)
@@ -138,6 +143,21 @@ def _token_for(tokens: Any, asked: Any, devices: Any) -> Any:
 
 
 dispatch.RuntimeTokenSet.get_token_input = _token_for
+
+
+def _starves(waiting: int) -> bool:
+    """Whether XLA has no thread for programs that were started. It has one for each CPU, or for each device if these
+    are more."""
+    own = os.environ.get("NPROC", "")
+    threads = max(int(own) if own.isdigit() else len(os.sched_getaffinity(0)), jax.local_device_count("cpu"))
+    alive = {thread.ident for thread in threading.enumerate()}
+    for thread in _tokens_of.keys() - alive:
+        _tokens_of.pop(thread, None)
+    lasts = [tokens.get(effect) for tokens in list(_tokens_of.values())]
+    return waiting >= threads and sum(last is not None and not last._buf.is_ready() for last in lasts) > waiting
+
+
+before_starvation(_starves)
 
 
 def wait_for_programs() -> None:

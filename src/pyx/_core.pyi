@@ -959,6 +959,10 @@ def before_operations(function: Callable[[], None]) -> None:
 def xla_handler() -> CapsuleType:
     """Return a capsule of the handler that runs operations of compiled programs, for jax.ffi.register_ffi_target()."""
 
+def before_starvation(function: Callable[[int], bool]) -> None:
+    """Have ``function(waiting)`` say whether compiled programs are left for which XLA has no thread, once so many of
+    its threads have waited for a second."""
+
 def abort_programs(reason: str) -> None:
     """Abort every communicator that compiled programs use."""
 

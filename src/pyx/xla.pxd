@@ -6,6 +6,10 @@ from libcpp.string cimport string
 from a2a cimport CppCommunicator, Exchange, raise_current
 
 
+cdef extern from "cpp/xla/starvation.h" namespace "a2a_py::xla":
+    void set_starvation_check "a2a_py::xla::set_starvation_check"(object)
+
+
 cdef extern from "cpp/xla/calls.h" namespace "a2a_py::xla":
     enum class XlaKind "a2a_py::xla::Call::Kind":
         exchange

@@ -5,6 +5,12 @@ def xla_handler():
     return PyCapsule_New(xla_handler_address(), NULL, NULL)
 
 
+def before_starvation(function):
+    """Have ``function(waiting)`` say whether compiled programs are left for which XLA has no thread, once so many of
+    its threads have waited for a second."""
+    set_starvation_check(function)
+
+
 def abort_programs(str reason):
     """Abort every communicator that compiled programs use."""
     cdef string text = reason_of(reason)

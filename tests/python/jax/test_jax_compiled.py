@@ -312,6 +312,55 @@ def test_drawn_at_random(pool: Pool, first: int) -> None:
     pool.run(drawn, range(first, first + 8))
 
 
+def derived(world: a2a.Communicator, seeds: range) -> None:
+    """Derivatives of first and second order, forwards and backwards, with and without jax.checkpoint, in loops."""
+    import jax
+    import jax.numpy as jnp
+
+    from a2a import jax as a2ajax
+
+    for seed in seeds:
+        name, how, shape, dtype = random_call(np.random.default_rng(seed))
+        name = "psum" if name == "pmax" else name
+        dtype = dtype if dtype == "complex64" else "float32"
+        rng = np.random.default_rng(seed)
+        whole, tangents = (jnp.asarray(rng.integers(-3, 4, (2, 4, *shape))) / 4).astype(dtype)
+
+        def ours(x: Any, name: str = name, how: Any = how) -> Any:
+            return getattr(a2ajax, name)(x * x, world, **how)
+
+        def theirs(x: Any, name: str = name, how: Any = how) -> Any:
+            return getattr(jax.lax, name)(x * x, "ranks", **how)
+
+        def loss(x: Any, ours: Any = ours) -> Any:
+            return (abs(ours(x)) ** 2).sum()
+
+        def repeated(x: Any, loss: Any = loss) -> Any:
+            return jax.lax.scan(lambda total, _: (total + jax.checkpoint(loss)(x), None), 0.0, None, length=2)[0] / 2
+
+        def total(whole: Any, theirs: Any = theirs) -> Any:
+            return (abs(jax.vmap(theirs, axis_name="ranks")(whole)) ** 2).sum()
+
+        x, tangent = whole[world.rank], tangents[world.rank]
+        slope = jax.grad(total)(whole)[world.rank]
+        bend = jax.jvp(jax.grad(total), (whole,), (tangents,))[1][world.rank]
+        back = jax.grad(lambda w, total=total: (abs(jax.grad(total)(w)) ** 2).sum())(whole)[world.rank]
+        gradient = jax.grad(loss)
+        for got, wanted in (
+            (jax.jit(gradient)(x), slope),
+            (jax.jit(jax.vmap(jax.grad(repeated)))(jnp.stack([x, x]))[1], slope),
+            (jax.jit(lambda x, t, g=gradient: jax.jvp(g, (x,), (t,))[1])(x, tangent), bend),
+            (jax.jit(jax.grad(lambda x, g=gradient: (abs(g(x)) ** 2).sum()))(x), back),
+        ):
+            case = str((seed, name, how, shape, dtype))
+            np.testing.assert_allclose(got, wanted, rtol=2e-4, atol=2e-4, err_msg=case)
+
+
+@pytest.mark.parametrize("first", [100, *with_full(range(102, 130, 2))])
+def test_derivatives_drawn_at_random(pool: Pool, first: int) -> None:
+    pool.run(derived, range(first, first + 2))
+
+
 def mapped(world: a2a.Communicator) -> None:
     """Derivatives of derivatives, vmap of them, jit within jit, and custom derivatives."""
     import jax

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from commands import command, environment, needs
+from sample import with_full
 
 needs("jax")
 
 pytestmark = pytest.mark.timeout(110)
 
-RAGGED = Path(__file__).parents[1] / "support" / "jax_ragged_ranks.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 PROGRAM = """
 import importlib
@@ -62,19 +63,25 @@ def test_a2a_run_tells_jax_what_it_needs(tmp_path: Path) -> None:
     assert done.stdout.count("as wanted") == 2
 
 
+def run_on_devices(devices: int, *line: str) -> str:
+    """With fewer threads of XLA than devices, if it had no more than NPROC."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    env = environment(XLA_FLAGS=flags, JAX_PLATFORMS="cpu", NPROC="1")
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 PLACES = {"one process": (1, 4), "two ranks": (2, 2), "four ranks": (4, 1)}
 
 
 @pytest.mark.parametrize("ranks, devices", PLACES.values(), ids=PLACES)
 def test_what_jax_tries_of_its_ragged_exchange_on_devices(ranks: int, devices: int) -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    line = [sys.executable, str(RAGGED)] if ranks == 1 else command("run", "-n", str(ranks), str(RAGGED))
-    done = subprocess.run(
-        line,
-        env=environment(XLA_FLAGS=flags, JAX_PLATFORMS="cpu"),
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("as wanted") == ranks
+    program = str(SUPPORT / "jax_ragged_ranks.py")
+    line = [sys.executable, program] if ranks == 1 else command("run", "-n", str(ranks), program)
+    assert run_on_devices(devices, *line).count("as wanted") == ranks
+
+
+@pytest.mark.parametrize("first", [0, *with_full(range(6, 60, 6))])
+def test_calls_on_ranks_as_on_a_mesh_of_devices(first: int) -> None:
+    assert "as wanted" in run_on_devices(4, sys.executable, str(SUPPORT / "jax_mesh_ranks.py"), str(first), "6")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,40 @@ def foreign(world: a2a.Communicator) -> None:
 
 def test_calls_of_other_processes(pool: Pool) -> None:
     pool.run(foreign)
+
+
+STARVED = """
+import jax, jax.numpy as jnp
+import a2a, a2a.jax
+
+def rank(comm):
+    @jax.jit
+    def slow(x):
+        big = jnp.ones((400, 400)) * x[0]
+        return a2a.jax.psum(x + (big @ big @ big).sum() * 0, comm)
+    try:
+        for _ in range(3):
+            y = slow(jnp.ones(3))
+        return f"{y[0]:g}"
+    except (a2a.Error, jax.errors.JaxRuntimeError) as error:
+        return str(error)
+
+print(*a2a.spawn(rank, 4, threads=True), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_xla_with_fewer_threads_than_ranks_raises(threads: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARVED],
+        env=environment(NPROC=str(threads), JAX_PLATFORMS="cpu", A2A_TIMEOUT="50"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    told = done.stdout.splitlines()
+    assert told == ["4"] * 4 if threads == 4 else done.stdout.count("set the variable NPROC") == 4, done.stdout
 
 
 def in_threads(comm: a2a.Communicator) -> None:

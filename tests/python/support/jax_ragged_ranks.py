@@ -24,22 +24,27 @@ def placed(mesh: Mesh, spec: PartitionSpec, value: Any) -> Any:
     return jax.device_put(np.asarray(value), NamedSharding(mesh, spec))
 
 
+def mapped(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+    """jax.shard_map, of any version."""
+    if hasattr(jax, "shard_map"):
+        shard_map, how = jax.shard_map, {"check_vma": False}
+    else:
+        shard_map = importlib.import_module("jax.experimental.shard_map").shard_map
+        how = {"check_rep": False}
+    made: Callable[..., Any] = shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **how)
+    return made
+
+
 def exchange(mesh: Mesh, axis: str, groups: Any = None, squeeze: bool = True) -> Callable[..., Any]:
     """ragged_all_to_all in shard_map: the first axis of the arguments is that of the devices."""
     spec = PartitionSpec(axis)
-    if hasattr(jax, "shard_map"):
-        shard_map, how = jax.shard_map, {"check_vma": False}
-    else:  # before JAX 0.7
-        shard_map = importlib.import_module("jax.experimental.shard_map").shard_map
-        how = {"check_rep": False}
 
     def one(operand: Any, output: Any, *indices: Any) -> Any:
         rows = (operand[0], output[0]) if squeeze else (operand, output)
         y = jax.lax.ragged_all_to_all(*rows, *[each[0] for each in indices], axis_name=axis, axis_index_groups=groups)
         return y[None] if squeeze else y
 
-    made: Callable[..., Any] = shard_map(one, mesh=mesh, in_specs=(spec,) * 6, out_specs=spec, **how)
-    return made
+    return mapped(one, mesh, (spec,) * 6, spec)
 
 
 def require(got: Any, wanted: Any) -> None:

@@ -17,6 +17,7 @@
 #include "cpp/waits.h"
 #include "cpp/xla/ffi_api.h"
 #include "cpp/xla/interrupt.h"
+#include "cpp/xla/starvation.h"
 
 namespace a2a_py::xla {
 
@@ -85,11 +86,21 @@ void let_go_of_buffers(a2a::Communicator& comm, a2a::Work& work) {
   }
 }
 
+constexpr const char* kStarved =
+    "programs of ranks that are threads of this process wait in all threads of XLA, so those of other ranks cannot "
+    "begin; "
+    "set the variable NPROC to the number of ranks before JAX starts, or start ranks as processes";
+
 void finish(a2a::Communicator& comm, const WorkPtr& work) {
   try {
     if (wait_briefly(*work)) return;
     InterruptWatch signals;
+    PoolWait pool;
     while (!wait_slice(*work, {})) {
+      if (pool.starves()) {
+        abort_programs(kStarved);
+        throw a2a::Error(Code::unsupported, kStarved);
+      }
       if (!signals.interrupted()) continue;
       comm.abort("Ctrl-C interrupted a compiled program, which cannot go on later");
       throw a2a::Error(Code::aborted, "interrupted by Ctrl-C");
