@@ -242,6 +242,23 @@ def test_order_and_programs_in_flight(pool: Pool) -> None:
     pool.run(ordered)
 
 
+def handed_on(world: a2a.Communicator) -> None:
+    """JAX would copy the token of each program for the next one, in Python."""
+    import jax
+    import jax.numpy as jnp
+    from a2a.jax import psum
+    from a2a.jax._programs import effect
+    from jax._src import dispatch
+
+    tokens, devices = dispatch.runtime_tokens, jax.local_devices()[:1]
+    jax.jit(lambda x: psum(x, world))(jnp.ones(3)).block_until_ready()
+    assert tokens.get_token_input(effect, devices) is tokens.current_tokens[effect]
+
+
+def test_a_token_is_not_copied(pool: Pool) -> None:
+    pool.run(handed_on)
+
+
 def trained(world: a2a.Communicator) -> None:
     """Data-parallel steps equal those of one process on all data."""
     import jax

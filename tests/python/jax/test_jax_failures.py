@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from commands import command, environment, needs
 from rank_pool import Pool
+from tcp_peer import free_address
 
 import a2a
 
@@ -175,13 +176,13 @@ assert comm.broken
 
 
 @pytest.mark.parametrize("how, words", [("lost", "a2a.PeerLostError"), ("interrupt", "interrupted after True")])
-@pytest.mark.parametrize("speed", ["quick", "slow"])
-def test_a_lost_rank_and_ctrl_c_end_the_wait(tmp_path: Path, how: str, words: str, speed: str) -> None:
+@pytest.mark.parametrize("speed, hosts", [("quick", ""), ("slow", ""), ("slow", "a,b")])
+def test_a_lost_rank_and_ctrl_c_end_the_wait(tmp_path: Path, how: str, words: str, speed: str, hosts: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run(
         command("run", "-n", "2", str(program), how, speed),
-        env=environment(),
+        env=environment(**(dict(A2A_HOSTS=hosts, A2A_BOOTSTRAP=f"tcp://{free_address()}") if hosts else {})),
         capture_output=True,
         text=True,
         timeout=100,

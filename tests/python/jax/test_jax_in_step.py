@@ -76,6 +76,23 @@ def disagreed(world: a2a.Communicator, slow: bool) -> None:
         assert (psum(jnp.ones(4), comm) == 4).all()
 
 
+def alike(world: a2a.Communicator) -> None:
+    """The same pairs in another order are the same."""
+    import jax
+    import jax.numpy as jnp
+    from a2a.jax import ppermute
+
+    ring = [((i + world.rank) % 4, (i + world.rank + 1) % 4) for i in range(4)]
+    call = jax.jit(lambda x: ppermute(x, world, ring))
+    assert (call(jnp.full(3, world.rank)) == (world.rank - 1) % 4).all()
+    slope = jax.jit(jax.grad(lambda x: (call(x) * (1.0 + world.rank)).sum()))(jnp.ones(3))
+    assert (slope == 1 + (world.rank + 1) % 4).all()
+
+
+def test_arguments_that_mean_the_same(pool: Pool) -> None:
+    pool.run(alike)
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_ranks_that_disagree_stay_in_step(pool: Pool, slow: bool) -> None:
     pool.run(disagreed, slow)
