@@ -102,7 +102,9 @@ BEHIND = "programs that were started behind it did not run"
 
 
 def overtaken(world: a2a.Communicator) -> str:
-    """Rank 1 reads the error of each program before it starts the next one; the others start two."""
+    """Rank 1 reads the error of each program before it starts the next one; the others start two meanwhile."""
+    import time
+
     import jax
     import jax.numpy as jnp
     from a2a.jax import psum
@@ -112,13 +114,16 @@ def overtaken(world: a2a.Communicator) -> str:
 
     @jax.jit
     def slow(x: Any) -> Any:
-        big = jnp.ones((900, 900)) * x[0]
+        big = jnp.ones((400, 400)) * x[0]
         return psum(x + (big @ big @ big).sum() * 0, comm)
 
     quick = jax.jit(lambda x: psum(x, comm))
     quick(jnp.ones(2)).block_until_ready()
     words = f"rank 1 reduces 4 elements|{BEHIND}"  # a rank that was late has its second program alone
+    slow.lower(jnp.ones(3)).compile()
+    world.barrier()
     if world.rank == 1:
+        time.sleep(1.5)
         with pytest.raises(jax.errors.JaxRuntimeError, match=words):
             quick(jnp.ones(4)).block_until_ready()
     else:
