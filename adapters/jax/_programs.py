@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import core, dispatch, effects
-from jax._src.interpreters import partial_eval
+from jax._src.interpreters import partial_eval, pxla
 from jax.interpreters import mlir
 
 from a2a._core import abort_programs, before_operations, before_starvation, xla_handler
@@ -97,12 +97,14 @@ class _Thread(threading.local):
     """What a thread has started."""
 
     def __init__(self) -> None:
-        self.followed: deque[Any] = deque()  # tokens of programs behind which others were started before they ended
+        self.program = 0  # the last one
+        # Programs behind which others were started before they ended: the token, the program, and the next one.
+        self.followed: deque[tuple[Any, int, int]] = deque()
 
 
 _here = _Thread()
 _tokens_of: dict[int, dict[Any, Any]] = {}  # by thread
-_input_token = dispatch.RuntimeTokenSet.get_token_input
+_add_tokens = pxla.ExecuteReplicated._add_tokens_to_inputs
 
 
 def _has_failed(token: Any) -> bool:
@@ -117,32 +119,41 @@ def _has_failed(token: Any) -> bool:
 def _look_back(wait: bool) -> None:
     """A program that fails takes those with it that were started behind it. Other ranks may have had the error before
     they started these, and then run them; nobody knows. So no rank goes on."""
-    while _here.followed and (wait or _here.followed[0]._buf.is_ready()):
-        if _has_failed(_here.followed.popleft()):
-            _here.followed.clear()
-            abort_programs("a compiled program failed, and the programs that were started behind it did not run")
+    followed = _here.followed
+    while followed and (wait or followed[0][0]._buf.is_ready()):
+        if not _has_failed(followed[0][0]):
+            followed.popleft()
+            continue
+        programs = {number for _, *numbers in followed for number in numbers}
+        followed.clear()
+        abort_programs("a compiled program failed, and the programs that were started behind it did not run", programs)
 
 
-def _token_for(tokens: Any, asked: Any, devices: Any) -> Any:
-    """RuntimeTokenSet.get_token_input, which JAX calls before it starts a program, has no hook for what an effect needs
-    here: a program that has failed ends alone, where its error came before the next one is started. JAX would hand the
-    error on. It would also copy the token of each program."""
-    last = None
-    if asked is effect:
-        _tokens_of[threading.get_ident()] = tokens.current_tokens
-        last = tokens.current_tokens.get(effect)
-    if last is None:
-        return _input_token(tokens, asked, devices)
+def _with_tokens(executable: Any, inputs: Any) -> Any:
+    """ExecuteReplicated._add_tokens_to_inputs, which JAX calls before it starts a program, has no hook for what an
+    effect needs here: a program that has failed ends alone, where its error came before the next one is started. JAX
+    would hand the error on. It would also copy the token of each program."""
+    if effect not in executable.ordered_effects:
+        return _add_tokens(executable, inputs)
+    tokens = dispatch.runtime_tokens.current_tokens
+    _tokens_of[threading.get_ident()] = tokens
+    before = _here.program
+    _here.program = next((each.number for each in executable.keepalive or () if isinstance(each, _Program)), 0)
     _look_back(wait=False)
+    last = tokens.get(effect)
+    if last is None:
+        return _add_tokens(executable, inputs)
     if not last._buf.is_ready():
-        _here.followed.append(last)
+        _here.followed.append((last, before, _here.program))
     elif _has_failed(last):
-        del tokens.current_tokens[effect]
-        return _input_token(tokens, asked, devices)
-    return last if last._buf.devices() == set(devices) else _input_token(tokens, asked, devices)
+        del tokens[effect]
+        return _add_tokens(executable, inputs)
+    if len(executable.ordered_effects) > 1 or last._buf.devices() != set(executable._local_devices):
+        return _add_tokens(executable, inputs)
+    return [last._buf, *inputs]
 
 
-dispatch.RuntimeTokenSet.get_token_input = _token_for
+pxla.ExecuteReplicated._add_tokens_to_inputs = _with_tokens
 
 
 def _starves(waiting: int) -> bool:

@@ -963,8 +963,8 @@ def before_starvation(function: Callable[[int], bool]) -> None:
     """Have ``function(waiting)`` say whether compiled programs are left for which XLA has no thread, once so many of
     its threads have waited for a second."""
 
-def abort_programs(reason: str) -> None:
-    """Abort every communicator that compiled programs use."""
+def abort_programs(reason: str, programs: Iterable[int]) -> None:
+    """Abort the communicators of the compiled programs with these numbers."""
 
 @final
 class CompiledCalls:

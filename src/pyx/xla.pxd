@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.memory cimport shared_ptr
 from libcpp.string cimport string
+from libcpp.vector cimport vector
 
 from a2a cimport CppCommunicator, Exchange, raise_current
 
@@ -30,5 +31,6 @@ cdef extern from "cpp/xla/calls.h" namespace "a2a_py::xla":
 
     uint64_t keep_call "a2a_py::xla::keep_call"(
         const shared_ptr[CppCommunicator]&, const XlaCall&) except +raise_current
-    void abort_xla_programs "a2a_py::xla::abort_programs"(const string&) except +raise_current nogil
+    void abort_xla_programs "a2a_py::xla::abort_programs"(
+        const string&, const vector[uint64_t]&) except +raise_current nogil
     void* xla_handler_address "a2a_py::xla::handler"()

@@ -11,11 +11,12 @@ def before_starvation(function):
     set_starvation_check(function)
 
 
-def abort_programs(str reason):
-    """Abort every communicator that compiled programs use."""
+def abort_programs(str reason, programs):
+    """Abort the communicators of the compiled programs with these numbers."""
     cdef string text = reason_of(reason)
+    cdef vector[uint64_t] numbers = programs
     with nogil:
-        abort_xla_programs(text)
+        abort_xla_programs(text, numbers)
 
 
 @cython.final

@@ -250,9 +250,10 @@ def handed_on(world: a2a.Communicator) -> None:
     from a2a.jax._programs import effect
     from jax._src import dispatch
 
-    tokens, devices = dispatch.runtime_tokens, jax.local_devices()[:1]
-    jax.jit(lambda x: psum(x, world))(jnp.ones(3)).block_until_ready()
-    assert tokens.get_token_input(effect, devices) is tokens.current_tokens[effect]
+    call = jax.jit(lambda x: psum(x, world)).lower(jnp.ones(3)).compile()
+    call(jnp.ones(3)).block_until_ready()
+    inputs = call._executable.unsafe_call._add_tokens_to_inputs([1])
+    assert inputs[0] is dispatch.runtime_tokens.current_tokens[effect]._buf and inputs[1:] == [1]
 
 
 def test_a_token_is_not_copied(pool: Pool) -> None:

@@ -119,6 +119,7 @@ def overtaken(world: a2a.Communicator) -> str:
 
     quick = jax.jit(lambda x: psum(x, comm))
     quick(jnp.ones(2)).block_until_ready()
+    jax.jit(lambda x: psum(x, world))(jnp.ones(2)).block_until_ready()  # another communicator, which stays usable
     words = f"rank 1 reduces 4 elements|{BEHIND}"  # a rank that was late has its second program alone
     slow.lower(jnp.ones(3)).compile()
     world.barrier()

@@ -98,7 +98,7 @@ void finish(a2a::Communicator& comm, const WorkPtr& work) {
     PoolWait pool;
     while (!wait_slice(*work, {})) {
       if (pool.starves()) {
-        abort_programs(kStarved);
+        abort_all(communicators({}), kStarved);
         throw a2a::Error(Code::unsupported, kStarved);
       }
       if (!signals.interrupted()) continue;
@@ -283,7 +283,9 @@ uint64_t keep_call(const std::shared_ptr<a2a::Communicator>& comm, const Call& c
   return last_call;
 }
 
-void abort_programs(const std::string& reason) { abort_all(communicators({}), reason); }
+void abort_programs(const std::string& reason, const std::vector<uint64_t>& programs) {
+  for (const uint64_t program : programs) abort_all(communicators(program), reason);
+}
 
 void* handler() { return reinterpret_cast<void*>(&handle); }
 

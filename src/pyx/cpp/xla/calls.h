@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cpp/exchange.h"
 
@@ -35,8 +36,8 @@ struct Call {
 // Keeps a call for as long as the communicator lives, and returns its number. It does not keep the communicator alive.
 uint64_t keep_call(const std::shared_ptr<a2a::Communicator>& comm, const Call& call);
 
-// Aborts every communicator that compiled programs use.
-void abort_programs(const std::string& reason);
+// Aborts the communicators of the programs with these numbers.
+void abort_programs(const std::string& reason, const std::vector<uint64_t>& programs);
 
 // Returns the address of the handler, an XLA_FFI_Handler. Its attribute "call" is the number of the call, a scalar of
 // 64 bits. An error of the operation becomes XLA's with the same text.
