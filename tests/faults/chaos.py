@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
 import os
 import pickle
 import random
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import a2a
-from a2a._core import library_of, thread_bootstraps
+from a2a._core import thread_bootstraps
 
 from . import generations, launched
 from .chaos_ranks import BROKEN, IN_CALL, OPERATIONS, TIMEOUT, Fault, Plan, Step, play
@@ -120,26 +119,14 @@ def struck(plan: Plan, told: dict[int, Any]) -> bool:
     return any(fault.rank not in told for fault in plan.faults if fault.kind in DEADLY)
 
 
-@functools.cache
-def _missing_ucx() -> str:
-    try:
-        library_of("ucx")
-    except a2a.UnsupportedError as error:
-        return str(error)
-    return ""
-
-
 def execute(plan: Plan, seed: int) -> list[tuple[End, str]]:
     if plan.transport == "mpi":
         return list(_over_mpi(plan, seed))
-    if plan.transport == "ucx" and (missing := _missing_ucx()):
-        raise NotRun(missing)
     if plan.transport == "threads":
         (whole,) = run(1, _as_threads, plan, limit=LIMIT)
         told = whole.value if isinstance(whole.value, list) else [whole.value] * plan.ranks
         return [(End(rank, told[rank], whole.status, whole.hung), "") for rank in range(plan.ranks)]
-    os.environ["A2A_NETWORK"] = "ucx" if plan.transport == "ucx" else "tcp"
-    job = network_job() if plan.transport in ("tcp", "ucx") else job_name()
+    job = network_job(plan.transport) if plan.transport in ("tcp", "ucx") else job_name()
     return [(end, "") for end in run(plan.ranks, _in_process, plan, job, limit=LIMIT)]
 
 

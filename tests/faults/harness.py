@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import mmap
 import os
@@ -13,6 +14,8 @@ import secrets
 import select
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -91,13 +94,17 @@ def attempt(call: Callable[..., Any], *args: Any, right: Callable[[], bool] = la
     return Answer("right" if right() else "wrong", now, seconds=now - begin)
 
 
-def connect(rank: int, size: int, job: str, timeout: float = 30.0, secret: str = "") -> a2a.Communicator:
-    """Of ranks on one host, or, where the job is a network_job(), of ranks that TCP connects: they take turns to be on
-    one of two hosts."""
+def connect(
+    rank: int, size: int, job: str, timeout: float = 30.0, secret: str = "", hosts: str = "ab"
+) -> a2a.Communicator:
+    """Of ranks on one host, or, where the job is a network_job(), of ranks that its network connects: they take turns
+    to be on one of these hosts."""
     if not between_hosts(job):
         return a2a.init(rank=rank, size=size, job=job, timeout=timeout)
-    os.environ["A2A_HOSTS"] = ",".join("ab"[r % 2] for r in range(size))
-    address, _, name = job.removeprefix(_NETWORK).partition("/")
+    os.environ["A2A_HOSTS"] = ",".join(hosts[r % len(hosts)] for r in range(size))
+    os.environ["A2A_NETWORK"], _, place = job.partition("://")
+    os.environ["UCX_TLS"] = "tcp"  # it would find that the hosts share a kernel, and use its memory
+    address, _, name = place.partition("/")
     meeting = a2a.TcpBootstrap(rank, size, address, job=name, secret=secret or name, timeout=timeout)
     return a2a.init(rank=rank, size=size, bootstrap=meeting, timeout=timeout)
 
@@ -106,18 +113,26 @@ def job_name() -> str:
     return f"fault-{os.getpid()}-{secrets.token_hex(6)}"
 
 
-_NETWORK = "tcp://"
-
-
 def between_hosts(job: str) -> bool:
-    return job.startswith(_NETWORK)
+    return "://" in job
 
 
-def network_job() -> str:
-    """A job whose ranks meet and exchange over TCP, at a free port of this machine."""
+def network_job(network: str = "tcp") -> str:
+    """A job whose ranks meet at a free port of this machine and exchange over that network, "tcp" or "ucx"."""
+    if network == "ucx":
+        need_ucx()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return f"{_NETWORK}127.0.0.1:{probe.getsockname()[1]}/{job_name()}"
+        return f"{network}://127.0.0.1:{probe.getsockname()[1]}/{job_name()}"
+
+
+@functools.cache
+def need_ucx() -> None:
+    """Asked in a child, so that this process does not load UCX: those that it forks would all inherit it."""
+    code = "from a2a import _core; _core.library_of('ucx')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise NotRun(done.stderr.strip().rpartition("\n")[2])
 
 
 def exchange(comm: a2a.Communicator, count: int, round_: int = 0) -> bool:

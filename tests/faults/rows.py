@@ -24,6 +24,7 @@ FAMILIES = (
     "joining",
     "threads",
     "network",
+    "cables",
     "mpi",
     "generations",
     "views",

@@ -13,7 +13,7 @@ import pytest
 from sample import with_full
 
 ROOT = Path(__file__).parents[3]
-USUAL = ["death", "disagreement", "joining", "network", "signals"]
+USUAL = ["cables", "death", "disagreement", "joining", "network", "signals"]
 FAMILIES = sorted(path.stem for path in (ROOT / "tests" / "faults" / "families").glob("*.py"))
 
 pytestmark = [
