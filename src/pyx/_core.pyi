@@ -916,6 +916,10 @@ def network_choice() -> str:
     """Return which network ranks on several hosts would use, and why: A2A_NETWORK, or the devices of this host. Raises
     InvalidArgumentError for another value of that variable."""
 
+def progress_thread_choice(ranks: int, cpus: int, hosts: int) -> str:
+    """Return whether each of so many ranks on each of these hosts, which may use so many CPUs, gets a progress thread,
+    and why. Raises InvalidArgumentError for a wrong A2A_PROGRESS_THREAD."""
+
 def library_of(transport: Literal["nccl", "hccl", "mpi", "ucx"]) -> str:
     """Return the library that serves "nccl", "hccl", "mpi" or "ucx" here, with its version. Raises UnsupportedError
     that lists where it was looked for."""

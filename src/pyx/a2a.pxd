@@ -70,6 +70,7 @@ cdef extern from "a2a/libraries.h" nogil:
     string mpi_library "a2a::mpi_library"() except +raise_current
     string ucx_library "a2a::ucx_library"() except +raise_current
     string cpp_network_choice "a2a::network_choice"() except +raise_current
+    string cpp_progress_thread_choice "a2a::progress_thread_choice"(int, int, int) except +raise_current
     void add_library_directory "a2a::add_library_directory"(const string&) except +raise_current
 
 

@@ -311,6 +311,12 @@ def network_choice():
     return cpp_network_choice().decode("utf-8", "replace")
 
 
+def progress_thread_choice(int ranks, int cpus, int hosts):
+    """Return whether each of so many ranks on each of these hosts, which may use so many CPUs, gets a progress thread,
+    and why. Raises InvalidArgumentError for a wrong A2A_PROGRESS_THREAD."""
+    return cpp_progress_thread_choice(ranks, cpus, hosts).decode("utf-8", "replace")
+
+
 def library_of(transport):
     """Return the library that serves "nccl", "hccl", "mpi" or "ucx" here, with its version. Raises UnsupportedError
     that lists where it was looked for."""

@@ -22,6 +22,7 @@ from .._core import (
     host_ways,
     library_of,
     network_choice,
+    progress_thread_choice,
     stage_choices,
     stage_choices_between,
 )
@@ -96,6 +97,7 @@ def why(ranks: int, nbytes: int, hosts: int = 1) -> dict[str, dict[str, str]]:
             collective + (f" from {begin} bytes" if begin else ""): f"{name}: {reason}"
             for collective, name, begin, reason in stages
         },
+        "Operations in flight": {"progress thread": progress_thread_choice(-(-ranks // hosts), allowed_cpus(), hosts)},
     }
 
 

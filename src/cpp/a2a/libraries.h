@@ -19,6 +19,10 @@ A2A_API std::string ucx_library();
 // Error(invalid_argument) for another value of that variable.
 A2A_API std::string network_choice();
 
+// Returns whether each of so many ranks on each of these hosts, which may use so many CPUs, gets a progress thread, and
+// why. Throws Error(invalid_argument) for a wrong A2A_PROGRESS_THREAD.
+A2A_API std::string progress_thread_choice(int ranks, int cpus, int hosts);
+
 // Adds a directory for later searches, such as one of a Python environment's packages. Any thread may call it.
 A2A_API void add_library_directory(const std::string& directory);
 

@@ -16,8 +16,12 @@ constexpr auto kAwake = 500us;
 constexpr auto kAwakeForNetwork = 5ms;
 // The longest sleep, and how often a waiting rank asks the kernel whether its peers are alive.
 constexpr auto kSlice = 10ms;
-// The longest sleep of a rank that waits for events which do not ring its doorbell.
+// The longest sleep of a rank that waits for events of which nothing tells.
 constexpr auto kNap = 50us;
+// The same for one that a descriptor tells of the events, while nothing tells it that its doorbell rings: this part of
+// its wait so far, and not more than that.
+constexpr int kPartOfWait = 16;
+constexpr auto kDeafNap = 2ms;
 constexpr unsigned kYieldsPerLook = 8;
 
 }  // namespace
@@ -34,9 +38,21 @@ Progress::Progress() = default;
 Progress::~Progress() = default;
 
 void Progress::start_thread() {
-  if (!progress_thread_wanted()) return;
-  thread_ =
-      std::make_unique<ProgressThread>([this](const std::atomic<bool>& stop) { serve(stop); }, [this] { ring_own(); });
+  if (progress_thread_wish() == ThreadWish::always) thread_ = new_thread();
+}
+
+void Progress::serve_if_automatic() noexcept {
+  try {
+    if (progress_thread_wish() != ThreadWish::automatic) return;
+    const std::lock_guard lock(mutex_);
+    if (thread_ == nullptr && !threads_) thread_ = new_thread();
+  } catch (const std::exception&) {  // nobody has asked for it
+  }
+}
+
+std::unique_ptr<ProgressThread> Progress::new_thread() {
+  return std::make_unique<ProgressThread>([this](const std::atomic<bool>& stop) { serve(stop); },
+                                          [this] { ring_own(); });
 }
 
 void Progress::end_thread() {
@@ -63,6 +79,7 @@ void Progress::hand_over() {
 
 // When nothing moves it sleeps at once, because the CPU is for the program's computation.
 void Progress::serve(const std::atomic<bool>& stop) {
+  Patience patience;
   while (!stop.load(std::memory_order_relaxed)) {
     bool moved = false;
     {
@@ -71,7 +88,7 @@ void Progress::serve(const std::atomic<bool>& stop) {
       if (std::ranges::none_of(active_, [](const Active* active) { return active->busy(); })) return;
     }
     look(Deadline::never());
-    Patience patience;
+    if (moved) patience.renew();
     patience.exhausted = true;
     if (!moved) sleep(patience, Deadline::never(), [] { return false; });
   }
@@ -85,7 +102,8 @@ void Progress::poll() {
   look(Deadline::never());
 }
 
-void Progress::note(bool oversubscribed, bool threads) {
+void Progress::note(bool oversubscribed, bool threads, bool peers) {
+  peers_ |= peers;
   // Ranks that are threads may share an interpreter's lock, so that only one of them runs at a time.
   threads_ |= threads;
   crowded_ |= oversubscribed || threads;
@@ -102,6 +120,22 @@ void Progress::spread() {
 void Progress::keep_apart() {
   constexpr unsigned kWaitsPerSurvey = 16;  // a fraction of a millisecond
   if (++waits_ % kWaitsPerSurvey == 0) spread();
+}
+
+void Progress::interrupt(const Patience& patience) {
+  if (!patience.exhausted) return;
+  const std::lock_guard lock(mutex_);
+  lull_since_ = patience.since;
+  lull_until_ = last_tick();
+}
+
+void Progress::resume(Patience& patience) {
+  if (lull_since_ == Deadline::Clock::time_point{}) return;
+  if (patience.tick - lull_until_ <= kTick) {
+    patience.since = lull_since_;
+    patience.exhausted = true;
+  }
+  lull_since_ = {};
 }
 
 bool Progress::look(Deadline deadline) {
@@ -143,18 +177,42 @@ bool Progress::pause(Patience& patience, Deadline deadline) {
   return true;
 }
 
+int Progress::events_to_sleep_on() {
+  int found = -1;
+  for (Active* active : active_) {
+    if (!active->must_look()) continue;
+    const int events = active->events();
+    if (events < 0 || (found >= 0 && events != found)) return -1;
+    found = events;
+  }
+  return found;
+}
+
 bool Progress::sleep(Patience& patience, Deadline deadline, const std::function<bool()>& finished) {
-  auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSlice);
+  Nap nap{kSlice};
   const auto look_again = [&] {
     std::lock_guard lock(mutex_);
     if (advance() || finished()) patience.renew();
-    if (std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) slice = kNap;
+    if (patience.exhausted && std::ranges::any_of(active_, [](Active* active) { return active->must_look(); })) {
+      nap.longest = kNap;
+      const std::chrono::nanoseconds most = peers_ || thread_ != nullptr ? kDeafNap : kSlice;
+      // Events that nobody takes, such as those of a connection that a forked child holds open, would end each sleep.
+      if (!patience.in_vain) nap.events = events_to_sleep_on();
+      if (nap.events >= 0) {
+        const auto waited = Deadline::Clock::now() - patience.since;
+        nap.longest = std::clamp<std::chrono::nanoseconds>(waited / kPartOfWait, kNap, most);
+      }
+    }
     return !patience.exhausted;
   };
-  return sleep_unless(look_again, [&] {
-    if (deadline.when() == Deadline::Clock::time_point::max()) return slice;
-    return std::clamp<std::chrono::nanoseconds>(deadline.when() - Deadline::Clock::now(), 0ns, slice);
-  });
+  const auto choose = [&] {
+    if (deadline.when() == Deadline::Clock::time_point::max()) return nap;
+    const std::chrono::nanoseconds left = deadline.when() - Deadline::Clock::now();
+    return Nap{std::clamp<std::chrono::nanoseconds>(left, 0ns, nap.longest), nap.events};
+  };
+  const Woken woken = sleep_unless(look_again, choose);
+  patience.in_vain = woken == Woken::by_events;
+  return woken != Woken::by_signal;
 }
 
 }  // namespace a2a

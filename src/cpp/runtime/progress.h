@@ -34,6 +34,8 @@ class Active {
   virtual bool busy() const { return false; }
   // Whether it waits for events that do not ring the doorbell, so that the rank has to check for them.
   virtual bool must_look() { return false; }
+  // Returns a descriptor that is readable while there are such events, or -1: then nobody tells of them.
+  virtual int events() { return -1; }
 };
 
 // The progress of one rank: a doorbell and the communicators for which it rings. Each thread that is a rank has its
@@ -54,8 +56,9 @@ class Progress {
   void leave(Active* active) { std::erase(active_, active); }
   bool advance();
 
-  // Sets how to wait, which depends on whether ranks share CPUs. The most crowded communicator decides.
-  void note(bool oversubscribed, bool threads);
+  // Sets how to wait, which depends on whether ranks share CPUs, and on whether there are peers that ring the doorbell.
+  // The most crowded communicator decides.
+  void note(bool oversubscribed, bool threads, bool peers);
   bool crowded() const { return crowded_; }
   // Notes that a look at the state of operations is slow, because it asks a network. Spinning would then take the CPU
   // from the rank that has to answer, while a yield costs little in comparison. Unless the network allows calls from
@@ -65,6 +68,8 @@ class Progress {
   // For callers that poll: advances everything, and from time to time checks for deadlines and dead peers.
   void poll();
 
+  // Starts the progress thread, if it is left to the library and can be had, and no rank is a thread.
+  void serve_if_automatic() noexcept;
   // Whether there is a progress thread. Requires the mutex.
   bool is_served() const { return thread_ != nullptr; }
   // Makes the progress thread, if there is one, advance the operations in flight. Requires the mutex.
@@ -80,14 +85,19 @@ class Progress {
       bool moved = false;
       {
         std::lock_guard lock(mutex_);
-        if (first && crowded_) keep_apart();
+        if (first) {
+          resume(patience);
+          if (crowded_) keep_apart();
+        }
         moved = advance();
         if (finished()) return true;
         if (moved) patience.renew();
       }
-      if (moved ? patience.moves % kMovesPerLook == 0 && !look(deadline) : !pause(patience, deadline)) return false;
-      if (!moved && patience.exhausted && !sleep(patience, deadline, std::ref(finished))) return false;
+      if (moved ? patience.moves % kMovesPerLook == 0 && !look(deadline) : !pause(patience, deadline)) break;
+      if (!moved && patience.exhausted && !sleep(patience, deadline, std::ref(finished))) break;
     }
+    interrupt(patience);
+    return false;
   }
 
   // Whether a caller may keep a lock that others want, such as an interpreter's, while it waits briefly. It may not
@@ -119,8 +129,15 @@ class Progress {
   }
 
  protected:
-  // start_thread() starts the progress thread, if the environment asks for one. end_thread() ends it; call it before
-  // the doorbell is destroyed.
+  // How long to sleep, and on what: a descriptor, or with -1 the doorbell.
+  struct Nap {
+    std::chrono::nanoseconds longest;
+    int events = -1;
+  };
+  enum class Woken : uint8_t { otherwise, by_events, by_signal };
+
+  // start_thread() starts the progress thread, if the environment asks for one in any case. end_thread() ends it; call
+  // it before the doorbell is destroyed.
   void start_thread();
   void end_thread();
 
@@ -129,10 +146,9 @@ class Progress {
   virtual void announce_cpu() = 0;
   // Wakes the threads that sleep here.
   virtual void ring_own() = 0;
-  // Publishes that this rank sleeps, and sleeps until its doorbell rings, for at most slice(). Does not sleep if news()
-  // then returns true. Returns false when a signal arrived.
-  virtual bool sleep_unless(const std::function<bool()>& news,
-                            const std::function<std::chrono::nanoseconds()>& slice) = 0;
+  // Publishes that this rank sleeps, and sleeps as nap() says. Does not sleep if news() then returns true. A ring of
+  // the doorbell does not end a sleep on a descriptor.
+  virtual Woken sleep_unless(const std::function<bool()>& news, const std::function<Nap()>& nap) = 0;
 
   // The number of steps for which a rank with a CPU of its own spins. Then it yields between its looks, because the
   // rank for which it waits may be queued for this CPU. Ranks that are known to share CPUs yield from the start, and so
@@ -150,6 +166,7 @@ class Progress {
     Deadline::Clock::time_point tick = last_tick();  // of the last look, or of the beginning of the wait
     bool spinning = true;                            // false: it yields
     bool exhausted = false;                          // it sleeps from now on
+    bool in_vain = false;                            // events woke it, and nothing had moved
 
     void renew() {
       ++moves;
@@ -157,8 +174,13 @@ class Progress {
       since = {};
       spinning = true;
       exhausted = false;
+      in_vain = false;
     }
   };
+  // Callers wait in slices, between which they look for signals: a slice goes on as the one before ended. resume()
+  // requires the mutex.
+  void interrupt(const Patience& patience);
+  void resume(Patience& patience);
   static void relax();
   bool beside_peer();  // with the mutex held
   // Make the communicators check from time to time how the ranks are spread over the CPUs: keep_apart() in short waits,
@@ -173,6 +195,8 @@ class Progress {
   // the deadline has passed. Where other programs share the CPU one yield may take as long as thousands elsewhere, so
   // it looks at each tick.
   bool pause(Patience& patience, Deadline deadline);
+  // The descriptor of all that must_look(), or -1 if they have several, or one has none. Requires the mutex.
+  int events_to_sleep_on();
   // Returns false when a signal arrived. Does not sleep when `finished` is true: another thread may have received the
   // data, and no peer rings again.
   bool sleep(Patience& patience, Deadline deadline, const std::function<bool()>& finished);
@@ -180,16 +204,19 @@ class Progress {
   // The loop of the progress thread: advances the operations in flight and sleeps in between, until there are none, or
   // `stop`.
   void serve(const std::atomic<bool>& stop);
+  std::unique_ptr<ProgressThread> new_thread();
 
   const ForkGuard guard_;
   std::mutex mutex_;
   std::vector<Active*> active_;
   bool crowded_ = false;
   bool threads_ = false;  // some ranks are threads
+  bool peers_ = false;    // some may ring the doorbell
   bool slow_looks_ = false;
   unsigned waits_ = 0;
   Deadline::Clock::time_point last_asked_{}, last_checked_{};
-  std::unique_ptr<ProgressThread> thread_;  // nullptr without A2A_PROGRESS_THREAD
+  Deadline::Clock::time_point lull_since_{}, lull_until_{};  // nothing moved at the end of the last wait
+  std::unique_ptr<ProgressThread> thread_;                   // nullptr: there is none
 };
 
 }  // namespace a2a

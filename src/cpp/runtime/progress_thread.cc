@@ -43,7 +43,12 @@ struct ProgressThread::State {
   }
 };
 
-bool progress_thread_wanted() { return switch_variable("A2A_PROGRESS_THREAD").value_or(false); }
+ThreadWish progress_thread_wish() {
+  const auto word =
+      word_variable("A2A_PROGRESS_THREAD", {"auto", "1", "0", "on", "off", "true", "false", "yes", "no"}).value_or(0);
+  if (word == 0) return ThreadWish::automatic;
+  return word % 2 == 1 ? ThreadWish::always : ThreadWish::never;
+}
 
 ProgressThread::ProgressThread(std::function<void(const std::atomic<bool>&)> serve, std::function<void()> interrupt)
     : state_(std::make_shared<State>()), interrupt_(std::move(interrupt)) {

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
 namespace a2a {
 
-// Whether A2A_PROGRESS_THREAD is on. Throws Error(invalid_argument) for a value that is no switch.
-bool progress_thread_wanted();
+// What A2A_PROGRESS_THREAD asks for. Throws Error(invalid_argument) for another value.
+enum class ThreadWish : uint8_t { automatic, always, never };
+ThreadWish progress_thread_wish();
 
 class ProgressThread {
  public:

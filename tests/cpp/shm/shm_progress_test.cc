@@ -43,7 +43,7 @@ TEST("an oversubscribed rank yields briefly, and not at all for threads or slow 
     ShmProgress progress;
     Stuck stuck;
     progress.enter(&stuck);
-    progress.note(surroundings.oversubscribed(), threads);
+    progress.note(surroundings.oversubscribed(), threads, true);
     if (slow) progress.note_slow_looks(false);
     const auto begin = Deadline::Clock::now();
     CHECK(!progress.wait_briefly([] { return false; }));

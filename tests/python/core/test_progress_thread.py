@@ -166,4 +166,4 @@ def refuse(_: int) -> str:
 
 @apart
 def test_a_wrong_value() -> None:
-    assert "A2A_PROGRESS_THREAD=maybe in the environment is none of 1, 0" in values(run(1, refuse))[0]
+    assert "A2A_PROGRESS_THREAD=maybe in the environment is none of auto, 1, 0" in values(run(1, refuse))[0]

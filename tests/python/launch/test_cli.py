@@ -264,7 +264,9 @@ def test_info_says_the_stages_of_collectives_and_why() -> None:
     here = call("info", "--why", "100").stdout
     assert re.search(r"Stages of collectives of 2 ranks on one host\n +allreduce +at once: each rank waits", here)
     assert re.search(r" allreduce from \d+ bytes +in parts: each rank folds a part", here)
+    assert "progress thread  no: the ranks share a host; A2A_PROGRESS_THREAD=1 starts it" in here
     far = call("info", "--why", "100", "-n", "9", "--hosts", "9").stdout
+    assert re.search(r"progress thread  (yes, except over MPI|no): 1 ranks of a host and \d+ CPUs, so ", far)
     assert "Stages of collectives of 9 ranks on 9 hosts" in far
     assert re.search(r" allreduce from \d+ bytes +ring: each host only sends", far)
     assert re.search(r" broadcast from \d+ bytes +in parts: the root's link", far)

@@ -184,7 +184,7 @@ FIELD(ContextParams, features, ucp_params_t, features);
 FIELD(ContextParams, estimated_num_eps, ucp_params_t, estimated_num_eps);
 SAME(ContextParams::kFeatures, UCP_PARAM_FIELD_FEATURES);
 SAME(ContextParams::kEstimatedEndpoints, UCP_PARAM_FIELD_ESTIMATED_NUM_EPS);
-SAME(ContextParams::kTagMatching, UCP_FEATURE_TAG);
+SAME(ContextParams::kTagMatching, UCP_FEATURE_TAG); SAME(ContextParams::kWakeup, UCP_FEATURE_WAKEUP);
 FIELD(WorkerParams, thread_mode, ucp_worker_params_t, thread_mode);
 FIELD(WorkerParams, client_id, ucp_worker_params_t, client_id);
 SAME(WorkerParams::kThreadMode, UCP_WORKER_PARAM_FIELD_THREAD_MODE);

@@ -65,7 +65,8 @@ NUMBERS = ("A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN", "A2A_S
 @pytest.mark.parametrize("name", [*SWITCHES, *NUMBERS, "A2A_CHECK"])
 def test_nonsense_is_refused_and_blanks_are_nothing(name: str) -> None:
     if name in SWITCHES:
-        wrong, allowed = ("maybe", "2", "o n"), "none of 1, 0, on, off, true, false, yes, no"
+        automatic = "auto, " if name == "A2A_PROGRESS_THREAD" else ""
+        wrong, allowed = ("maybe", "2", "o n"), f"none of {automatic}1, 0, on, off, true, false, yes, no"
     elif name in NUMBERS:
         wrong, allowed = ("many", "-1", "1.5", str(2**64)), "not a number of bytes from "
     else:

@@ -1,7 +1,5 @@
 #include "transport/hosts/hosts_transport.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <ranges>
 
 #include "core/status_page.h"
+#include "transport/hosts/spare_cpus.h"
 
 namespace a2a::hosts {
 namespace {
@@ -21,9 +20,6 @@ constexpr unsigned kStepsUnseen = 2;  // one in start(), one in the wait for it
 // How long a rank whose arguments were refused discards bytes that peers send because they do not know that yet.
 constexpr auto kStay = std::chrono::milliseconds(200);
 
-// Returns the number of CPUs of this machine, which may exceed those allowed to this process.
-size_t cpus() { return static_cast<size_t>(std::max(::sysconf(_SC_NPROCESSORS_ONLN), 1l)); }
-
 }  // namespace
 
 HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, std::shared_ptr<Network> network,
@@ -35,7 +31,7 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, st
       local_(std::move(local)),
       progress_(local_->progress()),
       relay_(std::move(relay)),
-      crowded_(progress_->crowded() || map_->on_machine_of(rank_) > cpus()),
+      crowded_(progress_->crowded() || map_->on_machine_of(rank_) > cpus_of_machine()),
       last_(static_cast<size_t>(map_->size())),
       matches_(static_cast<size_t>(map_->size())),
       messages_(rank_, *map_, network_, local_->matching(), local_->held(),
@@ -43,6 +39,11 @@ HostsTransport::HostsTransport(Rank rank, std::shared_ptr<const HostMap> map, st
                   send(to, {channel_, answers ? MessageKind::answered : MessageKind::sent, 0, rank_, number}, rest);
                 }) {
   progress_->note_slow_looks(network_->serves_any_thread());
+  const shm::Surroundings& here = local_->surroundings();
+  // Several hosts may be containers of one machine, and share its CPUs.
+  const bool spare = has_spare_cpus(static_cast<size_t>(here.ranks), static_cast<size_t>(here.cpus)) &&
+                     has_spare_cpus(map_->on_machine_of(rank_), cpus_of_machine());
+  if (spare && network_->serves_any_thread()) progress_->serve_if_automatic();
   local_->note_other_hosts();
   {
     std::lock_guard lock(progress_->mutex());

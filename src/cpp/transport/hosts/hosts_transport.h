@@ -94,6 +94,7 @@ class HostsTransport final : public Transport, private Active, private Network::
   bool busy() const override { return !queue_.empty() || messages_.active(); }
   void check(Deadline::Clock::time_point now, bool ask_kernel) override;
   bool must_look() override;
+  int events() override { return network_->events(); }
   bool in_flight() const { return busy() || local_->in_flight(); }
   Predecessors find_conflicting(const Footprint& memory) const;
   bool must_poll();

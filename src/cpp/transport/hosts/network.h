@@ -103,6 +103,10 @@ class Network {
   // Advances all transfers, and finds out which are done.
   virtual void advance() = 0;
 
+  // Returns a descriptor to sleep on: it is readable while there is something to look at. -1 where the network has
+  // none, or where a look is due already. The network keeps it open.
+  virtual int events() { return -1; }
+
   // A count that increases whenever bytes of a transfer have moved, where the network knows. A waiting rank does not
   // sleep then.
   virtual uint64_t moved() const { return 0; }

@@ -3,7 +3,6 @@
 #include <limits>
 #include <ranges>
 
-#include "runtime/progress_thread.h"
 #include "transport/shm/protocol/protocol.h"
 #include "transport/shm/protocol/texts.h"
 #include "transport/shm/shm_transport.h"
@@ -140,7 +139,7 @@ void ShmTransport::expire(Exchange& exchange) {
 
 std::string ShmTransport::advice() {
   std::string text;
-  if (!reads_everywhere() && !progress_thread_wanted()) {
+  if (!reads_everywhere() && !membership_.progress().is_served()) {
     text =
         "; these ranks may not read each other's memory (process_vm_readv, A2A_SHM_CMA), so that large data moves only "
         "while its sender waits for an operation, too, or with A2A_PROGRESS_THREAD=1";

@@ -50,6 +50,7 @@ class TcpNetwork final : public hosts::Network, public std::enable_shared_from_t
   std::unique_ptr<hosts::Transfer> receive(hosts::Process from, uint32_t tag, std::span<const Run> runs) override;
   std::unique_ptr<hosts::Transfer> discard(hosts::Process from, uint32_t tag, size_t bytes) override;
   void advance() override;
+  int events() override { return poller_.fd(); }
 
   uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
   uint64_t sent() const override;

@@ -35,6 +35,8 @@ Library bind() {
   found.require("ucp_worker_get_address", &api.worker_get_address);
   found.require("ucp_worker_release_address", &api.worker_release_address);
   found.require("ucp_worker_progress", &api.worker_progress);
+  found.require("ucp_worker_get_efd", &api.worker_get_efd);
+  found.require("ucp_worker_arm", &api.worker_arm);
   found.require("ucp_ep_create", &api.ep_create);
   found.require("ucp_ep_close_nbx", &api.ep_close_nbx);
   found.find("ucp_ep_query", &api.ep_query);

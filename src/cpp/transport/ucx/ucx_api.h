@@ -35,7 +35,7 @@ struct ContextParams {
   size_t node_local_id = 0;
 
   static constexpr uint64_t kFeatures = 1 << 0, kEstimatedEndpoints = 1 << 6;
-  static constexpr uint64_t kTagMatching = 1 << 0;
+  static constexpr uint64_t kTagMatching = 1 << 0, kWakeup = 1 << 4;
 };
 
 // ucp_worker_params_t
@@ -154,6 +154,8 @@ struct Api {
   Status (*worker_get_address)(Worker*, Address**, size_t*) = nullptr;
   void (*worker_release_address)(Worker*, Address*) = nullptr;
   unsigned (*worker_progress)(Worker*) = nullptr;
+  Status (*worker_get_efd)(Worker*, int*) = nullptr;
+  Status (*worker_arm)(Worker*) = nullptr;
   Status (*ep_create)(Worker*, const EndpointParams*, Endpoint**) = nullptr;
   void* (*ep_close_nbx)(Endpoint*, const RequestParams*) = nullptr;
   Status (*ep_query)(Endpoint*, EndpointAttributes*) = nullptr;  // nullptr before UCX 1.12

@@ -169,6 +169,11 @@ void UcxNetwork::advance() {
   progress();
 }
 
+int UcxNetwork::events() {
+  const std::lock_guard lock(mutex_);
+  return worker_->arm();
+}
+
 void UcxNetwork::progress() {
   worker_->progress();
   receive_messages();

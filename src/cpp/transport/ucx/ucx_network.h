@@ -61,6 +61,7 @@ class UcxNetwork final : public hosts::Network, public std::enable_shared_from_t
   std::unique_ptr<Transfer> receive(Process from, uint32_t tag, std::span<const Run> runs) override;
   std::unique_ptr<Transfer> discard(Process from, uint32_t tag, size_t bytes) override;
   void advance() override;
+  int events() override;
 
   uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
   uint64_t sent() const override;

@@ -30,11 +30,20 @@ RequestParams params_of(Request* request) {
 }  // namespace
 
 TagWorker::TagWorker(size_t processes) : api_(library()) {
+  try {
+    open(ContextParams::kTagMatching | ContextParams::kWakeup, processes);
+    if (api_.worker_get_efd(worker_, &events_) != kOk) events_ = -1;
+  } catch (const Error&) {  // perhaps no transport here can wake anybody
+    open(ContextParams::kTagMatching, processes);
+  }
+}
+
+void TagWorker::open(uint64_t features, size_t processes) {
   Config* config = nullptr;
   check(api_.config_read(nullptr, nullptr, &config), "ucp_config_read");
   ContextParams of_context;
   of_context.field_mask = ContextParams::kFeatures | ContextParams::kEstimatedEndpoints;
-  of_context.features = ContextParams::kTagMatching;
+  of_context.features = features;
   of_context.estimated_num_eps = processes;
   const Status made = api_.init_version(1, 10, &of_context, config, &context_);
   api_.config_release(config);
@@ -50,16 +59,17 @@ TagWorker::TagWorker(size_t processes) : api_(library()) {
     address_.assign(reinterpret_cast<const char*>(address), length);
     api_.worker_release_address(worker_, address);
   } catch (...) {
-    if (worker_ != nullptr) api_.worker_destroy(worker_);
-    api_.cleanup(context_);
+    close();
     throw;
   }
 }
 
-TagWorker::~TagWorker() {
-  api_.worker_destroy(worker_);
+void TagWorker::close() noexcept {
+  if (worker_ != nullptr) api_.worker_destroy(std::exchange(worker_, nullptr));
   api_.cleanup(context_);
 }
+
+TagWorker::~TagWorker() { close(); }
 
 Endpoint* TagWorker::connect(const std::string& address, OnFailure on_failure, void* argument) {
   EndpointParams params;
@@ -100,6 +110,8 @@ std::string TagWorker::devices(Endpoint* endpoint) const {
 }
 
 void TagWorker::progress() { api_.worker_progress(worker_); }
+
+int TagWorker::arm() { return events_ >= 0 && api_.worker_arm(worker_) == kOk ? events_ : -1; }
 
 // ---- requests -----------------------------------------------------------------------------------------------------
 

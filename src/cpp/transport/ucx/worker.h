@@ -52,6 +52,9 @@ class TagWorker {
   std::string devices(Endpoint* endpoint) const;
 
   void progress();
+  // Returns a descriptor that becomes readable when something arrives or is sent after this call; -1 if something has
+  // already, so that progress() is due, or if the transports of this machine have none.
+  int arm();
 
   // The runs, and what they point to, must outlive the request.
   void send(Endpoint* to, Tag tag, std::span<const Iov> runs, const std::shared_ptr<Request>& request);
@@ -63,6 +66,8 @@ class TagWorker {
   void cancel(Request& request) noexcept;
 
  private:
+  void open(uint64_t features, size_t processes);
+  void close() noexcept;
   void begin(void* handle, const std::shared_ptr<Request>& request);
   static void sent(void* handle, Status status, void* request);
   static void received(void* handle, Status status, const TagInfo* info, void* request);
@@ -71,6 +76,7 @@ class TagWorker {
   const Library& api_;
   Context* context_ = nullptr;
   Worker* worker_ = nullptr;
+  int events_ = -1;
   std::string address_;
 };
 

@@ -127,7 +127,7 @@ Membership::Membership(Rank rank, NewBlock block, std::shared_ptr<ShmProgress> p
     peers_[i].chunks = Chunks(shape, rank_ < r);
     threads_ |= local_peers[i]->same_process;
   }
-  progress_->note(machine_.surroundings.oversubscribed(), threads_);
+  progress_->note(machine_.surroundings.oversubscribed(), threads_, size() > 1);
   block.release();
 }
 

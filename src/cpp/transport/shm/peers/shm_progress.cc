@@ -1,6 +1,7 @@
 #include "transport/shm/peers/shm_progress.h"
 
 #include <linux/futex.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -54,15 +55,22 @@ void ShmProgress::ring_own() {
   futex_wake(*bell_);
 }
 
-bool ShmProgress::sleep_unless(const std::function<bool()>& news,
-                               const std::function<std::chrono::nanoseconds()>& slice) {
-  bool interrupted = false;
+Progress::Woken ShmProgress::sleep_unless(const std::function<bool()>& news, const std::function<Nap()>& nap) {
+  Woken woken = Woken::otherwise;
   shm::sleep_unless(*seat_, *bell_, news, [&](uint32_t ticket) {
-    const timespec timeout{0, static_cast<long>(slice().count())};
+    const auto [longest, events] = nap();
+    const timespec timeout{0, static_cast<long>(longest.count())};
     faultpoint("sleep");
-    interrupted = futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR;
+    if (events < 0) {
+      if (futex(*bell_, FUTEX_WAIT, ticket, &timeout) != 0 && errno == EINTR) woken = Woken::by_signal;
+    } else if (rings() == ticket) {
+      pollfd event{events, POLLIN, 0};
+      const int ready = ::ppoll(&event, 1, &timeout, nullptr);
+      if (ready > 0) woken = Woken::by_events;
+      if (ready < 0 && errno == EINTR) woken = Woken::by_signal;
+    }
   });
-  return !interrupted;
+  return woken;
 }
 
 void wake_always(const LocalPeer& peer) {

@@ -44,7 +44,7 @@ class ShmProgress final : public Progress {
  private:
   void announce_cpu() override;
   void ring_own() override;
-  bool sleep_unless(const std::function<bool()>& news, const std::function<std::chrono::nanoseconds()>& slice) override;
+  Woken sleep_unless(const std::function<bool()>& news, const std::function<Nap()>& nap) override;
 
   ProcessMemory& memory_;
   uint32_t bell_index_;

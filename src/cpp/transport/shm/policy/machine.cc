@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "runtime/environment.h"
+#include "runtime/progress_thread.h"
 
 namespace a2a::shm {
 namespace {
@@ -34,9 +35,10 @@ int cpus_of_last_level_cache() {
 }  // namespace
 
 void check_variables() {
-  for (const char* const name : {"A2A_SHM_CMA", "A2A_SHM_SPREAD", "A2A_PROGRESS_THREAD"}) {
+  for (const char* const name : {"A2A_SHM_CMA", "A2A_SHM_SPREAD"}) {
     switch_variable(name);
   }
+  progress_thread_wish();
   for (const char* const name : {"A2A_SHM_DIRECT_MIN", "A2A_SHM_CMA_MIN", "A2A_SHM_STREAM_MIN"}) bytes_variable(name);
 }
 
