@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,38 @@ def test_a_rank_without_it(wrong: dict[str, str], text: str) -> None:
     for kind, told, seconds in chosen({}, wrong):
         assert kind in ("UnsupportedError", "InvalidArgumentError", "BackendError") and seconds < 10, (kind, told)
         assert text in told and "rank 1" in told, told
+
+
+@apart
+def test_ranks_that_cannot_reach_each_other() -> None:
+    """All say the same, and what was set on whom."""
+    told = {(kind, text) for kind, text, seconds in chosen({}, {"UCX_TLS": "self"}) if seconds < 10}
+    assert len(told) == 1, told
+    ((kind, text),) = told
+    assert kind == "UnsupportedError" and text.startswith("A2A_NETWORK=ucx: rank 0 cannot reach rank 1: UCX 1."), text
+    assert text.endswith("Destination is unreachable; UCX_TLS=self is set on rank 1"), text
+
+
+OLD = """
+extern "C" void ucp_get_version(unsigned* major, unsigned* minor, unsigned* release) {
+  *major = 1, *minor = 9, *release = 0;
+}
+extern "C" const char* ucp_get_version_string() { return "1.9.0"; }
+"""
+
+
+@apart
+def test_an_old_one() -> None:
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    with tempfile.TemporaryDirectory() as folder:
+        library, source = Path(folder) / "libucp.so.0", Path(folder) / "old.cc"
+        source.write_text(OLD)
+        subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+        for kind, text, seconds in chosen({}, {"A2A_UCX_LIBRARY": str(library)}):
+            assert kind == "UnsupportedError" and seconds < 10
+            assert "rank 1: UCX 1.9.0 (" in text and "is not of version 1.10 or later" in text, text
 
 
 def test_info_tells_the_choice() -> None:

@@ -1,5 +1,6 @@
 // Connects the processes of a bootstrap over UCX.
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "transport/ucx/ucx_network.h"
@@ -15,6 +16,31 @@ std::string own_address(Rank rank, size_t processes, std::unique_ptr<TagWorker>*
   } catch (const Error& error) {
     return "rank " + std::to_string(rank) + ": " + error.what() + settings();
   }
+}
+
+// What a rank tells the others then: why it cannot reach somebody, if so, and a line with its settings.
+std::string try_to_join(UcxNetwork& network, const std::vector<std::string>& addresses, const Digest& key) {
+  std::string failure;
+  try {
+    network.join(addresses, key);
+  } catch (const Error& error) {
+    failure = error.what();
+  }
+  return failure + "\n" + settings();
+}
+
+// Returns the first of these failures and all different settings, "" if there is no failure.
+std::string first_failure(const std::vector<std::string>& told) {
+  std::string failure;
+  std::map<std::string, size_t> settings;  // and the first rank that has them
+  for (size_t rank = 0; rank < told.size(); ++rank) {
+    const size_t end = told[rank].rfind('\n');
+    if (failure.empty()) failure = told[rank].substr(0, end);
+    if (end + 1 < told[rank].size()) settings.emplace(told[rank].substr(end + 1), rank);
+  }
+  if (failure.empty()) return failure;
+  for (const auto& [text, rank] : settings) failure += text + " on rank " + std::to_string(rank);
+  return failure;
 }
 
 std::string list(const std::vector<Process>& ranks) {
@@ -37,7 +63,9 @@ std::shared_ptr<UcxNetwork> connect(Bootstrap& bootstrap, Rank rank, const Diges
   if (!why->empty()) return nullptr;
   for (std::string& text : told) text.erase(0, 1);
   const auto network = std::make_shared<UcxNetwork>(rank, std::move(worker));
-  network->join(told, hmac_sha256(as_text(key), "a2a ucx " + std::string(as_text(all.digest()))));
+  const Digest own_key = hmac_sha256(as_text(key), "a2a ucx " + std::string(as_text(all.digest())));
+  *why = first_failure(bootstrap.allgather(try_to_join(*network, told, own_key), deadline));
+  if (!why->empty()) return nullptr;
   while (!network->joined()) {
     if (deadline.passed()) {
       throw Error(Code::timeout, "rank " + std::to_string(rank) + " timed out waiting for rank " +

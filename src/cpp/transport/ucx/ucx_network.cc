@@ -110,7 +110,7 @@ void UcxNetwork::join(const std::vector<std::string>& addresses, const Digest& k
       one.endpoint = worker_->connect(addresses[static_cast<size_t>(one.process)], failed, &one);
     } catch (const Error& error) {
       throw Error(error.code(), "rank " + std::to_string(self_) + " cannot reach rank " + std::to_string(one.process) +
-                                    ": " + error.what() + settings());
+                                    ": " + error.what());
     }
     start_post(one.process, one.proof_to);
   }
@@ -121,7 +121,8 @@ bool UcxNetwork::joined() {
   progress();
   for (const Peer& one : peers_) {
     if (one.loss)
-      throw Error(Code::peer_lost, "rank " + std::to_string(one.process) + " cannot be reached: " + one.loss->how);
+      throw Error(Code::peer_lost,
+                  "rank " + std::to_string(one.process) + " cannot be reached: " + one.loss->how + settings());
   }
   if (std::ranges::any_of(peers_, [](const Peer& one) { return one.state == State::unproven; })) return false;
   for (const Peer& one : peers_) {
