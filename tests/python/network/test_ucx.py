@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,35 @@ def test_generations_and_a_death() -> None:
         assert values(members.run([0, 1, 2], shrink)) == [3] * 3
         values(members.run([0, 2], connect, [members.handles[0], members.handles[2]], 9))
         assert values(members.run([0, 2], exchange)) == [2, 2]
+
+
+def fork_and_die(rank: int, address: str) -> tuple[str, str, float]:
+    """Rank 1 leaves a child behind that lives on, with copies of what it has open."""
+    os.environ.update(A2A_HOSTS="a,b", A2A_NETWORK="ucx", UCX_TLS="tcp")
+    comm = a2a.init(rank, 2, bootstrap=join(rank, 2, address), timeout=20)
+    exchange_with(comm)
+    if rank == 1:
+        if os.fork() == 0:
+            time.sleep(5)
+            os._exit(0)
+        exchange_with(comm)  # what the child has closed was a copy
+        os.kill(os.getpid(), signal.SIGKILL)
+    exchange_with(comm)
+    return outcome(lambda: comm.alltoall(np.zeros(200), np.zeros(200), timeout=10))
+
+
+def exchange_with(comm: a2a.Communicator) -> None:
+    total = np.full(100_000, 1.0)
+    comm.allreduce(total, timeout=15)
+    assert (total == comm.size).all()
+
+
+@apart
+def test_a_forked_child_does_not_hide_a_death() -> None:
+    survivor, victim = forked.run(2, fork_and_die, free_address())
+    kind, text, seconds = survivor.value
+    assert victim.status == -signal.SIGKILL
+    assert (kind, seconds < 3) == ("PeerLostError", True) and "rank 1" in text, survivor.value
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

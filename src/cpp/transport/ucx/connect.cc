@@ -1,18 +1,42 @@
 // Connects the processes of a bootstrap over UCX.
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "transport/ucx/ucx_network.h"
 
 namespace a2a::ucx {
 namespace {
 
-// What a rank tells the others: '=' and its worker's address, or why it has none.
+// Doors as text: their number, then each with its length.
+std::string packed(const std::vector<std::string>& doors) {
+  std::string text(1, static_cast<char>(std::min<size_t>(doors.size(), 255)));
+  for (size_t i = 0; i < doors.size() && i < 255; ++i) text += static_cast<char>(doors[i].size()) + doors[i];
+  return text;
+}
+
+// Takes them off the beginning of the text.
+void unpack(std::string& text, Doors* doors) {
+  size_t at = 1;
+  const auto length = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(text.at(i))); };
+  for (size_t left = length(0); left > 0; --left) {
+    doors->insert(text.substr(at + 1, length(at)));
+    at += 1 + length(at);
+  }
+  text.erase(0, at);
+}
+
+// What a rank tells the others: '=', the doors and the address of its worker; or why it has none.
 std::string own_address(Rank rank, size_t processes, std::unique_ptr<TagWorker>* worker) {
   try {
+    const Doors before = listening();
     *worker = std::make_unique<TagWorker>(processes);
-    return "=" + (*worker)->address();
+    std::vector<std::string> doors;
+    std::ranges::set_difference(listening(), before, std::back_inserter(doors));
+    return "=" + packed(doors) + (*worker)->address();
   } catch (const Error& error) {
     return "rank " + std::to_string(rank) + ": " + error.what() + settings();
   }
@@ -61,7 +85,8 @@ std::shared_ptr<UcxNetwork> connect(Bootstrap& bootstrap, Rank rank, const Diges
     if (!text.starts_with("=") && why->empty()) *why = text;
   }
   if (!why->empty()) return nullptr;
-  for (std::string& text : told) text.erase(0, 1);
+  Doors doors;
+  for (std::string& text : told) unpack(text.erase(0, 1), &doors);
   const auto network = std::make_shared<UcxNetwork>(rank, std::move(worker));
   const Digest own_key = hmac_sha256(as_text(key), "a2a ucx " + std::string(as_text(all.digest())));
   *why = first_failure(bootstrap.allgather(try_to_join(*network, told, own_key), deadline));
@@ -74,6 +99,7 @@ std::shared_ptr<UcxNetwork> connect(Bootstrap& bootstrap, Rank rank, const Diges
     meanwhile();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
+  network->keep_from_children(std::move(doors));
   return network;
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/fork_guard.h"
 #include "transport/hosts/inbox.h"
 #include "transport/hosts/network.h"
+#include "transport/ucx/doors.h"
 #include "transport/ucx/worker.h"
 
 namespace a2a::ucx {
@@ -42,6 +43,8 @@ class UcxNetwork final : public hosts::Network, public std::enable_shared_from_t
   void join(const std::vector<std::string>& addresses, const Digest& key);
   bool joined();
   std::vector<Process> missing();
+  // Call when all have joined: forked children do not keep connections alive.
+  void keep_from_children(Doors doors) { sockets_.keep(std::move(doors)); }
 
   Process self() const override { return self_; }
   int size() const override { return static_cast<int>(peers_.size()); }
@@ -108,6 +111,7 @@ class UcxNetwork final : public hosts::Network, public std::enable_shared_from_t
   const ForkGuard home_;
   const Process self_;
   std::unique_ptr<TagWorker> worker_;
+  KeptSockets sockets_;
   std::string name_;
   std::vector<Peer> peers_;                        // by process; does not grow after join()
   std::unordered_map<uint64_t, Process> senders_;  // by key of their tags
