@@ -89,6 +89,7 @@ void Progress::serve(const std::atomic<bool>& stop) {
     }
     look(Deadline::never());
     if (moved) patience.renew();
+    if (patience.since == Deadline::Clock::time_point{}) patience.since = Deadline::Clock::now();
     patience.exhausted = true;
     if (!moved) sleep(patience, Deadline::never(), [] { return false; });
   }

@@ -46,7 +46,8 @@ def exchange_till_it_fails(rank: int, places: list[str], job: str, board: Board,
     return answer
 
 
-@on_each("a host's cable is pulled", "raise by name at the deadline +-10 %", 2, 40, exactly=DEADLINE)
+@on_each("a host's cable is pulled", "raise by name at the deadline +-10 %", 2, 40, ["tcp"], exactly=DEADLINE)
+@on_each("a host's cable is pulled", "raise by name 200 ms after the deadline", 2, 40, ["ucx"], within=DEADLINE + 0.2)
 def pulled(chance: random.Random, job: str) -> Report:
     """Nothing tells the others: their deadline does. The host itself misses somebody, too."""
     n, size = chance.choice([2, 3]), chance.choice(WAYS)[1]

@@ -28,10 +28,10 @@ NETWORKS = {"tcp": "TCP", "ucx": "UCX"}
 
 def on_each(
     name: str, target: str, quick: int, full: int, networks: Sequence[str] = tuple(NETWORKS), **limits: Any
-) -> Callable[[Callable[..., Any]], None]:
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes ``trial(chance, job)`` a row of each network, with a job over it."""
 
-    def enter(trial: Callable[..., Any]) -> None:
+    def enter(trial: Callable[..., Any]) -> Callable[..., Any]:
         for network in networks:
 
             def over(chance: random.Random, network: str = network) -> list[Report] | Report:
@@ -39,6 +39,7 @@ def on_each(
 
             over.__module__ = trial.__module__  # its family
             row(f"over {NETWORKS[network]}: {name}", target, quick, full, **limits)(over)
+        return trial
 
     return enter
 
@@ -46,7 +47,9 @@ def on_each(
 # ---- death, and leaving ----------------------------------------------------------------------------------------------
 
 
-@on_each("killed at a random moment", "raise by name, p99 <= 100 ms", 8, 500, within=0.1)
+# UCX cannot take back a send that has begun: a rank that gives up waits for it for 0.1 s, and keeps its memory so long.
+@on_each("killed at a random moment", "raise by name, p99 <= 100 ms", 8, 500, ["tcp"], within=0.1)
+@on_each("killed at a random moment", "raise by name, p99 <= 200 ms", 8, 500, ["ucx"], within=0.2)
 def killed(chance: random.Random, job: str) -> Report:
     return death.killed_in(job, WAYS, chance)
 
@@ -96,7 +99,8 @@ def closes(chance: random.Random, job: str) -> Report:
     return death.closes_in(job, chance)
 
 
-@on_each("survivors go on with shrink()", "right, p99 <= 500 ms", 4, 300, within=0.5)
+@on_each("survivors go on with shrink()", "right, p99 <= 500 ms", 4, 300, ["tcp"], within=0.5)
+@on_each("survivors go on with shrink()", "right, p99 <= 1 s", 4, 300, ["ucx"], within=1.0)
 def shrinks(chance: random.Random, job: str) -> Report:
     return death.shrink_in(job, WAYS, chance)
 

@@ -109,7 +109,7 @@ def test_guard() -> None:
     ]
 
 
-@pytest.mark.parametrize("transport", ["shm", *with_full(["tcp", "threads", "mpi"])])
+@pytest.mark.parametrize("transport", ["shm", *with_full(["tcp", "ucx", "threads", "mpi"])])
 def test_chaos(transport: str) -> None:
     """A few seconds of what runs for minutes at night."""
     chaos(transport)
