@@ -135,6 +135,7 @@ def fork_and_die(rank: int, address: str) -> tuple[str, str, float]:
             time.sleep(5)
             os._exit(0)
         exchange_with(comm)  # what the child has closed was a copy
+        time.sleep(0.5)  # rank 0 has it all, and waits
         os.kill(os.getpid(), signal.SIGKILL)
     exchange_with(comm)
     return outcome(lambda: comm.alltoall(np.zeros(200), np.zeros(200), timeout=10))
