@@ -18,6 +18,7 @@ from paddle.autograd import PyLayer
 
 import a2a.moe
 from a2a import _core
+from a2a._placements import Homes, Replicas
 from a2a.adapting import collective, takes
 
 from . import _autograd
@@ -207,16 +208,25 @@ class ExpertParallel(a2a.moe.ExpertParallel):
 
     Args:
         group: a Paddle group, an a2a communicator, or None for all ranks.
-        num_experts, expert_to_rank: as there.
+        num_experts, expert_to_rank, replicas: as there.
 
     A tensor that has ``stop_gradient=False`` on one rank has to have it on all, and each rank has to compute its
     argument of combine() from ``routed.x``, even if that has no row: otherwise the backward pass of a rank would lack
     an exchange."""
 
     def __init__(
-        self, group: Any, num_experts: int, expert_to_rank: Sequence[int | Sequence[int]] | None = None
+        self,
+        group: Any,
+        num_experts: int,
+        expert_to_rank: Homes | None = None,
+        *,
+        replicas: Replicas | None = None,
     ) -> None:
-        super().__init__(require_member(group), num_experts, expert_to_rank)
+        super().__init__(require_member(group), num_experts, expert_to_rank, replicas=replicas)
+
+    @staticmethod
+    def _communicator(group: Any) -> a2a.Communicator:
+        return require_member(group)
 
     @overload
     def combine(

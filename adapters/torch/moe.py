@@ -28,6 +28,8 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 
 import a2a
+from a2a._core import ExpertPlacement
+from a2a._placements import ExpertHomes, Homes, Replicas
 from a2a.adapting import collective, refuse, takes
 from a2a.moe import Layout, Routing
 
@@ -36,7 +38,7 @@ from ._experts import custom_ops
 from ._experts.autograd import combine, dispatch
 from ._experts.handles import way_of
 from ._experts.host import HostWay, require_weights
-from ._experts.placement import DTYPES, placement_for, require
+from ._experts.placement import DTYPES, Placement, placement_for, placement_of, require
 from ._process_group.communicators import communicator
 from ._untraced import as_it_is
 
@@ -94,6 +96,12 @@ class Routed:
         return self.routing.offsets
 
     @property
+    def dropped(self) -> Any:
+        """[any, 2], NumPy: the token and the place in top-k of each choice of this rank that counted as -1, because no
+        active rank has the expert; ascending. Not inside of a graph."""
+        return self.routing.dropped
+
+    @property
     def topk_idx(self) -> Tensor:
         """Layout "expert": the local expert of each row, -1 for padding. Layout "rank": [rows, k] local experts, -1 for
         those of other ranks."""
@@ -137,7 +145,7 @@ class Routed:
         return f'<Routed {len(self.x)} rows for {self._experts} experts, layout "{self.layout}">'
 
 
-class ExpertParallel:
+class ExpertParallel(ExpertHomes):
     """Experts of a layer, spread over the ranks of a group.
 
     Args:
@@ -146,23 +154,46 @@ class ExpertParallel:
         num_experts: how many experts there are in all.
         expert_to_rank: for each expert its rank, or a list of ranks (replicas), the same on all ranks. By default every
             rank has the same number of experts, in blocks.
+        replicas: how many ranks have each expert, instead of ``expert_to_rank``. See a2a.moe.
 
     Raises InvalidArgumentError for a placement that is none; the peers then get MismatchError from their next call.
     Raises UnsupportedError for a group that this process is not a member of.
     """
 
     def __init__(
-        self, group: Any, num_experts: int, expert_to_rank: Sequence[int | Sequence[int]] | None = None
+        self,
+        group: Any,
+        num_experts: int,
+        expert_to_rank: Homes | None = None,
+        *,
+        replicas: Replicas | None = None,
     ) -> None:
+        comm = self._communicator(group)
+        self._take(group, comm, placement_for(comm, num_experts, expert_to_rank, replicas), range(comm.size))
+
+    def _take(self, group: Any, comm: a2a.Communicator, home: Placement, active: Sequence[int]) -> None:
+        self.group, self.comm, self.home, self._active = group, comm, home, tuple(active)
+        self.num_experts, self.num_local_experts = home.host.num_experts, home.host.num_local_experts
+        self._name = home.name
+        # An input of graphs that makes every rank's result require a gradient. Its own is empty.
+        self._anchor = torch.empty(0, device="cpu", requires_grad=True)
+
+    def _placement(self) -> ExpertPlacement:
+        return self.home.host.placement
+
+    def _settle(self, group: Any, homes: Homes, active: Sequence[int]) -> None:
+        comm = self._communicator(group)
+        self._take(group, comm, placement_of(comm, homes, active), active)
+
+    @staticmethod
+    def _communicator(group: Any) -> a2a.Communicator:
         comm = communicator(group)
         if comm is None:
             raise a2a.UnsupportedError(f"group {group!r}: this process is no member")
-        self.group, self.comm = group, comm
-        self.home = placement_for(comm, num_experts, expert_to_rank)
-        self.num_experts, self.num_local_experts = self.home.host.num_experts, self.home.host.num_local_experts
-        self._name = self.home.name
-        # An input of graphs that makes every rank's result require a gradient. Its own is empty.
-        self._anchor = torch.empty(0, device="cpu", requires_grad=True)
+        return comm
+
+    def _group(self) -> Any:
+        return self.group
 
     def dispatch(
         self,

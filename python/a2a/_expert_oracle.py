@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Dispatched:
     source: Array
     place: Array
     """[rows]: the column of top-k for which a row came; -1 for padding, and in the layout "rank"."""
+    dropped: Array = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
 
 @dataclass
@@ -42,18 +43,30 @@ def dispatch(
     expert_to_rank: Placement | None = None,
     layout: str = "expert",
     align: int = 1,
+    hosts: Sequence[int] | None = None,
+    active: Sequence[int] | None = None,
 ) -> list[Dispatched]:
-    """Return the result of every rank when ``xs[r][t]`` of every rank r goes to the experts ``topks[r][t]``."""
+    """Return the result of every rank when ``xs[r][t]`` of every rank r goes to the experts ``topks[r][t]``. ``hosts``:
+    of each rank the number of its host; None: all on one. ``active``: the ranks that take part; None: all. Lists of
+    expert_to_rank may be empty."""
     ranks = len(xs)
     weights = [np.zeros(topk.shape, np.float32) for topk in topks] if topk_weights is None else topk_weights
     chosen: list[list[_Row]] = [[] for _ in range(ranks)]
+    lost: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    live = range(ranks) if active is None else active
     for source, topk in enumerate(topks):
-        for rank, row in _rows_of(source, topk, _homes(ranks, num_experts, expert_to_rank)):
-            chosen[rank].append(row)
+        for rank, row in _rows_of(source, topk, _homes(ranks, num_experts, expert_to_rank), hosts or [0] * ranks, live):
+            if rank is None:
+                lost[source].append((row.token, row.k))
+            else:
+                chosen[rank].append(row)
     local = [len([home for homes in _homes(ranks, num_experts, expert_to_rank) for home in homes if home[0] == rank])
              for rank in range(ranks)]  # fmt: skip
     made = _by_expert if layout == "expert" else _by_rank
-    return [made(xs, topks, weights, chosen[rank], local[rank], align) for rank in range(ranks)]
+    results = [made(xs, topks, weights, chosen[rank], local[rank], align) for rank in range(ranks)]
+    for result, its in zip(results, lost, strict=True):
+        result.dropped = np.array(its, np.int64).reshape(-1, 2)
+    return results
 
 
 def combine(rows: Sequence[Array], routed: Sequence[Dispatched], tokens: Sequence[int], top_k: int,
@@ -102,14 +115,23 @@ def _homes(ranks: int, num_experts: int, expert_to_rank: Placement | None) -> li
     return homes
 
 
-def _rows_of(source: int, topk: Array, homes: list[list[tuple[int, int]]]) -> Iterator[tuple[int, _Row]]:
-    turns = [source] * len(homes)
+def _rows_of(source: int, topk: Array, homes: list[list[tuple[int, int]]], hosts: Sequence[int],
+             active: Sequence[int]) -> Iterator[tuple[int | None, _Row]]:  # fmt: skip
+    """Yield each choice of a rank, with the rank to which it goes, None where it is dropped."""
+    turns: dict[int, int] = {}
+    before = [rank for rank in range(source) if hosts[rank] == hosts[source]]
     for token, experts in enumerate(topk):
         for k, expert in enumerate(experts):
             if expert < 0:
                 continue
-            rank, local = homes[expert][turns[expert] % len(homes[expert])]
+            live = [home for home in homes[expert] if home[0] in active and source in active]
+            near = [home for home in live if hosts[home[0]] == hosts[source]]
+            if not live:
+                yield None, _Row(source, token, k, -1)
+                continue
+            turn = turns.setdefault(expert, len(before) if near else source)
             turns[expert] += 1
+            rank, local = (near or live)[turn % len(near or live)]
             yield rank, _Row(source, token, k, local)
 
 

@@ -19,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._core import Communicator, ExpertRouting, InvalidArgumentError, Work, collective, takes
+from ._balance import balanced_placement
+from ._core import Communicator, ExpertPlacement, ExpertRouting, InvalidArgumentError, Work, collective, takes
+from ._placements import ExpertHomes, Homes, Move, Replicas, place_on
 
-__all__ = ["ExpertParallel", "Routed", "Routing"]
+__all__ = ["ExpertParallel", "Move", "Routed", "Routing", "balanced_placement"]
 
 if TYPE_CHECKING:
     from ._core import Tensor
@@ -81,6 +83,12 @@ class Routed:
     def source(self) -> Any:
         """[rows, 2]: the source rank and the token of each row, (-1, -1) for padding."""
         return self.routing.source
+
+    @property
+    def dropped(self) -> npt.NDArray[np.int64]:
+        """[any, 2]: the token and the place in top-k of each choice of this rank that counted as -1, because no active
+        rank has the expert; ascending."""
+        return self.routing.dropped
 
     def ready(self, rank: int) -> bool:
         """Whether all rows from that rank have arrived."""
@@ -177,6 +185,11 @@ class Routing:
         """See Routed."""
         return self.core.source
 
+    @property
+    def dropped(self) -> npt.NDArray[np.int64]:
+        """See Routed."""
+        return self.core.dropped
+
     @overload
     def dispatch(
         self, x: Tensor, scales: Tensor | None = None, *, async_op: Literal[False] = False, timeout: float | None = None
@@ -250,15 +263,20 @@ class Routing:
         return _core.set_result(work, output, rows) if async_op else output
 
 
-class ExpertParallel:
+class ExpertParallel(ExpertHomes):
     """Experts of a layer, spread over the ranks of a communicator.
 
     Args:
         comm: the ranks.
         num_experts: the number of experts of all ranks.
-        expert_to_rank: for each expert its rank, or a list of ranks (replicas: each rank sends its tokens to them in
-            turn, beginning with number ``rank % replicas``). By default every rank has the same number of experts, in
-            blocks. The same on all ranks. A rank numbers its experts from 0, in their order.
+        expert_to_rank: for each expert its rank, or a list of ranks (replicas). By default every rank has the same
+            number of experts, in blocks. The same on all ranks. A rank numbers its experts from 0, in their order.
+        replicas: how many ranks have each expert, a number or one for each expert, instead of ``expert_to_rank``. The
+            ranks are chosen by a rule: those of one expert are on different hosts as far as possible.
+
+    A rank sends its tokens for an expert to the replicas on its own host, in turn, or to all in turn if there are none
+    there. It begins with replica number (its place among the ranks of its host, or its rank) % replicas. Which replica
+    it was does not change a bit of the sum (layout "expert").
 
     Raises InvalidArgumentError for an invalid placement; the peers then get MismatchError from their next call.
     """
@@ -268,12 +286,23 @@ class ExpertParallel:
         self,
         comm: Communicator,
         num_experts: int,
-        expert_to_rank: Sequence[int | Sequence[int]] | None = None,
+        expert_to_rank: Homes | None = None,
+        *,
+        replicas: Replicas | None = None,
     ) -> None:
         self.comm = comm
-        self.placement = _core.ExpertPlacement(comm.size, num_experts, expert_to_rank)
-        self.num_experts = self.placement.experts
-        self.num_local_experts = self.placement.experts_on(comm.rank)
+        self._take(comm, place_on(comm, num_experts, expert_to_rank, replicas), range(comm.size))
+
+    def _placement(self) -> ExpertPlacement:
+        return self.placement
+
+    def _settle(self, group: Any, homes: Homes, active: Sequence[int]) -> None:
+        comm = self._communicator(group)
+        self._take(comm, place_on(comm, len(homes), homes, None, active, True), active)
+
+    def _take(self, comm: Communicator, placement: ExpertPlacement, active: Sequence[int]) -> None:
+        self.comm, self.placement, self._active = comm, placement, tuple(active)
+        self.num_experts, self.num_local_experts = placement.experts, placement.experts_on(comm.rank)
 
     @collective
     def plan(

@@ -726,11 +726,21 @@ def mpi_bootstrap(fortran_handle: int | None = None, *, name: bytes = b"", timeo
 @final
 class ExpertPlacement:
     """The ranks on which each expert is: the same number on each rank, in blocks, or ``expert_to_rank[e]``, a rank or a
-    list of ranks."""
+    list of ranks. ``hosts``: of each rank the number of its host; None: all on one. ``active``: the ranks that take
+    part; None: all. ``may_lack``: lists may be empty."""
 
     def __init__(
-        self, size: int, num_experts: int, expert_to_rank: Sequence[int | Sequence[int]] | None = None
+        self,
+        size: int,
+        num_experts: int,
+        expert_to_rank: Sequence[int | Sequence[int]] | None = None,
+        hosts: Sequence[int] | None = None,
+        active: Iterable[int] | None = None,
+        may_lack: bool = False,
     ) -> None: ...
+    @property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each expert, those that take no part included."""
     @property
     def experts(self) -> int:
         """The number of experts."""
@@ -769,6 +779,9 @@ class ExpertRouting:
         """See a2a.moe.Routed."""
     @property
     def source(self) -> Any:
+        """See a2a.moe.Routed."""
+    @property
+    def dropped(self) -> npt.NDArray[np.int64]:
         """See a2a.moe.Routed."""
     def source_ranks(self) -> npt.NDArray[np.int64]:
         """Return the rank from which each row comes, -1 for padding (NumPy, int64)."""
@@ -822,6 +835,13 @@ def route(
     equal: for dispatch() also those of x and scales. ``equal``: more of them, pairs of a name and an integer, as many
     on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same."""
 
+def rows_of(tensor: Any, name: str, writable: bool = False) -> list[Any]:
+    """Return a tensor over the memory of each entry of the first dimension. The tensor is on the host and packed."""
+
+def rows_like(tensor: Any, count: int) -> Any:
+    """Return a new tensor of the framework and dtype of this one with so many entries, or the buffer from which
+    convert_result() makes one."""
+
 def set_result(work: Any, result: Any, like: Any = None) -> Work:
     """Set the ``result`` of a work: a tensor in the framework of ``like``, or any object. Returns the work."""
 
@@ -845,6 +865,9 @@ def host_facts(comm: Communicator) -> dict[str, Any]:
     ranks, "messages": how many this process has sent to other hosts, "direct_min", "cma_min", "stream_min": the sizes
     in bytes from which host memory takes another way (docs/guide/variables.md), None for never."""
 
+def host_of_ranks(comm: Communicator) -> list[int]:
+    """Return for each rank of the communicator the number of its host: ranks of one host have the same."""
+
 def host_ways(comm: Communicator, nbytes: int) -> list[tuple[str, str, str]]:
     """Return [(memory, way, reason), ...]: for each kind of host memory how ``nbytes`` bytes go to a peer in an
     exchange in which every pair of ranks has as many."""
@@ -867,9 +890,13 @@ def reshard_all(
     tensors: Sequence[tuple[Sequence[int], ShardingLike, ShardingLike, Any]],
     send: Sequence[Tensor | None],
     recv: Sequence[Tensor | None],
-) -> None:
+    *,
+    async_op: bool = False,
+    timeout: float | None = None,
+) -> Any:
     """For packages that reshard many tensors once: what ``plan_reshard_all`` and a run of its plan do, without the
-    number of a plan, which ranks could count differently where one of them fails between the two."""
+    number of a plan, which ranks could count differently where one of them fails between the two. Returns the Work of
+    an asynchronous call."""
 
 def reshard_matrices(
     tensors: Sequence[tuple[Sequence[int], ShardingLike, ShardingLike, Any]],

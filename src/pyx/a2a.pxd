@@ -173,6 +173,7 @@ cdef extern from "a2a/communicator.h" nogil:
         cbool closed() except +raise_current
         cbool broken() except +raise_current
         HostFacts host_facts() except +raise_current
+        vector[int] hosts() except +raise_current
         vector[WayOfBytes] host_ways(size_t bytes) except +raise_current
         vector[StageChoice] stage_choices() except +raise_current
 

@@ -265,6 +265,11 @@ def host_facts(Communicator comm not None):
             "stream_min": bytes_or_never(facts.stream_min)}
 
 
+def host_of_ranks(Communicator comm not None):
+    """Return for each rank of the communicator the number of its host: ranks of one host have the same."""
+    return list(dereference(comm.live()).hosts())
+
+
 def host_ways(Communicator comm not None, size_t nbytes):
     """Return [(memory, way, reason), ...]: for each kind of host memory how ``nbytes`` bytes go to a peer in an
     exchange in which every pair of ranks has as many."""

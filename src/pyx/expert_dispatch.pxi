@@ -60,7 +60,7 @@ cdef class ExpertRouting:
     cdef readonly int top_k
     cdef readonly object counts, offsets
     cdef _Choices choices
-    cdef object topk_idx_, topk_weights_, source_   # made at the first access
+    cdef object topk_idx_, topk_weights_, source_, dropped_     # made at the first access
     cdef object __weakref__
 
     @property
@@ -77,6 +77,14 @@ cdef class ExpertRouting:
             dereference(self.routing).sources(values.data())
             self.source_ = integers_like(self.choices.topk_idx, &self.choices.indices, (self.rows, 2), values)
         return self.source_
+
+    @property
+    def dropped(self):
+        """See a2a.moe.Routed."""
+        if self.dropped_ is None:
+            flat = np.array(dropped_choices(dereference(self.routing)), np.int64)
+            self.dropped_ = np.stack(np.divmod(flat, max(self.top_k, 1)), 1)
+        return self.dropped_
 
     @property
     def topk_idx(self):

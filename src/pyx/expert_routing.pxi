@@ -2,28 +2,52 @@
 # a2a/experts.h.
 
 
+cdef tuple homes_of(object entry, int64_t expert):
+    """Return the ranks of an entry of expert_to_rank."""
+    cdef list found = []
+    for rank in (entry if isinstance(entry, (list, tuple)) else [entry]):
+        found.append(parse_int(rank, f"expert_to_rank[{expert}]"))
+    return tuple(found)
+
+
 @cython.final
 cdef class ExpertPlacement:
     """The ranks on which each expert is: the same number on each rank, in blocks, or ``expert_to_rank[e]``, a rank or a
-    list of ranks."""
+    list of ranks. ``hosts``: of each rank the number of its host; None: all on one. ``active``: the ranks that take
+    part; None: all. ``may_lack``: lists may be empty."""
 
     cdef PlacementPtr placement
     cdef int size
+    cdef readonly tuple homes   # of each expert its ranks, of those that take no part, too
 
-    def __cinit__(self, int size, num_experts, expert_to_rank=None):
+    def __cinit__(self, int size, num_experts, expert_to_rank=None, hosts=None, active=None, bint may_lack=False):
         cdef vector[vector[int]] ranks
-        self.size = size
+        cdef vector[int] of_hosts
+        cdef vector[uint8_t] marks
         cdef int64_t experts = parse_int(num_experts, "num_experts")
+        cdef int64_t e
+        cdef list entries
+        self.size = size
         if expert_to_rank is None:
             self.placement = place_blocks(size, experts)
-            return
-        entries = list(expert_to_rank)
+            entries = [e // (experts // size) for e in range(experts)]
+        else:
+            entries = list(expert_to_rank)
         if len(entries) != experts:
             raise InvalidArgumentError(f"expert_to_rank has {len(entries)} entries for {experts} experts")
-        for e, entry in enumerate(entries):
-            several = entry if isinstance(entry, (list, tuple)) else [entry]
-            ranks.push_back([parse_int(rank, f"expert_to_rank[{e}]") for rank in several])
-        self.placement = place(size, ranks)
+        self.homes = tuple([homes_of(entry, e) for e, entry in enumerate(entries)])
+        for several in self.homes:
+            ranks.push_back(several)
+        if hosts is not None:
+            of_hosts = hosts
+        if active is not None:
+            marks.assign(size, 0)
+            for given in active:
+                rank = parse_int(given, "active")
+                if not 0 <= rank < size:
+                    raise InvalidArgumentError(f"active has rank {rank}, but the group has size {size}")
+                marks[rank] = 1
+        self.placement = place(size, ranks, of_hosts, marks, may_lack)
 
     @property
     def experts(self):

@@ -1,5 +1,5 @@
 # The declarations of a2a/experts.h and cpp/experts.h.
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr
 from libcpp.vector cimport vector
@@ -26,7 +26,8 @@ cdef extern from "cpp/experts.h":
     ctypedef shared_ptr[CppRouting] RoutingPtr "a2a_py::RoutingPtr"
 
     PlacementPtr place_blocks "a2a_py::place_blocks"(int, int64_t) except +raise_current
-    PlacementPtr place "a2a_py::place"(int, const vector[vector[int]]&) except +raise_current
+    PlacementPtr place "a2a_py::place"(
+        int, const vector[vector[int]]&, const vector[int]&, const vector[uint8_t]&, cbool) except +raise_current
     RoutingPtr make_routing "a2a_py::make_routing"(
         const PlacementPtr&, int, const vector[int64_t]&, int64_t, int, cbool, int64_t) except +raise_current nogil
     void write_routes "a2a_py::write_routes"(
@@ -34,6 +35,7 @@ cdef extern from "cpp/experts.h":
     void read_routes "a2a_py::read_routes"(
         CppRouting&, const vector[int64_t]&, cbool, const vector[char]&) except +raise_current nogil
     vector[int64_t] sent_counts "a2a_py::sent_counts"(const CppRouting&)
+    vector[int64_t] dropped_choices "a2a_py::dropped_choices"(const CppRouting&)
     vector[int64_t] row_counts "a2a_py::row_counts"(const CppRouting&)
     vector[int64_t] row_begins "a2a_py::row_begins"(const CppRouting&)
     PlanPtr plan_dispatch "a2a_py::plan_dispatch"(

@@ -324,13 +324,14 @@ cdef tuple triple_of(object dtype):
 
 
 @collective
-def reshard_all(Communicator comm not None, tensors, send, recv):
+def reshard_all(Communicator comm not None, tensors, send, recv, *, bint async_op=False, timeout=None):
     """For packages that reshard many tensors once: what ``plan_reshard_all`` and a run of its plan do, without the
-    number of a plan, which ranks could count differently where one of them fails between the two."""
+    number of a plan, which ranks could count differently where one of them fails between the two. Returns the Work of
+    an asynchronous call."""
     cdef ReshardingList given
     cdef ReshardPlan plan
     tensors = list(tensors)
     add_reshardings(given, tensors, comm._size)
     plan = make_reshard_plan(comm, given, [triple_of(one[3]) for one in tensors], True, 0)
     takes_operations(operations_of(plan.reshard), False)
-    plan.exchange(send, recv, False, None, None)
+    return plan.exchange(send, recv, async_op, None, timeout)

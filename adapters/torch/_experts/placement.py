@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from a2a import Communicator
+from a2a._placements import Homes, Replicas
 from a2a.adapting import collective, refuse, takes
 from a2a.moe import ExpertParallel as HostExperts
 
@@ -20,17 +21,16 @@ from .._errors import ArgumentTypeError, TensorError
 from .device import DeviceWay
 from .host import HostWay
 
-__all__ = ["DTYPES", "Placement", "placement_for", "placement_named", "require"]
+__all__ = ["DTYPES", "Placement", "placement_for", "placement_named", "placement_of", "require"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Placement:
-    """The ranks on which ``num_experts`` experts are. ``places``: expert_to_rank of ExpertParallel."""
+    """The ranks on which experts are, and those that take part."""
 
-    def __init__(self, comm: Communicator, num_experts: int, places: Any, name: str) -> None:
-        self.comm, self.name, self.places = comm, name, places
-        self.host = HostExperts(comm, num_experts, places)
+    def __init__(self, host: HostExperts, name: str) -> None:
+        self.comm, self.name, self.host = host.comm, name, host
 
     @collective
     def way_for(
@@ -81,11 +81,8 @@ class Placement:
 
     def _experts_of_ranks(self) -> list[list[int]]:
         """Return the experts of each rank, in the order of their numbers there."""
-        if self.places is None:
-            each = self.host.num_experts // self.comm.size
-            return [list(range(rank * each, (rank + 1) * each)) for rank in range(self.comm.size)]
-        places = [place if isinstance(place, (list, tuple)) else [place] for place in self.places]
-        return [[e for e, ranks in enumerate(places) if rank in ranks] for rank in range(self.comm.size)]
+        homes = self.host.expert_to_rank
+        return [[e for e, ranks in enumerate(homes) if rank in ranks] for rank in range(self.comm.size)]
 
 
 _placements: weakref.WeakValueDictionary[Any, Placement] = weakref.WeakValueDictionary()
@@ -94,14 +91,31 @@ _numbers = itertools.count()
 
 
 @collective
-def placement_for(comm: Communicator, num_experts: int, expert_to_rank: Sequence[Any] | None) -> Placement:
+def placement_for(
+    comm: Communicator, num_experts: int, expert_to_rank: Homes | None, replicas: Replicas | None = None
+) -> Placement:
     """Raises InvalidArgumentError for a placement that is none; the peers hear of it in their next call."""
     places = None if expert_to_rank is None else list(expert_to_rank)
-    key = id(comm), num_experts, repr(places)
+    key = id(comm), num_experts, repr(places), repr(replicas)
+    return _kept(key, lambda: HostExperts(comm, num_experts, places, replicas=replicas))
+
+
+def placement_of(comm: Communicator, homes: Homes, active: Sequence[int]) -> Placement:
+    """Return the placement of experts of which some may be nowhere, on ranks of which these take part."""
+
+    def make() -> HostExperts:
+        host = HostExperts(comm, comm.size)
+        host._settle(comm, homes, active)
+        return host
+
+    return _kept((id(comm), repr(list(homes)), tuple(active)), make)
+
+
+def _kept(key: Any, make: Callable[[], HostExperts]) -> Placement:
     placement = _placements.get(key)
     if placement is None:
         name = f"experts {next(_numbers)}"
-        placement = _placements[key] = _by_name[name] = Placement(comm, num_experts, places, name)
+        placement = _placements[key] = _by_name[name] = Placement(make(), name)
     return placement
 
 

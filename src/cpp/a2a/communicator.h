@@ -205,6 +205,8 @@ class A2A_API Communicator : public std::enable_shared_from_this<Communicator> {
   // again (a2a/endpoint.h). It does not keep the communicator alive.
   std::shared_ptr<const void> connections() const;
   HostFacts host_facts() const;
+  // Returns for each rank the number of its host: ranks of one host have the same.
+  std::vector<int> hosts() const;
   // Returns for each kind of memory how `bytes` of host memory would go to a peer, and why, in an exchange in which
   // every pair of ranks has as many bytes.
   std::vector<WayOfBytes> host_ways(size_t bytes) const;

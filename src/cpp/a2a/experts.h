@@ -23,10 +23,19 @@ class A2A_API ExpertPlacement {
     int32_t local = 0;  // the expert's number on that rank
   };
 
-  // ranks[e]: the ranks that have expert e. If there are several (replicas), each rank sends its tokens for that expert
-  // to them in turn, beginning with number (sender's rank) % (number of replicas). Throws Error(invalid_argument) for
-  // an expert without a rank, with a rank twice, or with one that is not in the group.
-  ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks);
+  struct Options {
+    std::span<const int> hosts;  // by rank: any number that it shares with the ranks of its host alone; empty: one host
+    std::span<const uint8_t> active;  // by rank: whether it takes part; empty: all do
+    bool may_lack = false;            // experts without a rank are allowed
+  };
+
+  // ranks[e]: the ranks that have expert e. If several that take part have it (replicas), each rank sends its tokens
+  // for that expert to those of its own host, or to all if there are none, in turn. It begins with number (its place
+  // among the ranks of its host, or its rank) % (number of these replicas). Tokens for an expert that no such rank has
+  // are dropped, and so are all tokens of a rank that takes no part. Throws Error(invalid_argument) for an expert
+  // without a rank, with a rank twice, or with one that is not in the group.
+  ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks, const Options& options);
+  ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks) : ExpertPlacement(size, ranks, Options()) {}
   // The same number of experts on each rank, in blocks. Throws Error(invalid_argument) if `size` does not divide
   // `experts`.
   static ExpertPlacement blocks(int size, int64_t experts);
@@ -34,10 +43,18 @@ class A2A_API ExpertPlacement {
   int size() const { return static_cast<int>(on_rank_.size()); }
   int64_t experts() const { return static_cast<int64_t>(begin_.size()) - 1; }
   int32_t experts_on(Rank rank) const { return on_rank_[static_cast<size_t>(rank)]; }
+  // Returns the places of an expert on ranks that take part.
   std::span<const Home> homes(int64_t expert) const {
     const auto e = static_cast<size_t>(expert);
     return {homes_.data() + begin_[e], begin_[e + 1] - begin_[e]};
   }
+  bool active(Rank rank) const { return active_.empty() || active_[static_cast<size_t>(rank)] != 0; }
+  // The places to which a rank sends its tokens for an expert, and the number of the first that gets one.
+  struct Turns {
+    std::vector<Home> homes;
+    size_t next = 0;
+  };
+  Turns turns(Rank sender, int64_t expert) const;
   // Equal for equal placements, and almost always different for different ones: for ranks to compare.
   uint64_t hash() const;
 
@@ -47,6 +64,8 @@ class A2A_API ExpertPlacement {
   std::vector<size_t> begin_{0};  // begin of each expert's homes in homes_
   std::vector<Home> homes_;
   std::vector<int32_t> on_rank_;
+  std::vector<int> hosts_;       // empty: one host
+  std::vector<uint8_t> active_;  // empty: all
 };
 
 // The order of the rows that a rank receives.
@@ -82,6 +101,8 @@ class A2A_API Routing {
   int top_k() const { return top_k_; }
   // The number of tokens that go to each rank.
   std::span<const int64_t> sent() const { return sent_counts_; }
+  // The choices that count as -1 because no rank that takes part has the expert: token * top_k + place, ascending.
+  std::span<const int64_t> dropped() const { return dropped_; }
   // told_bytes() returns the size of the message to that rank, and tell() writes it. `weights` are tokens * top_k or
   // none; they are part of the message.
   size_t told_bytes(Rank to, bool weighted) const {
@@ -144,7 +165,8 @@ class A2A_API Routing {
   int64_t align_;
 
   std::vector<ExpertPlacement::Home> homes_;  // of each choice
-  std::vector<int64_t> sent_counts_, sent_;   // the tokens that go to each rank, by rank
+  std::vector<int64_t> dropped_;
+  std::vector<int64_t> sent_counts_, sent_;  // the tokens that go to each rank, by rank
 
   std::vector<int64_t> heard_counts_;        // the number of tokens from each rank
   std::vector<int32_t> heard_;               // for each of them, by rank: its number there, and its local experts

@@ -79,6 +79,11 @@ class ReshardSide {
 
 }  // namespace
 
+std::vector<int> Communicator::hosts() const {
+  const Topology* const topology = state_->topology.get();
+  return topology != nullptr ? topology->host : std::vector<int>(static_cast<size_t>(size()));
+}
+
 Reshard Communicator::plan_reshard(std::span<const Resharding> tensors, bool all_know_dtypes) const {
   const Topology* const topology = state_->topology.get();
   const std::span<const int> hosts = topology != nullptr ? std::span(topology->host) : std::span<const int>();

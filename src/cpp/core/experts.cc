@@ -23,17 +23,26 @@ std::vector<size_t> begins_of(std::span<const T> counts) {
 
 // ---- placement ------------------------------------------------------------------------------------------------------
 
-ExpertPlacement::ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks) {
+ExpertPlacement::ExpertPlacement(int size, std::span<const std::vector<Rank>> ranks, const Options& options)
+    : hosts_(options.hosts.begin(), options.hosts.end()), active_(options.active.begin(), options.active.end()) {
   on_rank_.resize(static_cast<size_t>(size));
+  const auto fits = [&](size_t length) { return length == 0 || length == on_rank_.size(); };
+  if (!fits(hosts_.size()) || !fits(active_.size())) {
+    refuse(std::to_string(hosts_.size()) + " hosts and " + std::to_string(active_.size()) + " marks for " +
+           std::to_string(size) + " ranks");
+  }
   std::vector<size_t> has(on_rank_.size());  // the last expert for which the rank was listed, plus 1
   begin_.reserve(ranks.size() + 1);
   for (size_t e = 0; e < ranks.size(); ++e) {
-    if (ranks[e].empty()) refuse("expert_to_rank[" + std::to_string(e) + "] is empty: the expert has no rank");
+    if (ranks[e].empty() && !options.may_lack) {
+      refuse("expert_to_rank[" + std::to_string(e) + "] is empty: the expert has no rank");
+    }
     for (const Rank rank : ranks[e]) {
       const std::string what = "expert_to_rank[" + std::to_string(e) + "] has rank " + std::to_string(rank);
       if (rank < 0 || rank >= size) refuse(what + ", but the group has size " + std::to_string(size));
       if (std::exchange(has[static_cast<size_t>(rank)], e + 1) == e + 1) refuse(what + " twice");
-      homes_.push_back({rank, on_rank_[static_cast<size_t>(rank)]++});
+      const int32_t local = on_rank_[static_cast<size_t>(rank)]++;  // also where the rank takes no part
+      if (active(rank)) homes_.push_back({rank, local});
     }
     begin_.push_back(homes_.size());
   }
@@ -60,7 +69,20 @@ uint64_t ExpertPlacement::hash() const {
   Hash hash;
   for (const size_t begin : begin_) hash.add(static_cast<uint64_t>(begin));
   for (const Home& home : homes_) hash.add(static_cast<uint64_t>(home.rank));
+  for (const uint8_t active : active_) hash.add(static_cast<uint64_t>(active != 0));
   return hash.value();
+}
+
+ExpertPlacement::Turns ExpertPlacement::turns(Rank sender, int64_t expert) const {
+  const auto all = homes(expert);
+  Turns made{{all.begin(), all.end()}, static_cast<size_t>(sender)};
+  if (hosts_.empty() || all.size() < 2) return made;
+  const int here = hosts_[static_cast<size_t>(sender)];
+  const auto elsewhere = [&](const Home& home) { return hosts_[static_cast<size_t>(home.rank)] != here; };
+  if (std::ranges::all_of(all, elsewhere)) return made;
+  std::erase_if(made.homes, elsewhere);
+  made.next = static_cast<size_t>(std::count(hosts_.begin(), hosts_.begin() + sender, here));
+  return made;
 }
 
 // ---- this rank's tokens ---------------------------------------------------------------------------------------------
@@ -91,8 +113,9 @@ Routing::Routing(std::shared_ptr<const ExpertPlacement> placement, Rank rank, co
 void Routing::choose_homes(const Choices& choices) {
   const int64_t experts = placement_->experts();
   const auto top_k = static_cast<size_t>(top_k_);
-  std::vector<int64_t> last(static_cast<size_t>(experts), -1);  // the last token that has chosen it
-  std::vector<uint32_t> turns(static_cast<size_t>(experts), static_cast<uint32_t>(rank_));
+  std::vector<int64_t> last(static_cast<size_t>(experts), -1);              // the last token that has chosen it
+  std::vector<ExpertPlacement::Turns> turns(static_cast<size_t>(experts));  // made at the first use
+  const bool active = placement_->active(rank_);
   homes_.resize(choices.experts.size());
   for (size_t i = 0; i < homes_.size(); ++i) {
     const int64_t expert = choices.experts[i], token = static_cast<int64_t>(i / top_k);
@@ -110,7 +133,16 @@ void Routing::choose_homes(const Choices& choices) {
     if (last[e] == token) refuse(what() + ", which the token has already");
     last[e] = token;
     const auto homes = placement_->homes(expert);
-    homes_[i] = homes.size() == 1 ? homes[0] : homes[turns[e]++ % homes.size()];
+    if (homes.empty() || !active) {
+      homes_[i] = {kNobody, -1};
+      dropped_.push_back(static_cast<int64_t>(i));
+    } else if (homes.size() == 1) {
+      homes_[i] = homes[0];
+    } else {
+      auto& turn = turns[e];
+      if (turn.homes.empty()) turn = placement_->turns(rank_, expert);
+      homes_[i] = turn.homes[turn.next++ % turn.homes.size()];
+    }
   }
 }
 

@@ -22,8 +22,10 @@ using RoutingPtr = std::shared_ptr<a2a::Routing>;
 inline PlacementPtr place_blocks(int size, int64_t experts) {
   return std::make_shared<const a2a::ExpertPlacement>(a2a::ExpertPlacement::blocks(size, experts));
 }
-inline PlacementPtr place(int size, const std::vector<std::vector<int>>& ranks) {
-  return std::make_shared<const a2a::ExpertPlacement>(size, ranks);
+inline PlacementPtr place(int size, const std::vector<std::vector<int>>& ranks, const std::vector<int>& hosts,
+                          const std::vector<uint8_t>& active, bool may_lack) {
+  const a2a::ExpertPlacement::Options options{hosts, active, may_lack};
+  return std::make_shared<const a2a::ExpertPlacement>(size, ranks, options);
 }
 
 inline RoutingPtr make_routing(const PlacementPtr& placement, int rank, const std::vector<int64_t>& experts,
@@ -52,6 +54,7 @@ inline void read_routes(a2a::Routing& routing, const std::vector<int64_t>& count
   routing.hear(counts, weighted, {reinterpret_cast<const std::byte*>(messages.data()), messages.size()});
 }
 inline std::vector<int64_t> sent_counts(const a2a::Routing& r) { return {r.sent().begin(), r.sent().end()}; }
+inline std::vector<int64_t> dropped_choices(const a2a::Routing& r) { return {r.dropped().begin(), r.dropped().end()}; }
 inline std::vector<int64_t> row_counts(const a2a::Routing& r) { return {r.counts().begin(), r.counts().end()}; }
 inline std::vector<int64_t> row_begins(const a2a::Routing& r) { return {r.begins().begin(), r.begins().end()}; }
 

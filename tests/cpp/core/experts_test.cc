@@ -182,6 +182,37 @@ TEST("the routing messages of a peer are checked before use") {
   CHECK(refused > 500);
 }
 
+TEST("replicas of the own host go first, in turn; ranks that take no part get nothing") {
+  const std::vector<std::vector<Rank>> ranks{{0, 1, 2, 3}, {1}, {}, {2, 0}};
+  const std::vector<int> hosts{7, 7, 9, 9, 4};
+  const std::vector<uint8_t> active{1, 0, 1, 1, 1};
+  const auto homes_of = [](const ExpertPlacement::Turns& turns) {
+    std::vector<Rank> found;
+    for (const auto& home : turns.homes) found.push_back(home.rank);
+    return found;
+  };
+  const ExpertPlacement all(5, ranks, {.hosts = hosts, .active = {}, .may_lack = true});
+  CHECK(homes_of(all.turns(1, 0)) == std::vector<Rank>({0, 1}) && all.turns(1, 0).next == 1);
+  CHECK(homes_of(all.turns(2, 0)) == std::vector<Rank>({2, 3}) && all.turns(2, 0).next == 0);
+  CHECK(homes_of(all.turns(4, 0)) == std::vector<Rank>({0, 1, 2, 3}) && all.turns(4, 0).next == 4);
+  CHECK(homes_of(all.turns(3, 3)) == std::vector<Rank>({2}));
+
+  const ExpertPlacement some(5, ranks, {.hosts = hosts, .active = active, .may_lack = true});
+  CHECK(some.hash() != all.hash());
+  CHECK(some.experts_on(1) == 2 && !some.active(1) && some.active(0));
+  CHECK(homes_of(some.turns(0, 0)) == std::vector<Rank>({0}) && some.homes(1).empty() && some.homes(2).empty());
+  const auto placement = std::make_shared<const ExpertPlacement>(some);
+  const std::vector<int64_t> chosen{0, 1, 2, -1, 3, 1};
+  const Routing from_0(placement, 0, {chosen, 3, 2}, RowOrder::expert, 1),
+      from_1(placement, 1, {chosen, 3, 2}, RowOrder::expert, 1);
+  CHECK(std::ranges::equal(from_0.dropped(), std::vector<int64_t>{1, 2, 5}));
+  CHECK(std::ranges::equal(from_0.sent(), std::vector<int64_t>{2, 0, 0, 0, 0}));
+  CHECK(std::ranges::equal(from_1.dropped(), std::vector<int64_t>{0, 1, 2, 4, 5}));
+  const std::vector<int> few{1};
+  CHECK_THROWS(Code::invalid_argument, "1 hosts and 5 marks",
+               ExpertPlacement(5, ranks, {.hosts = few, .active = active, .may_lack = true}));
+}
+
 TEST("placements and choices that are none are refused") {
   const std::vector<std::vector<Rank>> nobody{{0}, {}}, twice{{1, 1}}, outside{{2}};
   CHECK_THROWS(Code::invalid_argument, "expert_to_rank[1] is empty", ExpertPlacement(2, nobody));

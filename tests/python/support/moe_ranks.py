@@ -12,6 +12,7 @@ from strides_ranks import Tensors, dtype_of, same
 
 import a2a
 from a2a import frameworks, moe, testing
+from a2a._core import host_of_ranks
 
 Array = np.ndarray[Any, Any]
 SUMMED = ("float32", "float16", "bfloat16", "float64")
@@ -62,10 +63,11 @@ class Case:
         chosen[self.rng.random(chosen.shape) < nobody] = -1
         return chosen
 
-    def dispatched(self) -> list[testing.Dispatched]:
+    def dispatched(self, comm: a2a.Communicator, active: list[int] | None = None) -> list[testing.Dispatched]:
         return testing.dispatch(
-            self.xs, self.topks, self.experts, self.weights, self.expert_to_rank, self.layout, self.align
-        )
+            self.xs, self.topks, self.experts, self.weights, self.expert_to_rank, self.layout, self.align,
+            host_of_ranks(comm), active,
+        )  # fmt: skip
 
 
 def check_routed(routed: moe.Routed, expected: testing.Dispatched, what: str) -> None:
@@ -82,7 +84,7 @@ def cases(comm: a2a.Communicator, seeds: list[int], most: int) -> None:
         case, rank = Case(comm.size, seed, most), comm.rank
         tensors = Tensors(comm, np.random.default_rng((seed, rank)))
         ep = moe.ExpertParallel(comm, case.experts, case.expert_to_rank)
-        expected = case.dispatched()
+        expected = case.dispatched(comm)
         how = str(case.rng.choice(["call", "async", "plan"]))
         what = f"seed {seed}, {case.layout}, align {case.align}, {how}"
         x, topk, weights = tensors.input(case.xs[rank]), tensors.input(case.topks[rank]), case.weights[rank]
@@ -139,10 +141,11 @@ def scales(comm: a2a.Communicator) -> None:
             layout=case.layout,
             align=case.align,
         )
-        check_routed(routed, case.dispatched()[rank], f"seed {seed}")
+        check_routed(routed, case.dispatched(comm)[rank], f"seed {seed}")
         of_scales = testing.dispatch(
-            given, case.topks, case.experts, case.weights, case.expert_to_rank, case.layout, case.align
-        )
+            given, case.topks, case.experts, case.weights, case.expert_to_rank, case.layout, case.align,
+            host_of_ranks(comm),
+        )  # fmt: skip
         same(routed.scales, of_scales[rank].x, f"seed {seed}: scales")
 
 
@@ -215,7 +218,7 @@ def as_they_come(comm: a2a.Communicator) -> list[int]:
     case = next(case for case in (Case(comm.size, seed, 2000) for seed in range(99)) if case.layout == "expert")
     ep, rank = moe.ExpertParallel(comm, case.experts, case.expert_to_rank), comm.rank
     routed = ep.dispatch(case.xs[rank], case.topks[rank], case.weights[rank], align=case.align, async_op=True).result
-    expected = case.dispatched()[rank]
+    expected = case.dispatched(comm)[rank]
     seen = []
     for expert in routed.as_ready():
         begin, count = routed.offsets[expert], routed.counts[expert]
@@ -241,7 +244,7 @@ def mixed(comm: a2a.Communicator, names: list[str]) -> None:
         def taken(tensor: Any, like: Array) -> Array:
             return np.asarray(framework.read(tensor)).reshape(-1).view(like.dtype).reshape(like.shape)
 
-        expected = case.dispatched()
+        expected = case.dispatched(comm)
         routed = ep.dispatch(
             given(case.xs[rank]), given(case.topks[rank]), given(case.weights[rank]), layout=case.layout,
             align=case.align,
