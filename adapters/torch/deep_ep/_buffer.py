@@ -17,6 +17,7 @@ from .._experts.host import HostWay
 from .._process_group.communicators import place_in
 from . import _low_latency
 from ._low_latency import LowLatencyHandle
+from ._masks import Masks
 from ._ranks import Ranks, Rows, combined, comm_stream, dispatched, grown, rounded_up, shape_of
 from .utils import EventHandle, EventOverlap, finish, wait_before
 
@@ -60,13 +61,18 @@ class Buffer:
 
     Args:
         group: a torch process group, or an a2a communicator; or None, and ``comm`` is an a2a communicator.
+        enable_shrink: the low-latency calls, and clean_low_latency_buffer(), go on without ranks that die, or do not
+            come within ``low_latency_timeout``, and mask them. They have arrived when a call returns: its event and its
+            hook have nothing to wait for. The same on all ranks; collective.
         num_nvl_bytes and all others: kept, without effect.
 
     Attributes:
         comm: an a2a communicator, the ranks.
+        low_latency_timeout: seconds; of the class, for Buffers that are made afterwards. DeepEP has it compiled in.
     """
 
     num_sms: int = 20
+    low_latency_timeout: float = 100.0
 
     def __init__(
         self,
@@ -90,6 +96,7 @@ class Buffer:
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode = low_latency_mode
         self.explicitly_destroy, self.enable_shrink = explicitly_destroy, enable_shrink
+        self._masks = Masks(self.comm, self.low_latency_timeout) if enable_shrink else None
 
     def destroy(self) -> None:
         """Has no effect; the group stays."""
@@ -294,10 +301,49 @@ class Buffer:
         y, works = combined(handle.way, x[: routing.rows], async_finish, bias=bias)
         return y, sums, finish(async_finish, works)
 
-    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Has no effect: there is nothing to clean."""
+    def internode_dispatch(
+        self,
+        x: Rows,
+        handle: Handle | None = None,
+        num_tokens_per_rank: Tensor | None = None,
+        num_tokens_per_rdma_rank: Tensor | None = None,
+        is_token_in_rank: Tensor | None = None,
+        num_tokens_per_expert: Tensor | None = None,
+        topk_idx: Tensor | None = None,
+        topk_weights: Tensor | None = None,
+        expert_alignment: int = 1,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Rows, Tensor | None, Tensor | None, list[int] | None, Handle | None, EventOverlap]:
+        """Collective. As dispatch(), which goes between hosts, too."""
+        return self.dispatch(
+            x, handle, num_tokens_per_rank, num_tokens_per_rdma_rank, is_token_in_rank, num_tokens_per_expert, topk_idx,
+            topk_weights, expert_alignment, 0, config, previous_event, async_finish, allocate_on_comm_stream,
+        )  # fmt: skip
 
-    @collective
+    def internode_combine(
+        self,
+        x: Tensor,
+        handle: Handle,
+        topk_weights: Tensor | None = None,
+        bias: Tensor | tuple[Tensor, Tensor] | None = None,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Tensor, Tensor | None, EventOverlap]:
+        """Collective. As combine(), which goes between hosts, too."""
+        return self.combine(
+            x, handle, topk_weights, bias, config, previous_event, async_finish, allocate_on_comm_stream
+        )
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """There is nothing to clean. With ``enable_shrink`` it waits for all ranks, as there, and masks those who do
+        not come."""
+        self._run(lambda ranks: None)
+
     def low_latency_dispatch(
         self,
         x: Tensor,
@@ -328,20 +374,19 @@ class Buffer:
         Returns: (rows [local experts, ranks * num_max_dispatch_tokens_per_rank, hidden], or a pair of them and of their
         scales [..., hidden / 128], 0 behind the last; counts, int32 [local experts]; the handle; the event; the
         hook)."""
-        takes(self._ranks.operations(x, 2 if use_fp8 else 1))
-        later = async_finish or return_recv_hook
-        experts = self._ranks.experts(num_experts).host.num_local_experts
-        self._ranks.require_stats("cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats, experts)
-        rows, counts, handle, works, pack = _low_latency.dispatch(
-            self._ranks, x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, fp8=use_fp8,
-            round_scale=round_scale, ue8m0=use_ue8m0, later=later,
-        )  # fmt: skip
-        if cumulative_local_expert_recv_stats is not None:
-            cumulative_local_expert_recv_stats += counts
+        stats = cumulative_local_expert_recv_stats
+        later = (async_finish or return_recv_hook) and self._masks is None
+
+        def call(ranks: Ranks) -> Any:
+            return _low_latency.dispatch(
+                ranks, x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts, stats, fp8=use_fp8,
+                round_scale=round_scale, ue8m0=use_ue8m0, later=later,
+            )  # fmt: skip
+
+        rows, counts, handle, works, pack = self._run(call)
         event, hook = _posted(works, pack, async_finish, return_recv_hook)
         return rows, counts, handle, event, hook
 
-    @collective
     def low_latency_combine(
         self,
         x: Tensor,
@@ -368,13 +413,19 @@ class Buffer:
             combine_wait_recv_cost_stats: stays as it is.
 
         Returns: (the sums [tokens, hidden], which is ``out`` if given; the event; the hook)."""
-        takes(self._ranks.operations(x, 1))
-        later = async_finish or return_recv_hook
-        result, works, then = _low_latency.combine(
-            self._ranks, x, topk_idx, topk_weights, handle, zero_copy=zero_copy, out=out, later=later
-        )
+        later = (async_finish or return_recv_hook) and self._masks is None
+
+        def call(ranks: Ranks) -> Any:
+            return _low_latency.combine(
+                ranks, x, topk_idx, topk_weights, handle, zero_copy=zero_copy, out=out, later=later
+            )
+
+        result, works, then = self._run(call)
         event, hook = _posted(works, then, async_finish, return_recv_hook)
         return result, event, hook
+
+    def _run(self, call: Callable[[Ranks], Any]) -> Any:
+        return call(self._ranks) if self._masks is None else self._masks.run(call)
 
     def get_next_low_latency_combine_buffer(self, handle: LowLatencyHandle) -> Tensor:
         """bfloat16 [local experts, ranks * num_max_dispatch_tokens_per_rank, hidden], to be filled for a
@@ -382,16 +433,25 @@ class Buffer:
         return handle.room()
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """Raises UnsupportedError for ``mask``: a rank that is gone is an error of every call here."""
-        if mask:
-            raise a2a.UnsupportedError("a2a runs no call without one of the ranks; make a group of those that are left")
+        """Mask a rank from the next low-latency call on, or take its mask off. All ranks that are to go on do the same.
+        A rank whose mask is taken off does not have to come: if it does not within the timeout, it is masked again.
+        Raises InvalidArgumentError without ``enable_shrink``, for this rank, and for one that is none."""
+        if self._masks is None:
+            raise a2a.InvalidArgumentError("this Buffer has no mask: make it with enable_shrink=True, on all ranks")
+        self._masks.mark(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: Tensor) -> None:
-        """All 0: no rank is masked."""
-        mask_status.zero_()
+        """Fill in for each rank 1 if it is masked, otherwise 0. ``mask_status``: int32 [ranks]."""
+        masked = [False] * self.group_size if self._masks is None else self._masks.masked
+        if mask_status.shape != (self.group_size,):
+            text = f"mask_status has shape {tuple(mask_status.shape)}; pass one for {self.group_size} ranks"
+            raise a2a.InvalidArgumentError(text)
+        mask_status.copy_(torch.tensor(masked, dtype=torch.int32))
 
     def low_latency_clean_mask_buffer(self) -> None:
-        """Has no effect: no rank is masked."""
+        """Take the masks off, as low_latency_update_mask_buffer() does for each rank."""
+        for rank in range(self.group_size) if self._masks is not None else ():
+            self.low_latency_update_mask_buffer(rank, False)
 
 
 def _posted(

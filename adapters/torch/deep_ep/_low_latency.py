@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 import a2a
-from a2a.adapting import wait_to_read
+from a2a.adapting import collective, takes, wait_to_read
 
 from .._experts.host import HostWay
+from ._masks import without
 from ._ranks import Ranks, Rows, by_columns, combined, dispatched, plain
 
 __all__ = ["LowLatencyHandle", "combine", "dispatch"]
@@ -25,6 +26,7 @@ class LowLatencyHandle(tuple[Any, ...]):
 
     way: HostWay
     topk_idx: Tensor
+    size: int  # of ranks, those that are masked included
     _room: Tensor | None = None
 
     def room(self) -> Tensor:
@@ -32,17 +34,19 @@ class LowLatencyHandle(tuple[Any, ...]):
         if self._room is None:
             _, _, most, hidden, _ = self
             routing, device = self.way.routing, self[0].device
-            room = len(routing.counts), most * routing.comm.size, hidden
+            room = len(routing.counts), most * self.size, hidden
             self._room = torch.zeros(room, dtype=torch.bfloat16, device=device)
         return self._room
 
 
+@collective
 def dispatch(
     ranks: Ranks,
     x: Tensor,
     topk_idx: Tensor,
     most: int,
     num_experts: int,
+    stats: Tensor | None,
     *,
     fp8: bool,
     round_scale: bool,
@@ -50,6 +54,9 @@ def dispatch(
     later: bool,
 ) -> tuple[Rows, Tensor, LowLatencyHandle, list[a2a.Work], Callable[[], None]]:
     """(what the rows will be, their counts, the handle, the works, and what fills the rows after them)."""
+    takes(ranks.operations(x, 2 if fp8 else 1))
+    local = ranks.experts(num_experts).host.num_local_experts
+    ranks.require_stats("cumulative_local_expert_recv_stats", stats, local)
     ranks.require_matrix("x", x)
     tokens, hidden = x.shape
     ranks.require_count("num_max_dispatch_tokens_per_rank", most, 0)
@@ -68,7 +75,7 @@ def dispatch(
         wait_to_read(ranks.comm, [plain(x)])
     values, scales = _cast_to_fp8(plain(x), round_scale) if fp8 else (plain(x), None)
     rows, works = dispatched(way, values, scales, later)
-    room = len(routing.counts), most * ranks.comm.size
+    room = len(routing.counts), most * ranks.size
     made = [torch.zeros(*room, *one.shape[1:], dtype=one.dtype, device=x.device) for one in _several(rows)]
     if fp8:
         made[1] = by_columns(_exponents(made[1]) if ue8m0 else made[1])
@@ -81,11 +88,14 @@ def dispatch(
             _pack(way, one, whole)
 
     counts = torch.from_numpy(routing.counts).int().to(x.device)
-    handle = _handle(way, most, hidden, num_experts, room)
-    handle.topk_idx = plain(topk_idx).cpu().clone()
+    if stats is not None:
+        stats += counts
+    handle = _handle(ranks, way, most, hidden, num_experts, room)
+    handle.topk_idx = without(plain(topk_idx).cpu(), ranks, num_experts).clone()
     return (made[0], made[1]) if fp8 else made[0], counts, handle, works, pack
 
 
+@collective
 def combine(
     ranks: Ranks,
     x: Tensor,
@@ -98,24 +108,30 @@ def combine(
     later: bool,
 ) -> tuple[Tensor, list[a2a.Work], Callable[[], None] | None]:
     """(the result, the works, and what is to be done after them)."""
+    takes(ranks.operations(x, 1))
     ranks.require_handle(handle, LowLatencyHandle, "low_latency_dispatch")
-    _, _, most, hidden, num_experts = handle
+    _, ranges, most, hidden, num_experts = handle
     if zero_copy:
         x = handle.room()
     before = handle.way.routing
-    shape = len(before.counts), most * ranks.comm.size, hidden
+    shape = len(before.counts), most * ranks.size, hidden
     fits = isinstance(x, Tensor) and tuple(x.shape) == shape
     ranks.require(fits, f"x has shape {tuple(getattr(x, 'shape', ()))}; pass {shape}, as it was dispatched")
     ranks.require_matrix("topk_idx", topk_idx, before.core.tokens)
     ranks.require_place("x", x, handle.way)
     if out is not None:
         ranks.require_matrix("out", out, len(topk_idx), hidden)
-    same = torch.equal(plain(topk_idx).cpu(), handle.topk_idx)
+    chosen = without(plain(topk_idx).cpu(), ranks, num_experts)
+    same = torch.equal(chosen, without(handle.topk_idx, ranks, num_experts))
     ranks.require(same, "topk_idx is not the one that was dispatched")
     # The weights are known only now, and travel with the choices.
-    way = ranks.way(num_experts, x, topk_idx, topk_weights, "expert", after=handle.way)
+    lost = handle.way.comm is not ranks.comm  # a rank has been masked since
+    way = ranks.way(num_experts, x, topk_idx, topk_weights, "expert", after=None if lost else handle.way)
     counts = way.routing.counts.tolist()
-    rows = torch.cat([own[:count] for own, count in zip(plain(x), counts, strict=True)])
+    if lost:
+        rows = torch.cat([_rows_of(own, its, ranks.members) for own, its in zip(plain(x), ranges, strict=True)])
+    else:
+        rows = torch.cat([own[:count] for own, count in zip(plain(x), counts, strict=True)])
     result, works = combined(way, rows, later, weights="routed")
     return (result, works, None) if out is None else (out, works, lambda: _copy(out, result))
 
@@ -124,18 +140,25 @@ def _copy(out: Tensor, result: Tensor) -> None:
     out.copy_(result)
 
 
-def _handle(way: HostWay, most: int, hidden: int, num_experts: int, room: tuple[int, int]) -> LowLatencyHandle:
+def _handle(
+    ranks: Ranks, way: HostWay, most: int, hidden: int, num_experts: int, room: tuple[int, int]
+) -> LowLatencyHandle:
     routing, device = way.routing, way.topk_idx.device
     tokens = torch.zeros(*room, 1, dtype=torch.int32)
     _pack(way, routing.source[:, 1:].int(), tokens)
-    size = routing.comm.size
-    each = torch.zeros(room[0], size, dtype=torch.int64)
-    index = routing.topk_idx.long() * size + routing.source[:, 0].long()
+    each = torch.zeros(room[0], ranks.size, dtype=torch.int64)
+    index = routing.topk_idx.long() * ranks.size + torch.tensor(ranks.members)[routing.source[:, 0].long()]
     each.view(-1).index_add_(0, index, torch.ones_like(index))
     begins = (each.cumsum(1) - each) << 32 | each
     handle = LowLatencyHandle((tokens.squeeze(2).to(device), begins.to(device), most, hidden, num_experts))
-    handle.way = way
+    handle.way, handle.size = way, ranks.size
     return handle
+
+
+def _rows_of(own: Tensor, ranges: Tensor, members: Sequence[int]) -> Tensor:
+    """Return the rows of an expert that have come from these ranks."""
+    parts = [(int(one) >> 32, int(one) & 0xFFFFFFFF) for one in ranges[list(members)]]
+    return torch.cat([own[begin : begin + count] for begin, count in parts])
 
 
 def _several(rows: Rows) -> Sequence[Tensor]:

@@ -34,13 +34,21 @@ Rows: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
 
 class Ranks:
-    """The ranks of a group and the experts on them."""
+    """The ranks of a group and the experts on them.
+
+    Attributes:
+        comm: the ranks that communicate. Number i among them is rank ``members[i]`` of all ``size`` ranks.
+        shrinks: whether some of all ranks may be masked.
+    """
+
+    members: tuple[int, ...]
+    shrinks = False
 
     def __init__(self, group: Any) -> None:
         comm = communicator(group)
         if comm is None:
             raise a2a.UnsupportedError(f"group {group!r}: this process is no member")
-        self.comm = comm
+        self.comm, self.size, self.members = comm, comm.size, tuple(range(comm.size))
         self._placements: dict[int, Placement] = {}
 
     def require(self, holds: bool, text: str) -> None:
@@ -51,9 +59,8 @@ class Ranks:
     def require_handle(self, handle: Any, kind: type, call: str = "dispatch") -> None:
         """Require a handle that a dispatch of these ranks has returned."""
         self.require(isinstance(handle, kind), f"handle is {type(handle).__name__}; pass that of {call}()")
-        self.require(
-            handle.way.comm is self.comm, "handle belongs to another communicator, where its exchanges would run"
-        )
+        same = handle.way.comm is self.comm or self.shrinks
+        self.require(same, "handle belongs to another communicator, where its exchanges would run")
 
     def experts(self, num_experts: Any) -> Placement:
         """Return the placement of so many experts, of which each rank has a block. Raises InvalidArgumentError."""

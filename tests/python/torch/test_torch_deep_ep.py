@@ -110,7 +110,7 @@ def there_and_back(comm: a2a.Communicator, way: str, size: int, later: bool) -> 
     assert torch.equal(weights, stacked([steps[p].topk_weights[t] for p, t in rows], weights).masked_fill(~mine, 0))
     assert counts == [-(-int((idx == e).sum()) // 4) * 4 for e in range(EACH)]
 
-    again, *nothing, event = buffer.dispatch(own.x * 2, handle=handle, **more)
+    again, *nothing, event = buffer.internode_dispatch(own.x * 2, handle=handle, **more)
     with event:
         pass
     assert alike(again, x * 2) and nothing == [None] * 4
@@ -132,7 +132,7 @@ def there_and_back(comm: a2a.Communicator, way: str, size: int, later: bool) -> 
             with event:
                 pass
             assert alike(y, want)
-    y, sums, _ = buffer.combine(x, handle, topk_weights=weights)
+    y, sums, _ = buffer.internode_combine(x, handle, topk_weights=weights)
     assert torch.equal(sums, own.topk_weights.masked_fill(own.topk_idx < 0, 0))
     buffer.destroy()
 
@@ -223,8 +223,10 @@ def masks(comm: a2a.Communicator) -> None:
     buffer.low_latency_query_mask_buffer(status)
     buffer.low_latency_clean_mask_buffer()
     assert status.tolist() == [0] * comm.size
-    with pytest.raises(a2a.UnsupportedError):
+    with pytest.raises(a2a.InvalidArgumentError, match="enable_shrink=True"):
         buffer.low_latency_update_mask_buffer(1, True)
+    with pytest.raises(a2a.InvalidArgumentError, match="mask_status has shape"):
+        buffer.low_latency_query_mask_buffer(status[1:].clone() if comm.size > 1 else torch.zeros(2))
 
 
 def test_no_rank_is_masked(ranks: Pool) -> None:
