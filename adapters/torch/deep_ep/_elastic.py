@@ -13,6 +13,7 @@ from a2a.moe import Routing
 from .._experts.host import HostWay
 from .._process_group.communicators import place_in
 from ._ranks import Ranks, Rows, by_columns, combined, comm_stream, dispatched, grown, plain, rounded_up, shape_of
+from ._sessions import Sessions
 from .utils import EventHandle, EventOverlap, finish, wait_before
 
 __all__ = ["EPHandle", "ElasticBuffer"]
@@ -97,8 +98,9 @@ class EPHandle:
         return rounded_up([most], self.expert_alignment)[0]
 
 
-class ElasticBuffer:
-    """Tokens to their experts and back. See DeepEP's ``ElasticBuffer``, of which dispatch and combine are here.
+class ElasticBuffer(Sessions):
+    """Tokens to their experts and back, entries that other ranks hold, tensors to neighbours, and all-gathers in
+    sessions. See DeepEP's ``ElasticBuffer``.
 
     Args:
         group: a torch process group, or an a2a communicator.
@@ -140,6 +142,7 @@ class ElasticBuffer:
         self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
         self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
+        self._begin()
 
     def destroy(self) -> None:
         """Has no effect; the group stays."""
