@@ -15,6 +15,7 @@ __all__ = ["balanced_placement", "busiest", "with_replicas"]
 
 _STARTS = 6
 _KICKS, _WORK = 60, 4000
+_NEAR = 1.01  # of the mean load is as good as can be
 _LEAST_GAIN = 1e-9  # of the largest load; smaller ones are rounding errors
 
 
@@ -77,12 +78,17 @@ def balanced_placement(loads: npt.ArrayLike, ranks: int, slots: int | None = Non
     room = -(-len(total) // ranks) if slots is None else slots
     if room * ranks < len(total):
         raise InvalidArgumentError(f"{ranks} ranks of {room} slots cannot have {len(total)} experts")
-    packings = [_Packing(total, ranks, room, spare) for spare in _starts(len(total), ranks, room)]
-    for packing in packings:
-        packing.improve()
+    packings = []
+    for spare in _starts(len(total), ranks, room):
+        packings.append(_Packing(total, ranks, room, spare))
+        packings[-1].improve()
+        if packings[-1].cost()[0] <= _NEAR * total.sum() / ranks:
+            break
     best = min(packings, key=_Packing.cost)
     random = np.random.default_rng(0)  # the same everywhere
-    for _ in range(min(_KICKS, _WORK // (room * ranks * ranks))):
+    for _ in range(
+        0 if best.cost()[0] <= _NEAR * total.sum() / ranks else min(_KICKS, _WORK // (room * ranks * ranks))
+    ):
         other = copy.deepcopy(best)
         other.kick(random)
         other.improve()

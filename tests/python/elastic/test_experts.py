@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import placement_ranks as ranks
 import pytest
+from commands import command, environment
 from forked import apart
 from members import Answer, Me, Members
 
@@ -130,3 +134,19 @@ def test_arrays_of_no_experts_have_a_place() -> None:
         assert moved.shape == (2 if comm.rank == 0 else 0, 4) and (moved == 1).all()
 
     a2a.spawn(rank, 2, threads=True)
+
+
+def test_the_example_of_a_server(tmp_path: Path) -> None:
+    """Rank 2 dies and comes back; every answer of every client is right, and experts that were lost are not missed."""
+    example = Path(__file__).parents[3] / "examples" / "elastic_moe_server.py"
+    if not example.exists():
+        pytest.skip("no examples beside the tests")
+    line = command("run", "-n", "4", "--restarts", "1", "--no-prefix", str(example), "--seconds", "4", "--die", "0.5")
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=80, check=False, env=environment(TMPDIR=str(tmp_path))
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    told = re.search(r"(\d+) answers, 0 wrong, 1 joined", done.stdout)
+    assert told and int(told[1]) > 20, (done.stdout, done.stderr)
+    assert "starting it again (1 of 1 restarts)" in done.stderr
+    assert list(tmp_path.iterdir()) == []
