@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def with_replicas(num_experts: int, hosts: Sequence[int], replicas: int | Sequen
     return homes
 
 
-def busiest(loads: Sequence[float] | npt.NDArray[np.float64], homes: Sequence[Sequence[int]], ranks: int) -> float:
+def busiest(loads: Sequence[float] | npt.NDArray[Any], homes: Sequence[Sequence[int]], ranks: int) -> float:
     """Return the load of the rank that has most, if the replicas of an expert share its load evenly."""
     total = np.zeros(ranks)
     for load, own in zip(loads, homes, strict=True):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _core, _expert_loads
 from ._balance import balanced_placement
 from ._core import Communicator, ExpertPlacement, ExpertRouting, InvalidArgumentError, Work, collective, takes
 from ._placements import ExpertHomes, Homes, Move, Replicas, place_on
@@ -303,6 +303,7 @@ class ExpertParallel(ExpertHomes):
     def _take(self, comm: Communicator, placement: ExpertPlacement, active: Sequence[int]) -> None:
         self.comm, self.placement, self._active = comm, placement, tuple(active)
         self.num_experts, self.num_local_experts = placement.experts, placement.experts_on(comm.rank)
+        self._loads = _expert_loads.recorded(comm.rank, comm.size, placement.homes)
 
     @collective
     def plan(
@@ -493,6 +494,9 @@ class ExpertParallel(ExpertHomes):
             scales=scales,
             equal=equal,
             after=after,
+            count=self._loads is not None,
             timeout=timeout,
         )
+        if self._loads is not None:
+            self._loads.tokens += core.chosen
         return Routing(core)

@@ -772,6 +772,8 @@ class ExpertRouting:
     @property
     def offsets(self) -> npt.NDArray[np.int64] | None: ...
     @property
+    def chosen(self) -> Any: ...
+    @property
     def topk_idx(self) -> Any:
         """See a2a.moe.Routed."""
     @property
@@ -829,11 +831,13 @@ def route(
     scales: Tensor | None = None,
     equal: Sequence[tuple[str, int]] = (),
     after: ExpertRouting | None = None,
+    count: bool = False,
     timeout: float | None = None,
 ) -> ExpertRouting:
     """Collective. Every rank tells every other which of its tokens come, and the ranks compare the values that must be
     equal: for dispatch() also those of x and scales. ``equal``: more of them, pairs of a name and an integer, as many
-    on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same."""
+    on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same.
+    ``count``: keep how often this rank's tokens choose each expert."""
 
 def rows_of(tensor: Any, name: str, writable: bool = False) -> list[Any]:
     """Return a tensor over the memory of each entry of the first dimension. The tensor is on the host and packed."""

@@ -59,6 +59,7 @@ cdef class ExpertRouting:
     cdef readonly int64_t tokens, rows
     cdef readonly int top_k
     cdef readonly object counts, offsets
+    cdef readonly object chosen     # how often this rank's tokens chose each expert, if that was to be counted
     cdef _Choices choices
     cdef object topk_idx_, topk_weights_, source_, dropped_     # made at the first access
     cdef object __weakref__

@@ -180,10 +180,11 @@ cdef int fill_fields(Communicator comm, ExpertPlacement placement, ExpertRouting
 
 @collective
 def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=None, *, bint by_expert=True, align=1,
-          x=None, scales=None, equal=(), ExpertRouting after=None, timeout=None):
+          x=None, scales=None, equal=(), ExpertRouting after=None, bint count=False, timeout=None):
     """Collective. Every rank tells every other which of its tokens come, and the ranks compare the values that must be
     equal: for dispatch() also those of x and scales. ``equal``: more of them, pairs of a name and an integer, as many
-    on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same."""
+    on all ranks. ``after``: the routing of an earlier dispatch to which the call belongs; it has to be the same.
+    ``count``: keep how often this rank's tokens choose each expert."""
     cdef Exchange ex
     cdef ExpertRouting made = ExpertRouting.__new__(ExpertRouting)
     cdef _RouteBuffers buffers = _RouteBuffers.__new__(_RouteBuffers)
@@ -209,6 +210,8 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
         with nogil:
             made.routing = make_routing(placement.placement, rank, buffers.experts, made.tokens, made.top_k, by_expert,
                                         align_)
+        if count:
+            made.chosen = counts_of(buffers.experts, dereference(placement.placement).experts())
         tensors = prepare_fields(ex, comm, made, buffers)
     except BaseException as error:
         raise comm.refused(ex.call, error)
@@ -221,6 +224,17 @@ def route(Communicator comm, ExpertPlacement placement, topk_idx, topk_weights=N
     finally:
         comm.leave()
     return made
+
+
+cdef object counts_of(const vector[int64_t]& chosen, int64_t experts):
+    cdef int64_t[::1] counts
+    cdef size_t i
+    found = np.zeros(experts, np.int64)
+    counts = found
+    for i in range(chosen.size()):
+        if chosen[i] >= 0:
+            counts[chosen[i]] += 1
+    return found
 
 
 cdef object prepare_fields(Exchange& ex, Communicator comm, ExpertRouting made, _RouteBuffers buffers):

@@ -17,6 +17,7 @@ from .. import _files, _spawn, traffic
 from .._files import printable
 from ..launch import Launch, init
 from . import _cluster, _plot, _terminal
+from ._balancing import balance
 from ._machine import available_memory
 from ._parser import Parser, add_command, add_ranks, warn, whole, writable
 from ._replay_rank import Times, run_over_tcp, run_steps
@@ -36,6 +37,7 @@ _EXAMPLES = (
     ("a2a replay recording --transport tcp --hosts 2", "as if its ranks were on two hosts"),
     ("a2a replay recording --simulate -n 512 --link 400G", "computes how long they take on a cluster"),
     ("a2a replay recording -o traffic.csv", "writes who sent how much to whom"),
+    ("a2a replay recording --balance -o homes.json", "ranks for its experts, for ep.place()"),
     ("mpiexec -n 4 a2a replay recording", "the ranks of a launcher"),
 )
 
@@ -54,10 +56,15 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--repeat", type=whole, default=1, metavar="N", help="run everything so often (default 1)")
     parser.add_argument("--simulate", action="store_true", help="compute the times, with the options of a2a simulate")
+    parser.add_argument("--balance", action="store_true", help="find ranks for its experts, by their tokens")
+    parser.add_argument("--slots", type=whole, metavar="N", help="with --balance: experts of a rank, replicas included")
     _cluster.add_options(parser)
     parser.add_argument("-J", "--json", type=writable, metavar="FILE", help="write the results to a file too")
     parser.add_argument(
-        "-o", "--output", metavar="PATH", help="write the traffic instead: a matrix to a .csv, or a folder for PARAM"
+        "-o",
+        "--output",
+        metavar="PATH",
+        help="write the traffic instead: a matrix to a .csv, or a folder for PARAM; with --balance the experts' ranks",
     )
     parser.set_defaults(function=lambda options: _replay(parser, options))
 
@@ -67,6 +74,8 @@ def _replay(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int
         parser.error(f"{options.traffic}: no such file or folder; A2A_RECORD=folder records a program")
     for variable in ("A2A_RECORD", "A2A_TRACE"):  # a replay is no part of the recording
         os.environ.pop(variable, None)
+    if options.balance:
+        return balance(options.traffic, options.ranks, options.slots, options.output, options.json)
     launch = Launch.from_environ()
     steps = traffic.read(options.traffic, warn(parser) if launch.rank == 0 else lambda _: None)
     recorded = len(steps[0].matrix)

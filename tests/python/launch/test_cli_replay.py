@@ -13,6 +13,7 @@ import pytest
 from commands import call_here, command, environment
 
 from a2a import traffic
+from a2a._balance import smallest
 
 PROGRAM = """
 import numpy as np, a2a
@@ -222,3 +223,42 @@ def test_nothing_and_a_replay_is_not_recorded(tmp_path: Path) -> None:
     done = call("replay", tmp_path / "none.csv", A2A_RECORD=str(tmp_path / "recording"))
     assert done.returncode == 0 and "0 wrong bytes" in done.stdout, done.stderr
     assert not (tmp_path / "recording").exists()
+
+
+EXPERTS = """
+import numpy as np, a2a
+from a2a import moe
+with a2a.init() as comm:
+    ep = moe.ExpertParallel(comm, 6)
+    topk_idx = np.repeat([0, 1, 4], [30, 10, 2])[:, None]
+    for _ in range(2):
+        routed = ep.dispatch(np.zeros((42, 3), np.float32), topk_idx)
+        ep.combine(routed.x, routed)
+    ep.dispatch(np.zeros((1, 3), np.float32), np.array([[-1]]))
+"""
+
+
+def test_experts_are_balanced_by_a_recording(tmp_path: Path) -> None:
+    program, folder, homes, told = (tmp_path / name for name in ("program.py", "recording", "homes.json", "told.json"))
+    program.write_text(EXPERTS)
+    assert call("run", "-n", "3", program, A2A_RECORD=str(folder)).returncode == 0
+    assert len(list(folder.glob("experts-*.json"))) == 3
+    done = call("replay", folder, "--balance", "-o", homes, "--json", told)
+    assert done.returncode == 0 and "busiest now" in done.stdout, done.stderr
+    (result,) = json.loads(told.read_text())
+    assert result["tokens"] == [180, 60, 0, 0, 12, 0] and result["slots"] == 2
+    assert result["before"] == pytest.approx(240 / 84)
+    assert json.loads(homes.read_text()) == [result["expert_to_rank"]]
+    done = call("replay", folder, "--balance", "--slots", "4", "-n", "3", "--json", told)
+    assert done.returncode == 0, done.stderr
+    (result,) = json.loads(told.read_text())
+    assert result["after"] <= 1.1 * smallest(result["tokens"], 3, 4) / 84
+
+
+def test_recordings_without_experts_and_other_files(recording: Path, tmp_path: Path) -> None:
+    done = call("replay", recording, "--balance")
+    assert done.returncode != 0 and "no tokens of experts" in done.stderr
+    for text in ('{"experts": 1}', "[]", '{"experts": 1, "layers": [{"ranks": 2, "homes": [[3]], "tokens": [1]}]}'):
+        (tmp_path / "experts-0-1.json").write_text(text)
+        done = call("replay", tmp_path, "--balance")
+        assert done.returncode != 0 and "is no recording of experts" in done.stderr, text
