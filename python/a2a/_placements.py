@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
+import numpy as np
+
 from . import _core
 from ._balance import with_replicas
 from ._core import (
@@ -191,13 +193,13 @@ class ExpertHomes:
 
     def _compare(self, facts: dict[str, Any], timeout: float | None) -> None:
         """Collective. Raise MismatchError on all ranks where they differ."""
-        texts = {name: json.dumps(value) for name, value in facts.items()}
-        hashes = {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in texts.items()}
-        told = self.comm.allgather_bytes(json.dumps(hashes).encode(), timeout=timeout)
-        for name in facts:
-            each = [json.loads(one).get(name) for one in told]
-            if len(set(each)) > 1:
-                other = next(rank for rank, one in enumerate(each) if one != each[0])
+        texts = [json.dumps(value).encode() for value in facts.values()]
+        mine = np.array([int.from_bytes(hashlib.sha256(text).digest()[:8], "little", signed=True) for text in texts])
+        told = np.empty((self.comm.size, len(mine)), np.int64)
+        self.comm.allgather(mine, told, timeout=timeout)
+        for at, name in enumerate(facts):
+            if len(set(told[:, at].tolist())) > 1:
+                other = next(rank for rank, one in enumerate(told[:, at]) if one != told[0, at])
                 raise everywhere(MismatchError(f"place: {name} of rank {other} is not that of rank 0"))
 
     def connect(self, group: Any, *, timeout: float | None = None) -> None:
@@ -230,9 +232,11 @@ def _met(
     comm: Communicator, local: Sequence[int], num_experts: int | None, active: bool, timeout: float | None
 ) -> tuple[list[list[int]], list[int]]:
     """Return the ranks of each expert, and the active ranks, from what each rank has."""
-    mine = {"local": list(local), "experts": num_experts, "active": active}
-    told = [json.loads(one) for one in comm.allgather_bytes(json.dumps(mine).encode(), timeout=timeout)]
-    numbers = {rank: one["experts"] for rank, one in enumerate(told) if one["experts"] is not None}
+    takes(2)
+    mine = np.array([len(local), -1 if num_experts is None else num_experts, active], np.int64)
+    told = np.empty((comm.size, 3), np.int64)
+    comm.allgather(mine, told, timeout=timeout)
+    numbers = {rank: number for rank, number in enumerate(told[:, 1].tolist()) if number >= 0}
     if not numbers:
         raise everywhere(InvalidArgumentError("join: every rank joins; one at least has to call connect()"))
     first = min(numbers)
@@ -240,13 +244,18 @@ def _met(
         if number != numbers[first]:
             text = f"connect: rank {first} has {numbers[first]} experts in all, rank {rank} has {number}"
             raise everywhere(MismatchError(text))
+    counts = told[:, 0].tolist()
+    if not all(0 <= count <= numbers[first] for count in counts):
+        raise everywhere(BackendError(f"connect: ranks have {counts} of {numbers[first]} experts"))
+    each = np.empty(sum(counts), np.int64)
+    comm.allgatherv(np.array(local, np.int64), each, counts, timeout=timeout)
     homes: list[list[int]] = [[] for _ in range(numbers[first])]
-    for rank, one in enumerate(told):
-        for expert in one["local"]:
-            if not 0 <= expert < len(homes):
+    for rank, own in enumerate(np.split(each, np.cumsum(counts)[:-1])):
+        for expert in own.tolist():
+            if not 0 <= expert < len(homes) or rank in homes[expert]:
                 raise BackendError(f"connect: rank {rank} has expert {expert} of {len(homes)}")
             homes[expert].append(rank)
-    return homes, [rank for rank, one in enumerate(told) if one["active"]]
+    return homes, [rank for rank, one in enumerate(told[:, 2]) if one]
 
 
 class Move:

@@ -154,3 +154,10 @@ def test_an_interrupted_build_goes_on(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stderr
             assert int(done.stdout.split()[-1]) > 1000
         assert "# building" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["unix", "abab"])
+def test_chaos_of_experts(place: str) -> None:
+    command = [sys.executable, "-m", "tests.faults.chaos_experts", "--minutes", "0.05", "--seed", "3", "--place", place]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0 and ", 0 findings" in done.stdout, done.stdout + done.stderr

@@ -39,6 +39,14 @@ def _combine(comm: a2a.Communicator) -> Callable[[], Any]:
     return lambda: experts.combine(rows, routed, weights=given)
 
 
+def _place(comm: a2a.Communicator) -> Callable[[], Any]:
+    """Weights move to where they are: whether a rank was interrupted before or after the end makes no difference."""
+    experts = moe.ExpertParallel(comm, 2 * comm.size, replicas=min(2, comm.size))
+    weights = [np.ones((experts.num_local_experts, 5), np.float32), np.zeros(experts.num_local_experts)]
+    homes = experts.expert_to_rank
+    return lambda: experts.place(homes, weights)
+
+
 def _quantized(comm: a2a.Communicator) -> Callable[[], Any]:
     x = np.ones(500, np.int8)
     return lambda: a2a.quantized_all_reduce(comm, x, 0.5)
@@ -71,6 +79,7 @@ CORE: dict[str, Make] = {
     "blocks": _blocks,
     "dispatch": _dispatch,
     "dispatch again": _again,
+    "place": _place,
     "combine": _combine,
     "exchange": _exchange,
     "reshard": _reshard,
