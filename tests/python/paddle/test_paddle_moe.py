@@ -167,3 +167,7 @@ def test_mistakes(pool: Pool, what: str) -> None:
 @pytest.mark.parametrize("trains_gate", [True, False], ids=["gate trains", "gate is frozen"])
 def test_layer(pool: Pool, needs: bool, trains_gate: bool) -> None:
     pool.run(ranks.layer, needs, trains_gate)
+
+
+def test_replicas_masks_and_moves(pool: Pool) -> None:
+    pool.run(ranks.moved)

@@ -455,3 +455,25 @@ def layer(comm: a2a.Communicator, needs: bool, trains_gate: bool) -> None:
         close("gradients of the gate", gradients(found.gate), gradients(gates[rank]))
     with paddle.no_grad():
         assert found(paddle.to_tensor(arrays[rank])).stop_gradient
+
+
+def moved(comm: a2a.Communicator) -> None:
+    """Replicas, a rank that takes no part, and weights that move, with gradients."""
+    parallel = dist.moe.ExpertParallel(comm, 2 * comm.size, replicas=min(2, comm.size))
+    weights = [paddle.to_tensor(parallel.local_experts, dtype="float32").reshape([-1, 1])]
+    homes = [[e % comm.size, (e + 1) % comm.size][: min(2, comm.size)] for e in range(2 * comm.size)]
+    weights = parallel.place(homes, weights)
+    assert isinstance(weights[0], paddle.Tensor) and weights[0].flatten().tolist() == parallel.local_experts
+    active = range(max(1, comm.size - 1))
+    parallel.active = active
+    x = leaf(np.random.default_rng(comm.rank).standard_normal((6, 3)).astype(np.float32))
+    choice = np.array([[t % (2 * comm.size), (t + 1) % (2 * comm.size)] for t in range(6)])
+    routed = parallel.dispatch(x, paddle.to_tensor(choice))
+    factors = np.repeat(parallel.local_experts, routed.counts).astype(np.float32)
+    y = parallel.combine(routed.x * paddle.to_tensor(factors).reshape([-1, 1]), routed)
+    y.sum().backward()
+    live = [e for e in range(2 * comm.size) if set(homes[e]) & set(active) and comm.rank in active]
+    wanted = (choice * np.isin(choice, live)).sum(1, keepdims=True).astype(np.float32)
+    close("y", y, paddle.to_tensor(x.numpy() * wanted))
+    close("gradient", x.grad, paddle.to_tensor(np.repeat(wanted, 3, 1)))
+    assert len(routed.dropped) == (~np.isin(choice, live)).sum()
