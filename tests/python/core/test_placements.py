@@ -46,6 +46,10 @@ def test_experts_move_while_dispatches_go_on(pool: Pool, like: str) -> None:
     pool.run(ranks.moving, like, list(range(6)))
 
 
+def test_weights_come_from_ranks_that_take_part(pool: Pool) -> None:
+    pool.run(ranks.from_active_ranks)
+
+
 def test_fewer_ranks_and_more(pool: Pool) -> None:
     pool.run(ranks.fewer_ranks)
     pool.run(ranks.more_ranks)

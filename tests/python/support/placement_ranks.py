@@ -163,6 +163,18 @@ def moving(comm: a2a.Communicator, like: str, seeds: list[int]) -> None:
         step(ep, seed)
 
 
+def from_active_ranks(comm: a2a.Communicator) -> None:
+    """Weights of a rank that takes no part are not taken; it gets those of the others."""
+    ep = moe.ExpertParallel(comm, 3, replicas=comm.size)
+    weights = weights_of(ep.local_experts)
+    ep.active = range(1, comm.size)
+    if comm.rank == 0:
+        for one in weights:
+            one[...] = -1
+    weights = ep.place([list(range(comm.size))] * 3, weights)
+    check_weights(weights, [0, 1, 2], "numpy")
+
+
 def fewer_ranks(comm: a2a.Communicator) -> None:
     """Go on with some of the ranks; experts that are lost are dropped until they are loaded."""
     ep = moe.ExpertParallel(comm, 2 * comm.size)

@@ -35,8 +35,8 @@ def live_choices(ep: Any, topk_idx: Any) -> Any:
     return torch.where(torch.isin(topk_idx, torch.tensor(live, dtype=topk_idx.dtype)), topk_idx, -1)
 
 
-def check(ep: Any, seed: int, layout: str, align: int) -> None:
-    own = step(ep.comm.rank, ep.comm.size, 3, EXPERTS, torch.float32, seed)
+def check(ep: Any, seed: int, layout: str, align: int, experts: int = EXPERTS) -> None:
+    own = step(ep.comm.rank, ep.comm.size, 3, experts, torch.float32, seed)
     choices = live_choices(ep, own.topk_idx)
     x, weights = own.x.clone().requires_grad_(), own.topk_weights.clone().requires_grad_()
     want = loop(x, choices, weights)
@@ -107,3 +107,28 @@ def compiled(comm: a2a.Communicator) -> None:
 
 def test_compiled_graphs_follow(ranks: Pool) -> None:
     ranks.run(compiled)
+
+
+def fewer_and_more(comm: a2a.Communicator) -> None:
+    """One rank leaves with its experts, then comes back without any, and gets some."""
+    from a2a.torch.moe import ExpertParallel
+
+    ep = ExpertParallel(comm, 2 * comm.size)
+    group = comm.group(range(comm.size - 1))
+    if group is not None:
+        ep.connect(group)
+        assert ep.comm is group and ep.expert_to_rank[-2:] == ((), ())
+        check(ep, 1, "expert", 1, 2 * comm.size)
+        ep.connect(comm)
+    else:
+        ep = ExpertParallel.join(comm)
+        assert ep.num_local_experts == 0 and ep.num_experts == 2 * comm.size
+    weights = [torch.tensor(ep.local_experts, dtype=torch.float32)]
+    homes = [[expert % comm.size] for expert in range(2 * comm.size)]
+    (numbers,) = ep.place(homes, weights, load=lambda expert: [torch.tensor(float(expert))])
+    assert numbers.tolist() == ep.local_experts
+    check(ep, 2, "expert", 1, 2 * comm.size)
+
+
+def test_fewer_ranks_and_more(ranks: Pool) -> None:
+    ranks.run(fewer_and_more)
