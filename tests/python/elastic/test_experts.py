@@ -150,3 +150,47 @@ def test_the_example_of_a_server(tmp_path: Path) -> None:
     assert told and int(told[1]) > 20, (done.stdout, done.stderr)
     assert "starting it again (1 of 1 restarts)" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+RESTARTED = """
+import os, a2a, placement_ranks as ranks
+from a2a import moe
+
+comm = a2a.init(elastic=True, timeout=30)
+ep, weights, step, load = None, None, 0, lambda expert: [one[0] for one in ranks.weights_of([expert])]
+while step < 40:
+    try:
+        if ep is None and comm.generation == 0:
+            ep = moe.ExpertParallel(comm, 6)
+            weights = ranks.weights_of(ep.local_experts)
+        else:
+            if ep is None:
+                ep, weights = moe.ExpertParallel.join(comm), ranks.weights_of([])
+            else:
+                ep.connect(comm)
+            weights = ep.place([expert % comm.size for expert in range(6)], weights, load=load)
+        ranks.check_weights(weights, ep.local_experts, "numpy")
+        step = max(int(one) for one in comm.allgather_bytes(str(step).encode()))
+        while step < 40:
+            if step == 15 and comm.rank == 1 and comm.generation == 0:
+                os.kill(os.getpid(), 9)
+            routed, _ = ranks.step(ep, step)
+            assert len(routed.dropped) == 0
+            step += 1
+    except (a2a.PeerLostError, a2a.AbortedError):
+        comm = comm.recover()
+os.write(1, f"rank {comm.rank} generation {comm.generation} served\\n".encode())
+comm.close()
+"""
+
+
+def test_a_rank_that_is_started_again_joins(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(RESTARTED)
+    line = command("run", "-n", "3", "--restarts", "1", "--no-prefix", str(program))
+    support = str(Path(ranks.__file__).parent)
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=80, check=False, env=environment(PYTHONPATH=support)
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} generation 1 served" for rank in range(3)]
