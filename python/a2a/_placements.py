@@ -142,9 +142,9 @@ class ExpertHomes:
 
         Args:
             expert_to_rank: of each expert its rank, or a list of ranks, the same on all ranks.
-            weights: tensors [num_local_experts, ...] of this rank's experts, on the host and contiguous. All ranks
-                have as many, of the same dtypes and sizes; a rank without experts has empty ones. Each byte goes once
-                to each rank that lacks it, from a rank that takes part.
+            weights: tensors [num_local_experts, ...] of this rank's experts, on the host, contiguous, and detached
+                from gradients. All ranks have as many, of the same dtypes and sizes; a rank without experts has empty
+                ones. Each byte goes once to each rank that lacks it, from a rank that takes part.
             load: called for each new expert of this rank that no active rank has: expert -> its tensors, one for each
                 of ``weights``. Without it such an expert is refused.
             async_op: return a Move, while the weights are on their way: dispatches go on with the former placement.
