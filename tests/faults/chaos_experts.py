@@ -63,13 +63,15 @@ def homes_of(seed: str, size: int) -> list[list[int]]:
     return [chance.sample(range(size), chance.randint(1, min(size, 3))) for _ in range(EXPERTS)]
 
 
-def serve(me: Me, seed: str, dies_after: float | None) -> tuple[int, int]:
-    """Serve the steps of a round. Returns how many were answered, and how many deaths there were."""
+def serve(me: Me, seed: str, dies_after: float | None, expects_death: bool) -> tuple[int, int]:
+    """Serve the steps of a round: until the death that is due, and some more, so that nobody has left when it comes.
+    Returns how many were answered, and how many deaths there were."""
     if dies_after is not None:
         threading.Timer(dies_after, os.kill, (os.getpid(), signal.SIGKILL)).start()
     answered = deaths = number = 0
+    end: int | None = None if expects_death else STEPS
     move: moe.Move | None = None
-    while number < STEPS:
+    while end is None or number < end:
         try:
             move = disturb(me, f"{seed} {number}", move)
             ranks.step(me.kept["ep"], number)
@@ -78,6 +80,7 @@ def serve(me: Me, seed: str, dies_after: float | None) -> tuple[int, int]:
         except (a2a.PeerLostError, a2a.AbortedError):
             deaths, move = deaths + 1, None
             number = survive(me, number)
+            end = number + STEPS // 2
     if move is not None:
         finish(me, move)
     return answered, deaths
@@ -127,7 +130,8 @@ def plan(place: str, seed: int) -> tuple[int, int, list[str]]:
             victim = chance.choice(group) if len(group) > 1 and chance.random() < 0.8 else None
             after = chance.random() ** 2 * 0.5
             for member in group:
-                members.start(member, serve, f"{name} {number}", after if member == victim else None)
+                dies_after = after if member == victim else None
+                members.start(member, serve, f"{name} {number}", dies_after, victim is not None)
             told = [members.answer(member) for member in group if member != victim]
             if wrong := wrong_of(told):
                 return answered, deaths, wrong

@@ -344,6 +344,7 @@ class Buffer:
         not come."""
         self._run(lambda ranks: None)
 
+    @collective
     def low_latency_dispatch(
         self,
         x: Tensor,
@@ -374,6 +375,7 @@ class Buffer:
         Returns: (rows [local experts, ranks * num_max_dispatch_tokens_per_rank, hidden], or a pair of them and of their
         scales [..., hidden / 128], 0 behind the last; counts, int32 [local experts]; the handle; the event; the
         hook)."""
+        takes(0 if self._masks else self._ranks.operations(x, 2 if use_fp8 else 1))
         stats = cumulative_local_expert_recv_stats
         later = (async_finish or return_recv_hook) and self._masks is None
 
@@ -387,6 +389,7 @@ class Buffer:
         event, hook = _posted(works, pack, async_finish, return_recv_hook)
         return rows, counts, handle, event, hook
 
+    @collective
     def low_latency_combine(
         self,
         x: Tensor,
@@ -413,6 +416,7 @@ class Buffer:
             combine_wait_recv_cost_stats: stays as it is.
 
         Returns: (the sums [tokens, hidden], which is ``out`` if given; the event; the hook)."""
+        takes(0 if self._masks else self._ranks.operations(x, 1))  # those of masked ranks have another communicator
         later = (async_finish or return_recv_hook) and self._masks is None
 
         def call(ranks: Ranks) -> Any:
