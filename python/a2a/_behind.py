@@ -149,16 +149,16 @@ class _Graph:
     def _doing(self, rank: Rank, own: Entry, waits: Waits) -> str:
         """Say what a rank does for which others wait."""
         if rank.stopped:
-            return f"is stopped (pid {rank.pid}){_last(own)}"
+            return f"is stopped ({rank.process}){_last(own)}"
         for entry in rank.entries:
             if (other := wait_of(rank, entry, self._now)) is not None:  # for a message from any rank
-                return f"waits in {other.what} of {entry.label}{_at(entry)} (pid {rank.pid})"
+                return f"waits in {other.what} of {entry.label}{_at(entry)} ({rank.process})"
         if own.ended < waits.number <= own.number:
-            return f"has started {waits.what}{_at(own)} and now {rank.doing}, not waiting (pid {rank.pid})"
+            return f"has started {waits.what}{_at(own)} and now {rank.doing}, not waiting ({rank.process})"
         since = own.ended_at if own.ended >= own.number > 0 else max(own.started, own.opened)
         return (
             f"has not come to {waits.what if waits.number else 'it'}: it {rank.doing} outside of a2a for "
-            f"{max(0.0, self._now - since):.1f} s (pid {rank.pid}){_last(own)}"
+            f"{max(0.0, self._now - since):.1f} s ({rank.process}){_last(own)}"
         )
 
 
@@ -167,7 +167,7 @@ def _idle(ranks: Sequence[Rank]) -> Iterable[Behind]:
     for rank in ranks:
         if rank.stopped:
             own = max(rank.entries, key=lambda entry: entry.size)
-            yield Behind([own.rank], own.label, f"is stopped (pid {rank.pid}){_last(own)}", 0.0, [])
+            yield Behind([own.rank], own.label, f"is stopped ({rank.process}){_last(own)}", 0.0, [])
     here = {(entry.group, entry.rank) for rank in ranks for entry in rank.entries}
     world = world_of(ranks)
     if all((world.group, number) in here for number in range(world.size)):

@@ -83,6 +83,7 @@ class JobStatus:
     name: str
     """of the job; "pid-4711", of its first process, where a2a was not told one"""
     host: str
+    """its name; those of all hosts where several were looked at"""
     size: int
     """of its largest communicator"""
     hosts: int
@@ -115,7 +116,7 @@ def status(job: str | int | None = None, *, interval: float = 0.1) -> list[JobSt
 def jobs_of(before: Sample, now: Sample, job: str | int | None = None) -> list[JobStatus]:
     """Return the jobs of a sample, with the rates since the one before."""
     wanted = "" if job is None else str(job)
-    known = {(rank.pid, rank.entries[0].owner): rank for rank in before.ranks}
+    known = {rank.key: rank for rank in before.ranks}
     passed = now.at - before.at
     jobs = [_job(ranks, known, now.at, passed) for ranks in now.jobs()]
     chosen = [one for one in jobs if one.name.startswith(wanted) or any(str(r.pid) == wanted for r in one.ranks)]
@@ -124,16 +125,16 @@ def jobs_of(before: Sample, now: Sample, job: str | int | None = None) -> list[J
     return sorted(chosen, key=lambda one: one.name)
 
 
-def _job(ranks: Sequence[Rank], known: dict[tuple[int, int], Rank], now: float, passed: float) -> JobStatus:
+def _job(ranks: Sequence[Rank], known: dict[tuple[str, int, int], Rank], now: float, passed: float) -> JobStatus:
     world = world_of(ranks)
     ranks = sorted(ranks, key=lambda rank: _number(rank, world))
     here = {entry.rank for rank in ranks for entry in rank.entries if entry.group == world.group}
     return JobStatus(
         next((rank.page.job for rank in ranks if rank.page.job), f"pid-{ranks[0].pid}"),
-        socket.gethostname(),
+        ", ".join(dict.fromkeys(rank.away or socket.gethostname() for rank in ranks)),
         world.size,
         world.hosts,
-        [_rank(one, known.get((one.pid, one.entries[0].owner), one), world, now, passed) for one in ranks],
+        [_rank(one, known.get(one.key, one), world, now, passed) for one in ranks],
         [number for number in range(world.size) if number not in here],
         find_behind(ranks, now),
     )
@@ -154,7 +155,7 @@ def _rank(rank: Rank, before: Rank, world: Entry, now: float, passed: float) -> 
     return RankStatus(
         _number(rank, world),
         rank.pid,
-        rank.page.host,
+        rank.away or rank.page.host,
         rank.facts.cpu,
         rank.doing,
         round(rate((rank.facts.ticks - before.facts.ticks) / _TICKS), 2),

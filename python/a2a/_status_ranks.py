@@ -38,6 +38,18 @@ class Rank:
     """that called last, as far as is known"""
     facts: Facts
     shared_bytes: int
+    away: str = ""
+    """the host on which it runs, where it is another one"""
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """The same for one rank in two samples, and for no other."""
+        return self.page.host, self.pid, self.entries[0].owner
+
+    @property
+    def process(self) -> str:
+        """Its process in words."""
+        return f"pid {self.pid} on {self.away}" if self.away else f"pid {self.pid}"
 
     @property
     def stopped(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from .. import _status
 from .._core import InvalidArgumentError
 from .._status import JobStatus, RankStatus
+from .._status_hosts import RSH, Remote, merged, pack
 from .._status_pages import found
 from .._status_ranks import Sample
 from ._diagnosis import name_ranks
@@ -25,6 +26,7 @@ _EXAMPLES = (
     ("a2a status", "the running jobs of this user on this host, and who is behind"),
     ("a2a status train-7", "one job, by its name, the beginning of it, or the process id of a rank"),
     ("a2a status --watch", "again each second, until Ctrl-C"),
+    ("a2a status --hosts node2 node3", "the ranks of these hosts, too"),
     ("a2a status --json", "all that is known, for a program"),
 )
 
@@ -45,6 +47,13 @@ def add_parser(commands: argparse._SubParsersAction[Parser]) -> None:
         "--watch", nargs="?", type=_seconds, const=1.0, metavar="SECONDS", help="show it again and again"
     )
     parser.add_argument("--json", action="store_true", help="the same as JSON; with --watch a line each time")
+    parser.add_argument(
+        "--hosts", nargs="+", default=[], metavar="HOST", help="look on these hosts, too, by ssh; they need no password"
+    )
+    parser.add_argument(
+        "--rsh", default=RSH, metavar="COMMAND", help=f"instead of ssh: called with a host and a command ({RSH})"
+    )
+    parser.add_argument("--sample", action="store_true", help="write what this host sees, for a2a status elsewhere")
     parser.set_defaults(function=_status_command)
 
 
@@ -66,28 +75,51 @@ def _seconds(text: str) -> float:
 
 
 def _status_command(options: argparse.Namespace) -> int:
+    if options.sample:
+        print(pack(_look(None)))
+        return 0
     if options.watch is not None:
         return _watch(options)
+    before, now = _look(options)
     try:
-        jobs = _status.status(options.job, interval=_INTERVAL)
+        jobs = _status.jobs_of(before, now, options.job)
     except InvalidArgumentError as error:
         print(f"a2a {in_words(error)}", file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps([dataclasses.asdict(one) for one in jobs], indent=2))
     elif not jobs:
-        print("a2a status: no rank of this user runs on this host", file=sys.stderr)
+        where = "on these hosts" if options.hosts else "on this host"
+        print(f"a2a status: no rank of this user runs {where}", file=sys.stderr)
     else:
         _show(jobs)
     return 2 if not jobs else int(any(job.behind for job in jobs))
+
+
+def _look(options: argparse.Namespace | None) -> tuple[Sample, Sample]:
+    """Return two samples of this host and those of ``options``. Says which of these do not answer."""
+    remote = Remote(options.hosts, options.rsh) if options is not None else None
+    with found() as processes:
+        before = Sample.of(processes)
+        time.sleep(_INTERVAL)
+        now = Sample.of(processes)
+    if remote is None:
+        return before, now
+    others, problems = remote.samples()
+    for problem in problems:
+        print(f"a2a status: {problem}", file=sys.stderr)
+    return merged(before, [one for one, _ in others]), merged(now, [one for _, one in others])
 
 
 def _watch(options: argparse.Namespace) -> int:
     before: Sample | None = None
     with _screen(options.json) as draw:
         while True:
-            with found() as processes:
-                now = Sample.of(processes)
+            if options.hosts:
+                before, now = _look(options)
+            else:
+                with found() as processes:
+                    now = Sample.of(processes)
             jobs: list[JobStatus] = []
             with contextlib.suppress(InvalidArgumentError):  # it has not begun, or has ended
                 jobs = _status.jobs_of(before or now, now, options.job)
@@ -134,8 +166,8 @@ def _show(jobs: list[JobStatus]) -> None:
         if at:
             print()
         print(f"{job.name} on {job.host}: {len(job.ranks)} of {job.size} rank{'s' * (job.size > 1)} here")
-        if job.hosts > 1:
-            print(f"  its ranks are on {job.hosts} hosts; a2a status shows those of the host where it runs")
+        if job.hosts > 1 and job.missing:
+            print(f"  its ranks are on {job.hosts} hosts; a2a status --hosts shows those of others")
         for one in job.behind:
             text = f"  behind: {name_ranks(one.ranks)} of {one.label} {one.why}"
             others = [rank for rank in one.waiting if rank not in one.ranks]
