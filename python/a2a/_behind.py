@@ -64,7 +64,7 @@ def find_behind(ranks: Sequence[Rank], now: float) -> list[Behind]:
     graph = _Graph(ranks, now)
     found = graph.ends() + graph.circles()
     told = {(one.label, rank) for one in found for rank in one.ranks}
-    return sorted(found, key=lambda one: -one.seconds) + [one for one in _idle(ranks) if _key(one) not in told]
+    return sorted(found, key=lambda one: -one.seconds) + [one for one in _idle(ranks, now) if _key(one) not in told]
 
 
 def _key(one: Behind) -> tuple[str, int]:
@@ -162,22 +162,34 @@ class _Graph:
         )
 
 
-def _idle(ranks: Sequence[Rank]) -> Iterable[Behind]:
-    """Return the ranks that have ended or are stopped."""
+def _idle(ranks: Sequence[Rank], now: float) -> Iterable[Behind]:
+    """Return the ranks that have ended or are stopped, and those for which all others wait to meet."""
     for rank in ranks:
         if rank.stopped:
             own = max(rank.entries, key=lambda entry: entry.size)
             yield Behind([own.rank], own.label, f"is stopped ({rank.process}){_last(own)}", 0.0, [])
     here = {(entry.group, entry.rank) for rank in ranks for entry in rank.entries}
     world = world_of(ranks)
+    if world.group == 0:
+        yield from _not_met(ranks, world, now)
+        return
     if all((world.group, number) in here for number in range(world.size)):
         return  # all ranks run; some may have left a communicator that others still hold
     latest = (max(rank.entries, key=lambda entry: max(entry.started, entry.opened)) for rank in ranks)
-    groups = {entry.group: entry for entry in latest if entry.hosts == 1}
+    groups = {entry.group: entry for entry in latest if entry.hosts == 1 and entry.group}
     for group, entry in groups.items():
         for number in range(entry.size):
             if (group, number) not in here:
                 yield Behind([number], entry.label, _absent(entry), 0.0, [])
+
+
+def _not_met(ranks: Sequence[Rank], world: Entry, now: float) -> Iterable[Behind]:
+    """Return the ranks that have not come to the meeting of a job, whose others are all here."""
+    here = {entry.rank: entry.opened for rank in ranks for entry in rank.entries}
+    seconds = now - max(here.values())
+    absent = [number for number in range(world.size) if number not in here]
+    if absent and world.hosts == 1 and seconds >= _PATIENCE:
+        yield Behind(absent, world.label, "has not come, or has ended", round(seconds, 3), sorted(here))
 
 
 def _absent(entry: Entry) -> str:

@@ -33,7 +33,8 @@ class Membership:
     dtype: str
     memory: str
     phase: str
-    """waits; in: the operation is under way, and the rank does not wait; after: it has ended; failed; idle: none yet"""
+    """waits; in: the operation is under way, and the rank does not wait; after: it has ended; failed; idle: none yet;
+    meets: the ranks have not met, and there is no communicator yet"""
     seconds: float
     """since then"""
     waits_in: str
@@ -87,10 +88,10 @@ class JobStatus:
     size: int
     """of its largest communicator"""
     hosts: int
-    """on which the ranks of that are"""
+    """on which the ranks of that are; 0 if they have not met, and that is not known"""
     ranks: list[RankStatus]
     missing: list[int]
-    """ranks that have ended, or are on another host"""
+    """ranks that have ended, are on another host, or have not come"""
     behind: list[Behind]
     """the ranks for which others wait, and why"""
 
@@ -172,7 +173,7 @@ def _membership(rank: Rank, entry: Entry, now: float) -> Membership:
     if waits is not None:
         phase, since = "waits", waits.since
     elif entry.number == 0:
-        phase, since = "idle", entry.opened
+        phase, since = "idle" if entry.group else "meets", entry.opened
     elif entry.ended < entry.number:
         phase, since = "in", entry.started
     else:

@@ -53,7 +53,7 @@ class Entry:
     """One communicator of one rank. Times are seconds of the monotonic clock."""
 
     group: int
-    """the same for all ranks of the communicator"""
+    """the same for all ranks of the communicator; 0 while they meet to make one"""
     opened: float
     owner: int
     """the same for all communicators of one rank in its process"""

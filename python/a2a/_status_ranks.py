@@ -91,7 +91,7 @@ class Sample:
         """Return the ranks of each job: those that share communicators, or the name of their job."""
         jobs: list[tuple[set[object], list[Rank]]] = []
         for rank in self.ranks:
-            names: set[object] = {entry.group for entry in rank.entries}
+            names: set[object] = {entry.group for entry in rank.entries if entry.group}
             names |= {rank.page.job} if rank.page.job else {("pid", rank.pid)}
             ranks = [rank]
             for same in [one for one in jobs if one[0] & names]:
@@ -103,9 +103,9 @@ class Sample:
 
 
 def world_of(ranks: Iterable[Rank]) -> Entry:
-    """Return the largest communicator of a job; of several, the latest that is a world."""
+    """Return the largest communicator of a job; of several, the latest that is a world. Ranks that meet have none."""
     entries = (entry for rank in ranks for entry in rank.entries)
-    return max(entries, key=lambda one: (one.size, one.label == "world", one.opened))
+    return max(entries, key=lambda one: (one.group != 0, one.size, one.label == "world", one.opened))
 
 
 def _ranks_of(process: Process) -> list[Rank]:
@@ -113,7 +113,8 @@ def _ranks_of(process: Process) -> list[Rank]:
     if page is None or own is None or own.state in "ZX":
         return []
     owners: dict[int, list[Entry]] = {}
-    for entry in page.entries:
+    # A rank that has a communicator, and meets to make another, is the one that it was.
+    for entry in [one for one in page.entries if one.group] or page.entries:
         owners.setdefault(entry.owner, []).append(entry)
     shared = process.shared_bytes()
     ranks = []

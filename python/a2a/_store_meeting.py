@@ -24,6 +24,7 @@ from ._core import (
     Error,
     InvalidArgumentError,
     MismatchError,
+    ShownMeeting,
     TimeoutError,
     UnsupportedError,
     connect,
@@ -86,7 +87,8 @@ class _Meeting:
         self._secret = b""
 
     def communicator(self) -> Communicator:
-        self._hosts = self._together(lambda: assigned_host() or host_id())
+        with ShownMeeting(self._bootstrap.rank, self._bootstrap.size):
+            self._hosts = self._together(lambda: assigned_host() or host_id())
         if len(set(self._hosts)) == 1:
             return init(self._bootstrap.rank, self._bootstrap.size, bootstrap=self._bootstrap, timeout=self._timeout)
         warn_of_unknown()

@@ -856,6 +856,14 @@ def convert_result(like: Any, made: Any, work: Work | None) -> Any:
 def describe_process(job: str) -> None:
     """Tell ``a2a status`` the name of the job of this process."""
 
+class ShownMeeting:
+    """Shows ``a2a status`` that a rank waits for the others to meet, in a ``with`` block. ``hosts`` is 0 where it
+    is not known on how many hosts they are, or whether they have one name of their job."""
+
+    def __init__(self, rank: int, size: int, hosts: int = 0) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
 def operation_in_words(operation: int, dtype: int) -> tuple[str, str, str]:
     """Return (operation, memory, dtype) of the numbers in a status page."""
 

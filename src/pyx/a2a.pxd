@@ -79,6 +79,7 @@ cdef extern from "a2a/communicator.h" nogil:
     void set_call_site "a2a::set_call_site"(const string&) except +raise_current
     string cpp_metrics_text "a2a::metrics_text"() except +raise_current
     void cpp_describe_process "a2a::describe_process"(const string&, const string&) except +raise_current
+    shared_ptr[void] cpp_show_meeting "a2a::show_meeting"(int, int, int)
 
 
 cdef extern from "a2a/bootstrap.h" nogil:

@@ -31,6 +31,23 @@ def describe_process(str job not None):
     cpp_describe_process(job.encode("utf-8", "backslashreplace"), b"")
 
 
+cdef class ShownMeeting:
+    """Shows ``a2a status`` that a rank waits for the others to meet, in a ``with`` block. ``hosts`` is 0 where it
+    is not known on how many hosts they are, or whether they have one name of their job."""
+
+    cdef int rank, size, hosts
+    cdef shared_ptr[void] shown
+
+    def __init__(self, int rank, int size, int hosts=0):
+        self.rank, self.size, self.hosts = rank, size, hosts
+
+    def __enter__(self):
+        self.shown = cpp_show_meeting(self.rank, self.size, self.hosts)
+
+    def __exit__(self, *_):
+        self.shown.reset()
+
+
 def operation_in_words(int operation, uint32_t dtype):
     """Return (operation, memory, dtype) of the numbers in a status page."""
     cdef DType of

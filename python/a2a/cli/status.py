@@ -188,7 +188,9 @@ def _row(rank: RankStatus) -> tuple[str, ...]:
     doing = own.waits_in or own.operation or "nothing yet"
     if own.phase in ("after", "failed"):
         doing = f"{own.phase} {doing}"
-    if own.label != "world":
+    if own.phase == "meets":
+        doing = f"waits in {own.label}"
+    elif own.label != "world":
         doing += f" of {own.label}"
     process = rank.state + (f" {rank.cpu_share:.0%}" if rank.state == "runs" and rank.cpu_share else "")
     return (

@@ -250,6 +250,9 @@ A2A_API const std::string& call_site() noexcept;
 // Tells `a2a status` the name of this process's job, and the frameworks that its program uses. An empty text changes
 // nothing.
 A2A_API void describe_process(const std::string& job, const std::string& frameworks);
+// Shows `a2a status` that a rank waits for the others to meet, until the result is released. `hosts` is the number of
+// hosts that they are on, 0 where that is not known. Returns nullptr where nothing can be shown.
+A2A_API std::shared_ptr<void> show_meeting(Rank rank, int size, int hosts) noexcept;
 // Returns the counts of all communicators of this process in Prometheus's text format, if A2A_METRICS was set when they
 // were made.
 A2A_API std::string metrics_text();

@@ -171,6 +171,12 @@ void describe_process(const std::string& job, const std::string& frameworks) {
   Status::Page::describe(job, frameworks);
 }
 
+std::shared_ptr<void> show_meeting(Rank rank, int size, int hosts) noexcept {
+  auto shown = Status::open(rank, size, hosts, 0, "a2a.init()");
+  if (shown != nullptr) shown->belongs_to(shown.get());
+  return shown;
+}
+
 std::shared_ptr<Status> Status::open(Rank rank, int size, int hosts, uint64_t group, std::string_view label) noexcept {
   static std::atomic<uint64_t> serials{0};
   try {

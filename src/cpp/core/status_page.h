@@ -57,12 +57,12 @@ struct Wait {
 struct Entry {
   // Written before `serial`, which is 0 for an entry not in use.
   Word<uint64_t> serial;
-  uint64_t group;   // the same for all ranks of the communicator
-  uint64_t opened;  // time
-  uint64_t owner;   // the same for all communicators of one rank in this process
-  int32_t rank, size, hosts;
-  Word<int32_t> thread;  // that called last, as far as is known
-  char label[128];       // "world", "split #12 of world"
+  uint64_t group;             // the same for all ranks of the communicator; 0 while they meet to make one
+  uint64_t opened;            // time
+  uint64_t owner;             // the same for all communicators of one rank in this process
+  int32_t rank, size, hosts;  // hosts is 0 where it is not known yet
+  Word<int32_t> thread;       // that called last, as far as is known
+  char label[128];            // "world", "split #12 of world"
 
   // The operation started last, and all bytes so far. Complete where `begun` and `number` are the same.
   alignas(64) Word<uint64_t> begun;

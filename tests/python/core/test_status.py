@@ -197,6 +197,46 @@ def test_a_rank_that_has_left_one_communicator_is_not_behind(tmp_path: Path) -> 
         assert job.behind == [] and [len(one.communicators) for one in job.ranks] == [2, 1, 2]
 
 
+def test_ranks_that_have_not_met(tmp_path: Path) -> None:
+    """Ranks 0 and 1 of three wait in init(), and then rank 2 comes."""
+    program = tmp_path / "program.py"
+    program.write_text("import sys, a2a\nwith a2a.init(timeout=60):\n    sys.stdin.read()")
+    named = str(tmp_path)
+
+    def start(rank: int) -> subprocess.Popen[bytes]:
+        env = environment(A2A_JOB=named, A2A_RANK=str(rank), A2A_SIZE="3")
+        return subprocess.Popen([sys.executable, program], env=env, stdin=subprocess.PIPE)
+
+    ranks = [start(0), start(1)]
+    try:
+        job = until(named, lambda job: len(job.ranks) == 2 and bool(job.behind))
+        assert [(rank.rank, rank.pid) for rank in job.ranks] == [(at, one.pid) for at, one in enumerate(ranks)]
+        assert all(one.communicators[0].phase == "meets" for one in job.ranks)
+        assert job.size == 3 and job.hosts == 1 and job.missing == [2]
+        assert [(one.ranks, one.label, one.waiting) for one in job.behind] == [([2], "a2a.init()", [0, 1])]
+        assert 0.2 <= job.behind[0].seconds < 60
+        shown = call("status", named)
+        assert shown.returncode == 1
+        assert "rank 2 of a2a.init() has not come, or has ended; ranks 0, 1 wait for" in shown.stdout
+        assert shown.stdout.count(" waits in a2a.init() ") == 2
+        ranks.append(start(2))
+        job = until(named, lambda job: len(job.ranks) == 3 and not job.behind)
+        assert [[one.label for one in rank.communicators] for rank in job.ranks] == [["world"]] * 3
+    finally:
+        for one in ranks:
+            one.kill()
+            one.communicate()
+
+
+def test_a_second_meeting_is_no_second_rank(tmp_path: Path) -> None:
+    with running(tmp_path, "a2a.init(timeout=60) if r else time.sleep(60)"):
+        time.sleep(0.5)
+        job = until(tmp_path, lambda job: len(job.ranks) == 3)
+        time.sleep(0.5)
+        job = until(tmp_path, lambda job: len(job.ranks) == 3)
+        assert all(one.label == "world" for rank in job.ranks for one in rank.communicators)
+
+
 def test_the_error_of_a_lost_rank_stays_to_be_seen(tmp_path: Path) -> None:
     body = """
     if r == 1:
