@@ -102,31 +102,46 @@ def init(
     if job is not None:
         describe_process(job)
     with ShownMeeting(rank, size, hosts=int(job is not None and place is None)):
-        if elastic:
-            if bootstrap is not None:
-                raise InvalidArgumentError(
-                    "init: elastic=True needs a place that outlives the ranks: a job on one host, or "
-                    "TCP (A2A_BOOTSTRAP, MASTER_ADDR); it cannot use this bootstrap"
-                )
-            left = max(0.0, timeout - (time.monotonic() - began))
-            comm = join(rank, size, job, place, left, check)
-            comm.timeout = timeout
-            met(comm, f"elastic job {job}", time.monotonic() - began)
-            return comm
-        if bootstrap is None and size > 1 and job is not None:
-            with _one_at_a_time(job, rank, timeout):
-                if place is None:
-                    waited = time.monotonic() - began
-                    comm = connect(rank, size, job=job, timeout=timeout, waited=waited, check=check)
-                    met(comm, f"job {job}", time.monotonic() - began)
-                    return comm
-                bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
-        # A communicator of MPI has been handled above, which the type does not say.
-        meeting = cast("SupportsAllgather | None", bootstrap)
-        waited = time.monotonic() - began
-        comm = connect(rank, size, bootstrap=meeting, timeout=timeout, waited=waited, check=check)
-        met(comm, type(bootstrap).__name__ if bootstrap is not None else "nobody: one rank", time.monotonic() - began)
+        return _meet(rank, size, job, place, bootstrap, elastic, timeout, began, check)
+
+
+def _meet(
+    rank: int,
+    size: int,
+    job: str | None,
+    place: str | None,
+    bootstrap: SupportsAllgather | Intracomm | int | None,
+    elastic: bool,
+    timeout: float,
+    began: float,
+    check: str | None,
+) -> Communicator:
+    """Wait for the other ranks, and connect them."""
+    if elastic:
+        if bootstrap is not None:
+            raise InvalidArgumentError(
+                "init: elastic=True needs a place that outlives the ranks: a job on one host, or "
+                "TCP (A2A_BOOTSTRAP, MASTER_ADDR); it cannot use this bootstrap"
+            )
+        left = max(0.0, timeout - (time.monotonic() - began))
+        comm = join(rank, size, job, place, left, check)
+        comm.timeout = timeout
+        met(comm, f"elastic job {job}", time.monotonic() - began)
         return comm
+    if bootstrap is None and size > 1 and job is not None:
+        with _one_at_a_time(job, rank, timeout):
+            if place is None:
+                waited = time.monotonic() - began
+                comm = connect(rank, size, job=job, timeout=timeout, waited=waited, check=check)
+                met(comm, f"job {job}", time.monotonic() - began)
+                return comm
+            bootstrap = TcpBootstrap(rank, size, place, job=job, timeout=timeout)
+    # A communicator of MPI has been handled above, which the type does not say.
+    meeting = cast("SupportsAllgather | None", bootstrap)
+    waited = time.monotonic() - began
+    comm = connect(rank, size, bootstrap=meeting, timeout=timeout, waited=waited, check=check)
+    met(comm, type(bootstrap).__name__ if bootstrap is not None else "nobody: one rank", time.monotonic() - began)
+    return comm
 
 
 _meetings: dict[tuple[str, int], threading.Lock] = {}
