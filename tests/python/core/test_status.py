@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import call, command, environment
+from forked import apart
 
 import a2a
 from a2a import Communicator
@@ -299,6 +300,7 @@ def test_sixty_four_ranks(tmp_path: Path) -> None:
         program.wait()
 
 
+@apart
 def test_ranks_that_are_threads() -> None:
     """All have one process. Here the program itself looks."""
     found: list[JobStatus] = []
@@ -357,6 +359,7 @@ def test_a_forked_child_is_no_rank(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@apart
 def test_the_page_ends_with_the_last_communicator() -> None:
     from a2a._core import connect
 
@@ -367,6 +370,7 @@ def test_the_page_ends_with_the_last_communicator() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"a2astat1", b"a2astat1" + b"\xff" * 9000, b"\0" * 270336])
+@apart
 def test_a_page_that_makes_no_sense(content: bytes) -> None:
     file = os.memfd_create("a2a-status")
     os.write(file, content)
@@ -376,6 +380,7 @@ def test_a_page_that_makes_no_sense(content: bytes) -> None:
         os.close(file)
 
 
+@apart
 def test_more_communicators_than_a_page_has_room_for() -> None:
     from a2a._core import connect
 

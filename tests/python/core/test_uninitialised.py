@@ -116,7 +116,7 @@ def test_no_member_of_any_type_crashes(report: dict[str, list[str]]) -> None:
 def test_only_the_core_makes_its_objects(report: dict[str, list[str]]) -> None:
     public = {"Communicator", "CoreBootstrap", "Plan", "SharedArray", "Views", "Work"}
     assert public | {"AtbOperation", "Dialect", "TcpBootstrap"} <= set(report["types"])
-    assert report["made"] == []
+    assert report["made"] == ["ShownMeeting"]  # which has nothing that only the core could set
 
 
 def test_nobody_makes_what_wraps_the_calls() -> None:

@@ -70,6 +70,6 @@ def test_rank_0_says_at_once_that_it_cannot_accept() -> None:
 @pytest.mark.smoke
 @apart
 def test_all_are_told_that_rank_0_has_no_descriptors() -> None:
-    for name, text, seconds in values(run(3, meet, job_name(), [], 0, 3)):
+    for name, text, seconds in values(run(3, meet, job_name(), [], 0, 4)):
         assert name == "BackendError" and "rank 0 cannot accept rank" in text and "Too many open files" in text
         assert seconds < 2
