@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,49 +10,16 @@ from torch import Tensor
 
 import a2a
 from a2a.adapting import collective, takes
-from a2a.moe import Routing
 
-from .._experts.host import HostWay
 from .._process_group.communicators import place_in
 from . import _low_latency
+from ._handle import Config, Handle
 from ._low_latency import LowLatencyHandle
 from ._masks import Masks
 from ._ranks import Ranks, Rows, combined, comm_stream, dispatched, grown, rounded_up, shape_of
 from .utils import EventHandle, EventOverlap, finish, wait_before
 
 __all__ = ["Buffer", "Config"]
-
-
-@dataclass
-class Config:
-    """Numbers that tune kernels, without effect here."""
-
-    num_sms: int = 20
-    num_max_nvl_chunked_send_tokens: int = 6
-    num_max_nvl_chunked_recv_tokens: int = 256
-    num_max_rdma_chunked_send_tokens: int = 6
-    num_max_rdma_chunked_recv_tokens: int = 256
-
-    def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """0: there is no buffer of this kind."""
-        return 0
-
-    def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """0: there is no buffer of this kind."""
-        return 0
-
-
-@dataclass(frozen=True)
-class Handle:
-    """Of dispatch(), for combine() and for another dispatch() the same way."""
-
-    way: HostWay
-    num_worst_tokens: int
-
-    @property
-    def routing(self) -> Routing:
-        """See a2a.moe."""
-        return self.way.routing
 
 
 class Buffer:

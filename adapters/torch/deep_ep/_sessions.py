@@ -38,7 +38,7 @@ class Sessions:
         self._pp_most = self._pp_inflight = 0
         self._pp_sends: dict[int, deque[a2a.Work]] = {}
         self._agrs_bytes = self._agrs_count = 0
-        self._agrs: list[Tensor] | None = None  # of this session: what was gathered into
+        self._agrs: list[Tensor] | None = None  # what was gathered into since the session began
         self._slots: dict[int, Tensor] = {}
 
     # ---- entries that other ranks hold ----
